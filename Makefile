@@ -1,0 +1,40 @@
+# Every target sets itself up: Python 3.11+ and pip are all it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: setup demo test soak check format bench docs clean
+
+setup: .venv/.ready
+
+.venv/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+demo: setup  ## the main job on embedded defaults
+	$(BIN)/python examples/first_history.py
+
+test: setup  ## all tests but the long soaks
+	$(PYTEST) -m 'not soak'
+
+soak: setup  ## the long ones
+	$(PYTEST) -m soak
+
+check: setup  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup  ## measured side by side with peers; table on screen, JSON in bench/results/
+	$(BIN)/python -m bench
+
+docs: setup
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf .venv bench/results site .pytest_cache .mypy_cache .ruff_cache
