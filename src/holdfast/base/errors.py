@@ -158,9 +158,7 @@ class SchemaTooNew(HoldfastError):
     code = "schema-too-new"
 
     def __init__(self, where: str, *, found: int, known: int) -> None:
-        super().__init__(
-            f"{where} has schema {found}, this holdfast knows up to {known}: upgrade holdfast to open it"
-        )
+        super().__init__(f"{where} has schema {found}, this holdfast knows up to {known}: upgrade holdfast to open it")
         self.found, self.known = found, known
 
 

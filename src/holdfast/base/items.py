@@ -82,7 +82,21 @@ def plain_json(value: Any, path: str, depth: int = 0) -> Any:
 
 
 _SPOKEN = frozenset(
-    "content text output arguments input summary refusal transcript name query queries code result".split()
+    [
+        "content",
+        "text",
+        "output",
+        "arguments",
+        "input",
+        "summary",
+        "refusal",
+        "transcript",
+        "name",
+        "query",
+        "queries",
+        "code",
+        "result",
+    ]
 )
 
 

@@ -96,6 +96,8 @@ class Generation(msgspec.Struct, frozen=True):
     number: int
     length: int
     spans: Spans
+    resumes_at: int
+    """Where on its own tape the session went on after the replacement."""
     replaced_at: float
 
 

@@ -104,9 +104,9 @@ class MemoryBackend:
         self.check_version(op.session_id, op.expected)
         generation = old.generation if old else 0
         if op.shape and op.shape.archive and old:
-            self.put(
-                self.archive, (op.session_id, generation), Generation(generation, old.length, old.view, now)
-            )
+            resumes_at = old.next_seq + len(op.add)
+            shown = Generation(generation, old.length, old.view, resumes_at, now)
+            self.put(self.archive, (op.session_id, generation), shown)
             generation += 1
         new = old or SessionRecord(
             session_id=op.session_id,
@@ -342,9 +342,7 @@ class MemoryBackend:
             for record in self.records.values()
             if (owner is None or record.owner == owner)
             and (not query or query.lower() in record.session_id.lower() or self.annotated(record, query))
-            and (
-                after is None or (record.updated_at, record.session_id) < (after.updated_at, after.session_id)
-            )
+            and (after is None or (record.updated_at, record.session_id) < (after.updated_at, after.session_id))
         ]
         found.sort(key=lambda record: (record.updated_at, record.session_id), reverse=True)
         return found[:limit]

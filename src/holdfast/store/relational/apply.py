@@ -28,8 +28,7 @@ def apply(connection: Connection, ops: Iterable[Op], now: float) -> list[Outcome
 def splice(db: Connection, op: contract.Splice, now: float) -> Head:
     if op.key is not None:
         done = db.one(
-            "SELECT digest, version, length FROM {_keys} WHERE session_id = :session_id AND name = :name"
-            + db.lock,
+            "SELECT digest, version, length FROM {_keys} WHERE session_id = :session_id AND name = :name" + db.lock,
             {"session_id": op.session_id, "name": op.key.name},
         )
         if done is not None:
@@ -45,7 +44,7 @@ def splice(db: Connection, op: contract.Splice, now: float) -> Head:
     if op.expected is not None and op.expected != version:
         raise HistoryMoved(op.session_id, expected=op.expected, found=Head(version, length))
     if op.shape is not None and op.shape.archive and row:
-        archive(db, op.session_id, now)
+        archive(db, op.session_id, resumes_at=next_seq + len(op.add), now=now)
     new: dict[str, Any] = {
         "session_id": op.session_id,
         "version": version + 1,
@@ -100,7 +99,7 @@ def splice(db: Connection, op: contract.Splice, now: float) -> Head:
     return head
 
 
-def archive(db: Connection, session_id: str, now: float) -> None:
+def archive(db: Connection, session_id: str, *, resumes_at: int, now: float) -> None:
     """Keep what the session shows now as a generation, and count one further."""
     row = db.one(
         "SELECT generation, length, tape, open_from, next_seq, closed FROM {sessions} WHERE session_id = :session_id",
@@ -110,13 +109,14 @@ def archive(db: Connection, session_id: str, now: float) -> None:
     generation, length, tape, open_from, next_seq, closed = row
     spans = [*msgspec.json.decode(closed), [tape, open_from, next_seq]]
     db.run(
-        "INSERT INTO {_generations} (session_id, generation, length, spans, replaced_at)"
-        " VALUES (:session_id, :generation, :length, :spans, :now)",
+        "INSERT INTO {_generations} (session_id, generation, length, spans, resumes_at, replaced_at)"
+        " VALUES (:session_id, :generation, :length, :spans, :resumes_at, :now)",
         {
             "session_id": session_id,
             "generation": generation,
             "length": length,
             "spans": msgspec.json.encode(spans).decode(),
+            "resumes_at": resumes_at,
             "now": now,
         },
     )
@@ -133,8 +133,7 @@ def closed_json(shape: contract.Shape | None) -> str:
 def erase(db: Connection, op: contract.Erase, now: float) -> Head:
     who = {"session_id": op.session_id}
     row = db.one(
-        "SELECT version, length, tape, next_seq, updated_at FROM {sessions} WHERE session_id = :session_id"
-        + db.lock,
+        "SELECT version, length, tape, next_seq, updated_at FROM {sessions} WHERE session_id = :session_id" + db.lock,
         who,
     )
     found = Head(row[0], row[1]) if row else NOWHERE
@@ -145,7 +144,7 @@ def erase(db: Connection, op: contract.Erase, now: float) -> Head:
     version, _, tape, next_seq, updated_at = row
     shared = [link[0] for link in db.all("SELECT tape FROM {_links} WHERE session_id = :session_id", who)]
     for table in ("{_links}", "{_generations}", "{_quarantine}"):
-        db.run(f"DELETE FROM {table} WHERE session_id = :session_id", who)  # noqa: S608
+        db.run(f"DELETE FROM {table} WHERE session_id = :session_id", who)
     if op.forget:
         db.run("DELETE FROM {_keys} WHERE session_id = :session_id", who)
         db.run("DELETE FROM {sessions} WHERE session_id = :session_id", who)
@@ -182,8 +181,7 @@ def sweep(db: Connection, tape: int) -> None:
 
 def annotate(db: Connection, op: contract.Annotate, now: float) -> Head:
     row = db.one(
-        "SELECT version, length, metadata, owner, updated_at FROM {sessions} WHERE session_id = :session_id"
-        + db.lock,
+        "SELECT version, length, metadata, owner, updated_at FROM {sessions} WHERE session_id = :session_id" + db.lock,
         {"session_id": op.session_id},
     )
     if row is None:
@@ -232,8 +230,7 @@ def require(db: Connection, op: contract.Require, now: float) -> None:
 def quarantine(db: Connection, op: contract.Quarantine, now: float) -> None:
     key = {"session_id": op.session_id, "tape": op.tape, "seq": op.seq}
     known = db.one(
-        "SELECT 1 FROM {_quarantine} WHERE session_id = :session_id AND tape = :tape AND seq = :seq"
-        + db.lock,
+        "SELECT 1 FROM {_quarantine} WHERE session_id = :session_id AND tape = :tape AND seq = :seq" + db.lock,
         key,
     )
     if known is None:
@@ -284,18 +281,18 @@ def log(
     now: float,
 ) -> None:
     """Append to one of a run's two logs; the run's row is the lock that keeps the sequence gapless."""
-    row = db.one(f"SELECT {counter} FROM {{_runs}} WHERE run_id = :run_id" + db.lock, {"run_id": run_id})  # noqa: S608
+    row = db.one(f"SELECT {counter} FROM {{_runs}} WHERE run_id = :run_id" + db.lock, {"run_id": run_id})
     if row is None:
         raise NotFound("run", run_id)
     db.many(
-        f"INSERT INTO {table} (run_id, seq, kind, data, logged_at) VALUES (:run_id, :seq, :kind, :data, :now)",  # noqa: S608
+        f"INSERT INTO {table} (run_id, seq, kind, data, logged_at) VALUES (:run_id, :seq, :kind, :data, :now)",
         [
             {"run_id": run_id, "seq": seq, "kind": kind, "data": data, "now": now}
             for seq, (kind, data) in enumerate(entries, start=row[0] + 1)
         ],
     )
     db.run(
-        f"UPDATE {{_runs}} SET {counter} = :length WHERE run_id = :run_id",  # noqa: S608
+        f"UPDATE {{_runs}} SET {counter} = :length WHERE run_id = :run_id",
         {"run_id": run_id, "length": row[0] + len(entries)},
     )
 
@@ -341,9 +338,7 @@ def save_approval(db: Connection, op: contract.SaveApproval, now: float) -> None
 
 
 def current_lease(db: Connection, name: str) -> Lease | None:
-    row = db.one(
-        "SELECT owner, token, expires_at FROM {_leases} WHERE name = :name" + db.lock, {"name": name}
-    )
+    row = db.one("SELECT owner, token, expires_at FROM {_leases} WHERE name = :name" + db.lock, {"name": name})
     return Lease(name, *row) if row else None
 
 

@@ -20,9 +20,7 @@ class Names(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in (self.sessions, self.items):
             if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
-                raise InvalidInput(
-                    f"{name!r} is not a table name: use up to 40 letters, digits and underscores"
-                )
+                raise InvalidInput(f"{name!r} is not a table name: use up to 40 letters, digits and underscores")
         if self.sessions.lower() == self.items.lower():
             raise InvalidInput(f"sessions and items need two tables, both are called {self.sessions!r}")
 

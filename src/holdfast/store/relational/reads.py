@@ -27,6 +27,8 @@ _SESSION = (
 )
 _spans = msgspec.json.Decoder(Spans)
 
+ALL = 2**62
+
 
 def session_record(row: Sequence[Any]) -> SessionRecord:
     (
@@ -61,9 +63,7 @@ def session_record(row: Sequence[Any]) -> SessionRecord:
 
 
 def record(db: Connection, session_id: str) -> SessionRecord | None:
-    row = db.one(
-        f"SELECT {_SESSION} FROM {{sessions}} WHERE session_id = :session_id", {"session_id": session_id}
-    )
+    row = db.one(f"SELECT {_SESSION} FROM {{sessions}} WHERE session_id = :session_id", {"session_id": session_id})
     return session_record(row) if row else None
 
 
@@ -103,11 +103,11 @@ def rows(db: Connection, spans: Spans, start: int) -> list[Row]:
     """The stored bytes of a view that begins at position ``start``; a record that is gone has none."""
     found: list[Row] = []
     for span in spans:
-        stored = dict(
+        stored: dict[int, Any] = dict(
             db.all(
                 "SELECT seq, data FROM {items} WHERE tape = :tape AND seq >= :start AND seq < :stop ORDER BY seq",
                 {"tape": span.tape, "start": span.start, "stop": span.stop},
-            )
+            )  # type: ignore[arg-type]
         )
         for seq in range(span.start, span.stop):
             data = stored.get(seq)
@@ -138,7 +138,7 @@ def sessions(
         where.append("(updated_at < :at OR (updated_at = :at AND session_id < :after))")
         params.update(at=after.updated_at, after=after.session_id)
     found = db.all(
-        f"SELECT {_SESSION} FROM {{sessions}} WHERE {' AND '.join(where)}"  # noqa: S608
+        f"SELECT {_SESSION} FROM {{sessions}} WHERE {' AND '.join(where)}"
         " ORDER BY updated_at DESC, session_id DESC LIMIT :limit",
         params,
     )
@@ -152,11 +152,11 @@ def like_literal(text: str) -> str:
 
 def generations(db: Connection, session_id: str) -> list[Generation]:
     found = db.all(
-        "SELECT generation, length, spans, replaced_at FROM {_generations} WHERE session_id = :session_id"
+        "SELECT generation, length, spans, resumes_at, replaced_at FROM {_generations} WHERE session_id = :session_id"
         " ORDER BY generation",
         {"session_id": session_id},
     )
-    return [Generation(number, size, join(_spans.decode(spans)), at) for number, size, spans, at in found]
+    return [Generation(number, size, join(_spans.decode(spans)), *rest) for number, size, spans, *rest in found]
 
 
 def quarantined(db: Connection, session_id: str) -> list[Quarantined]:
@@ -202,7 +202,7 @@ def runs(
         where.append("session_id = :session_id")
         params["session_id"] = session_id
     found = db.all(
-        f"SELECT {_RUN} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY position LIMIT :limit",  # noqa: S608
+        f"SELECT {_RUN} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY position LIMIT :limit",
         params,
     )
     return [run_record(row) for row in found]
@@ -210,7 +210,7 @@ def runs(
 
 def logged(db: Connection, table: str, run_id: str, *, after: int, limit: int) -> list[Logged]:
     found = db.all(
-        f"SELECT seq, kind, data, logged_at FROM {table} WHERE run_id = :run_id AND seq > :after"  # noqa: S608
+        f"SELECT seq, kind, data, logged_at FROM {table} WHERE run_id = :run_id AND seq > :after"
         " ORDER BY seq LIMIT :limit",
         {"run_id": run_id, "after": after, "limit": limit},
     )
@@ -247,8 +247,7 @@ def approvals(
             where.append(f"{column} = :{column}")
             params[column] = value
     found = db.all(
-        f"SELECT {_APPROVAL} FROM {{_approvals}} WHERE {' AND '.join(where)}"  # noqa: S608
-        " ORDER BY approval_id LIMIT :limit",
+        f"SELECT {_APPROVAL} FROM {{_approvals}} WHERE {' AND '.join(where)} ORDER BY approval_id LIMIT :limit",
         params,
     )
     return [approval_record(row) for row in found]

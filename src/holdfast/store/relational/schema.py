@@ -3,7 +3,7 @@
 A migration that was released is never edited; a change is a new one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -46,6 +46,10 @@ class Migration(msgspec.Struct, frozen=True):
     only: str | None = None
 
 
+VERSIONS = """CREATE TABLE IF NOT EXISTS {_schema} (
+    version BIGINT NOT NULL PRIMARY KEY, name <NAME> NOT NULL, applied_at <TIME> NOT NULL
+)"""
+
 HISTORIES = Migration(
     "histories",
     (
@@ -78,6 +82,7 @@ HISTORIES = Migration(
             generation BIGINT NOT NULL,
             length BIGINT NOT NULL,
             spans <TEXT> NOT NULL,
+            resumes_at BIGINT NOT NULL,
             replaced_at <TIME> NOT NULL,
             PRIMARY KEY (session_id, generation)
         ) <CLUSTERED>""",
@@ -161,26 +166,6 @@ RUNS = Migration(
     ),
 )
 
-# SQLite indexes when somebody searches, so that appending pays nothing: `searched` says how far it got.
-SQLITE_SEARCH = Migration(
-    "search_when_asked",
-    (
-        """CREATE TABLE {_search_rows} (
-            id INTEGER PRIMARY KEY, tape INTEGER NOT NULL, seq INTEGER NOT NULL, words TEXT NOT NULL, UNIQUE (tape, seq)
-        )""",
-        "CREATE TABLE {_searched} (tape INTEGER PRIMARY KEY, upto INTEGER NOT NULL)",
-        """CREATE VIRTUAL TABLE {_search} USING fts5(
-            words, content='{_search_rows}', content_rowid='id', tokenize='unicode61 remove_diacritics 0'
-        )""",
-        """CREATE TRIGGER {_search}_forgets AFTER DELETE ON {items} BEGIN
-            INSERT INTO {_search} ({_search}, rowid, words)
-                SELECT 'delete', id, words FROM {_search_rows} WHERE tape = old.tape AND seq = old.seq;
-            DELETE FROM {_search_rows} WHERE tape = old.tape AND seq = old.seq;
-        END""",
-    ),
-    only="sqlite",
-)
-
 POSTGRESQL_SEARCH = Migration(
     "search_as_written",
     (
@@ -190,7 +175,7 @@ POSTGRESQL_SEARCH = Migration(
     only="postgresql",
 )
 
-MIGRATIONS = (HISTORIES, RUNS, SQLITE_SEARCH, POSTGRESQL_SEARCH)
+MIGRATIONS = (HISTORIES, RUNS, POSTGRESQL_SEARCH)
 
 
 def migrate(
@@ -200,22 +185,15 @@ def migrate(
     types: Types,
     where: str,
     now: float,
-    skip: Callable[[Migration], bool] = lambda _: False,
 ) -> None:
     """Bring the tables to the newest version. The caller holds the lock under which this is alone."""
-    connection.run(
-        types_filled(
-            "CREATE TABLE IF NOT EXISTS {_schema} (version BIGINT NOT NULL PRIMARY KEY, name <NAME> NOT NULL, applied_at <TIME> NOT NULL)",
-            types,
-        ),
-        {},
-    )
+    connection.run(types_filled(VERSIONS, types), {})
     row = connection.one("SELECT MAX(version) FROM {_schema}", {})
     found = (row[0] if row else None) or 0
     if found > len(MIGRATIONS):
         raise SchemaTooNew(where, found=found, known=len(MIGRATIONS))
     for version, migration in enumerate(MIGRATIONS[found:], start=found + 1):
-        if migration.only in (None, dialect) and not skip(migration):
+        if migration.only in (None, dialect):
             for statement in migration.statements:
                 connection.run(types_filled(statement, types), {})
         connection.run(

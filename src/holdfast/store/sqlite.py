@@ -1,0 +1,365 @@
+"""The embedded store: one SQLite file through the standard library.
+
+One thread per file writes, and commits together what many callers ask for at the same time; other threads read,
+and with the write-ahead log they never wait for it.
+"""
+
+import contextlib
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from holdfast.base.clock import Clock, system_clock
+from holdfast.base.errors import Closed, HoldfastError, InvalidInput, StoreUnavailable
+from holdfast.lifecycle.threads import Job, OneThread
+from holdfast.store import sqlite_search
+from holdfast.store.contract import (
+    ApprovalRecord,
+    Cursor,
+    Found,
+    Generation,
+    Lease,
+    Logged,
+    Op,
+    Outcome,
+    Page,
+    Quarantined,
+    RunRecord,
+    SessionRecord,
+)
+from holdfast.store.relational import reads, schema
+from holdfast.store.relational.apply import apply
+from holdfast.store.relational.connection import Names
+
+T = TypeVar("T")
+MEMORY = ":memory:"
+_MOST_READERS = 4
+_MOST_SHARED = 128
+
+
+class SqliteConnection:
+    """A sqlite3 connection that speaks the relational code's language."""
+
+    lock = ""
+
+    def __init__(self, raw: sqlite3.Connection, names: Names) -> None:
+        self.raw = raw
+        self.names = names
+        self.filled: dict[str, str] = {}
+
+    def sql(self, text: str) -> str:
+        filled = self.filled.get(text)
+        if filled is None:
+            filled = self.filled[text] = self.names.fill(text)
+        return filled
+
+    def one(self, sql: str, params: Mapping[str, Any]) -> Sequence[Any] | None:
+        row: Sequence[Any] | None = self.raw.execute(self.sql(sql), params).fetchone()
+        return row
+
+    def all(self, sql: str, params: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return self.raw.execute(self.sql(sql), params).fetchall()
+
+    def run(self, sql: str, params: Mapping[str, Any]) -> None:
+        self.raw.execute(self.sql(sql), params)
+
+    def many(self, sql: str, params: Sequence[Mapping[str, Any]]) -> None:
+        self.raw.executemany(self.sql(sql), params)
+
+
+Work = Callable[[SqliteConnection], Any]
+
+
+class Reader:
+    """A thread with a connection of its own, for one read at a time."""
+
+    def __init__(self, name: str, connect: Callable[[], SqliteConnection]) -> None:
+        self.thread = OneThread(name)
+        self.connect = connect
+        self.connection: SqliteConnection | None = None
+        self.waiting = 0
+
+    async def read(self, work: Callable[[SqliteConnection], T]) -> T:
+        self.waiting += 1
+        try:
+            result: T = await self.thread.run(self.in_snapshot, work)
+            return result
+        finally:
+            self.waiting -= 1
+
+    def in_snapshot(self, work: Callable[[SqliteConnection], T]) -> T:
+        if self.connection is None:
+            self.connection = self.connect()
+        raw = self.connection.raw
+        raw.execute("BEGIN")
+        try:
+            return work(self.connection)
+        finally:
+            raw.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self.thread.close()
+        if self.connection is not None:
+            self.connection.raw.close()
+
+
+class SqliteBackend:
+    """A store in one file. It survives a kill at any moment; with ``synchronous="FULL"`` also a power cut."""
+
+    indexes_words = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        names: Names | None = None,
+        synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
+        busy_timeout: float = 30.0,
+        clock: Clock = system_clock,
+        connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
+    ) -> None:
+        if synchronous not in ("NORMAL", "FULL"):
+            raise InvalidInput(f"synchronous is NORMAL or FULL, not {synchronous!r}")
+        self.path = MEMORY if str(path) == MEMORY else str(Path(path).absolute())
+        self.names = names or Names()
+        self.synchronous = synchronous
+        self.busy_timeout = busy_timeout
+        self.clock = clock
+        self.driver = connect
+        self.closed = False
+        self.searchable: bool | None = None
+        self.connection: SqliteConnection | None = None  # the writer's, touched by its thread only
+        self.writer = OneThread(f"holdfast writes {Path(self.path).name}", self.write_together)
+        self.readers: list[Reader] = []
+
+    async def open(self) -> None:
+        """Create and migrate what is missing. Every call does this by itself when it comes first."""
+        await self.write(lambda _: None)
+
+    async def close(self) -> None:
+        self.close_now()
+
+    def close_now(self) -> None:
+        """Finish what was asked for and let go of the file. For those who have no event loop at hand."""
+        self.closed = True
+        self.writer.close()
+        for reader in self.readers:
+            reader.close()
+        self.readers.clear()
+        if self.connection is not None:
+            self.connection.raw.close()
+            self.connection = None
+
+    # --- connections ----------------------------------------------------------------------------
+
+    def connect(self) -> SqliteConnection:
+        raw = self.driver(
+            self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        # A hand-edited column may hold any bytes; they must not stop the rows beside them from being read.
+        raw.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+        raw.execute(f"PRAGMA synchronous = {self.synchronous}")
+        return SqliteConnection(raw, self.names)
+
+    def connect_reader(self) -> SqliteConnection:
+        connection = self.connect()
+        connection.raw.execute("PRAGMA query_only = 1")
+        return connection
+
+    def connect_writer(self) -> SqliteConnection:
+        connection = self.connect()
+        try:
+            if self.path != MEMORY:
+                self.turn_on_wal(connection.raw)
+            connection.raw.execute("BEGIN IMMEDIATE")
+            try:
+                schema.migrate(connection, dialect="sqlite", types=schema.SQLITE, where=self.path, now=self.clock())
+            except BaseException:
+                connection.raw.execute("ROLLBACK")
+                raise
+            connection.raw.execute("COMMIT")
+        except BaseException:
+            connection.raw.close()
+            raise
+        return connection
+
+    def turn_on_wal(self, raw: sqlite3.Connection) -> None:
+        """SQLite does not wait for others when it changes the journal mode, so this does."""
+        deadline = time.monotonic() + self.busy_timeout
+        while True:
+            try:
+                raw.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.001, 0.02))
+
+    # --- writing --------------------------------------------------------------------------------
+
+    async def commit(self, *ops: Op) -> list[Outcome]:
+        now = self.clock()
+        return await self.write(lambda connection: apply(connection, ops, now))
+
+    async def write(self, work: Callable[[SqliteConnection], T]) -> T:
+        if self.closed:
+            raise Closed(f"the store {self.path} is closed")
+        result: T = await self.writer.run(work)
+        return result
+
+    def write_together(self, jobs: list[Job]) -> None:
+        for start in range(0, len(jobs), _MOST_SHARED):
+            group = jobs[start : start + _MOST_SHARED]
+            try:
+                results = self.in_one_transaction(group)
+            except Exception as error:  # noqa: BLE001 - it belongs to the callers
+                for job in group:
+                    job.set_exception(self.explained(error))
+                continue
+            for job, result in zip(group, results, strict=True):
+                if isinstance(result, Failure):
+                    job.set_exception(self.explained(result.error))
+                else:
+                    job.set_result(result)
+
+    def in_one_transaction(self, jobs: list[Job]) -> list[Any]:
+        """What each job returned or raised. An exception from here means that none of it was written."""
+        if self.connection is None:
+            self.connection = self.connect_writer()
+        raw = self.connection.raw
+        raw.execute("BEGIN IMMEDIATE")
+        try:
+            if len(jobs) == 1:
+                results = [jobs[0].args[0](self.connection)]
+            else:
+                results = [self.in_savepoint(self.connection, job.args[0]) for job in jobs]
+            raw.execute("COMMIT")
+        except BaseException:
+            self.roll_back(raw)
+            raise
+        return results
+
+    def in_savepoint(self, connection: SqliteConnection, work: Work) -> Any:
+        connection.raw.execute("SAVEPOINT caller")
+        try:
+            result = work(connection)
+        except (HoldfastError, sqlite3.IntegrityError, sqlite3.ProgrammingError, ValueError, TypeError) as error:
+            connection.raw.execute("ROLLBACK TO caller")
+            result = Failure(error)
+        connection.raw.execute("RELEASE caller")
+        return result
+
+    def roll_back(self, raw: sqlite3.Connection) -> None:
+        """Leave the transaction, and the connection if it will not let go."""
+        try:
+            if raw.in_transaction:
+                raw.execute("ROLLBACK")
+        except sqlite3.Error:
+            self.connection = None
+            with contextlib.suppress(sqlite3.Error):
+                raw.close()
+
+    def explained(self, error: Exception) -> Exception:
+        if not isinstance(error, sqlite3.Error):
+            return error
+        problem = StoreUnavailable(f"{self.path}: {error}")
+        problem.__cause__ = error
+        return problem
+
+    # --- reading --------------------------------------------------------------------------------
+
+    async def see(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run a read on a connection that waits for no writer."""
+        if self.path == MEMORY:
+            return await self.write(lambda connection: work(connection, *args, **kwargs))
+        if self.closed:
+            raise Closed(f"the store {self.path} is closed")
+        if not self.readers:
+            await self.open()
+        try:
+            return await self.idle_reader().read(lambda connection: work(connection, *args, **kwargs))
+        except sqlite3.Error as error:
+            raise self.explained(error) from error
+
+    def idle_reader(self) -> Reader:
+        best = min(self.readers, key=lambda reader: reader.waiting, default=None)
+        if best is None or (best.waiting and len(self.readers) < _MOST_READERS):
+            best = Reader(f"holdfast reads {Path(self.path).name}", self.connect_reader)
+            self.readers.append(best)
+        return best
+
+    async def record(self, session_id: str) -> SessionRecord | None:
+        return await self.see(reads.record, session_id)
+
+    async def read(
+        self,
+        session_id: str,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        last: int | None = None,
+        generation: int | None = None,
+    ) -> Page | None:
+        return await self.see(reads.read, session_id, start=start, stop=stop, last=last, generation=generation)
+
+    async def sessions(
+        self, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
+    ) -> list[SessionRecord]:
+        return await self.see(reads.sessions, owner=owner, query=query, limit=limit, after=after)
+
+    async def generations(self, session_id: str) -> list[Generation]:
+        return await self.see(reads.generations, session_id)
+
+    async def quarantined(self, session_id: str) -> list[Quarantined]:
+        return await self.see(reads.quarantined, session_id)
+
+    async def search(
+        self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
+    ) -> list[Found] | None:
+        if self.searchable is None:
+            self.searchable = await self.write(sqlite_search.available)
+            if self.searchable:
+                await self.write(sqlite_search.prepare)
+        if not self.searchable:
+            return None
+        while not await self.write(sqlite_search.catch_up):
+            pass
+        return await self.see(sqlite_search.find, terms, session_id=session_id, owner=owner, limit=limit, skip=skip)
+
+    async def run(self, run_id: str) -> RunRecord | None:
+        return await self.see(reads.run, run_id)
+
+    async def runs(
+        self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
+    ) -> list[RunRecord]:
+        return await self.see(reads.runs, status=status, session_id=session_id, limit=limit, after=after)
+
+    async def journal(self, run_id: str, *, after: int) -> list[Logged]:
+        return await self.see(reads.logged, "{_journal}", run_id, after=after, limit=reads.ALL)
+
+    async def events(self, run_id: str, *, after: int, limit: int) -> list[Logged]:
+        return await self.see(reads.logged, "{_events}", run_id, after=after, limit=limit)
+
+    async def approval(self, approval_id: str) -> ApprovalRecord | None:
+        return await self.see(reads.approval, approval_id)
+
+    async def approvals(
+        self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
+    ) -> list[ApprovalRecord]:
+        return await self.see(
+            reads.approvals, status=status, run_id=run_id, session_id=session_id, limit=limit, after=after
+        )
+
+    async def lease(self, name: str) -> Lease | None:
+        return await self.see(reads.lease, name)
+
+
+class Failure:
+    """One caller's error in a transaction that goes on for the others."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
