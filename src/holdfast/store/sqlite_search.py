@@ -70,7 +70,8 @@ def index(db: Connection, tape: int, start: int, stop: int) -> None:
         place = {"tape": tape, "seq": seq, "words": words}
         db.run("INSERT OR IGNORE INTO {_search_rows} (tape, seq, words) VALUES (:tape, :seq, :words)", place)
         db.run(
-            "INSERT INTO {_search} (rowid, words) SELECT id, words FROM {_search_rows} WHERE tape = :tape AND seq = :seq",
+            "INSERT INTO {_search} (rowid, words)"
+            " SELECT id, words FROM {_search_rows} WHERE tape = :tape AND seq = :seq",
             place,
         )
     db.run(
