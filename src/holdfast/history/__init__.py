@@ -1,0 +1,13 @@
+"""Histories of conversations. Names are resolved on first use, so that no backend is imported before it is needed."""
+
+from holdfast.base.lazy import lazy_names
+
+_HOMES = {
+    "contract": ["Session", "SessionABC", "SessionInputCallback", "SessionSettings"],
+    "session": ["Hit", "StoredSession"],
+    "checking": ["Corrupt", "Report"],
+    "store": ["SessionInfo", "Store", "open_store"],
+    "sqlite_session": ["AsyncSQLiteSession", "SQLiteSession"],
+}
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

@@ -8,6 +8,7 @@ import contextlib
 import os
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -363,3 +364,39 @@ class Failure:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+class SharedSqliteBackend(SqliteBackend):
+    """A backend with several users; the last one to close it closes the file."""
+
+    users = 0
+
+    async def close(self) -> None:
+        self.close_now()
+
+    def close_now(self) -> None:
+        with _sharing:
+            self.users -= 1
+            if self.users > 0:
+                return
+            for key in [key for key, backend in _shared.items() if backend is self]:
+                del _shared[key]
+        super().close_now()
+
+
+_shared: dict[tuple[Any, ...], SharedSqliteBackend] = {}
+_sharing = threading.RLock()
+
+
+def share(path: str | os.PathLike[str], **options: Any) -> SharedSqliteBackend:
+    """This process's backend for a file, so that one thread writes it. In-memory databases are not shared."""
+    backend = SharedSqliteBackend(path, **options)
+    if backend.path == MEMORY:
+        backend.users = 1
+        return backend
+    # A forked child must not use its parent's connections and has none of its threads.
+    key = (os.getpid(), os.path.realpath(backend.path), *sorted(options.items(), key=lambda option: option[0]))
+    with _sharing:
+        backend = _shared.setdefault(key, backend)
+        backend.users += 1
+        return backend
