@@ -37,7 +37,7 @@ class SQLiteSession(StoredSession):
 
     def close(self) -> None:
         """Let go of the file. Using the session afterwards raises :class:`Closed`."""
-        self.backend = ClosedBackend(self.session_id)  # type: ignore[assignment]
+        self.backend = ClosedBackend(self.session_id)
         self._release()
 
 

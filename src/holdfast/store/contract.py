@@ -208,7 +208,7 @@ class Splice(msgspec.Struct, frozen=True, kw_only=True, tag="splice"):
 
 
 class Erase(msgspec.Struct, frozen=True, kw_only=True, tag="erase"):
-    """Destroy a session's items in all generations, except what forks of it still show.
+    """Destroy a session's items in all generations, and its keys, except what forks of it still show.
 
     The record, its version and its annotations stay, unless ``forget``.
     """

@@ -155,8 +155,8 @@ class MemoryBackend:
             self.drop(self.links, (tape, op.session_id))
         self.drop_session(self.archive, op.session_id)
         self.drop_session(self.quarantine, op.session_id)
+        self.drop_session(self.keys, op.session_id)
         if op.forget:
-            self.drop_session(self.keys, op.session_id)
             self.drop(self.records, op.session_id)
             self.put(self.erased_upto, old.tape, old.next_seq)
             head = NOWHERE

@@ -1,16 +1,18 @@
 """The embedded store: one SQLite file through the standard library.
 
-One thread per file writes, and commits together what many callers ask for at the same time; other threads read,
-and with the write-ahead log they never wait for it.
+A commit to the write-ahead log takes less time than waking another thread twice, so a small one is made where it
+is asked for (:class:`InPlace`). Whatever may take longer goes to the one thread per file that writes, which commits
+together what many callers ask for at the same time. Other threads read, and never wait for a writer.
 """
 
+import asyncio
 import contextlib
 import os
 import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -21,8 +23,11 @@ from holdfast.store import sqlite_search
 from holdfast.store.contract import (
     ApprovalRecord,
     Cursor,
+    Emit,
+    Erase,
     Found,
     Generation,
+    Journal,
     Lease,
     Logged,
     Op,
@@ -30,7 +35,10 @@ from holdfast.store.contract import (
     Page,
     Quarantined,
     RunRecord,
+    SaveApproval,
+    SaveRun,
     SessionRecord,
+    Splice,
 )
 from holdfast.store.relational import reads, schema
 from holdfast.store.relational.apply import apply
@@ -40,6 +48,11 @@ T = TypeVar("T")
 MEMORY = ":memory:"
 _MOST_READERS = 4
 _MOST_SHARED = 128
+
+_SMALL = 32_768  # bytes that are committed in place
+_TOO_LONG = 0.005  # seconds after which a commit in place was a mistake
+_REST = 10.0  # seconds for which it is then not tried again
+_CHECKPOINT_EVERY = 256  # commits, two of which the writing thread makes in any case
 
 
 class SqliteConnection:
@@ -108,6 +121,80 @@ class Reader:
             self.connection.raw.close()
 
 
+class InPlace:
+    """Makes small commits on the caller's own thread, as long as nothing has to be waited for.
+
+    It never waits for a lock and never syncs a file: then, and for a while after a commit that took long, it
+    declines, and the caller asks the writing thread.
+    """
+
+    def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
+        self.connect = connect
+        self.connection: SqliteConnection | None = None
+        self.busy = threading.Lock()
+        self.rests_until = 0.0
+        self.asked = 0
+
+    def commit(self, ops: Sequence[Op], now: float) -> list[Outcome] | None:
+        """What the operations answered, or ``None`` when the writing thread should be asked instead."""
+        started = time.monotonic()
+        # Now and then the thread has a turn: its commit brings the log into the file, and the one after begins
+        # the log anew. Both wait for the disk.
+        self.asked += 1
+        if self.asked % _CHECKPOINT_EVERY < 2 or started < self.rests_until or not self.busy.acquire(blocking=False):
+            return None
+        try:
+            if self.connection is None:
+                self.connection = self.connect()
+            raw = self.connection.raw
+            try:
+                raw.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:  # another process writes, or the file is gone: the thread will find out
+                return None
+            try:
+                results = apply(self.connection, ops, now)
+                raw.execute("COMMIT")
+            except BaseException:
+                if not rolled_back(raw):
+                    self.connection = None
+                raise
+            if time.monotonic() - started > _TOO_LONG:
+                self.rests_until = time.monotonic() + _REST
+            return results
+        finally:
+            self.busy.release()
+
+    def close(self) -> None:
+        with self.busy:
+            if self.connection is not None:
+                self.connection.raw.close()
+                self.connection = None
+
+
+def rolled_back(raw: sqlite3.Connection) -> bool:
+    """Whether the transaction could be left; if not, the connection is closed."""
+    try:
+        if raw.in_transaction:
+            raw.execute("ROLLBACK")
+    except sqlite3.Error:
+        with contextlib.suppress(sqlite3.Error):
+            raw.close()
+        return False
+    return True
+
+
+def is_small(ops: Sequence[Op]) -> bool:
+    return all(not isinstance(op, Erase) and sum(map(len, blobs(op))) < _SMALL for op in ops)
+
+
+def blobs(op: Op) -> Iterable[bytes]:
+    if isinstance(op, Splice):
+        return op.add
+    if isinstance(op, (Journal, Emit)):
+        return (data for _, data in (op.entries if isinstance(op, Journal) else op.events))
+    return (op.data,) if isinstance(op, (SaveRun, SaveApproval)) else ()
+
+
 class SqliteBackend:
     """A store in one file. It survives a kill at any moment; with ``synchronous="FULL"`` also a power cut."""
 
@@ -121,6 +208,7 @@ class SqliteBackend:
         synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
         busy_timeout: float = 30.0,
         clock: Clock = system_clock,
+        in_place: bool = True,
         connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
     ) -> None:
         if synchronous not in ("NORMAL", "FULL"):
@@ -136,10 +224,15 @@ class SqliteBackend:
         self.connection: SqliteConnection | None = None  # the writer's, touched by its thread only
         self.writer = OneThread(f"holdfast writes {Path(self.path).name}", self.write_together)
         self.readers: list[Reader] = []
+        # A synchronous=FULL commit waits for the disk, and a database in memory has just one connection.
+        suits = in_place and synchronous == "NORMAL" and self.path != MEMORY
+        self.in_place = InPlace(self.connect_in_place) if suits else None
+        self.opened = False
 
     async def open(self) -> None:
         """Create and migrate what is missing. Every call does this by itself when it comes first."""
         await self.write(lambda _: None)
+        self.opened = True
 
     async def close(self) -> None:
         self.close_now()
@@ -151,15 +244,18 @@ class SqliteBackend:
         for reader in self.readers:
             reader.close()
         self.readers.clear()
+        if self.in_place is not None:
+            self.in_place.close()
         if self.connection is not None:
             self.connection.raw.close()
             self.connection = None
 
     # --- connections ----------------------------------------------------------------------------
 
-    def connect(self) -> SqliteConnection:
+    def connect(self, *, patience: float | None = None) -> SqliteConnection:
+        timeout = self.busy_timeout if patience is None else patience
         raw = self.driver(
-            self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
+            self.path, timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         # A hand-edited column may hold any bytes; they must not stop the rows beside them from being read.
         raw.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
@@ -169,6 +265,11 @@ class SqliteBackend:
     def connect_reader(self) -> SqliteConnection:
         connection = self.connect()
         connection.raw.execute("PRAGMA query_only = 1")
+        return connection
+
+    def connect_in_place(self) -> SqliteConnection:
+        connection = self.connect(patience=0)
+        connection.raw.execute("PRAGMA wal_autocheckpoint = 0")
         return connection
 
     def connect_writer(self) -> SqliteConnection:
@@ -204,7 +305,19 @@ class SqliteBackend:
 
     async def commit(self, *ops: Op) -> list[Outcome]:
         now = self.clock()
-        return await self.write(lambda connection: apply(connection, ops, now))
+        if self.closed:
+            raise Closed(f"the store {self.path} is closed")
+        if self.in_place is not None and self.opened and is_small(ops):
+            try:
+                results = self.in_place.commit(ops, now)
+            except sqlite3.Error as error:
+                raise self.explained(error) from error
+            if results is not None:
+                await asyncio.sleep(0)  # let others run, as every other way of waiting for a commit does
+                return results
+        outcomes = await self.write(lambda connection: apply(connection, ops, now))
+        self.opened = True
+        return outcomes
 
     async def write(self, work: Callable[[SqliteConnection], T]) -> T:
         if self.closed:
@@ -240,7 +353,8 @@ class SqliteBackend:
                 results = [self.in_savepoint(self.connection, job.args[0]) for job in jobs]
             raw.execute("COMMIT")
         except BaseException:
-            self.roll_back(raw)
+            if not rolled_back(raw):
+                self.connection = None
             raise
         return results
 
@@ -253,16 +367,6 @@ class SqliteBackend:
             result = Failure(error)
         connection.raw.execute("RELEASE caller")
         return result
-
-    def roll_back(self, raw: sqlite3.Connection) -> None:
-        """Leave the transaction, and the connection if it will not let go."""
-        try:
-            if raw.in_transaction:
-                raw.execute("ROLLBACK")
-        except sqlite3.Error:
-            self.connection = None
-            with contextlib.suppress(sqlite3.Error):
-                raw.close()
 
     def explained(self, error: Exception) -> Exception:
         if not isinstance(error, sqlite3.Error):

@@ -143,10 +143,9 @@ def erase(db: Connection, op: contract.Erase, now: float) -> Head:
         return NOWHERE
     version, _, tape, next_seq, updated_at = row
     shared = [link[0] for link in db.all("SELECT tape FROM {_links} WHERE session_id = :session_id", who)]
-    for table in ("{_links}", "{_generations}", "{_quarantine}"):
+    for table in ("{_links}", "{_generations}", "{_quarantine}", "{_keys}"):
         db.run(f"DELETE FROM {table} WHERE session_id = :session_id", who)
     if op.forget:
-        db.run("DELETE FROM {_keys} WHERE session_id = :session_id", who)
         db.run("DELETE FROM {sessions} WHERE session_id = :session_id", who)
     else:
         db.run(
