@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from holdfast.base.clock import Clock, system_clock
 from holdfast.base.errors import Closed, HoldfastError, InvalidInput, StoreUnavailable
@@ -122,45 +122,63 @@ class Reader:
 
 
 class InPlace:
-    """Makes small commits on the caller's own thread, as long as nothing has to be waited for.
+    """Makes small commits on the callers' own thread, as long as nothing has to be waited for.
 
-    It never waits for a lock and never syncs a file: then, and for a while after a commit that took long, it
-    declines, and the caller asks the writing thread.
+    Callers that come in the same turn of their event loop share a commit. It never waits for a lock and never
+    syncs a file: then, and for a while after a commit that took long, it declines, and they ask the writing thread.
     """
 
     def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
         self.connect = connect
         self.connection: SqliteConnection | None = None
         self.busy = threading.Lock()
+        self.waiting: dict[asyncio.AbstractEventLoop, list[tuple[Work, asyncio.Future[Any]]]] = {}
         self.rests_until = 0.0
-        self.asked = 0
+        self.commits = 0
 
-    def commit(self, ops: Sequence[Op], now: float) -> list[Outcome] | None:
-        """What the operations answered, or ``None`` when the writing thread should be asked instead."""
+    async def commit(self, work: Work) -> Any:
+        """What the work answered, or :data:`DECLINED`."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        waiting = self.waiting.get(loop)
+        if waiting is None:
+            waiting = self.waiting[loop] = []
+            loop.call_soon(self.serve, loop)
+        waiting.append((work, future))
+        return await future
+
+    def serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        callers = [(work, future) for work, future in self.waiting.pop(loop) if not future.done()]
+        try:
+            results = self.try_now([work for work, _ in callers])
+        except Exception as error:  # noqa: BLE001 - it belongs to the callers
+            results = [Failure(error)] * len(callers)
+        for (_, future), result in zip(callers, results, strict=True):
+            if isinstance(result, Failure):
+                future.set_exception(result.error)
+            else:
+                future.set_result(result)
+
+    def try_now(self, works: list[Work]) -> list[Any]:
         started = time.monotonic()
         # Now and then the thread has a turn: its commit brings the log into the file, and the one after begins
         # the log anew. Both wait for the disk.
-        self.asked += 1
-        if self.asked % _CHECKPOINT_EVERY < 2 or started < self.rests_until or not self.busy.acquire(blocking=False):
-            return None
+        self.commits += 1
+        thread_has_turn = self.commits % _CHECKPOINT_EVERY < 2
+        if thread_has_turn or started < self.rests_until or not self.busy.acquire(blocking=False):
+            return [DECLINED] * len(works)
         try:
             if self.connection is None:
                 self.connection = self.connect()
-            raw = self.connection.raw
-            try:
-                raw.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError:  # another process writes, or the file is gone: the thread will find out
-                return None
-            try:
-                results = apply(self.connection, ops, now)
-                raw.execute("COMMIT")
-            except BaseException:
-                if not rolled_back(raw):
-                    self.connection = None
-                raise
+            results = commit_together(self.connection, works)
             if time.monotonic() - started > _TOO_LONG:
                 self.rests_until = time.monotonic() + _REST
             return results
+        except CannotBegin:  # another process writes, or the file is gone: the thread will find out
+            return [DECLINED] * len(works)
+        except BrokenConnection:
+            self.connection = None
+            raise
         finally:
             self.busy.release()
 
@@ -171,16 +189,56 @@ class InPlace:
                 self.connection = None
 
 
-def rolled_back(raw: sqlite3.Connection) -> bool:
-    """Whether the transaction could be left; if not, the connection is closed."""
+DECLINED: Any = object()
+
+
+class Failure:
+    """One caller's error in a transaction that goes on for the others."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class CannotBegin(Exception):
+    """The write lock was not to be had."""
+
+
+class BrokenConnection(Exception):
+    """The transaction could not even be rolled back; the connection was closed."""
+
+
+def commit_together(connection: SqliteConnection, works: Sequence[Work]) -> list[Any]:
+    """One transaction for all: what each returned, or its :class:`Failure`. An exception means: nothing was written."""
+    raw = connection.raw
     try:
-        if raw.in_transaction:
-            raw.execute("ROLLBACK")
-    except sqlite3.Error:
-        with contextlib.suppress(sqlite3.Error):
-            raw.close()
-        return False
-    return True
+        raw.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        raise CannotBegin from error
+    try:
+        results = [works[0](connection)] if len(works) == 1 else [guarded(connection, work) for work in works]
+        raw.execute("COMMIT")
+    except BaseException as error:
+        try:
+            if raw.in_transaction:
+                raw.execute("ROLLBACK")
+        except sqlite3.Error:
+            with contextlib.suppress(sqlite3.Error):
+                raw.close()
+            raise BrokenConnection from error
+        raise
+    return results
+
+
+def guarded(connection: SqliteConnection, work: Work) -> Any:
+    """Run one of several; what it cannot do, it has not done, and the others go on."""
+    connection.raw.execute("SAVEPOINT caller")
+    try:
+        result = work(connection)
+    except (HoldfastError, sqlite3.IntegrityError, sqlite3.ProgrammingError, ValueError, TypeError) as error:
+        connection.raw.execute("ROLLBACK TO caller")
+        result = Failure(error)
+    connection.raw.execute("RELEASE caller")
+    return result
 
 
 def is_small(ops: Sequence[Op]) -> bool:
@@ -307,17 +365,20 @@ class SqliteBackend:
         now = self.clock()
         if self.closed:
             raise Closed(f"the store {self.path} is closed")
+
+        def work(connection: SqliteConnection) -> list[Outcome]:
+            return apply(connection, ops, now)
+
         if self.in_place is not None and self.opened and is_small(ops):
             try:
-                results = self.in_place.commit(ops, now)
-            except sqlite3.Error as error:
+                outcomes = await self.in_place.commit(work)
+            except (sqlite3.Error, BrokenConnection) as error:
                 raise self.explained(error) from error
-            if results is not None:
-                await asyncio.sleep(0)  # let others run, as every other way of waiting for a commit does
-                return results
-        outcomes = await self.write(lambda connection: apply(connection, ops, now))
+            if outcomes is not DECLINED:
+                return cast("list[Outcome]", outcomes)
+        outcomes = await self.write(work)
         self.opened = True
-        return outcomes
+        return cast("list[Outcome]", outcomes)
 
     async def write(self, work: Callable[[SqliteConnection], T]) -> T:
         if self.closed:
@@ -329,46 +390,23 @@ class SqliteBackend:
         for start in range(0, len(jobs), _MOST_SHARED):
             group = jobs[start : start + _MOST_SHARED]
             try:
-                results = self.in_one_transaction(group)
+                if self.connection is None:
+                    self.connection = self.connect_writer()
+                results = commit_together(self.connection, [job.args[0] for job in group])
             except Exception as error:  # noqa: BLE001 - it belongs to the callers
-                for job in group:
-                    job.set_exception(self.explained(error))
-                continue
+                if isinstance(error, BrokenConnection):
+                    self.connection = None
+                results = [Failure(error)] * len(group)
             for job, result in zip(group, results, strict=True):
                 if isinstance(result, Failure):
                     job.set_exception(self.explained(result.error))
                 else:
                     job.set_result(result)
 
-    def in_one_transaction(self, jobs: list[Job]) -> list[Any]:
-        """What each job returned or raised. An exception from here means that none of it was written."""
-        if self.connection is None:
-            self.connection = self.connect_writer()
-        raw = self.connection.raw
-        raw.execute("BEGIN IMMEDIATE")
-        try:
-            if len(jobs) == 1:
-                results = [jobs[0].args[0](self.connection)]
-            else:
-                results = [self.in_savepoint(self.connection, job.args[0]) for job in jobs]
-            raw.execute("COMMIT")
-        except BaseException:
-            if not rolled_back(raw):
-                self.connection = None
-            raise
-        return results
-
-    def in_savepoint(self, connection: SqliteConnection, work: Work) -> Any:
-        connection.raw.execute("SAVEPOINT caller")
-        try:
-            result = work(connection)
-        except (HoldfastError, sqlite3.IntegrityError, sqlite3.ProgrammingError, ValueError, TypeError) as error:
-            connection.raw.execute("ROLLBACK TO caller")
-            result = Failure(error)
-        connection.raw.execute("RELEASE caller")
-        return result
-
     def explained(self, error: Exception) -> Exception:
+        """The error as callers should see it: what the driver says, and about which file."""
+        if isinstance(error, (CannotBegin, BrokenConnection)) and isinstance(error.__cause__, Exception):
+            return self.explained(error.__cause__)
         if not isinstance(error, sqlite3.Error):
             return error
         problem = StoreUnavailable(f"{self.path}: {error}")
@@ -461,13 +499,6 @@ class SqliteBackend:
 
     async def lease(self, name: str) -> Lease | None:
         return await self.see(reads.lease, name)
-
-
-class Failure:
-    """One caller's error in a transaction that goes on for the others."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
 
 
 class SharedSqliteBackend(SqliteBackend):
