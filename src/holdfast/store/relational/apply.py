@@ -36,13 +36,14 @@ def splice(db: Connection, op: contract.Splice, now: float) -> Head:
                 raise KeyReused(op.session_id, op.key.name)
             return Head(done[1], done[2])
     row = db.one(
-        "SELECT version, length, tape, next_seq, open_from, updated_at FROM {sessions} WHERE session_id = :session_id"
-        + db.lock,
+        "SELECT version, length, tape, next_seq, open_from, updated_at, seal IS NOT NULL FROM {sessions}"
+        " WHERE session_id = :session_id" + db.lock,
         {"session_id": op.session_id},
     )
-    version, length, tape, next_seq, open_from, updated_at = row or (0, 0, op.tape, 0, 0, now)
+    version, length, tape, next_seq, open_from, updated_at, sealed = row or (0, 0, op.tape, 0, 0, now, False)
     if op.expected is not None and op.expected != version:
         raise HistoryMoved(op.session_id, expected=op.expected, found=Head(version, length))
+    contract.check_seal(op, sealed=sealed, tape=tape, found=Head(version, length))
     if op.shape is not None and op.shape.archive and row:
         archive(db, op.session_id, resumes_at=next_seq + len(op.add), now=now)
     new: dict[str, Any] = {
@@ -133,7 +134,8 @@ def closed_json(shape: contract.Shape | None) -> str:
 def erase(db: Connection, op: contract.Erase, now: float) -> Head:
     who = {"session_id": op.session_id}
     row = db.one(
-        "SELECT version, length, tape, next_seq, updated_at FROM {sessions} WHERE session_id = :session_id" + db.lock,
+        "SELECT version, length, tape, next_seq, updated_at, seal IS NOT NULL FROM {sessions}"
+        " WHERE session_id = :session_id" + db.lock,
         who,
     )
     found = Head(row[0], row[1]) if row else NOWHERE
@@ -141,7 +143,8 @@ def erase(db: Connection, op: contract.Erase, now: float) -> Head:
         raise HistoryMoved(op.session_id, expected=op.expected, found=found)
     if row is None:
         return NOWHERE
-    version, _, tape, next_seq, updated_at = row
+    version, _, tape, next_seq, updated_at, sealed = row
+    contract.check_seal(op, sealed=sealed, tape=tape, found=found)
     shared = [link[0] for link in db.all("SELECT tape FROM {_links} WHERE session_id = :session_id", who)]
     for table in ("{_links}", "{_generations}", "{_quarantine}", "{_keys}"):
         db.run(f"DELETE FROM {table} WHERE session_id = :session_id", who)
