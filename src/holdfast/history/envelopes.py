@@ -4,12 +4,13 @@ import asyncio
 import base64
 import os
 import struct
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.base.errors import Unsupported
+from holdfast.base.errors import Unsupported, WrongKey
 from holdfast.base.items import Item, decode_item, encode_items
 from holdfast.base.pairing import unpaired
 from holdfast.history.checking import Corrupt, Report
@@ -57,8 +58,8 @@ class EnvelopeSession:
     Envelopes out of order, replayed, duplicated or altered, and anything that is not an envelope, are not shown;
     :meth:`check` names them and the numbers that are missing. Nobody can tell when the newest items were cut off,
     or when all of it was set back to an earlier state. Every call reads the whole underlying history, and there
-    may be one writer at a time only: of two that write at once, one is not shown. A holdfast store has none of
-    these limits.
+    may be one writer at a time only: of two that write at once, one is not shown. :class:`WrongKey` comes only when
+    no item opens; a single one that needs another key is left out. A holdfast store has none of these limits.
     """
 
     def __init__(self, underlying: Session, codec: SealingCodec) -> None:
@@ -202,23 +203,30 @@ class EnvelopeSession:
                 authentic.append(self.opened(position, item))
             except Unreadable as problem:
                 corrupt.append(Corrupt(position, str(problem)))
+        if not authentic:
+            self.check_keys(raw)
         streams = Counter(entry.envelope.stream for entry in authentic)
         stream = max(streams, key=streams.__getitem__, default=None)
         kept: list[Opened] = []
         gaps: list[str] = []
-        # From the newest back: an envelope vouches for the one before it.
-        for entry in reversed(authentic):
-            after = kept[-1] if kept else None
-            reason = misplaced(entry, after, stream)
+        for entry, reason in placed(authentic, stream):
             if reason:
                 corrupt.append(Corrupt(entry.position, reason))
                 continue
-            if after is not None:
-                gaps += gap(entry.envelope.number + 1, after.envelope.number)
+            gaps += gap(kept[-1].envelope.number + 1 if kept else 0, entry.envelope.number)
             kept.append(entry)
-        if kept:
-            gaps += gap(0, kept[-1].envelope.number)
-        return kept[::-1], sorted(corrupt, key=lambda found: found.position), gaps[::-1]
+        return kept, sorted(corrupt, key=lambda found: found.position), gaps
+
+    def check_keys(self, raw: Sequence[Item]) -> None:
+        """Raise :class:`WrongKey` when an envelope names a key that was not given."""
+        for item in raw:
+            if isinstance(item, dict) and item.get("type") == ENVELOPE:
+                named = str(item.get("key"))
+                if named not in {key.id.hex() for key in self.codec.ring.keys}:
+                    raise WrongKey(
+                        f"session {self.session_id!r} needs the encryption key with the id {named};"
+                        f" given: {self.codec.ring}"
+                    )
 
     def shown(self, opened: Sequence[Opened]) -> list[Decoded]:
         entries = [
@@ -230,17 +238,37 @@ class EnvelopeSession:
         return unexpired(entries, now=self.codec.clock(), ttl=self.codec.ttl)
 
 
-def misplaced(entry: Opened, after: Opened | None, stream: str | None) -> str | None:
-    """Why an authentic envelope does not belong before ``after``, if so."""
-    if entry.envelope.stream != stream:
-        return "replayed: the item is from before the history was cleared"
-    if after is None:
-        return None
-    if entry.envelope.number >= after.envelope.number:
-        return "out of order or duplicated"
-    if entry.envelope.number == after.envelope.number - 1 and entry.tag != after.tag_before:
-        return "replayed: another item stood here"
-    return None
+def placed(entries: Sequence[Opened], stream: str | None) -> list[tuple[Opened, str | None]]:
+    """Each authentic envelope, and why it does not belong where it stands, if so."""
+    ours = [entry for entry in entries if entry.envelope.stream == stream]
+    # An envelope vouches for the one before it.
+    vouched: dict[int, set[bytes]] = {}
+    for entry in ours:
+        vouched.setdefault(entry.envelope.number - 1, set()).add(entry.tag_before)
+    genuine = [entry for entry in ours if entry.tag in vouched.get(entry.envelope.number, {entry.tag})]
+    in_order = {entry.position for entry in longest_rise(genuine)}
+    reasons: dict[int, str] = {
+        **{entry.position: "replayed: the item is from before the history was cleared" for entry in entries},
+        **{entry.position: "replayed: another item stood here" for entry in ours},
+        **{entry.position: "out of order or duplicated" for entry in genuine},
+    }
+    return [(entry, None if entry.position in in_order else reasons[entry.position]) for entry in entries]
+
+
+def longest_rise(entries: Sequence[Opened]) -> list[Opened]:
+    """As many of them as stand in the order of their numbers: one that was moved does not hide the others."""
+    ends: list[int] = []  # for each length the index of the smallest number that a rise of it ends with
+    before: list[int] = []
+    for index, entry in enumerate(entries):
+        size = bisect_left(ends, entry.envelope.number, key=lambda end: entries[end].envelope.number)
+        before.append(ends[size - 1] if size else -1)
+        ends[size : size + 1] = [index]
+    found = []
+    index = ends[-1] if ends else -1
+    while index >= 0:
+        found.append(entries[index])
+        index = before[index]
+    return found[::-1]
 
 
 def gap(first: int, end: int) -> list[str]:
