@@ -40,7 +40,7 @@ from holdfast.store.contract import (
     SessionRecord,
     Splice,
 )
-from holdfast.store.relational import reads, schema
+from holdfast.store.relational import adopting, reads, schema
 from holdfast.store.relational.apply import apply
 from holdfast.store.relational.connection import Names
 
@@ -337,7 +337,7 @@ class SqliteBackend:
                 self.turn_on_wal(connection.raw)
             connection.raw.execute("BEGIN IMMEDIATE")
             try:
-                schema.migrate(connection, dialect="sqlite", types=schema.SQLITE, where=self.path, now=self.clock())
+                self.migrate(connection)
             except BaseException:
                 connection.raw.execute("ROLLBACK")
                 raise
@@ -346,6 +346,16 @@ class SqliteBackend:
             connection.raw.close()
             raise
         return connection
+
+    def migrate(self, connection: SqliteConnection) -> None:
+        def columns_of(table: str) -> list[str]:
+            return [row[1] for row in connection.all(f"PRAGMA table_info({table})", {})]
+
+        now = self.clock()
+        taking_over = adopting.set_aside(connection, self.names, columns_of)
+        schema.migrate(connection, dialect="sqlite", types=schema.SQLITE, where=self.path, now=now)
+        if taking_over:
+            adopting.take_over(connection, self.names, columns_of, now)
 
     def turn_on_wal(self, raw: sqlite3.Connection) -> None:
         """SQLite does not wait for others when it changes the journal mode, so this does."""
