@@ -64,8 +64,7 @@ class Reader:
     async def read(self, work: Callable[[SqliteConnection], T]) -> T:
         self.waiting += 1
         try:
-            result: T = await self.thread.run(self.in_snapshot, work)
-            return result
+            return await self.thread.run(self.in_snapshot, work)
         finally:
             self.waiting -= 1
 
@@ -80,7 +79,7 @@ class Reader:
             raw.execute("ROLLBACK")
 
     def close(self) -> None:
-        self.thread.close()
+        self.thread.close_now()
         if self.connection is not None:
             self.connection.raw.close()
 
@@ -112,7 +111,7 @@ class SqliteBackend:
         self.closed = False
         self.searchable: bool | None = None
         self.connection: SqliteConnection | None = None  # the writer's, touched by its thread only
-        self.writer = OneThread(f"holdfast writes {Path(self.path).name}", self.write_together)
+        self.writer = OneThread(f"holdfast writes {Path(self.path).name}", handle=self.write_together)
         self.readers: list[Reader] = []
         # A synchronous=FULL commit waits for the disk, and a database in memory has just one connection.
         suits = in_place and synchronous == "NORMAL" and self.path != MEMORY
@@ -130,7 +129,7 @@ class SqliteBackend:
     def close_now(self) -> None:
         """Finish what was asked for and let go of the file. For those who have no event loop at hand."""
         self.closed = True
-        self.writer.close()
+        self.writer.close_now()
         for reader in self.readers:
             reader.close()
         self.readers.clear()
@@ -225,8 +224,7 @@ class SqliteBackend:
     async def write(self, work: Callable[[SqliteConnection], T]) -> T:
         if self.closed:
             raise Closed(f"the store {self.path} is closed")
-        result: T = await self.writer.run(work)
-        return result
+        return await self.writer.run(cast("Callable[[], T]", work))  # the thread hands it its connection
 
     def write_together(self, jobs: list[Job]) -> None:
         for start in range(0, len(jobs), _MOST_SHARED):
@@ -234,7 +232,7 @@ class SqliteBackend:
             try:
                 if self.connection is None:
                     self.connection = self.connect_writer()
-                results = commit_together(self.connection, [job.args[0] for job in group])
+                results = commit_together(self.connection, [job.function for job in group])
             except Exception as error:  # noqa: BLE001 - it belongs to the callers
                 if isinstance(error, BrokenConnection):
                     self.connection = None
