@@ -44,6 +44,7 @@ from holdfast.store.sqlite_commits import (
     SqliteConnection,
     commit_together,
     is_small,
+    left_transaction,
 )
 
 T = TypeVar("T")
@@ -170,7 +171,11 @@ class SqliteBackend:
 
     def connect_in_place(self) -> SqliteConnection:
         connection = self.connect(patience=0)
-        connection.raw.execute("PRAGMA wal_autocheckpoint = 0")
+        try:
+            connection.raw.execute("PRAGMA wal_autocheckpoint = 0")
+        except BaseException:
+            connection.raw.close()
+            raise
         return connection
 
     def connect_writer(self) -> SqliteConnection:
@@ -255,39 +260,6 @@ class SqliteBackend:
                 else:
                     job.set_result(result)
 
-<<<<<<< HEAD
-=======
-    def in_one_transaction(self, jobs: list[Job]) -> list[Any]:
-        """What each job returned or raised. An exception from here means that none of it was written."""
-        if self.connection is None:
-            self.connection = self.connect_writer()
-        raw = self.connection.raw
-        try:
-            raw.execute("BEGIN IMMEDIATE")
-            if len(jobs) == 1:
-                results = [jobs[0].args[0](self.connection)]
-            else:
-                results = [self.in_savepoint(self.connection, job.args[0]) for job in jobs]
-            raw.execute("COMMIT")
-        except BaseException:
-            if not left_transaction(raw):
-                self.connection = None
-            raise
-        return results
-
-    def in_savepoint(self, connection: SqliteConnection, work: Work) -> Any:
-        connection.raw.execute("SAVEPOINT caller")
-        try:
-            result = work(connection)
-        except sqlite3.OperationalError:
-            raise  # the database's trouble, not this caller's
-        except Exception as error:  # noqa: BLE001 - it belongs to this caller alone
-            connection.raw.execute("ROLLBACK TO caller")
-            result = Failure(error)
-        connection.raw.execute("RELEASE caller")
-        return result
-
->>>>>>> contracts
     def explained(self, error: Exception) -> Exception:
         """The error as callers should see it: what the driver says, and about which file."""
         if isinstance(error, (CannotBegin, BrokenConnection)) and isinstance(error.__cause__, Exception):
@@ -386,25 +358,8 @@ class SqliteBackend:
         return await self.see(reads.lease, name)
 
 
-<<<<<<< HEAD
 class SharedSqliteBackend(SqliteBackend):
     """A backend with several users; the last one to close it closes the file."""
-=======
-def left_transaction(raw: sqlite3.Connection) -> bool:
-    """Roll back if need be; a connection that will not let go of its transaction is closed instead."""
-    try:
-        if raw.in_transaction:
-            raw.execute("ROLLBACK")
-    except sqlite3.Error:
-        with contextlib.suppress(sqlite3.Error):
-            raw.close()
-        return False
-    return True
-
-
-class Failure:
-    """One caller's error in a transaction that goes on for the others."""
->>>>>>> contracts
 
     users = 0
 

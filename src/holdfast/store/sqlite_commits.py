@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.base.errors import HoldfastError
 from holdfast.store.contract import Emit, Erase, Journal, Op, SaveApproval, SaveRun, Splice
 from holdfast.store.relational.connection import Names
 
@@ -141,22 +140,33 @@ def commit_together(connection: SqliteConnection, works: Sequence[Work]) -> list
     """One transaction for all: what each returned, or its :class:`Failure`. An exception means: nothing was written."""
     raw = connection.raw
     try:
-        raw.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        raise CannotBegin from error
-    try:
+        begin(raw)
         results = [works[0](connection)] if len(works) == 1 else [guarded(connection, work) for work in works]
         raw.execute("COMMIT")
     except BaseException as error:
-        try:
-            if raw.in_transaction:
-                raw.execute("ROLLBACK")
-        except sqlite3.Error:
-            with contextlib.suppress(sqlite3.Error):
-                raw.close()
+        if not left_transaction(raw):
             raise BrokenConnection from error
         raise
     return results
+
+
+def begin(raw: sqlite3.Connection) -> None:
+    try:
+        raw.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        raise CannotBegin from error
+
+
+def left_transaction(raw: sqlite3.Connection) -> bool:
+    """Roll back if need be; a connection that will not let go of its transaction is closed instead."""
+    try:
+        if raw.in_transaction:
+            raw.execute("ROLLBACK")
+    except sqlite3.Error:
+        with contextlib.suppress(sqlite3.Error):
+            raw.close()
+        return False
+    return True
 
 
 def guarded(connection: SqliteConnection, work: Work) -> Any:
@@ -164,7 +174,9 @@ def guarded(connection: SqliteConnection, work: Work) -> Any:
     connection.raw.execute("SAVEPOINT caller")
     try:
         result = work(connection)
-    except (HoldfastError, sqlite3.IntegrityError, sqlite3.ProgrammingError, ValueError, TypeError) as error:
+    except sqlite3.OperationalError:
+        raise  # the database's trouble, not this caller's
+    except Exception as error:  # noqa: BLE001 - it belongs to this caller alone
         connection.raw.execute("ROLLBACK TO caller")
         result = Failure(error)
     connection.raw.execute("RELEASE caller")
