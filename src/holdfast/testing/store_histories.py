@@ -255,10 +255,11 @@ class ForkClauses(StoreFixtures):
         (kept,) = await backend.generations("s")
         assert await shown(backend, "s", generation=kept.number) == [b"c"]
 
-    async def test_a_key_used_before_an_erasure_stays_used(self, backend: Backend) -> None:
+    async def test_a_key_is_forgotten_with_what_it_wrote(self, backend: Backend) -> None:
         first = await append(backend, "s", b"a", key=BatchKey("turn-1", "digest"))
         await backend.commit(Erase(session_id="s"))
-        assert await append(backend, "s", b"a", key=BatchKey("turn-1", "digest")) == first
+        assert first == Head(1, 1)
+        assert await append(backend, "s", b"a", key=BatchKey("turn-1", "digest")) == Head(3, 1)
         assert await shown(backend, "s") == []
 
     async def test_an_erasure_brings_its_seal(self, backend: Backend) -> None:
