@@ -13,6 +13,7 @@ from holdfast.base.errors import (
     FenceLost,
     HistoryMoved,
     HoldfastError,
+    InvalidInput,
     KeyReused,
     NotFound,
     RunMoved,
@@ -45,6 +46,8 @@ class Call:
         return len(self.blobs) - len(blobs) + 1
 
     def splice(self, op: contract.Splice) -> Fields:
+        if op.shape is not None and op.expected is None:
+            raise InvalidInput("a shape needs the version it was made for")
         return {
             "session_id": op.session_id,
             "added": len(op.add),

@@ -27,7 +27,7 @@ from holdfast.base.errors import Closed, HoldfastError, InvalidInput, MissingExt
 try:
     import sqlalchemy
     from sqlalchemy import URL, event
-    from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+    from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError, NoSuchModuleError, SQLAlchemyError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
     from sqlalchemy.pool import AsyncAdaptedQueuePool, StaticPool
 except ImportError as missing:
@@ -316,7 +316,7 @@ class SqlBackend:
         try:
             call = postgres.Call(ops)
         except UnicodeEncodeError as error:
-            raise InvalidInput(f"not valid Unicode: {error}") from None
+            raise InvalidInput(f"{self.where} cannot hold this: {error}") from None
         params = {"ops": call.ops, "blobs": call.blobs, "now": self.clock() if self.clock else None}
         connection = await self.borrow(self.autocommit)
         try:
@@ -338,8 +338,8 @@ class SqlBackend:
         connection = await self.borrow(self.transactional)
         try:
             return await self.finish(self.run_on(connection, lambda raw: self.transact(raw, ops)))
-        except UnicodeEncodeError as error:
-            raise InvalidInput(f"not valid Unicode: {error}") from None
+        except (UnicodeEncodeError, OverflowError) as error:
+            raise InvalidInput(f"{self.where} cannot hold this: {error}") from None
         except OSError as error:
             raise OutcomeUnknown(error) from error
 
@@ -470,7 +470,7 @@ def engine_for(url: str | URL, kwargs: dict[str, Any]) -> AsyncEngine:
         return sqlite_engine(parsed, kwargs)
     except ModuleNotFoundError as error:
         raise MissingExtra("sql", f"the driver {error.name}") from error
-    except (ArgumentError, NoSuchModuleError) as error:
+    except (ArgumentError, InvalidRequestError, NoSuchModuleError) as error:
         raise InvalidInput(f"not the URL of a database: {error}") from None
 
 

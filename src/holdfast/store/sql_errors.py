@@ -42,4 +42,6 @@ def is_conflict(error: DBAPIError) -> bool:
 def is_bad_value(error: DBAPIError) -> bool:
     """A value that this database cannot hold, such as a name with a NUL character."""
     state = sqlstate(error)
-    return state is not None and state.startswith("22")
+    if state is not None:
+        return state.startswith("22")
+    return isinstance(error.orig.__cause__ if error.orig else None, ValueError)

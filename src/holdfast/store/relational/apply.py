@@ -10,6 +10,7 @@ from holdfast.base.errors import (
     ApprovalMoved,
     FenceLost,
     HistoryMoved,
+    InvalidInput,
     KeyReused,
     NotFound,
     RunMoved,
@@ -27,6 +28,8 @@ def apply(connection: Connection, ops: Iterable[Op], now: float) -> list[Outcome
 
 
 def splice(db: Connection, op: contract.Splice, now: float) -> Head:
+    if op.shape is not None and op.expected is None:
+        raise InvalidInput("a shape needs the version it was made for")
     row = db.one(
         "SELECT version, length, tape, next_seq, open_from, updated_at FROM {sessions} WHERE session_id = :session_id"
         + db.lock,
