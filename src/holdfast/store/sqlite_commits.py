@@ -21,6 +21,7 @@ class SqliteConnection:
     """A sqlite3 connection that speaks the relational code's language."""
 
     lock = ""
+    words = ""
 
     def __init__(self, raw: sqlite3.Connection, names: Names) -> None:
         self.raw = raw
