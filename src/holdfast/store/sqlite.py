@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from holdfast.base.clock import Clock, system_clock
-from holdfast.base.errors import Closed, HoldfastError, InvalidInput, StoreUnavailable
+from holdfast.base.errors import Closed, InvalidInput, StoreUnavailable
 from holdfast.lifecycle.threads import Job, OneThread
 from holdfast.store import sqlite_search
 from holdfast.store.contract import (
@@ -95,11 +95,15 @@ class Reader:
         if self.connection is None:
             self.connection = self.connect()
         raw = self.connection.raw
-        raw.execute("BEGIN")
         try:
-            return work(self.connection)
-        finally:
+            raw.execute("BEGIN")
+            result = work(self.connection)
             raw.execute("ROLLBACK")
+        except BaseException:
+            if not left_transaction(raw):
+                self.connection = None
+            raise
+        return result
 
     def close(self) -> None:
         self.thread.close()
@@ -162,12 +166,20 @@ class SqliteBackend:
         )
         # A hand-edited column may hold any bytes; they must not stop the rows beside them from being read.
         raw.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
-        raw.execute(f"PRAGMA synchronous = {self.synchronous}")
+        try:
+            raw.execute(f"PRAGMA synchronous = {self.synchronous}")
+        except BaseException:
+            raw.close()
+            raise
         return SqliteConnection(raw, self.names)
 
     def connect_reader(self) -> SqliteConnection:
         connection = self.connect()
-        connection.raw.execute("PRAGMA query_only = 1")
+        try:
+            connection.raw.execute("PRAGMA query_only = 1")
+        except BaseException:
+            connection.raw.close()
+            raise
         return connection
 
     def connect_writer(self) -> SqliteConnection:
@@ -231,15 +243,16 @@ class SqliteBackend:
         if self.connection is None:
             self.connection = self.connect_writer()
         raw = self.connection.raw
-        raw.execute("BEGIN IMMEDIATE")
         try:
+            raw.execute("BEGIN IMMEDIATE")
             if len(jobs) == 1:
                 results = [jobs[0].args[0](self.connection)]
             else:
                 results = [self.in_savepoint(self.connection, job.args[0]) for job in jobs]
             raw.execute("COMMIT")
         except BaseException:
-            self.roll_back(raw)
+            if not left_transaction(raw):
+                self.connection = None
             raise
         return results
 
@@ -247,21 +260,13 @@ class SqliteBackend:
         connection.raw.execute("SAVEPOINT caller")
         try:
             result = work(connection)
-        except (HoldfastError, sqlite3.IntegrityError, sqlite3.ProgrammingError, ValueError, TypeError) as error:
+        except sqlite3.OperationalError:
+            raise  # the database's trouble, not this caller's
+        except Exception as error:  # noqa: BLE001 - it belongs to this caller alone
             connection.raw.execute("ROLLBACK TO caller")
             result = Failure(error)
         connection.raw.execute("RELEASE caller")
         return result
-
-    def roll_back(self, raw: sqlite3.Connection) -> None:
-        """Leave the transaction, and the connection if it will not let go."""
-        try:
-            if raw.in_transaction:
-                raw.execute("ROLLBACK")
-        except sqlite3.Error:
-            self.connection = None
-            with contextlib.suppress(sqlite3.Error):
-                raw.close()
 
     def explained(self, error: Exception) -> Exception:
         if not isinstance(error, sqlite3.Error):
@@ -356,6 +361,18 @@ class SqliteBackend:
 
     async def lease(self, name: str) -> Lease | None:
         return await self.see(reads.lease, name)
+
+
+def left_transaction(raw: sqlite3.Connection) -> bool:
+    """Roll back if need be; a connection that will not let go of its transaction is closed instead."""
+    try:
+        if raw.in_transaction:
+            raw.execute("ROLLBACK")
+    except sqlite3.Error:
+        with contextlib.suppress(sqlite3.Error):
+            raw.close()
+        return False
+    return True
 
 
 class Failure:

@@ -9,6 +9,7 @@ from holdfast.base.errors import (
     ApprovalMoved,
     FenceLost,
     HistoryMoved,
+    InvalidInput,
     KeyReused,
     NotFound,
     RunMoved,
@@ -26,6 +27,8 @@ def apply(connection: Connection, ops: Iterable[Op], now: float) -> list[Outcome
 
 
 def splice(db: Connection, op: contract.Splice, now: float) -> Head:
+    if op.shape is not None and op.expected is None:
+        raise InvalidInput("a shape needs the version it was made for")
     if op.key is not None:
         done = db.one(
             "SELECT digest, version, length FROM {_keys} WHERE session_id = :session_id AND name = :name" + db.lock,
