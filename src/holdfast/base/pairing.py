@@ -100,6 +100,17 @@ def pair_groups(items: Sequence[Item]) -> list[int]:
     return ends
 
 
+def units(items: Sequence[Item]) -> list[range]:
+    """The stretches that must stay whole, in order: every item is in one, and most stand alone."""
+    found, start, needed = [], 0, -1
+    for index, end in enumerate(pair_groups(items)):
+        needed = max(needed, end)
+        if needed <= index:
+            found.append(range(start, index + 1))
+            start = index + 1
+    return found
+
+
 def _halves(items: Sequence[Item]) -> dict[int, Unpaired]:
     """The calls without an output and the outputs without a call, by index."""
     open_calls: dict[tuple[str, str], int] = {}

@@ -6,6 +6,8 @@ _HOMES = {
     "contract": ["Session", "SessionABC", "SessionInputCallback", "SessionSettings"],
     "session": ["Hit", "StoredSession"],
     "checking": ["Corrupt", "Report"],
+    "compacting": ["CompactingSession", "Trigger"],
+    "encrypted": ["EncryptedSession"],
     "store": ["SessionInfo", "Store", "open_store"],
     "sqlite_session": ["AsyncSQLiteSession", "SQLiteSession"],
 }

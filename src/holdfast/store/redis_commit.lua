@@ -213,7 +213,7 @@ function ops.splice()
 
   if key then
     local done = s.keys[key]
-    if done == nil and not s.forgotten then done = redis.call('HGET', s.base .. ':keys', key) end
+    if done == nil and not s.unkeyed then done = redis.call('HGET', s.base .. ':keys', key) end
     if done then
       local version, items, used = done:match('^(%d+) (%d+) (.*)$')
       if used ~= digest then return nil, {'key'} end
@@ -289,13 +289,13 @@ function ops.erase()
       hash(key_of(origin) .. ':tape:' .. shared)
     end
   end
-  s.origins = ''
+  s.origins, s.keys, s.unkeyed = '', {}, true
   if forget then
-    s.exists, s.forgotten, s.keys, s.sealed = false, true, {}, false
+    s.exists, s.forgotten, s.sealed = false, true, false
     s.tape, s.version, s.length, s.next_seq, s.open_from, s.erased_upto, s.generation = nil, 0, 0, 0, 0, 0, 0
     s.closed = '[]'
     later(function()
-      redis.call('DEL', base, base .. ':keys')
+      redis.call('DEL', base)
       if not spread then redis.call('ZREM', list, id) end
     end)
   else
@@ -308,7 +308,7 @@ function ops.erase()
     put(s, id, fields)
   end
   later(function()
-    redis.call('DEL', base .. ':generations', base .. ':quarantine')
+    redis.call('DEL', base .. ':generations', base .. ':quarantine', base .. ':keys')
     sweep(base, tape)
     for shared, link, origin in origins:gmatch('(%d+)=(%d+)=(%S+)') do
       if spread and origin ~= tag then

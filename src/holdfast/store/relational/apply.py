@@ -31,8 +31,8 @@ def splice(db: Connection, op: contract.Splice, now: float) -> Head:
     if op.shape is not None and op.expected is None:
         raise InvalidInput("a shape needs the version it was made for")
     row = db.one(
-        "SELECT version, length, tape, next_seq, open_from, updated_at FROM {sessions} WHERE session_id = :session_id"
-        + db.lock,
+        "SELECT version, length, tape, next_seq, open_from, updated_at, seal IS NOT NULL FROM {sessions}"
+        " WHERE session_id = :session_id" + db.lock,
         {"session_id": op.session_id},
     )
     # Looked up under the session's lock: a repeated batch waits for the first one and then finds it done.
@@ -45,9 +45,10 @@ def splice(db: Connection, op: contract.Splice, now: float) -> Head:
             if done[0] != op.key.digest:
                 raise KeyReused(op.session_id, op.key.name)
             return Head(done[1], done[2])
-    version, length, tape, next_seq, open_from, updated_at = row or (0, 0, op.tape, 0, 0, now)
+    version, length, tape, next_seq, open_from, updated_at, sealed = row or (0, 0, op.tape, 0, 0, now, False)
     if op.expected is not None and op.expected != version:
         raise HistoryMoved(op.session_id, expected=op.expected, found=Head(version, length))
+    contract.check_seal(op, sealed=sealed, tape=tape, found=Head(version, length))
     if op.shape is not None and op.shape.archive and row:
         archive(db, op.session_id, resumes_at=next_seq + len(op.add), now=now)
     new: dict[str, Any] = {
@@ -146,7 +147,8 @@ def closed_json(shape: contract.Shape | None) -> str:
 def erase(db: Connection, op: contract.Erase, now: float) -> Head:
     who = {"session_id": op.session_id}
     row = db.one(
-        "SELECT version, length, tape, next_seq, updated_at FROM {sessions} WHERE session_id = :session_id" + db.lock,
+        "SELECT version, length, tape, next_seq, updated_at, seal IS NOT NULL FROM {sessions}"
+        " WHERE session_id = :session_id" + db.lock,
         who,
     )
     found = Head(row[0], row[1]) if row else NOWHERE
@@ -154,7 +156,8 @@ def erase(db: Connection, op: contract.Erase, now: float) -> Head:
         raise HistoryMoved(op.session_id, expected=op.expected, found=found)
     if row is None:
         return NOWHERE
-    version, _, tape, next_seq, updated_at = row
+    version, _, tape, next_seq, updated_at, sealed = row
+    contract.check_seal(op, sealed=sealed, tape=tape, found=found)
     shared = [link[0] for link in db.all("SELECT tape FROM {_links} WHERE session_id = :session_id ORDER BY tape", who)]
     for linked in shared:
         # Two forks that let go of one tape at once would each leave it to the other: the second waits here.
