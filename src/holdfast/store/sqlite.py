@@ -5,29 +5,24 @@ is asked for (:class:`InPlace`). Whatever may take longer goes to the one thread
 together what many callers ask for at the same time. Other threads read, and never wait for a writer.
 """
 
-import asyncio
-import contextlib
 import os
 import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from holdfast.base.clock import Clock, system_clock
-from holdfast.base.errors import Closed, HoldfastError, InvalidInput, StoreUnavailable
+from holdfast.base.errors import Closed, InvalidInput, StoreUnavailable
 from holdfast.lifecycle.threads import Job, OneThread
 from holdfast.store import sqlite_search
 from holdfast.store.contract import (
     ApprovalRecord,
     Cursor,
-    Emit,
-    Erase,
     Found,
     Generation,
-    Journal,
     Lease,
     Logged,
     Op,
@@ -35,57 +30,27 @@ from holdfast.store.contract import (
     Page,
     Quarantined,
     RunRecord,
-    SaveApproval,
-    SaveRun,
     SessionRecord,
-    Splice,
 )
-from holdfast.store.relational import reads, schema
+from holdfast.store.relational import adopting, reads, schema
 from holdfast.store.relational.apply import apply
 from holdfast.store.relational.connection import Names
+from holdfast.store.sqlite_commits import (
+    DECLINED,
+    BrokenConnection,
+    CannotBegin,
+    Failure,
+    InPlace,
+    SqliteConnection,
+    commit_together,
+    is_small,
+    left_transaction,
+)
 
 T = TypeVar("T")
 MEMORY = ":memory:"
 _MOST_READERS = 4
 _MOST_SHARED = 128
-
-_SMALL = 32_768  # bytes that are committed in place
-_TOO_LONG = 0.005  # seconds after which a commit in place was a mistake
-_REST = 10.0  # seconds for which it is then not tried again
-_CHECKPOINT_EVERY = 256  # commits, two of which the writing thread makes in any case
-
-
-class SqliteConnection:
-    """A sqlite3 connection that speaks the relational code's language."""
-
-    lock = ""
-
-    def __init__(self, raw: sqlite3.Connection, names: Names) -> None:
-        self.raw = raw
-        self.names = names
-        self.filled: dict[str, str] = {}
-
-    def sql(self, text: str) -> str:
-        filled = self.filled.get(text)
-        if filled is None:
-            filled = self.filled[text] = self.names.fill(text)
-        return filled
-
-    def one(self, sql: str, params: Mapping[str, Any]) -> Sequence[Any] | None:
-        row: Sequence[Any] | None = self.raw.execute(self.sql(sql), params).fetchone()
-        return row
-
-    def all(self, sql: str, params: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return self.raw.execute(self.sql(sql), params).fetchall()
-
-    def run(self, sql: str, params: Mapping[str, Any]) -> None:
-        self.raw.execute(self.sql(sql), params)
-
-    def many(self, sql: str, params: Sequence[Mapping[str, Any]]) -> None:
-        self.raw.executemany(self.sql(sql), params)
-
-
-Work = Callable[[SqliteConnection], Any]
 
 
 class Reader:
@@ -100,8 +65,7 @@ class Reader:
     async def read(self, work: Callable[[SqliteConnection], T]) -> T:
         self.waiting += 1
         try:
-            result: T = await self.thread.run(self.in_snapshot, work)
-            return result
+            return await self.thread.run(self.in_snapshot, work)
         finally:
             self.waiting -= 1
 
@@ -109,148 +73,20 @@ class Reader:
         if self.connection is None:
             self.connection = self.connect()
         raw = self.connection.raw
-        raw.execute("BEGIN")
         try:
-            return work(self.connection)
-        finally:
+            raw.execute("BEGIN")
+            result = work(self.connection)
             raw.execute("ROLLBACK")
+        except BaseException:
+            if not left_transaction(raw):
+                self.connection = None
+            raise
+        return result
 
     def close(self) -> None:
-        self.thread.close()
+        self.thread.close_now()
         if self.connection is not None:
             self.connection.raw.close()
-
-
-class InPlace:
-    """Makes small commits on the callers' own thread, as long as nothing has to be waited for.
-
-    Callers that come in the same turn of their event loop share a commit. It never waits for a lock and never
-    syncs a file: then, and for a while after a commit that took long, it declines, and they ask the writing thread.
-    """
-
-    def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
-        self.connect = connect
-        self.connection: SqliteConnection | None = None
-        self.busy = threading.Lock()
-        self.waiting: dict[asyncio.AbstractEventLoop, list[tuple[Work, asyncio.Future[Any]]]] = {}
-        self.rests_until = 0.0
-        self.commits = 0
-
-    async def commit(self, work: Work) -> Any:
-        """What the work answered, or :data:`DECLINED`."""
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        waiting = self.waiting.get(loop)
-        if waiting is None:
-            waiting = self.waiting[loop] = []
-            loop.call_soon(self.serve, loop)
-        waiting.append((work, future))
-        return await future
-
-    def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        callers = [(work, future) for work, future in self.waiting.pop(loop) if not future.done()]
-        try:
-            results = self.try_now([work for work, _ in callers])
-        except Exception as error:  # noqa: BLE001 - it belongs to the callers
-            results = [Failure(error)] * len(callers)
-        for (_, future), result in zip(callers, results, strict=True):
-            if isinstance(result, Failure):
-                future.set_exception(result.error)
-            else:
-                future.set_result(result)
-
-    def try_now(self, works: list[Work]) -> list[Any]:
-        started = time.monotonic()
-        # Now and then the thread has a turn: its commit brings the log into the file, and the one after begins
-        # the log anew. Both wait for the disk.
-        self.commits += 1
-        thread_has_turn = self.commits % _CHECKPOINT_EVERY < 2
-        if thread_has_turn or started < self.rests_until or not self.busy.acquire(blocking=False):
-            return [DECLINED] * len(works)
-        try:
-            if self.connection is None:
-                self.connection = self.connect()
-            results = commit_together(self.connection, works)
-            if time.monotonic() - started > _TOO_LONG:
-                self.rests_until = time.monotonic() + _REST
-            return results
-        except CannotBegin:  # another process writes, or the file is gone: the thread will find out
-            return [DECLINED] * len(works)
-        except BrokenConnection:
-            self.connection = None
-            raise
-        finally:
-            self.busy.release()
-
-    def close(self) -> None:
-        with self.busy:
-            if self.connection is not None:
-                self.connection.raw.close()
-                self.connection = None
-
-
-DECLINED: Any = object()
-
-
-class Failure:
-    """One caller's error in a transaction that goes on for the others."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-class CannotBegin(Exception):
-    """The write lock was not to be had."""
-
-
-class BrokenConnection(Exception):
-    """The transaction could not even be rolled back; the connection was closed."""
-
-
-def commit_together(connection: SqliteConnection, works: Sequence[Work]) -> list[Any]:
-    """One transaction for all: what each returned, or its :class:`Failure`. An exception means: nothing was written."""
-    raw = connection.raw
-    try:
-        raw.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        raise CannotBegin from error
-    try:
-        results = [works[0](connection)] if len(works) == 1 else [guarded(connection, work) for work in works]
-        raw.execute("COMMIT")
-    except BaseException as error:
-        try:
-            if raw.in_transaction:
-                raw.execute("ROLLBACK")
-        except sqlite3.Error:
-            with contextlib.suppress(sqlite3.Error):
-                raw.close()
-            raise BrokenConnection from error
-        raise
-    return results
-
-
-def guarded(connection: SqliteConnection, work: Work) -> Any:
-    """Run one of several; what it cannot do, it has not done, and the others go on."""
-    connection.raw.execute("SAVEPOINT caller")
-    try:
-        result = work(connection)
-    except (HoldfastError, sqlite3.IntegrityError, sqlite3.ProgrammingError, ValueError, TypeError) as error:
-        connection.raw.execute("ROLLBACK TO caller")
-        result = Failure(error)
-    connection.raw.execute("RELEASE caller")
-    return result
-
-
-def is_small(ops: Sequence[Op]) -> bool:
-    return all(not isinstance(op, Erase) and sum(map(len, blobs(op))) < _SMALL for op in ops)
-
-
-def blobs(op: Op) -> Iterable[bytes]:
-    if isinstance(op, Splice):
-        return op.add
-    if isinstance(op, (Journal, Emit)):
-        return (data for _, data in (op.entries if isinstance(op, Journal) else op.events))
-    return (op.data,) if isinstance(op, (SaveRun, SaveApproval)) else ()
 
 
 class SqliteBackend:
@@ -280,7 +116,7 @@ class SqliteBackend:
         self.closed = False
         self.searchable: bool | None = None
         self.connection: SqliteConnection | None = None  # the writer's, touched by its thread only
-        self.writer = OneThread(f"holdfast writes {Path(self.path).name}", self.write_together)
+        self.writer = OneThread(f"holdfast writes {Path(self.path).name}", handle=self.write_together)
         self.readers: list[Reader] = []
         # A synchronous=FULL commit waits for the disk, and a database in memory has just one connection.
         suits = in_place and synchronous == "NORMAL" and self.path != MEMORY
@@ -298,7 +134,7 @@ class SqliteBackend:
     def close_now(self) -> None:
         """Finish what was asked for and let go of the file. For those who have no event loop at hand."""
         self.closed = True
-        self.writer.close()
+        self.writer.close_now()
         for reader in self.readers:
             reader.close()
         self.readers.clear()
@@ -317,17 +153,29 @@ class SqliteBackend:
         )
         # A hand-edited column may hold any bytes; they must not stop the rows beside them from being read.
         raw.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
-        raw.execute(f"PRAGMA synchronous = {self.synchronous}")
+        try:
+            raw.execute(f"PRAGMA synchronous = {self.synchronous}")
+        except BaseException:
+            raw.close()
+            raise
         return SqliteConnection(raw, self.names)
 
     def connect_reader(self) -> SqliteConnection:
         connection = self.connect()
-        connection.raw.execute("PRAGMA query_only = 1")
+        try:
+            connection.raw.execute("PRAGMA query_only = 1")
+        except BaseException:
+            connection.raw.close()
+            raise
         return connection
 
     def connect_in_place(self) -> SqliteConnection:
         connection = self.connect(patience=0)
-        connection.raw.execute("PRAGMA wal_autocheckpoint = 0")
+        try:
+            connection.raw.execute("PRAGMA wal_autocheckpoint = 0")
+        except BaseException:
+            connection.raw.close()
+            raise
         return connection
 
     def connect_writer(self) -> SqliteConnection:
@@ -337,7 +185,7 @@ class SqliteBackend:
                 self.turn_on_wal(connection.raw)
             connection.raw.execute("BEGIN IMMEDIATE")
             try:
-                schema.migrate(connection, dialect="sqlite", types=schema.SQLITE, where=self.path, now=self.clock())
+                self.migrate(connection)
             except BaseException:
                 connection.raw.execute("ROLLBACK")
                 raise
@@ -346,6 +194,16 @@ class SqliteBackend:
             connection.raw.close()
             raise
         return connection
+
+    def migrate(self, connection: SqliteConnection) -> None:
+        def columns_of(table: str) -> list[str]:
+            return [row[1] for row in connection.all(f"PRAGMA table_info({table})", {})]
+
+        now = self.clock()
+        taking_over = adopting.set_aside(connection, self.names, columns_of)
+        schema.migrate(connection, dialect="sqlite", types=schema.SQLITE, where=self.path, now=now)
+        if taking_over:
+            adopting.take_over(connection, self.names, columns_of, now)
 
     def turn_on_wal(self, raw: sqlite3.Connection) -> None:
         """SQLite does not wait for others when it changes the journal mode, so this does."""
@@ -383,8 +241,7 @@ class SqliteBackend:
     async def write(self, work: Callable[[SqliteConnection], T]) -> T:
         if self.closed:
             raise Closed(f"the store {self.path} is closed")
-        result: T = await self.writer.run(work)
-        return result
+        return await self.writer.run(cast("Callable[[], T]", work))  # the thread hands it its connection
 
     def write_together(self, jobs: list[Job]) -> None:
         for start in range(0, len(jobs), _MOST_SHARED):
@@ -392,7 +249,7 @@ class SqliteBackend:
             try:
                 if self.connection is None:
                     self.connection = self.connect_writer()
-                results = commit_together(self.connection, [job.args[0] for job in group])
+                results = commit_together(self.connection, [job.function for job in group])
             except Exception as error:  # noqa: BLE001 - it belongs to the callers
                 if isinstance(error, BrokenConnection):
                     self.connection = None
