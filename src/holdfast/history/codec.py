@@ -6,9 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.base.errors import WrongKey
 from holdfast.base.items import Item, decode_item
-from holdfast.store.contract import Generation, Row, SessionRecord
+from holdfast.store.contract import Generation, Row, SessionRecord, sealed_against
 
 
 class Unreadable(ValueError):
@@ -88,7 +87,7 @@ class PlainCodec:
 
     def verify(self, record: SessionRecord) -> None:
         if record.seal is not None:
-            raise WrongKey(f"session {record.session_id!r} is encrypted: open it with EncryptedSession and its key")
+            raise sealed_against(record.session_id)
 
     def verify_past(self, record: SessionRecord, generations: Sequence[Generation]) -> None:
         pass

@@ -222,11 +222,15 @@ class Erase(msgspec.Struct, frozen=True, kw_only=True, tag="erase"):
     forget: bool = False
 
 
+def sealed_against(session_id: str) -> WrongKey:
+    return WrongKey(f"session {session_id!r} is encrypted: open it with EncryptedSession and its key")
+
+
 def check_seal(op: Splice | Erase, *, sealed: bool, tape: int, found: Head) -> None:
     """Refuse an operation on a stored session that would break its seal, as every backend must."""
     if op.seal is None:
         if sealed and not (isinstance(op, Erase) and op.forget):
-            raise WrongKey(f"session {op.session_id!r} is encrypted: open it with EncryptedSession and its key")
+            raise sealed_against(op.session_id)
     elif isinstance(op, Splice) and op.tape != tape:
         raise HistoryMoved(op.session_id, expected=f"tape {op.tape}", found=found)
 

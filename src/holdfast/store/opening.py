@@ -1,11 +1,14 @@
 """From an address to a backend."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.base.errors import InvalidInput, MissingExtra
 from holdfast.store.contract import Backend
+
+if TYPE_CHECKING:
+    from holdfast.store.sql import SqlBackend
 
 SCHEMES = "memory:// · sqlite:///path · postgresql+asyncpg://... · mysql+asyncmy://... · redis://..."
 
@@ -62,7 +65,7 @@ async def open_redis(url: str, options: dict[str, Any]) -> Backend:
         from holdfast.store.redis import RedisBackend
     except ImportError as error:
         raise MissingExtra("redis", "a store in Redis") from error
-    return await opened(RedisBackend.from_url(url, **options))
+    return RedisBackend.from_url(url, **options)
 
 
 async def open_injected(handle: Any, options: dict[str, Any]) -> Backend:
@@ -75,11 +78,11 @@ async def open_injected(handle: Any, options: dict[str, Any]) -> Backend:
     if module == "redis":
         from holdfast.store.redis import RedisBackend
 
-        return await opened(RedisBackend(handle, **options))
+        return RedisBackend(handle, **options)
     raise InvalidInput(f"a store is opened by a URL, an AsyncEngine or a Redis client, not {type(handle).__name__}")
 
 
-async def opened(backend: Any) -> Any:
+async def opened(backend: "SqlBackend") -> Backend:
     try:
         await backend.open()
     except BaseException:

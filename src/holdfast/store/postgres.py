@@ -144,6 +144,7 @@ _REFUSALS: dict[str, Callable[..., HoldfastError]] = {
     "HF005": lambda session_id, key: KeyReused(session_id, key),
     "HF006": lambda what, name: NotFound(what, name),
     "HF007": lambda name, owner, expires_at: LeaseHeld(name, owner=owner, expires_at=float(expires_at)),
+    "HF008": contract.sealed_against,
 }
 
 

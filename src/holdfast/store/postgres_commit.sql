@@ -69,6 +69,11 @@ BEGIN
         IF wanted <> coalesce(old.version, 0) THEN
             PERFORM {_commit_history_moved}(who, wanted, old.version, old.length);
         END IF;
+        IF old.seal IS NOT NULL AND new_seal IS NULL THEN
+            PERFORM {_commit_sealed}(who);
+        ELSIF new_seal IS NOT NULL AND old.tape <> (op->>'tape')::bigint THEN
+            PERFORM {_commit_history_moved}(who, wanted, old.version, old.length);
+        END IF;
         own_tape := coalesce(old.tape, (op->>'tape')::bigint);
         start := coalesce(old.next_seq, 0);
         new_version := coalesce(old.version, 0) + 1;
@@ -123,6 +128,14 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION {_commit_sealed}(who text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'HF008', MESSAGE = 'holdfast: sealed',
+        DETAIL = jsonb_build_object('session_id', who)::text;
+END
+$$;
+
 CREATE FUNCTION {_commit_history_moved}(who text, wanted bigint, version bigint, length bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -148,6 +161,9 @@ BEGIN
     END IF;
     IF old.session_id IS NULL THEN
         RETURN '[0, 0]';
+    END IF;
+    IF old.seal IS NOT NULL AND op->'seal' IS NULL AND NOT forget THEN
+        PERFORM {_commit_sealed}(who);
     END IF;
     -- Two forks that let go of one tape at once would each leave it to the other: the second waits here.
     shared := ARRAY(SELECT tape FROM {_links} WHERE session_id = who ORDER BY tape);

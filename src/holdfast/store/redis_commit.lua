@@ -114,6 +114,12 @@ local function create(s, id, tape, owner)
   put(s, id, fields)
 end
 
+-- A sealed history only takes changes that bring the next seal, and a seal is made for a tape.
+local function unsealed(s, seal, tape)
+  if s.sealed and not seal then return {'sealed'} end
+  return seal and tape and s.exists and tape ~= s.tape and {'moved', whole(s.version), whole(s.length)}
+end
+
 local function reseal(s, seal, fields)
   if seal then
     fields[#fields + 1], fields[#fields + 2] = 'seal', seal
@@ -220,7 +226,7 @@ function ops.splice()
       return {version, items}
     end
   end
-  local refusal = moved(s, expected)
+  local refusal = moved(s, expected) or unsealed(s, seal, tape)
   if refusal then return nil, refusal end
   for _, link in ipairs(links) do
     if link.origin == '' then return nil, {'tape', link.tape} end
@@ -277,6 +283,8 @@ function ops.erase()
   if refusal then return nil, refusal end
   leftovers[s.base] = true
   if not s.exists then return head(s) end
+  refusal = not forget and unsealed(s, seal)
+  if refusal then return nil, refusal end
 
   local base, tag, tape, origins = s.base, s.tag, s.tape, s.origins
   local left = redis.call('TYPE', base .. ':unlinking').ok
