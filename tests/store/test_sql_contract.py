@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from holdfast.store.sql import SqlBackend
 from holdfast.testing import FakeClock, StoreContract, owned

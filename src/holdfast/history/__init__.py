@@ -10,6 +10,15 @@ _HOMES = {
     "encrypted": ["EncryptedSession"],
     "store": ["SessionInfo", "Store", "open_store"],
     "sqlite_session": ["AsyncSQLiteSession", "SQLiteSession"],
+    "sqlalchemy_session": ["SQLAlchemySession"],
+    "redis_session": ["RedisSession"],
+    "conversations": ["OpenAIConversationsSession"],
+    "responses_compaction": [
+        "OpenAIResponsesCompactionArgs",
+        "OpenAIResponsesCompactionAwareSession",
+        "OpenAIResponsesCompactionSession",
+        "is_openai_responses_compaction_aware_session",
+    ],
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)
