@@ -765,6 +765,21 @@ async def test_purge_destroys_what_has_expired_in_one_commit(file: File) -> None
     assert await session.get_items() == numbered(1)
 
 
+async def test_purge_destroys_what_a_compaction_left_behind(file: File) -> None:
+    clock = FakeClock()
+    session = file.session(ttl=600, clock=clock)
+    await session.add_items(numbered(4))
+    clock.now += 500
+    await session.splice_items(0, 4, [said("summary")])
+    assert await session.purge_expired() == 0
+    assert await session.get_items(generation=0) == numbered(4)
+    clock.now += 200
+    assert await session.get_items(generation=0) == []
+    assert await session.purge_expired() == 4
+    assert await session.get_items() == [said("summary")]
+    assert file.ask("SELECT count(*) FROM holdfast_items") == [(1,)]
+
+
 async def test_purge_keeps_records_that_it_cannot_read(file: File) -> None:
     clock = FakeClock()
     session = file.session(ttl=600, clock=clock)

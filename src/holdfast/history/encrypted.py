@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.base.clock import Clock, system_clock
-from holdfast.base.errors import HistoryMoved, HistoryTampered, InvalidInput, WrongKey
+from holdfast.base.errors import HistoryMoved, HistoryTampered, InvalidInput, NotFound, WrongKey
 from holdfast.base.ids import checked_name
 from holdfast.base.items import encode_item
 from holdfast.history.checking import Report, findings
@@ -72,19 +72,32 @@ class EncryptedSession(SessionWrapper):
     async def purge_expired(self) -> int:
         """Destroy what has expired, and say how many items that were. Does nothing without a ``ttl``.
 
-        What is left is written anew, in the same commit: the earlier generations, which still hold what has
-        expired, and the keys of batches go too. A fork keeps what it shares; purge it as well. The database
-        may hold freed bytes, which are encrypted, until it uses the space again.
+        If anything has, in the history or in an earlier generation of it, what is left of the history is written
+        anew, in one commit. All earlier generations and the keys of batches go. A fork keeps what it shares;
+        purge it as well. The database may hold freed bytes, which are encrypted, until it uses the space again.
         """
         stored = self.required("purge_expired")
         while True:
             page = await stored.page()
-            readable, _ = stored.decoded(page.rows if page else [])
+            if page is None:
+                return 0
+            readable, _ = stored.decoded(page.rows)
             kept = stored.unexpired(readable)
-            if page is None or len(kept) == len(readable):
+            views = [readable, *[await self.shown_once(stored, entry) for entry in await stored.generations()]]
+            expired = {place(entry) for view in views for entry in view}
+            expired -= {place(entry) for view in views for entry in stored.unexpired(view)}
+            if not expired:
                 return 0
             if await self.rewrite(stored, page, kept):
-                return len(readable) - len(kept)
+                return len(expired)
+
+    async def shown_once(self, stored: StoredSession, generation: Generation) -> list[Decoded]:
+        """What an earlier generation holds, expired or not; nothing when it is gone by now."""
+        try:
+            page = await stored.page(generation=generation.number)
+        except NotFound:
+            return []
+        return stored.decoded(page.rows if page else [])[0]
 
     async def rekey(self) -> None:
         """Write everything anew with the first key, so that the other keys are no longer needed.
@@ -175,3 +188,7 @@ class EncryptedSession(SessionWrapper):
             tape=record.tape,
             seal=self.codec.signed(after, keys=keys, past=past_with([*earlier, before])),
         )
+
+
+def place(entry: Decoded) -> tuple[int, int]:
+    return entry.row.tape, entry.row.seq

@@ -56,10 +56,10 @@ class EnvelopeSession:
     """Keeps items in authenticated envelopes: the session id, a running number and the envelope before are in them.
 
     Envelopes out of order, replayed, duplicated or altered, and anything that is not an envelope, are not shown;
-    :meth:`check` names them and the numbers that are missing. Nobody can tell when the newest items were cut off,
-    or when all of it was set back to an earlier state. Every call reads the whole underlying history, and there
-    may be one writer at a time only: of two that write at once, one is not shown. :class:`WrongKey` comes only when
-    no item opens; a single one that needs another key is left out. A holdfast store has none of these limits.
+    :meth:`check` names them and the numbers that are missing. Compared with a holdfast store: nobody can tell that
+    the newest items were cut off; every call reads the whole underlying history; there may be one writer at a time
+    only, since of two that write at once one is not shown; and :class:`WrongKey` comes only when no item opens,
+    while a single one that needs another key is left out.
     """
 
     def __init__(self, underlying: Session, codec: SealingCodec) -> None:

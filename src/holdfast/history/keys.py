@@ -40,6 +40,7 @@ class Key:
         self.root = derived(secret.encode(), b"root", 32)
         self.id = derived(self.root, b"key id", KEY_ID_SIZE)
         self.boxes: dict[tuple[int, bytes], Box] = {}
+        self.mac_secrets: dict[bytes, bytes] = {}
 
     def __repr__(self) -> str:
         return f"<Key {self.id.hex()}>"
@@ -66,7 +67,10 @@ class Key:
             raise Damaged from None
 
     def mac(self, purpose: bytes, message: bytes) -> bytes:
-        return hmac.digest(derived(self.root, b"mac " + purpose, 32), message, hashlib.sha256)
+        secret = self.mac_secrets.get(purpose)
+        if secret is None:
+            secret = self.mac_secrets[purpose] = derived(self.root, b"mac " + purpose, 32)
+        return hmac.digest(secret, message, hashlib.sha256)
 
 
 class Keyring:
