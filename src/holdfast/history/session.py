@@ -176,6 +176,8 @@ class StoredSession(SessionABC):
 
         def splice(record: SessionRecord | None) -> list[Op]:
             record = record or self.unwritten()
+            if expected is not None and record.version != expected.version:  # the positions were meant for that one
+                raise HistoryMoved(self.session_id, expected=expected, found=record.head)
             end = record.length if stop is None else stop
             if not 0 <= start <= end <= record.length:
                 raise InvalidInput(f"positions {start} to {end} are not within the {record.length} items there are")
