@@ -474,6 +474,30 @@ async def test_a_cancelled_batch_that_cannot_be_taken_back_says_so_in_the_cause(
     assert len(caught.value.__cause__.remained) == 40
 
 
+async def test_a_cancelled_batch_whose_answer_never_comes_is_taken_back_and_says_what_is_unclear(
+    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.history.conversations.ANSWER_GRACE", 0.05)
+    for lost in (Fault(hold=asyncio.Event()), None):
+        session = await filled(server, "old")
+        start = len(server.requests)
+        if lost is None:  # it arrives after all, before anybody looks
+            late = asyncio.Event()
+            server.fail_next(None, Fault(hold=late, applied=True))
+            asyncio.get_running_loop().call_later(0.01, late.set)
+        else:
+            server.fail_next(None, lost)
+        writing = asyncio.create_task(session.add_items(said(*range(45))))
+        await server.asked(start + 2)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await writing
+        assert texts(server.conversations.pop(session.session_id)) == ["old"]
+        if lost is not None:
+            assert isinstance(caught.value.__cause__, BatchIncomplete)
+            assert (caught.value.__cause__.remained, caught.value.__cause__.unclear) == ((), 20)
+
+
 async def test_waiting_for_a_turn_can_be_cancelled_without_a_trace(server: OpenAIServer) -> None:
     session = await filled(server, "old")
     start, hold = len(server.requests), asyncio.Event()

@@ -482,6 +482,33 @@ async def test_a_foreign_session_gets_its_items_back_when_replacing_is_cancelled
     assert await session.get_items() == [*turns(10), user("on")]
 
 
+async def test_a_cancellation_while_items_are_given_back_does_not_stop_that(server: OpenAIServer) -> None:
+    underlying = ForeignSession()
+    session = compacting(server, underlying)
+    await session.add_items(turns(10))
+    underlying.steps.clear()
+    restoring, go = asyncio.Event(), asyncio.Event()
+
+    async def fail_then_wait(name: str, count: int) -> None:
+        if name == "add" and count == 1:
+            raise OSError("the disk is full")
+        if name == "add":
+            restoring.set()
+            await go.wait()
+
+    underlying.before = fail_then_wait
+    running = asyncio.create_task(session.run_compaction())
+    await restoring.wait()
+    for _ in range(5):
+        running.cancel()
+        await asyncio.sleep(0)
+    assert not running.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert underlying.items == turns(10)
+
+
 async def test_items_that_cannot_be_given_back_are_in_the_error(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,6 +527,19 @@ async def test_items_that_cannot_be_given_back_are_in_the_error(
         await session.run_compaction()
     assert caught.value.items == turns(10)
     assert isinstance(caught.value.__cause__, OSError)
+
+    underlying.before = None
+    await underlying.add_items(turns(10))
+    underlying.steps.clear()
+    underlying.before = fail
+    running = asyncio.create_task(session.run_compaction())
+    while "add" not in underlying.steps:
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError) as cancelled:
+        await running
+    assert isinstance(cancelled.value.__cause__, RestoreFailed)
+    assert cancelled.value.__cause__.items == turns(10)
 
 
 # --- costs, settings, refusals --------------------------------------------------------------------

@@ -105,7 +105,11 @@ async def _refill(session: Session, previous: list[Item], items: list[Item]) -> 
         await session.clear_session()
         await session.add_items(items)
     except (Exception, asyncio.CancelledError) as error:
-        await _restore(session, previous, error)
+        try:
+            await finish(_restore(session, previous, error), grace=None)
+        except asyncio.CancelledError as meanwhile:
+            if meanwhile.__cause__ is not None:  # that the items are not back matters more
+                raise meanwhile.__cause__ from error
         raise
 
 
