@@ -513,6 +513,7 @@ async def test_items_that_cannot_be_given_back_are_in_the_error(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.history.replacement.RESTORING", 0.3)
+    failed = asyncio.Event()
     underlying = ForeignSession()
     session = compacting(server, underlying)
     await session.add_items(turns(10))
@@ -520,6 +521,7 @@ async def test_items_that_cannot_be_given_back_are_in_the_error(
 
     async def fail(name: str, count: int) -> None:
         if name == "add":
+            failed.set()
             raise OSError("the disk is full")
 
     underlying.before = fail
@@ -530,11 +532,10 @@ async def test_items_that_cannot_be_given_back_are_in_the_error(
 
     underlying.before = None
     await underlying.add_items(turns(10))
-    underlying.steps.clear()
+    failed.clear()
     underlying.before = fail
     running = asyncio.create_task(session.run_compaction())
-    while "add" not in underlying.steps:
-        await asyncio.sleep(0)
+    await failed.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError) as cancelled:
         await running
