@@ -11,6 +11,7 @@ from holdfast.base.errors import (
     Closed,
     FenceLost,
     HistoryMoved,
+    InvalidInput,
     KeyReused,
     NotFound,
     RunMoved,
@@ -95,6 +96,8 @@ class MemoryBackend:
     # --- writes ---------------------------------------------------------------------------------
 
     def splice(self, op: contract.Splice, now: float) -> Head:
+        if op.shape is not None and op.expected is None:
+            raise InvalidInput("a shape needs the version it was made for")
         if op.key is not None and (op.session_id, op.key.name) in self.keys:
             digest, head = self.keys[op.session_id, op.key.name]
             if digest != op.key.digest:
@@ -102,6 +105,8 @@ class MemoryBackend:
             return head
         old = self.records.get(op.session_id)
         self.check_version(op.session_id, op.expected)
+        if old is not None:
+            contract.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         generation = old.generation if old else 0
         if op.shape and op.shape.archive and old:
             resumes_at = old.next_seq + len(op.add)
@@ -150,13 +155,14 @@ class MemoryBackend:
         old = self.records.get(op.session_id)
         if old is None:
             return NOWHERE
+        contract.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         shared = [tape for tape, session_id in self.links if session_id == op.session_id]
         for tape in shared:
             self.drop(self.links, (tape, op.session_id))
         self.drop_session(self.archive, op.session_id)
         self.drop_session(self.quarantine, op.session_id)
+        self.drop_session(self.keys, op.session_id)
         if op.forget:
-            self.drop_session(self.keys, op.session_id)
             self.drop(self.records, op.session_id)
             self.put(self.erased_upto, old.tape, old.next_seq)
             head = NOWHERE
@@ -202,7 +208,7 @@ class MemoryBackend:
         both = {**old.metadata, **op.metadata}
         new = msgspec.structs.replace(
             old,
-            metadata={key: value for key, value in both.items() if value is not None},
+            metadata=copied({key: value for key, value in both.items() if value is not None}),
             owner=op.owner if op.owner is not None else old.owner,
             updated_at=max(now, old.updated_at),
         )
@@ -302,7 +308,8 @@ class MemoryBackend:
 
     async def record(self, session_id: str) -> SessionRecord | None:
         self.check_open()
-        return self.records.get(session_id)
+        found = self.records.get(session_id)
+        return msgspec.structs.replace(found, metadata=copied(found.metadata)) if found else None
 
     async def read(
         self,
@@ -345,7 +352,7 @@ class MemoryBackend:
             and (after is None or (record.updated_at, record.session_id) < (after.updated_at, after.session_id))
         ]
         found.sort(key=lambda record: (record.updated_at, record.session_id), reverse=True)
-        return found[:limit]
+        return [msgspec.structs.replace(record, metadata=copied(record.metadata)) for record in found[:limit]]
 
     def annotated(self, record: SessionRecord, query: str) -> bool:
         return query.lower() in msgspec.json.encode(record.metadata).decode().lower()
@@ -414,6 +421,12 @@ class MemoryBackend:
         self.check_open()
         held = self.leases.get(name)
         return held if held and held.owner else None
+
+
+def copied(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Annotations as a database would hand them out: JSON, and nobody else's."""
+    copy: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(metadata))
+    return copy
 
 
 _APPLIERS: dict[type, Callable[[MemoryBackend, Any, float], Outcome]] = {
