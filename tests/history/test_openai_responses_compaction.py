@@ -9,6 +9,7 @@ import pytest
 from holdfast.base.errors import HistoryMoved, InvalidInput, NotFound, StoreUnavailable
 from holdfast.history.contract import SessionABC, SessionSettings
 from holdfast.history.conversations import OpenAIConversationsSession
+from holdfast.history.encrypted import EncryptedSession
 from holdfast.history.openai_api import Outcome, RequestFailed
 from holdfast.history.replacement import RestoreFailed
 from holdfast.history.responses_compaction import (
@@ -80,7 +81,19 @@ def stored(**options: Any) -> StoredSession:
     return StoredSession("chat", MemoryBackend(), **options)
 
 
-UNDERLYING = [stored, ForeignSession, ReplacingSession]
+def encrypted(underlying: Any) -> EncryptedSession:
+    return EncryptedSession(underlying.session_id, underlying, "a secret of some length")
+
+
+def encrypted_stored() -> EncryptedSession:
+    return encrypted(stored())
+
+
+def encrypted_foreign() -> EncryptedSession:
+    return encrypted(ForeignSession())
+
+
+UNDERLYING = [stored, ForeignSession, ReplacingSession, encrypted_stored, encrypted_foreign]
 
 
 def compacting(server: OpenAIServer, underlying: Any, **options: Any) -> OpenAIResponsesCompactionSession:
@@ -296,8 +309,9 @@ async def test_a_cleared_history_is_not_due_any_more(server: OpenAIServer) -> No
 # --- replacing ------------------------------------------------------------------------------------
 
 
-async def test_the_replaced_items_stay_readable_and_can_be_restored(server: OpenAIServer) -> None:
-    underlying = stored()
+@pytest.mark.parametrize("make", [stored, encrypted_stored])
+async def test_the_replaced_items_stay_readable_and_can_be_restored(server: OpenAIServer, make: Any) -> None:
+    underlying = make()
     session = compacting(server, underlying)
     await session.add_items(turns(10))
     before = await underlying.head()
@@ -571,10 +585,8 @@ async def test_the_settings_are_those_of_the_underlying_session(server: OpenAISe
 
 
 def test_a_conversation_cannot_be_wrapped() -> None:
-    class Wrapper(ForeignSession):
-        underlying_session = OpenAIConversationsSession()
-
-    for refused in (OpenAIConversationsSession(), Wrapper()):
+    conversation = OpenAIConversationsSession(conversation_id="conv_1")
+    for refused in (OpenAIConversationsSession(), conversation, encrypted(conversation)):
         with pytest.raises(ValueError, match="server keeps its history"):
             OpenAIResponsesCompactionSession("chat", refused)
 

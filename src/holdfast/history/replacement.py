@@ -85,6 +85,8 @@ class Replaceable(Session, Protocol):
 
 def replaces_at_once(session: Session) -> TypeGuard[Replaceable]:
     """Whether the session has :class:`Replaceable`'s ``head`` and one of its two ways to replace."""
+    if getattr(session, "stored", session) is None:  # a wrapper that has them and says that they would not work
+        return False
     return _has(session, "head") and (_has(session, "splice_items") or _has(session, "replace_items"))
 
 
