@@ -86,7 +86,7 @@ def deep(levels: int) -> dict[str, Any]:
         ({"a": b"bytes"}, "item.a"),
         ({"a": {1, 2}}, "item.a"),
         ({"a": object()}, "item.a"),
-        ({"a": datetime.datetime(2024, 1, 1)}, "item.a"),  # noqa: DTZ001
+        ({"a": datetime.datetime(2024, 1, 1)}, "item.a"),
         ({"a": uuid.UUID(int=1)}, "item.a"),
         ({"a": decimal.Decimal("1.5")}, "item.a"),
         ({"a": 10**5000}, "item"),

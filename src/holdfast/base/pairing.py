@@ -115,8 +115,9 @@ def _halves(items: Sequence[Item]) -> dict[int, Unpaired]:
                 earlier = open_calls[kind, name]
                 found[earlier] = Unpaired(earlier, Problem.CALL_WITHOUT_OUTPUT, name)
             open_calls[kind, name] = index
-        elif kind in CALL_OF and not _hosted_search(item):
-            if name is None or open_calls.pop((CALL_OF[kind], name), None) is None:
+        elif kind in CALL_OF:
+            answered = None if name is None else open_calls.pop((CALL_OF[kind], name), None)
+            if answered is None and not _hosted_search(item):
                 found[index] = Unpaired(index, Problem.OUTPUT_WITHOUT_CALL, name)
     for (_, name), index in open_calls.items():
         found[index] = Unpaired(index, Problem.CALL_WITHOUT_OUTPUT, name)
