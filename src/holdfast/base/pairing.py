@@ -100,6 +100,17 @@ def pair_groups(items: Sequence[Item]) -> list[int]:
     return ends
 
 
+def units(items: Sequence[Item]) -> list[range]:
+    """The stretches that must stay whole, in order: every item is in one, and most stand alone."""
+    found, start, needed = [], 0, -1
+    for index, end in enumerate(pair_groups(items)):
+        needed = max(needed, end)
+        if needed <= index:
+            found.append(range(start, index + 1))
+            start = index + 1
+    return found
+
+
 def _halves(items: Sequence[Item]) -> dict[int, Unpaired]:
     """The calls without an output and the outputs without a call, by index."""
     open_calls: dict[tuple[str, str], int] = {}
@@ -115,9 +126,9 @@ def _halves(items: Sequence[Item]) -> dict[int, Unpaired]:
                 earlier = open_calls[kind, name]
                 found[earlier] = Unpaired(earlier, Problem.CALL_WITHOUT_OUTPUT, name)
             open_calls[kind, name] = index
-        elif kind in CALL_OF:
+        elif kind in CALL_OF and not _hosted_search(item):
             answered = None if name is None else open_calls.pop((CALL_OF[kind], name), None)
-            if answered is None and not _hosted_search(item):
+            if answered is None:
                 found[index] = Unpaired(index, Problem.OUTPUT_WITHOUT_CALL, name)
     for (_, name), index in open_calls.items():
         found[index] = Unpaired(index, Problem.CALL_WITHOUT_OUTPUT, name)

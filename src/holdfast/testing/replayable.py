@@ -42,7 +42,7 @@ class NotReplayable(AssertionError):
 
 
 def assert_replayable(items: Sequence[Any]) -> None:
-    """Raise :class:`NotReplayable` unless calls have their outputs, outputs their calls and reasoning its result."""
+    """Raise :class:`NotReplayable` unless calls have outputs, outputs calls, and reasoning its result."""
     waiting: dict[tuple[str, str], int] = {}
     for index, item in enumerate(items):
         kind = kind_of(index, item)
