@@ -83,13 +83,13 @@ class SideBySide(RuleBasedStateMachine):
 
     def open(self) -> None:
         opened = self.reopen()
-        self.place = self.runner.run(opened.__aenter__())  # type: ignore[arg-type]
+        self.place = self.runner.run(opened.__aenter__())
         self.opened = opened
 
     def close(self) -> None:
         opened, self.opened = self.opened, None
         if opened is not None:
-            self.runner.run(opened.__aexit__(None, None, None))  # type: ignore[arg-type]
+            self.runner.run(opened.__aexit__(None, None, None))
 
     def teardown(self) -> None:
         try:
@@ -272,8 +272,9 @@ class HistoryMachine(SideBySide):
     def fork(self, which: int, at: int | None, fault: int | None) -> None:
         name, child = self.name(which), f"{self.prefix}-fork-{len(self.names)}"
         if len(self.names) < 6 and self.both(name, fault, lambda session: session.fork(at, child)) is not None:
-            if self.runner.run(self.reference.record(child)) is not None:
-                self.names.append(child)
+            forked = self.runner.run(self.reference.record(child)) is not None
+            self.names += [child] * forked
+            if forked:
                 self.branches[child] = Branch(self.branch(name).items[:at])
 
     @rule(which=positions, fault=faults)
@@ -368,8 +369,8 @@ def try_histories(
     examples: int = 20,
 ) -> None:
     """Drive sessions of a place and of the reference through random programs."""
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        lambda: HistoryMachine(
+    run_state_machine_as_test(
+        lambda: HistoryMachine(  # type: ignore[arg-type]
             reopen,
             open_session=open_session,
             backend_of=backend_of,
@@ -529,7 +530,9 @@ def try_commits(
     examples: int = 20,
 ) -> None:
     """Drive a backend and the reference through random commits."""
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        lambda: CommitMachine(reopen, runs=runs, clock=clock, failing_after=failing_after, durable=durable),
+    run_state_machine_as_test(
+        lambda: CommitMachine(  # type: ignore[arg-type]
+            reopen, runs=runs, clock=clock, failing_after=failing_after, durable=durable
+        ),
         settings=steady(examples),
     )
