@@ -97,6 +97,7 @@ class StoredSession(SessionABC):
         With ``key``, the same batch again is a no-op, so that a caller who lost the answer can retry.
         With ``expected``, the batch is only written if the history has not moved (:class:`HistoryMoved`).
         """
+        checked_head(expected)
         data = encode_items(items)
         if not data:
             await self.check_head(expected)
@@ -177,6 +178,10 @@ class StoredSession(SessionABC):
 
         The items around them are not written again. What was shown before stays as an older generation.
         """
+        checked_head(expected)
+        checked_position(start)
+        if stop is not None:
+            checked_position(stop)
         data = encode_items(items)
 
         def splice(record: SessionRecord | None) -> list[Op]:
@@ -217,6 +222,7 @@ class StoredSession(SessionABC):
 
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
         """Undo a rewind or replacement: show that generation again, and after it what was added since."""
+        checked_head(expected)
         while True:
             head, earlier = await self.past()
             chosen = next((entry for entry in earlier if entry.number == generation), None)
@@ -247,7 +253,9 @@ class StoredSession(SessionABC):
 
         Both go on independently; the fork outlives its parent.
         """
-        child = self.sibling(session_id or new_id("session"))
+        if at is not None:
+            checked_position(at)
+        child = self.sibling(new_id("session") if session_id is None else session_id)
         for attempt in range(_MOST_TRIES):
             record = await self.verified_record()
             if record is None:
@@ -535,24 +543,51 @@ async def search_index(
     limit: int,
 ) -> list[Hit] | None:
     """Hits by way of the backend's index, or ``None`` when it has none. Candidates are looked at one by one."""
-    hits: list[Hit] = []
+    found: dict[str, list[Hit]] = {}
     records: dict[str, SessionRecord | None] = {}
     skip = 0
     while True:
-        found = await backend.search(terms, session_id=session_id, owner=owner, limit=limit * 2, skip=skip)
-        if found is None:
+        page = await backend.search(terms, session_id=session_id, owner=owner, limit=limit * 2, skip=skip)
+        if page is None:
             return None
-        for candidate in found:
+        for candidate in page:
             name = candidate.session_id
             if name not in records:
                 records[name] = await backend.record(name)
             record = records[name]
             hit = hit_in(record, candidate.tape, candidate.seq, candidate.data, terms) if record else None
             if hit is not None:
-                hits.append(hit)
-        if len(hits) >= limit or len(found) < limit * 2:
-            return hits[:limit]
-        skip += len(found)
+                found.setdefault(name, []).append(hit)
+        last = records[page[-1].session_id] if page else None
+        # The last session may have more to come, and newer ones, unless its items stand in the order of writing.
+        settled = [hit for name, hits in found.items() if not last or name != last.session_id for hit in hits]
+        if len(page) < limit * 2 or len(settled) >= limit or (last and written_in_order(last) and enough(found, limit)):
+            ordered = [hit for hits in found.values() for hit in sorted(hits, key=lambda hit: -hit.position)]
+            return ordered[:limit]
+        skip += len(page)
+
+
+def enough(found: dict[str, list[Hit]], limit: int) -> bool:
+    return sum(map(len, found.values())) >= limit
+
+
+def written_in_order(record: SessionRecord) -> bool:
+    """Whether a session shows its own items only, in the order in which they were written."""
+    return all(span.tape == record.tape for span in record.view) and list(record.view) == sorted(
+        record.view, key=lambda span: span.start
+    )
+
+
+def checked_position(position: object) -> int:
+    """The position itself when it is a whole number; whether it is there, the history must say."""
+    if not isinstance(position, int) or isinstance(position, bool):
+        raise InvalidInput(f"a position must be a whole number, not {position!r}")
+    return position
+
+
+def checked_head(expected: object) -> None:
+    if expected is not None and not isinstance(expected, Head):
+        raise InvalidInput(f"expected must be a Head, as head() answers it, not {expected!r}")
 
 
 async def pause(attempt: int) -> None:
