@@ -12,6 +12,16 @@ READ_AGAIN = """
 import asyncio, sys
 from holdfast import open_store
 
+async def main():
+    async with open_store(sys.argv[1]) as store:
+        for item in await store.session("user-7").get_items():
+            said = item.get("content") or item.get("output") or item["name"]
+            print("  ", item.get("role", item.get("type")), "|", said)
+
+asyncio.run(main())
+"""
+
+
 async def talk(url: str) -> None:
     async with open_store(url) as store:
         session = store.session("user-7", owner="ann")
