@@ -32,7 +32,10 @@ def encode_item(item: object, path: str = "item") -> bytes:
             return data
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError, RecursionError):
         pass
-    return _encoder.encode(plain_json(item, path))
+    try:
+        return _encoder.encode(plain_json(item, path))
+    except (ValueError, OverflowError) as error:  # an integer of thousands of digits
+        raise error if isinstance(error, InvalidItem) else InvalidItem(path, str(error)) from None
 
 
 def decode_item(data: bytes) -> Item:
@@ -64,8 +67,6 @@ def plain_json(value: Any, path: str, depth: int = 0) -> Any:
             raise InvalidItem(path, "the text is not valid Unicode (a lone surrogate)")
         return str(value)
     if isinstance(value, int):
-        if not -(2**63) <= value < 2**64:
-            raise InvalidItem(path, "the integer does not fit into 64 bits")
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -75,6 +76,7 @@ def plain_json(value: Any, path: str, depth: int = 0) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise InvalidItem(path, f"the key {key!r} is not a string")
+            plain_json(key, path)
         return {key: plain_json(part, f"{path}.{key}", depth + 1) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain_json(part, f"{path}[{index}]", depth + 1) for index, part in enumerate(value)]

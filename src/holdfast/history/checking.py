@@ -7,7 +7,7 @@ import msgspec
 from holdfast.base.errors import HistoryTampered
 from holdfast.base.pairing import Unpaired, unpaired
 from holdfast.history.codec import Codec, Unreadable
-from holdfast.store.contract import NOWHERE, Head, Page, Quarantined
+from holdfast.store.contract import NOWHERE, Generation, Head, Page, Quarantined
 
 
 class Corrupt(msgspec.Struct, frozen=True):
@@ -34,14 +34,28 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.corrupt or self.unpaired or self.quarantined or self.tampered)
 
 
-def examine(session_id: str, page: Page | None, codec: Codec, *, aside: Sequence[Quarantined]) -> Report:
-    items, corrupt = [], []
+def examine(
+    session_id: str,
+    page: Page | None,
+    codec: Codec,
+    *,
+    earlier: Sequence[Generation],
+    aside: Sequence[Quarantined],
+) -> Report:
     tampered = None
     if page is not None:
         try:
             codec.verify(page.record)
+            codec.verify_past(page.record, earlier)
         except HistoryTampered as problem:
             tampered = str(problem)
+    return findings(session_id, page, codec, aside=aside, tampered=tampered)
+
+
+def findings(
+    session_id: str, page: Page | None, codec: Codec, *, aside: Sequence[Quarantined], tampered: str | None
+) -> Report:
+    items, corrupt = [], []
     for row in page.rows if page else []:
         try:
             items.append(codec.decode(row).item)

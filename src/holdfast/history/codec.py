@@ -6,9 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.base.errors import WrongKey
 from holdfast.base.items import Item, decode_item
-from holdfast.store.contract import Row, SessionRecord
+from holdfast.store.contract import Generation, Row, SessionRecord, sealed_against
 
 
 class Unreadable(ValueError):
@@ -42,12 +41,20 @@ class Codec(Protocol):
         """The same for the same batch, and telling nothing about it to those who may not read it."""
         ...
 
-    def seal(self, record: SessionRecord) -> bytes | None:
-        """A proof that the session shows what it shows, to be stored with it."""
+    def seal(self, record: SessionRecord, *, replaced: SessionRecord | None = None) -> bytes | None:
+        """A proof that the session shows what it shows, to be stored with it.
+
+        ``record`` is the session as it is about to be, still with the seal it had before; ``replaced`` is the
+        session as it was, when that becomes an earlier generation.
+        """
         ...
 
     def verify(self, record: SessionRecord) -> None:
         """Raise when the session does not show what it showed when it was sealed."""
+        ...
+
+    def verify_past(self, record: SessionRecord, generations: Sequence[Generation]) -> None:
+        """Raise when these are not the earlier generations of a record that was verified."""
         ...
 
 
@@ -75,9 +82,12 @@ class PlainCodec:
             digest.update(item)
         return digest.hexdigest()
 
-    def seal(self, record: SessionRecord) -> bytes | None:
+    def seal(self, record: SessionRecord, *, replaced: SessionRecord | None = None) -> bytes | None:
         return None
 
     def verify(self, record: SessionRecord) -> None:
         if record.seal is not None:
-            raise WrongKey(f"session {record.session_id!r} is encrypted: open it with EncryptedSession and its key")
+            raise sealed_against(record.session_id)
+
+    def verify_past(self, record: SessionRecord, generations: Sequence[Generation]) -> None:
+        pass

@@ -7,13 +7,14 @@ from typing import Any, Self
 
 import msgspec
 
-from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, NotFound
+from holdfast.base.errors import AlreadyExists, HistoryMoved, HistoryTampered, InvalidInput, NotFound
 from holdfast.base.ids import checked_name, new_id
 from holdfast.base.items import Item, encode_items, matches, text_of, words_of
-from holdfast.base.pairing import pair_groups, paired
+from holdfast.base.pairing import paired
 from holdfast.history.checking import Report, examine
 from holdfast.history.codec import Codec, Decoded, PlainCodec, Unreadable
 from holdfast.history.contract import SessionABC, SessionSettings, checked_limit
+from holdfast.history.expiry import unexpired
 from holdfast.store.contract import (
     NOWHERE,
     Backend,
@@ -71,6 +72,11 @@ class StoredSession(SessionABC):
         self.owner = owner
         self.clock = clock
 
+    @property
+    def stored(self) -> "StoredSession":
+        """This session. Whatever wraps a stored session has the same attribute, so that wrappers find it."""
+        return self
+
     # --- the four methods -----------------------------------------------------------------------
 
     async def get_items(self, limit: int | None = None, *, generation: int | None = None) -> list[Item]:
@@ -91,6 +97,7 @@ class StoredSession(SessionABC):
         With ``key``, the same batch again is a no-op, so that a caller who lost the answer can retry.
         With ``expected``, the batch is only written if the history has not moved (:class:`HistoryMoved`).
         """
+        checked_head(expected)
         data = encode_items(items)
         if not data:
             await self.check_head(expected)
@@ -138,12 +145,11 @@ class StoredSession(SessionABC):
         """Erase the history and its earlier generations. What a fork shows stays with the fork."""
 
         def erase(record: SessionRecord | None) -> list[Op]:
-            if record is None or not self.codec.bound:
+            if not self.codec.bound:
                 return [Erase(session_id=self.session_id)]
-            after = msgspec.structs.replace(
-                record, version=record.version + 1, length=0, closed=(), open_from=record.next_seq
-            )
-            return [Erase(session_id=self.session_id, expected=record.version, seal=self.codec.seal(after))]
+            if record is None:
+                return [Erase(session_id=self.session_id, expected=0)]
+            return [self.erasing(record)]
 
         await self.write(erase, expected=None, look_first=self.codec.bound)
 
@@ -151,7 +157,7 @@ class StoredSession(SessionABC):
 
     async def head(self) -> Head:
         """Where the history stands now; pass it as ``expected`` to write only if nobody else did."""
-        record = await self.backend.record(self.session_id)
+        record = await self.verified_record()
         return record.head if record else NOWHERE
 
     async def get_paired_items(self, limit: int | None = None) -> list[Item]:
@@ -172,10 +178,16 @@ class StoredSession(SessionABC):
 
         The items around them are not written again. What was shown before stays as an older generation.
         """
+        checked_head(expected)
+        checked_position(start)
+        if stop is not None:
+            checked_position(stop)
         data = encode_items(items)
 
         def splice(record: SessionRecord | None) -> list[Op]:
             record = record or self.unwritten()
+            if expected is not None and expected.version != record.version:
+                raise HistoryMoved(self.session_id, expected=expected, found=record.head)
             end = record.length if stop is None else stop
             if not 0 <= start <= end <= record.length:
                 raise InvalidInput(f"positions {start} to {end} are not within the {record.length} items there are")
@@ -206,15 +218,23 @@ class StoredSession(SessionABC):
 
     async def generations(self) -> list[Generation]:
         """What the history showed before each rewind or replacement, oldest first."""
-        return await self.backend.generations(self.session_id)
+        return (await self.past())[1]
 
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
         """Undo a rewind or replacement: show that generation again, and after it what was added since."""
-        earlier = {entry.number: entry for entry in await self.generations()}
-        if generation not in earlier:
-            raise NotFound("generation", generation)
-        chosen = earlier[generation]
+        checked_head(expected)
+        while True:
+            head, earlier = await self.past()
+            chosen = next((entry for entry in earlier if entry.number == generation), None)
+            if chosen is None:
+                raise NotFound("generation", generation)
+            try:
+                return await self.show_again(chosen, expected=expected or head)
+            except HistoryMoved:
+                if expected is not None:
+                    raise
 
+    async def show_again(self, chosen: Generation, *, expected: Head) -> Head:
         def restore(record: SessionRecord | None) -> list[Op]:
             record = record or self.unwritten()
             since = tuple(
@@ -233,7 +253,9 @@ class StoredSession(SessionABC):
 
         Both go on independently; the fork outlives its parent.
         """
-        child = self.sibling(session_id or new_id("session"))
+        if at is not None:
+            checked_position(at)
+        child = self.sibling(new_id("session") if session_id is None else session_id)
         for attempt in range(_MOST_TRIES):
             record = await self.verified_record()
             if record is None:
@@ -242,19 +264,21 @@ class StoredSession(SessionABC):
             if not 0 <= end <= record.length:
                 raise InvalidInput(f"cannot fork at {end}: the history has {record.length} items")
             shown = cut(record.view, 0, end)
+            there = await self.backend.record(child.session_id)
+            if there is not None and there.version:
+                raise AlreadyExists("session", child.session_id)
             start = Splice(
                 session_id=child.session_id,
+                tape=there.tape if there else new_tape(),
                 shape=Shape(closed=shown, open_from=0, length=end),
                 links=tuple(reach(shown).items()),
                 owner=record.owner,
             )
+            # The parent's seal knows which keys its items need; the child shows some of them.
+            before = msgspec.structs.replace(child.unwritten(start), seal=record.seal)
             try:
-                await self.backend.commit(
-                    Require(self.session_id, record.version), child.sealed(child.unwritten(start), start)
-                )
-            except HistoryMoved as moved:
-                if moved.session_id == child.session_id:
-                    raise AlreadyExists("session", child.session_id) from None
+                await self.backend.commit(Require(self.session_id, record.version), child.sealed(before, start))
+            except HistoryMoved:
                 await pause(attempt)
                 continue
             return child
@@ -273,17 +297,21 @@ class StoredSession(SessionABC):
 
     async def check(self) -> Report:
         """Look at every record and say what is wrong. Changes nothing."""
-        page = await self.backend.read(self.session_id)
-        return examine(self.session_id, page, self.codec, aside=await self.backend.quarantined(self.session_id))
+        while True:
+            page = await self.backend.read(self.session_id)
+            earlier = await self.backend.generations(self.session_id)
+            aside = await self.backend.quarantined(self.session_id)
+            if await self.backend.record(self.session_id) == (page.record if page else None):
+                return examine(self.session_id, page, self.codec, earlier=earlier, aside=aside)
 
     async def export(self) -> AsyncIterator[tuple[Row, Item | Unreadable]]:
         """Every record in order, with its item or the reason why it has none."""
         page = await self.page()
-        for row in page.rows if page else []:
-            try:
-                yield row, self.codec.decode(row).item
-            except Unreadable as problem:
-                yield row, problem
+        readable, broken = self.decoded(page.rows if page else [])
+        shown: list[tuple[Row, Item | Unreadable]] = [(entry.row, entry.item) for entry in self.unexpired(readable)]
+        shown += [(row, Unreadable(reason)) for row, reason in broken]
+        for row, found in sorted(shown, key=lambda pair: pair[0].position):
+            yield row, found
 
     # --- shared parts ---------------------------------------------------------------------------
 
@@ -335,7 +363,17 @@ class StoredSession(SessionABC):
             open_from=shape.open_from,
             closed=shape.closed,
         )
-        return msgspec.structs.replace(splice, expected=record.version, seal=self.codec.seal(after))
+        seal = self.codec.seal(after, replaced=record if shape.archive else None)
+        return msgspec.structs.replace(splice, expected=record.version, seal=seal)
+
+    def erased(self, record: SessionRecord) -> SessionRecord:
+        return msgspec.structs.replace(
+            record, version=record.version + 1, length=0, closed=(), open_from=record.next_seq, seal=None
+        )
+
+    def erasing(self, record: SessionRecord) -> Erase:
+        seal = self.codec.seal(self.erased(record))
+        return Erase(session_id=self.session_id, expected=record.version, seal=seal)
 
     async def write(
         self,
@@ -387,6 +425,28 @@ class StoredSession(SessionABC):
             self.codec.verify(page.record)
         return page
 
+    async def past(self) -> tuple[Head, list[Generation]]:
+        """The earlier generations, and the head that they belong to."""
+        while True:
+            record = await self.verified_record()
+            earlier = await self.backend.generations(self.session_id)
+            again = await self.backend.record(self.session_id)
+            if (again.version if again else 0) == (record.version if record else 0):
+                if record is not None:
+                    self.codec.verify_past(record, earlier)
+                return record.head if record else NOWHERE, earlier
+
+    async def check_generation(self, page: Page, number: int) -> bool:
+        """Whether the page is of that generation as it was sealed; false when the history has moved on since."""
+        head, earlier = await self.past()
+        if head != page.record.head:
+            return False
+        spans = next(entry.spans for entry in earlier if entry.number == number)
+        read = join(Span(row.tape, row.seq, row.seq + 1) for row in page.rows)
+        if read != cut(spans, length(spans) - len(page.rows), length(spans)):
+            raise HistoryTampered(f"generation {number} of session {self.session_id!r} was changed while it was read")
+        return True
+
     async def latest(self, limit: int | None, *, generation: int | None = None) -> list[Decoded]:
         """The latest readable items. Unreadable records do not use up the limit."""
         window = limit
@@ -396,9 +456,11 @@ class StoredSession(SessionABC):
                 if generation is not None:
                     raise NotFound("generation", generation)
                 return []
+            if self.codec.bound and generation is not None and not await self.check_generation(page, generation):
+                continue
             readable, broken = self.decoded(page.rows)
-            if limit is None or len(readable) >= limit or not page.rows or page.rows[0].position == 0:
-                shown = self.unexpired(readable)
+            shown = self.unexpired(readable)
+            if limit is None or len(shown) >= limit or not page.rows or page.rows[0].position == 0:
                 return shown if limit is None else shown[-limit:]
             window = max((window or 1) * 2, limit + 2 * len(broken))
 
@@ -412,19 +474,10 @@ class StoredSession(SessionABC):
         return readable, broken
 
     def unexpired(self, entries: list[Decoded]) -> list[Decoded]:
-        """Without the oldest ones that are past their time; a call and its output go together."""
+        """Without those that are past their time; a call and its output go together."""
         if self.codec.ttl is None or self.clock is None:
             return entries
-        oldest = self.clock() - self.codec.ttl
-        ends = pair_groups([entry.item for entry in entries])
-        kept_from, needed = 0, -1
-        for index, entry in enumerate(entries):
-            if (entry.written_at or 0) > oldest:
-                break
-            needed = max(needed, ends[index])
-            if needed <= index:
-                kept_from = index + 1
-        return entries[kept_from:]
+        return unexpired(entries, now=self.clock(), ttl=self.codec.ttl)
 
     def popping(self, record: SessionRecord, end: int, broken: list[tuple[Row, str]]) -> list[Op]:
         shown = cut(record.view, 0, end)
@@ -440,8 +493,8 @@ class StoredSession(SessionABC):
     def hit_in(self, record: SessionRecord, tape: int, seq: int, data: bytes, terms: Sequence[str]) -> Hit | None:
         """The hit that a candidate is, if the session shows it and it matches."""
         position = position_of(record.view, tape, seq)
-        if position is None:
-            return None
+        if position is None or (record.seal is not None and not self.codec.bound):
+            return None  # not shown, or plaintext that somebody put into a sealed history
         return self.hit(Row(position, tape, seq, data), terms, record.session_id)
 
     def hit(self, row: Row, terms: Sequence[str], session_id: str) -> Hit | None:
@@ -456,6 +509,12 @@ class StoredSession(SessionABC):
         """Search without an index, from the newest item back."""
         hits: list[Hit] = []
         record = await self.verified_record()
+        if self.codec.ttl is not None:  # what is expired depends on what stands around it
+            for entry in reversed(await self.latest(None)):
+                text = text_of(entry.item)
+                if matches(text, terms):
+                    hits.append(Hit(self.session_id, entry.row.position, entry.item, text))
+            return hits[:limit]
         stop = record.length if record else 0
         while stop > 0 and len(hits) < limit:
             start = max(stop - _SCAN, 0)
@@ -484,24 +543,51 @@ async def search_index(
     limit: int,
 ) -> list[Hit] | None:
     """Hits by way of the backend's index, or ``None`` when it has none. Candidates are looked at one by one."""
-    hits: list[Hit] = []
+    found: dict[str, list[Hit]] = {}
     records: dict[str, SessionRecord | None] = {}
     skip = 0
     while True:
-        found = await backend.search(terms, session_id=session_id, owner=owner, limit=limit * 2, skip=skip)
-        if found is None:
+        page = await backend.search(terms, session_id=session_id, owner=owner, limit=limit * 2, skip=skip)
+        if page is None:
             return None
-        for candidate in found:
+        for candidate in page:
             name = candidate.session_id
             if name not in records:
                 records[name] = await backend.record(name)
             record = records[name]
             hit = hit_in(record, candidate.tape, candidate.seq, candidate.data, terms) if record else None
             if hit is not None:
-                hits.append(hit)
-        if len(hits) >= limit or len(found) < limit * 2:
-            return hits[:limit]
-        skip += len(found)
+                found.setdefault(name, []).append(hit)
+        last = records[page[-1].session_id] if page else None
+        # The last session may have more to come, and newer ones, unless its items stand in the order of writing.
+        settled = [hit for name, hits in found.items() if not last or name != last.session_id for hit in hits]
+        if len(page) < limit * 2 or len(settled) >= limit or (last and written_in_order(last) and enough(found, limit)):
+            ordered = [hit for hits in found.values() for hit in sorted(hits, key=lambda hit: -hit.position)]
+            return ordered[:limit]
+        skip += len(page)
+
+
+def enough(found: dict[str, list[Hit]], limit: int) -> bool:
+    return sum(map(len, found.values())) >= limit
+
+
+def written_in_order(record: SessionRecord) -> bool:
+    """Whether a session shows its own items only, in the order in which they were written."""
+    return all(span.tape == record.tape for span in record.view) and list(record.view) == sorted(
+        record.view, key=lambda span: span.start
+    )
+
+
+def checked_position(position: object) -> int:
+    """The position itself when it is a whole number; whether it is there, the history must say."""
+    if not isinstance(position, int) or isinstance(position, bool):
+        raise InvalidInput(f"a position must be a whole number, not {position!r}")
+    return position
+
+
+def checked_head(expected: object) -> None:
+    if expected is not None and not isinstance(expected, Head):
+        raise InvalidInput(f"expected must be a Head, as head() answers it, not {expected!r}")
 
 
 async def pause(attempt: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.base.errors import HoldfastError
+from holdfast.base.errors import HistoryMoved, HoldfastError, WrongKey
 from holdfast.store.view import Span, Spans, join
 
 
@@ -190,6 +190,9 @@ class Splice(msgspec.Struct, frozen=True, kw_only=True, tag="splice"):
 
     Appending needs neither ``shape`` nor ``expected``. A shape is computed from a record, so it is only accepted
     together with the version of that record. ``expected=0`` means that the session must not exist.
+
+    A history with a seal only takes changes that bring the next one (:class:`WrongKey` otherwise), and a seal is
+    made for a ``tape``: :class:`HistoryMoved` when the session has another.
     """
 
     session_id: str
@@ -208,15 +211,28 @@ class Splice(msgspec.Struct, frozen=True, kw_only=True, tag="splice"):
 
 
 class Erase(msgspec.Struct, frozen=True, kw_only=True, tag="erase"):
-    """Destroy a session's items in all generations, except what forks of it still show.
+    """Destroy a session's items in all generations, and its keys, except what forks of it still show.
 
-    The record, its version and its annotations stay, unless ``forget``.
+    The record, its version and its annotations stay, unless ``forget``; then a sealed history needs no new seal.
     """
 
     session_id: str
     expected: int | None = None
     seal: bytes | None = None
     forget: bool = False
+
+
+def sealed_against(session_id: str) -> WrongKey:
+    return WrongKey(f"session {session_id!r} is encrypted: open it with EncryptedSession and its key")
+
+
+def check_seal(op: Splice | Erase, *, sealed: bool, tape: int, found: Head) -> None:
+    """Refuse an operation on a stored session that would break its seal, as every backend must."""
+    if op.seal is None:
+        if sealed and not (isinstance(op, Erase) and op.forget):
+            raise sealed_against(op.session_id)
+    elif isinstance(op, Splice) and op.tape != tape:
+        raise HistoryMoved(op.session_id, expected=f"tape {op.tape}", found=found)
 
 
 class Annotate(msgspec.Struct, frozen=True, kw_only=True, tag="annotate"):

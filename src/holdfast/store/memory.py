@@ -105,6 +105,8 @@ class MemoryBackend:
             return head
         old = self.records.get(op.session_id)
         self.check_version(op.session_id, op.expected)
+        if old is not None:
+            contract.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         generation = old.generation if old else 0
         if op.shape and op.shape.archive and old:
             resumes_at = old.next_seq + len(op.add)
@@ -153,13 +155,14 @@ class MemoryBackend:
         old = self.records.get(op.session_id)
         if old is None:
             return NOWHERE
+        contract.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         shared = [tape for tape, session_id in self.links if session_id == op.session_id]
         for tape in shared:
             self.drop(self.links, (tape, op.session_id))
         self.drop_session(self.archive, op.session_id)
         self.drop_session(self.quarantine, op.session_id)
+        self.drop_session(self.keys, op.session_id)
         if op.forget:
-            self.drop_session(self.keys, op.session_id)
             self.drop(self.records, op.session_id)
             self.put(self.erased_upto, old.tape, old.next_seq)
             head = NOWHERE

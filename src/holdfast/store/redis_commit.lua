@@ -114,6 +114,12 @@ local function create(s, id, tape, owner)
   put(s, id, fields)
 end
 
+-- A sealed history only takes changes that bring the next seal, and a seal is made for a tape.
+local function unsealed(s, seal, tape)
+  if s.sealed and not seal then return {'sealed'} end
+  return seal and tape and s.exists and tape ~= s.tape and {'moved', whole(s.version), whole(s.length)}
+end
+
 local function reseal(s, seal, fields)
   if seal then
     fields[#fields + 1], fields[#fields + 2] = 'seal', seal
@@ -213,14 +219,14 @@ function ops.splice()
 
   if key then
     local done = s.keys[key]
-    if done == nil and not s.forgotten then done = redis.call('HGET', s.base .. ':keys', key) end
+    if done == nil and not s.unkeyed then done = redis.call('HGET', s.base .. ':keys', key) end
     if done then
       local version, items, used = done:match('^(%d+) (%d+) (.*)$')
       if used ~= digest then return nil, {'key'} end
       return {version, items}
     end
   end
-  local refusal = moved(s, expected)
+  local refusal = moved(s, expected) or unsealed(s, seal, tape)
   if refusal then return nil, refusal end
   for _, link in ipairs(links) do
     if link.origin == '' then return nil, {'tape', link.tape} end
@@ -277,6 +283,8 @@ function ops.erase()
   if refusal then return nil, refusal end
   leftovers[s.base] = true
   if not s.exists then return head(s) end
+  refusal = not forget and unsealed(s, seal)
+  if refusal then return nil, refusal end
 
   local base, tag, tape, origins = s.base, s.tag, s.tape, s.origins
   local left = redis.call('TYPE', base .. ':unlinking').ok
@@ -289,13 +297,13 @@ function ops.erase()
       hash(key_of(origin) .. ':tape:' .. shared)
     end
   end
-  s.origins = ''
+  s.origins, s.keys, s.unkeyed = '', {}, true
   if forget then
-    s.exists, s.forgotten, s.keys, s.sealed = false, true, {}, false
+    s.exists, s.forgotten, s.sealed = false, true, false
     s.tape, s.version, s.length, s.next_seq, s.open_from, s.erased_upto, s.generation = nil, 0, 0, 0, 0, 0, 0
     s.closed = '[]'
     later(function()
-      redis.call('DEL', base, base .. ':keys')
+      redis.call('DEL', base)
       if not spread then redis.call('ZREM', list, id) end
     end)
   else
@@ -308,7 +316,7 @@ function ops.erase()
     put(s, id, fields)
   end
   later(function()
-    redis.call('DEL', base .. ':generations', base .. ':quarantine')
+    redis.call('DEL', base .. ':generations', base .. ':quarantine', base .. ':keys')
     sweep(base, tape)
     for shared, link, origin in origins:gmatch('(%d+)=(%d+)=(%S+)') do
       if spread and origin ~= tag then

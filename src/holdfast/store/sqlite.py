@@ -1,17 +1,18 @@
 """The embedded store: one SQLite file through the standard library.
 
-One thread per file writes, and commits together what many callers ask for at the same time; other threads read,
-and with the write-ahead log they never wait for it.
+A commit to the write-ahead log takes less time than waking another thread twice, so a small one is made where it
+is asked for (:class:`InPlace`). Whatever may take longer goes to the one thread per file that writes, which commits
+together what many callers ask for at the same time. Other threads read, and never wait for a writer.
 """
 
-import contextlib
 import os
 import random
 import sqlite3
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from holdfast.base.clock import Clock, system_clock
 from holdfast.base.errors import Closed, InvalidInput, StoreUnavailable
@@ -31,47 +32,25 @@ from holdfast.store.contract import (
     RunRecord,
     SessionRecord,
 )
-from holdfast.store.relational import reads, schema
+from holdfast.store.relational import adopting, reads, schema
 from holdfast.store.relational.apply import apply
 from holdfast.store.relational.connection import Names
+from holdfast.store.sqlite_commits import (
+    DECLINED,
+    BrokenConnection,
+    CannotBegin,
+    Failure,
+    InPlace,
+    SqliteConnection,
+    commit_together,
+    is_small,
+    left_transaction,
+)
 
 T = TypeVar("T")
 MEMORY = ":memory:"
 _MOST_READERS = 4
 _MOST_SHARED = 128
-
-
-class SqliteConnection:
-    """A sqlite3 connection that speaks the relational code's language."""
-
-    lock = ""
-
-    def __init__(self, raw: sqlite3.Connection, names: Names) -> None:
-        self.raw = raw
-        self.names = names
-        self.filled: dict[str, str] = {}
-
-    def sql(self, text: str) -> str:
-        filled = self.filled.get(text)
-        if filled is None:
-            filled = self.filled[text] = self.names.fill(text)
-        return filled
-
-    def one(self, sql: str, params: Mapping[str, Any]) -> Sequence[Any] | None:
-        row: Sequence[Any] | None = self.raw.execute(self.sql(sql), params).fetchone()
-        return row
-
-    def all(self, sql: str, params: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return self.raw.execute(self.sql(sql), params).fetchall()
-
-    def run(self, sql: str, params: Mapping[str, Any]) -> None:
-        self.raw.execute(self.sql(sql), params)
-
-    def many(self, sql: str, params: Sequence[Mapping[str, Any]]) -> None:
-        self.raw.executemany(self.sql(sql), params)
-
-
-Work = Callable[[SqliteConnection], Any]
 
 
 class Reader:
@@ -86,8 +65,7 @@ class Reader:
     async def read(self, work: Callable[[SqliteConnection], T]) -> T:
         self.waiting += 1
         try:
-            result: T = await self.thread.run(self.in_snapshot, work)
-            return result
+            return await self.thread.run(self.in_snapshot, work)
         finally:
             self.waiting -= 1
 
@@ -106,7 +84,7 @@ class Reader:
         return result
 
     def close(self) -> None:
-        self.thread.close()
+        self.thread.close_now()
         if self.connection is not None:
             self.connection.raw.close()
 
@@ -124,6 +102,7 @@ class SqliteBackend:
         synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
         busy_timeout: float = 30.0,
         clock: Clock = system_clock,
+        in_place: bool = True,
         connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
     ) -> None:
         if synchronous not in ("NORMAL", "FULL"):
@@ -137,12 +116,17 @@ class SqliteBackend:
         self.closed = False
         self.searchable: bool | None = None
         self.connection: SqliteConnection | None = None  # the writer's, touched by its thread only
-        self.writer = OneThread(f"holdfast writes {Path(self.path).name}", self.write_together)
+        self.writer = OneThread(f"holdfast writes {Path(self.path).name}", handle=self.write_together)
         self.readers: list[Reader] = []
+        # A synchronous=FULL commit waits for the disk, and a database in memory has just one connection.
+        suits = in_place and synchronous == "NORMAL" and self.path != MEMORY
+        self.in_place = InPlace(self.connect_in_place) if suits else None
+        self.opened = False
 
     async def open(self) -> None:
         """Create and migrate what is missing. Every call does this by itself when it comes first."""
         await self.write(lambda _: None)
+        self.opened = True
 
     async def close(self) -> None:
         self.close_now()
@@ -150,19 +134,22 @@ class SqliteBackend:
     def close_now(self) -> None:
         """Finish what was asked for and let go of the file. For those who have no event loop at hand."""
         self.closed = True
-        self.writer.close()
+        self.writer.close_now()
         for reader in self.readers:
             reader.close()
         self.readers.clear()
+        if self.in_place is not None:
+            self.in_place.close()
         if self.connection is not None:
             self.connection.raw.close()
             self.connection = None
 
     # --- connections ----------------------------------------------------------------------------
 
-    def connect(self) -> SqliteConnection:
+    def connect(self, *, patience: float | None = None) -> SqliteConnection:
+        timeout = self.busy_timeout if patience is None else patience
         raw = self.driver(
-            self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False, cached_statements=256
+            self.path, timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         # A hand-edited column may hold any bytes; they must not stop the rows beside them from being read.
         raw.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
@@ -182,6 +169,15 @@ class SqliteBackend:
             raise
         return connection
 
+    def connect_in_place(self) -> SqliteConnection:
+        connection = self.connect(patience=0)
+        try:
+            connection.raw.execute("PRAGMA wal_autocheckpoint = 0")
+        except BaseException:
+            connection.raw.close()
+            raise
+        return connection
+
     def connect_writer(self) -> SqliteConnection:
         connection = self.connect()
         try:
@@ -189,7 +185,7 @@ class SqliteBackend:
                 self.turn_on_wal(connection.raw)
             connection.raw.execute("BEGIN IMMEDIATE")
             try:
-                schema.migrate(connection, dialect="sqlite", types=schema.SQLITE, where=self.path, now=self.clock())
+                self.migrate(connection)
             except BaseException:
                 connection.raw.execute("ROLLBACK")
                 raise
@@ -198,6 +194,16 @@ class SqliteBackend:
             connection.raw.close()
             raise
         return connection
+
+    def migrate(self, connection: SqliteConnection) -> None:
+        def columns_of(table: str) -> list[str]:
+            return [row[1] for row in connection.all(f"PRAGMA table_info({table})", {})]
+
+        now = self.clock()
+        taking_over = adopting.set_aside(connection, self.names, columns_of)
+        schema.migrate(connection, dialect="sqlite", types=schema.SQLITE, where=self.path, now=now)
+        if taking_over:
+            adopting.take_over(connection, self.names, columns_of, now)
 
     def turn_on_wal(self, raw: sqlite3.Connection) -> None:
         """SQLite does not wait for others when it changes the journal mode, so this does."""
@@ -215,60 +221,49 @@ class SqliteBackend:
 
     async def commit(self, *ops: Op) -> list[Outcome]:
         now = self.clock()
-        return await self.write(lambda connection: apply(connection, ops, now))
+        if self.closed:
+            raise Closed(f"the store {self.path} is closed")
+
+        def work(connection: SqliteConnection) -> list[Outcome]:
+            return apply(connection, ops, now)
+
+        if self.in_place is not None and self.opened and is_small(ops):
+            try:
+                outcomes = await self.in_place.commit(work)
+            except (sqlite3.Error, BrokenConnection) as error:
+                raise self.explained(error) from error
+            if outcomes is not DECLINED:
+                return cast("list[Outcome]", outcomes)
+        outcomes = await self.write(work)
+        self.opened = True
+        return cast("list[Outcome]", outcomes)
 
     async def write(self, work: Callable[[SqliteConnection], T]) -> T:
         if self.closed:
             raise Closed(f"the store {self.path} is closed")
-        result: T = await self.writer.run(work)
-        return result
+        return await self.writer.run(cast("Callable[[], T]", work))  # the thread hands it its connection
 
     def write_together(self, jobs: list[Job]) -> None:
         for start in range(0, len(jobs), _MOST_SHARED):
             group = jobs[start : start + _MOST_SHARED]
             try:
-                results = self.in_one_transaction(group)
+                if self.connection is None:
+                    self.connection = self.connect_writer()
+                results = commit_together(self.connection, [job.function for job in group])
             except Exception as error:  # noqa: BLE001 - it belongs to the callers
-                for job in group:
-                    job.set_exception(self.explained(error))
-                continue
+                if isinstance(error, BrokenConnection):
+                    self.connection = None
+                results = [Failure(error)] * len(group)
             for job, result in zip(group, results, strict=True):
                 if isinstance(result, Failure):
                     job.set_exception(self.explained(result.error))
                 else:
                     job.set_result(result)
 
-    def in_one_transaction(self, jobs: list[Job]) -> list[Any]:
-        """What each job returned or raised. An exception from here means that none of it was written."""
-        if self.connection is None:
-            self.connection = self.connect_writer()
-        raw = self.connection.raw
-        try:
-            raw.execute("BEGIN IMMEDIATE")
-            if len(jobs) == 1:
-                results = [jobs[0].args[0](self.connection)]
-            else:
-                results = [self.in_savepoint(self.connection, job.args[0]) for job in jobs]
-            raw.execute("COMMIT")
-        except BaseException:
-            if not left_transaction(raw):
-                self.connection = None
-            raise
-        return results
-
-    def in_savepoint(self, connection: SqliteConnection, work: Work) -> Any:
-        connection.raw.execute("SAVEPOINT caller")
-        try:
-            result = work(connection)
-        except sqlite3.OperationalError:
-            raise  # the database's trouble, not this caller's
-        except Exception as error:  # noqa: BLE001 - it belongs to this caller alone
-            connection.raw.execute("ROLLBACK TO caller")
-            result = Failure(error)
-        connection.raw.execute("RELEASE caller")
-        return result
-
     def explained(self, error: Exception) -> Exception:
+        """The error as callers should see it: what the driver says, and about which file."""
+        if isinstance(error, (CannotBegin, BrokenConnection)) and isinstance(error.__cause__, Exception):
+            return self.explained(error.__cause__)
         if not isinstance(error, sqlite3.Error):
             return error
         problem = StoreUnavailable(f"{self.path}: {error}")
@@ -363,20 +358,37 @@ class SqliteBackend:
         return await self.see(reads.lease, name)
 
 
-def left_transaction(raw: sqlite3.Connection) -> bool:
-    """Roll back if need be; a connection that will not let go of its transaction is closed instead."""
-    try:
-        if raw.in_transaction:
-            raw.execute("ROLLBACK")
-    except sqlite3.Error:
-        with contextlib.suppress(sqlite3.Error):
-            raw.close()
-        return False
-    return True
+class SharedSqliteBackend(SqliteBackend):
+    """A backend with several users; the last one to close it closes the file."""
+
+    users = 0
+
+    async def close(self) -> None:
+        self.close_now()
+
+    def close_now(self) -> None:
+        with _sharing:
+            self.users -= 1
+            if self.users > 0:
+                return
+            for key in [key for key, backend in _shared.items() if backend is self]:
+                del _shared[key]
+        super().close_now()
 
 
-class Failure:
-    """One caller's error in a transaction that goes on for the others."""
+_shared: dict[tuple[Any, ...], SharedSqliteBackend] = {}
+_sharing = threading.RLock()
 
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+
+def share(path: str | os.PathLike[str], **options: Any) -> SharedSqliteBackend:
+    """This process's backend for a file, so that one thread writes it. In-memory databases are not shared."""
+    backend = SharedSqliteBackend(path, **options)
+    if backend.path == MEMORY:
+        backend.users = 1
+        return backend
+    # A forked child must not use its parent's connections and has none of its threads.
+    key = (os.getpid(), os.path.realpath(backend.path), *sorted(options.items(), key=lambda option: option[0]))
+    with _sharing:
+        backend = _shared.setdefault(key, backend)
+        backend.users += 1
+        return backend

@@ -40,9 +40,13 @@ def prepare(db: Connection) -> None:
 
 def catch_up(db: Connection) -> bool:
     """Index some of what was written since the last time; whether that was all."""
+    # A tape whose own session was forgotten lives on in the forks that show it.
     behind = db.all(
-        "SELECT s.tape, COALESCE(d.upto, 0), s.next_seq FROM {sessions} s LEFT JOIN {_searched} d ON d.tape = s.tape"
-        " WHERE s.next_seq > COALESCE(d.upto, 0)",
+        "SELECT t.tape, COALESCE(d.upto, 0), t.upto FROM"
+        " (SELECT tape, next_seq AS upto FROM {sessions} UNION ALL"
+        "  SELECT l.tape, MAX(l.upto) FROM {_links} l WHERE NOT EXISTS"
+        "  (SELECT 1 FROM {sessions} s WHERE s.tape = l.tape) GROUP BY l.tape) t"
+        " LEFT JOIN {_searched} d ON d.tape = t.tape WHERE t.upto > COALESCE(d.upto, 0)",
         {},
     )
     room = _CHUNK

@@ -24,6 +24,8 @@ _SUITES = (
     "holdfast.testing.store_runs",
     "holdfast.testing.store_whole",
     "holdfast.testing.session_contract",
+    "holdfast.testing.session_changes",
+    "holdfast.testing.session_damage",
     "holdfast.testing.session_plain",
     "holdfast.testing.machines",
 )

@@ -22,10 +22,31 @@ open more than once at a time. The rest is optional:
 Clauses that need something the backend does not supply are skipped, so that a report shows what was not proven.
 """
 
+from typing import Any
+
+from holdfast.testing.machines import try_commits
+from holdfast.testing.store_fixtures import Reopen, StoreFixtures
 from holdfast.testing.store_histories import HistoryClauses
 from holdfast.testing.store_runs import LeaseClauses, RunClauses
 from holdfast.testing.store_whole import ConcurrencyClauses, LifetimeClauses
 
 
-class StoreContract(HistoryClauses, RunClauses, LeaseClauses, ConcurrencyClauses, LifetimeClauses):
+class RandomCommitClauses(StoreFixtures):
+    """Random commits, side by side with the reference."""
+
+    def test_random_commits_leave_what_the_reference_leaves(self, reopen: Reopen, request: Any) -> None:
+        faults = None
+        if type(self).failing_after is not StoreFixtures.failing_after:
+            faults = request.getfixturevalue("failing_after")
+        try_commits(
+            reopen,
+            clock=request.getfixturevalue("clock"),
+            runs=self.runs,
+            failing_after=faults,
+            durable=self.durable,
+            examples=self.examples,
+        )
+
+
+class StoreContract(HistoryClauses, RunClauses, LeaseClauses, ConcurrencyClauses, LifetimeClauses, RandomCommitClauses):
     """Subclass this in a test module and supply the fixture ``reopen``."""

@@ -88,10 +88,10 @@ async def forked(backend: Backend, parent: str, child: str, at: int) -> Splice:
 
 
 async def readable(
-    backend: Backend, *, query: str | None = None, runs: bool = True, leases: tuple[str, ...] = ()
+    backend: Backend, *, within: str = "", runs: bool = True, leases: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Everything that any read shows, to compare before with after or one backend with another."""
-    seen: dict[str, Any] = {"sessions": await backend.sessions(owner=None, query=query, limit=1000, after=None)}
+    """Everything that any read shows of what has ``within`` in its name, to compare before with after."""
+    seen: dict[str, Any] = {"sessions": await backend.sessions(owner=None, query=within, limit=1000, after=None)}
     for record in seen["sessions"]:
         name = record.session_id
         generations = await backend.generations(name)
@@ -103,10 +103,12 @@ async def readable(
             "quarantined": await backend.quarantined(name),
         }
     if runs:
-        seen["runs"] = await backend.runs(status=None, session_id=None, limit=1000, after=0)
+        listed = await backend.runs(status=None, session_id=None, limit=1000, after=0)
+        asked = await backend.approvals(status=None, run_id=None, session_id=None, limit=1000, after="")
+        seen["runs"] = [run for run in listed if within in run.run_id]
         for run in seen["runs"]:
             seen[f"journal {run.run_id}"] = await backend.journal(run.run_id, after=0)
             seen[f"events {run.run_id}"] = await backend.events(run.run_id, after=0, limit=1000)
-        seen["approvals"] = await backend.approvals(status=None, run_id=None, session_id=None, limit=1000, after="")
+        seen["approvals"] = [approval for approval in asked if within in approval.approval_id]
     seen["leases"] = [await backend.lease(name) for name in leases]
     return seen

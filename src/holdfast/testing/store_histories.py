@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from holdfast.base.errors import HistoryMoved, InvalidInput, KeyReused, NotFound
+from holdfast.base.errors import HistoryMoved, InvalidInput, KeyReused, NotFound, WrongKey
 from holdfast.store.contract import (
     NOWHERE,
     Annotate,
@@ -78,12 +78,24 @@ class AppendClauses(StoreFixtures):
         await append(backend, "s", b"a")
         assert await append(backend, "s") == Head(2, 1)
 
-    async def test_a_seal_belongs_to_the_splice_that_brought_it(self, backend: Backend) -> None:
-        for seal in (b"\x00one", b"two", None):
-            await append(backend, "s", b"a", seal=seal)
+    async def test_a_sealed_history_takes_only_changes_that_bring_the_next_seal(self, backend: Backend) -> None:
+        for seal in (b"\x00one", b"two"):
+            await backend.commit(Splice(session_id="s", add=(b"a",), seal=seal, tape=7))
             record = await backend.record("s")
             assert record is not None
             assert record.seal == seal
+        for unsealed in (Splice(session_id="s", add=(b"a",)), Erase(session_id="s")):
+            with pytest.raises(WrongKey):
+                await backend.commit(unsealed)
+        assert await backend.record("s") == record
+        await backend.commit(Erase(session_id="s", forget=True))
+        assert await backend.record("s") is None
+
+    async def test_a_seal_made_for_another_tape_is_refused(self, backend: Backend) -> None:
+        await append(backend, "s", b"a")
+        with pytest.raises(HistoryMoved):
+            await append(backend, "s", b"b", seal=b"one")
+        assert await shown(backend, "s") == [b"a"]
 
     async def test_a_splice_at_another_version_than_expected_writes_nothing(self, backend: Backend) -> None:
         await append(backend, "s", b"a")
@@ -255,11 +267,12 @@ class ForkClauses(StoreFixtures):
         (kept,) = await backend.generations("s")
         assert await shown(backend, "s", generation=kept.number) == [b"c"]
 
-    async def test_a_key_used_before_an_erasure_stays_used(self, backend: Backend) -> None:
+    async def test_a_key_is_forgotten_with_what_it_wrote(self, backend: Backend) -> None:
         first = await append(backend, "s", b"a", key=BatchKey("turn-1", "digest"))
         await backend.commit(Erase(session_id="s"))
-        assert await append(backend, "s", b"a", key=BatchKey("turn-1", "digest")) == first
-        assert await shown(backend, "s") == []
+        assert first == Head(1, 1)
+        assert await append(backend, "s", b"a", key=BatchKey("turn-1", "digest")) == Head(3, 1)
+        assert await shown(backend, "s") == [b"a"]
 
     async def test_an_erasure_brings_its_seal(self, backend: Backend) -> None:
         await append(backend, "s", b"a", seal=b"one")

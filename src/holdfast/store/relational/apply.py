@@ -1,6 +1,7 @@
 """Every operation of a commit, inside a transaction that the caller began and will end."""
 
 from collections.abc import Callable, Iterable
+from itertools import chain, repeat
 from typing import Any
 
 import msgspec
@@ -29,6 +30,12 @@ def apply(connection: Connection, ops: Iterable[Op], now: float) -> list[Outcome
 def splice(db: Connection, op: contract.Splice, now: float) -> Head:
     if op.shape is not None and op.expected is None:
         raise InvalidInput("a shape needs the version it was made for")
+    row = db.one(
+        "SELECT version, length, tape, next_seq, open_from, updated_at, seal IS NOT NULL FROM {sessions}"
+        " WHERE session_id = :session_id" + db.lock,
+        {"session_id": op.session_id},
+    )
+    # Looked up under the session's lock: a repeated batch waits for the first one and then finds it done.
     if op.key is not None:
         done = db.one(
             "SELECT digest, version, length FROM {_keys} WHERE session_id = :session_id AND name = :name" + db.lock,
@@ -38,14 +45,10 @@ def splice(db: Connection, op: contract.Splice, now: float) -> Head:
             if done[0] != op.key.digest:
                 raise KeyReused(op.session_id, op.key.name)
             return Head(done[1], done[2])
-    row = db.one(
-        "SELECT version, length, tape, next_seq, open_from, updated_at FROM {sessions} WHERE session_id = :session_id"
-        + db.lock,
-        {"session_id": op.session_id},
-    )
-    version, length, tape, next_seq, open_from, updated_at = row or (0, 0, op.tape, 0, 0, now)
+    version, length, tape, next_seq, open_from, updated_at, sealed = row or (0, 0, op.tape, 0, 0, now, False)
     if op.expected is not None and op.expected != version:
         raise HistoryMoved(op.session_id, expected=op.expected, found=Head(version, length))
+    contract.check_seal(op, sealed=sealed, tape=tape, found=Head(version, length))
     if op.shape is not None and op.shape.archive and row:
         archive(db, op.session_id, resumes_at=next_seq + len(op.add), now=now)
     new: dict[str, Any] = {
@@ -77,10 +80,7 @@ def splice(db: Connection, op: contract.Splice, now: float) -> Head:
             {**new, "closed": closed_json(op.shape)},
         )
     if op.add:
-        db.many(
-            "INSERT INTO {items} (tape, seq, data) VALUES (:tape, :seq, :data)",
-            [{"tape": tape, "seq": seq, "data": data} for seq, data in enumerate(op.add, start=next_seq)],
-        )
+        insert_items(db, op, tape, next_seq)
     if op.links:
         db.many(
             "INSERT INTO {_links} (tape, session_id, upto) VALUES (:tape, :session_id, :upto)",
@@ -100,6 +100,17 @@ def splice(db: Connection, op: contract.Splice, now: float) -> Head:
             },
         )
     return head
+
+
+def insert_items(db: Connection, op: contract.Splice, tape: int, start: int) -> None:
+    places = [{"tape": tape, "seq": seq, "data": data} for seq, data in enumerate(op.add, start=start)]
+    if db.words and op.words:
+        db.many(
+            f"INSERT INTO {{items}} (tape, seq, data, words) VALUES (:tape, :seq, :data, {db.words})",
+            [{**place, "words": words} for place, words in zip(places, chain(op.words, repeat("")), strict=False)],
+        )
+    else:
+        db.many("INSERT INTO {items} (tape, seq, data) VALUES (:tape, :seq, :data)", places)
 
 
 def archive(db: Connection, session_id: str, *, resumes_at: int, now: float) -> None:
@@ -136,7 +147,8 @@ def closed_json(shape: contract.Shape | None) -> str:
 def erase(db: Connection, op: contract.Erase, now: float) -> Head:
     who = {"session_id": op.session_id}
     row = db.one(
-        "SELECT version, length, tape, next_seq, updated_at FROM {sessions} WHERE session_id = :session_id" + db.lock,
+        "SELECT version, length, tape, next_seq, updated_at, seal IS NOT NULL FROM {sessions}"
+        " WHERE session_id = :session_id" + db.lock,
         who,
     )
     found = Head(row[0], row[1]) if row else NOWHERE
@@ -144,12 +156,15 @@ def erase(db: Connection, op: contract.Erase, now: float) -> Head:
         raise HistoryMoved(op.session_id, expected=op.expected, found=found)
     if row is None:
         return NOWHERE
-    version, _, tape, next_seq, updated_at = row
-    shared = [link[0] for link in db.all("SELECT tape FROM {_links} WHERE session_id = :session_id", who)]
-    for table in ("{_links}", "{_generations}", "{_quarantine}"):
+    version, _, tape, next_seq, updated_at, sealed = row
+    contract.check_seal(op, sealed=sealed, tape=tape, found=found)
+    shared = [link[0] for link in db.all("SELECT tape FROM {_links} WHERE session_id = :session_id ORDER BY tape", who)]
+    for linked in shared:
+        # Two forks that let go of one tape at once would each leave it to the other: the second waits here.
+        db.all("SELECT upto FROM {_links} WHERE tape = :tape ORDER BY session_id" + db.lock, {"tape": linked})
+    for table in ("{_links}", "{_generations}", "{_quarantine}", "{_keys}"):
         db.run(f"DELETE FROM {table} WHERE session_id = :session_id", who)
     if op.forget:
-        db.run("DELETE FROM {_keys} WHERE session_id = :session_id", who)
         db.run("DELETE FROM {sessions} WHERE session_id = :session_id", who)
     else:
         db.run(
@@ -170,7 +185,7 @@ def erase(db: Connection, op: contract.Erase, now: float) -> Head:
 
 def sweep(db: Connection, tape: int) -> None:
     """Destroy what nobody shows any more: erased by the tape's session, or left behind by it, and in no fork."""
-    owner = db.one("SELECT erased_upto FROM {sessions} WHERE tape = :tape", {"tape": tape})
+    owner = db.one("SELECT erased_upto FROM {sessions} WHERE tape = :tape" + db.lock, {"tape": tape})
     forks = db.one("SELECT MAX(upto) FROM {_links} WHERE tape = :tape", {"tape": tape})
     db.run(
         "DELETE FROM {items} WHERE tape = :tape AND seq >= :shared AND seq < :erased",

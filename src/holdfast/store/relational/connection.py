@@ -39,6 +39,8 @@ class Connection(Protocol):
 
     lock: str
     """Appended to a SELECT that precedes a write: `` FOR UPDATE`` where rows are locked one by one."""
+    words: str
+    """What the items table keeps of ``:words`` for searching, as SQL; empty where nothing is indexed on writing."""
 
     def one(self, sql: str, params: Mapping[str, Any]) -> Sequence[Any] | None: ...
 

@@ -132,7 +132,9 @@ def sessions(
         where.append("owner = :owner")
         params["owner"] = owner
     if query:
-        where.append("(session_id LIKE :query ESCAPE '!' OR metadata LIKE :query ESCAPE '!')")
+        where.append(
+            "(LOWER(session_id) LIKE LOWER(:query) ESCAPE '!' OR LOWER(metadata) LIKE LOWER(:query) ESCAPE '!')"
+        )
         params["query"] = "%" + like_literal(query) + "%"
     if after is not None:
         where.append("(updated_at < :at OR (updated_at = :at AND session_id < :after))")

@@ -3,7 +3,8 @@
 A migration that was released is never edited; a change is a new one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import resources
 
 import msgspec
 
@@ -21,7 +22,8 @@ SQLITE: Types = {
     "CLUSTERED": "WITHOUT ROWID",
 }
 POSTGRESQL: Types = {
-    "NAME": "TEXT",
+    # Names are compared byte by byte, so that listings come in the same order whatever the locale.
+    "NAME": 'TEXT COLLATE "C"',
     "TEXT": "TEXT",
     "BYTES": "BYTEA",
     "TIME": "DOUBLE PRECISION",
@@ -30,7 +32,7 @@ POSTGRESQL: Types = {
 }
 MYSQL: Types = {
     "NAME": "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
-    "TEXT": "LONGTEXT",
+    "TEXT": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     "BYTES": "LONGBLOB",
     "TIME": "DOUBLE",
     "SERIAL": "BIGINT AUTO_INCREMENT PRIMARY KEY",
@@ -42,8 +44,18 @@ class Migration(msgspec.Struct, frozen=True):
     """One step. ``only`` limits a step to a dialect; other dialects count it as done."""
 
     name: str
-    statements: tuple[str, ...]
+    statements: tuple[str, ...] = ()
     only: str | None = None
+    script: str | None = None
+    """A file of ``holdfast.store`` with functions to create; each ends with a line ``$$;``."""
+
+    def steps(self) -> Iterator[str]:
+        yield from self.statements
+        if self.script is not None:
+            text = resources.files("holdfast.store").joinpath(self.script).read_text("utf-8")
+            for function in text.split("\n$$;\n"):
+                if function.strip():
+                    yield function + "\n$$"
 
 
 VERSIONS = """CREATE TABLE IF NOT EXISTS {_schema} (
@@ -175,7 +187,10 @@ POSTGRESQL_SEARCH = Migration(
     only="postgresql",
 )
 
-MIGRATIONS = (HISTORIES, RUNS, POSTGRESQL_SEARCH)
+POSTGRESQL_COMMIT = Migration("commits_in_one_statement", only="postgresql", script="postgres_commit.sql")
+
+MIGRATIONS = (HISTORIES, RUNS, POSTGRESQL_SEARCH, POSTGRESQL_COMMIT)
+NEWEST = len(MIGRATIONS)
 
 
 def migrate(
@@ -188,18 +203,24 @@ def migrate(
 ) -> None:
     """Bring the tables to the newest version. The caller holds the lock under which this is alone."""
     connection.run(types_filled(VERSIONS, types), {})
-    row = connection.one("SELECT MAX(version) FROM {_schema}", {})
-    found = (row[0] if row else None) or 0
-    if found > len(MIGRATIONS):
-        raise SchemaTooNew(where, found=found, known=len(MIGRATIONS))
-    for version, migration in enumerate(MIGRATIONS[found:], start=found + 1):
+    found = version(connection, where=where)
+    for number, migration in enumerate(MIGRATIONS[found:], start=found + 1):
         if migration.only in (None, dialect):
-            for statement in migration.statements:
+            for statement in migration.steps():
                 connection.run(types_filled(statement, types), {})
         connection.run(
             "INSERT INTO {_schema} (version, name, applied_at) VALUES (:version, :name, :now)",
-            {"version": version, "name": migration.name, "now": now},
+            {"version": number, "name": migration.name, "now": now},
         )
+
+
+def version(connection: Connection, *, where: str) -> int:
+    """How many migrations were applied, or :class:`SchemaTooNew` when this holdfast does not know them all."""
+    row = connection.one("SELECT MAX(version) FROM {_schema}", {})
+    found: int = (row[0] if row else None) or 0
+    if found > NEWEST:
+        raise SchemaTooNew(where, found=found, known=NEWEST)
+    return found
 
 
 def types_filled(statement: str, types: Types) -> str:
