@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 from redis.asyncio import Redis
-from tests.redis_server import RedisFaults, redis_cluster_url, redis_url, running
 
 from holdfast.base.errors import FenceLost, HistoryMoved, InvalidInput, StoreUnavailable, Unsupported
 from holdfast.history.session import StoredSession
@@ -34,6 +33,7 @@ from holdfast.store.contract import (
 from holdfast.store.redis import LONGEST_TTL, RedisBackend
 from holdfast.testing import FakeClock, StoreContract, owned
 from holdfast.testing.store_fixtures import append, forked, shown
+from redis_server import RedisFaults, redis_cluster_url, redis_url, running
 
 __all__ = ["redis_cluster_url", "redis_url"]
 
