@@ -51,15 +51,6 @@ class TestOverAioSqlite(SessionContract):
         return lambda: owned(SqlBackend.from_url(f"sqlite+aiosqlite:///{tmp_path}/store.db", clock=clock))
 
 
-class TestOverRedis(SessionContract):
-    examples = 8
-
-    @pytest.fixture
-    def reopen(self, redis_url: str, clock: FakeClock):
-        prefix = f"test-{secrets.token_hex(6)}"
-        return lambda: owned(RedisBackend.from_url(redis_url, prefix=prefix, clock=clock))
-
-
 class TestSealedOverSqlite(SessionContract):
     examples = 8
 
@@ -97,6 +88,10 @@ class FourMethods:
 
 
 class TestSealedOverAForeignSession(PlainSessionContract):
+    """Such a session has no version to write against, so envelopes of two writers may take the same number."""
+
+    test_first_writers_do_not_race = None
+
     @pytest.fixture
     def reopen(self, tmp_path: Path, clock: FakeClock):
         return lambda: owned(SqliteBackend(tmp_path / "store.db", clock=clock))

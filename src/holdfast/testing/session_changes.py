@@ -493,7 +493,10 @@ class SearchClauses(StoredFixtures):
         session = self.open_session(place, "s")
         await session.add_items(say("refund one", "refund two", "refund three"))
         child = await session.fork(2, "child")
-        await self.backend_of(place).commit(Erase(session_id="s", forget=forget))
+        if forget:
+            await self.backend_of(place).commit(Erase(session_id="s", forget=True))
+        else:
+            await session.clear_session()
         await self.expect_a_scan(child, "refund")
 
     async def test_a_search_sees_one_session_only(self, place: Any) -> None:
