@@ -427,7 +427,7 @@ SPOKEN = [
     "REFUND Größe GRÖSSE straße",
     "nothing of the kind",
     "日本語 テスト refund",
-    "𰀀 rare letters 𰀀x",
+    "𰀀 rare letters 𰀀x ᦱ",
     "café cafe\u0301 naïve",
     "① ½ x² ٣",
     'quoted "refund" AND NOT OR * ^ : ( )',
@@ -436,7 +436,25 @@ SPOKEN = [
 ]
 QUERIES = [
     *("refund", "REFUND", "ref", "fund", "refund paid", "the", "größe", "STRASSE", "strasse", "日本", "語", "テスト"),
-    *("𰀀", "𰀀x", "café", "cafe", "①", "½", "x²", "٣", "٣ refund", "a-b", "a_b", "ab", "b", "refund AND", "NOT", "*"),
+    *(
+        "𰀀",
+        "𰀀x",
+        "ᦱ",
+        "café",
+        "cafe",
+        "①",
+        "½",
+        "x²",
+        "٣",
+        "٣ refund",
+        "a-b",
+        "a_b",
+        "ab",
+        "b",
+        "refund AND",
+        "NOT",
+        "*",
+    ),
     *('"refund"', "refund*", "(refund)", "", "   ", "\x00", "'", "refund nothing", "x" * 200, "days 5"),
 ]
 
