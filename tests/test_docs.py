@@ -3,12 +3,15 @@
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import CodeType
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
@@ -33,3 +36,10 @@ async def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatc
         outcome = eval(code, names)
         if inspect.iscoroutine(outcome):
             await outcome
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_runs(example: Path, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout

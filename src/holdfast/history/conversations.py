@@ -25,7 +25,7 @@ PAGE = 100
 ANSWER_GRACE = 5.0
 """How long a cancelled change waits for the answer that is under way, to know what it did."""
 TAKING_BACK = 30.0
-"""How long a failed batch may take to remove what it had already written."""
+"""How long a failed batch waits for each step of removing what it had already written."""
 
 # Without these the API leaves parts out that it wants back when the items are input again.
 WHOLE: list[Any] = [
@@ -269,7 +269,8 @@ class Batch:
                 await self._send(conversation, self.items[start : start + CHUNK], after)
         except (Exception, asyncio.CancelledError) as error:
             self.stop()
-            await self._take_back(conversation, after)
+            with suppress(asyncio.CancelledError):  # it may come once more while things are being put right
+                await finish(self._take_back(conversation, after), grace=None)
             if self.written or self.under_way:
                 raise BatchIncomplete(
                     conversation.id,
@@ -314,21 +315,21 @@ class Batch:
         """Delete what was written, newest first, so that what has to stay is the beginning of the batch."""
         # What cannot be deleted stays in `written`, which says so.
         with suppress(TimeoutError, StoreUnavailable):
-            async with asyncio.timeout(TAKING_BACK):
-                if self.under_way and (found := await self._late(conversation, after)):
-                    self.written += found
-                    self.under_way = []
-                while self.written:
+            if self.under_way and (found := await self._late(conversation, after)):
+                self.written += found
+                self.under_way = []
+            while self.written:
+                async with asyncio.timeout(TAKING_BACK):
                     with suppress(NotFound):
                         await conversation.remove(self.written[-1])
-                    self.written.pop()
+                self.written.pop()
 
     async def _late(self, conversation: Conversation, after: str) -> list[str] | None:
         """What arrived although its request was given up."""
-        try:
-            return await self._arrived(conversation, self.under_way, after)
-        except (StoreUnavailable, NotFound):
-            return None
+        with suppress(StoreUnavailable, NotFound, TimeoutError):
+            async with asyncio.timeout(TAKING_BACK):
+                return await self._arrived(conversation, self.under_way, after)
+        return None
 
 
 def identified(answer: object) -> str:

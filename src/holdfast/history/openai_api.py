@@ -116,7 +116,7 @@ def asking(doing: str, *, about: tuple[str, str] = ("resource", ""), changes: bo
             outcome=Outcome.UNKNOWN if reached else Outcome.NOTHING,
             over=not (reached and isinstance(error, library.APITimeoutError)),
         ) from error
-    except (library.OpenAIError, ValueError) as error:
+    except (library.OpenAIError, ValueError, AttributeError) as error:  # the client trips over answers of no shape
         if isinstance(error, InvalidInput):
             raise
         raise RequestFailed(

@@ -85,6 +85,8 @@ class Replaceable(Session, Protocol):
 
 def replaces_at_once(session: Session) -> TypeGuard[Replaceable]:
     """Whether the session has :class:`Replaceable`'s ``head`` and one of its two ways to replace."""
+    if getattr(session, "stored", session) is None:  # a wrapper that has them and says that they would not work
+        return False
     return _has(session, "head") and (_has(session, "splice_items") or _has(session, "replace_items"))
 
 
@@ -105,7 +107,11 @@ async def _refill(session: Session, previous: list[Item], items: list[Item]) -> 
         await session.clear_session()
         await session.add_items(items)
     except (Exception, asyncio.CancelledError) as error:
-        await _restore(session, previous, error)
+        try:
+            await finish(_restore(session, previous, error), grace=None)
+        except asyncio.CancelledError as meanwhile:
+            if meanwhile.__cause__ is not None:  # that the items are not back matters more
+                raise meanwhile.__cause__ from error
         raise
 
 

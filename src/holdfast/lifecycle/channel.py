@@ -165,6 +165,7 @@ class Channel(_Inbox[T]):
                 raise
         self._refuse_if_closed()
         self._put(item)
+        self._call_senders()  # those who came while this one had been called but had not yet run
 
     def send_nowait(self, item: T) -> None:
         """Put ``item`` at the end of the queue now, or raise ``Full``. Never overtakes a waiting sender."""

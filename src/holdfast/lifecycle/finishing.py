@@ -7,12 +7,15 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def finish(work: Coroutine[Any, Any, T], *, grace: float, on_cancel: Callable[[], object] | None = None) -> T:
+async def finish(
+    work: Coroutine[Any, Any, T], *, grace: float | None, on_cancel: Callable[[], object] | None = None
+) -> T:
     """Run ``work`` in a task of its own and see it end before anything leaves this call.
 
     When the caller is cancelled, ``on_cancel`` is told, the work may go on for ``grace`` seconds, and then it is
     cancelled, once: what it does in answer to that (taking back, restoring) it can do in peace, so it has to bound
-    that itself. The caller's cancellation is raised when the work has ended, with the work's error as its cause.
+    that itself. With a ``grace`` of ``None`` it is not cancelled at all. The caller's cancellation is raised when
+    the work has ended, with the work's error as its cause.
     """
     task = asyncio.ensure_future(work)
     try:

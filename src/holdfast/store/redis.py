@@ -26,7 +26,7 @@ from typing import Any, Self
 import msgspec
 
 from holdfast.base.clock import Clock
-from holdfast.base.errors import Closed, HoldfastError, InvalidInput, NotFound, StoreUnavailable, Unsupported
+from holdfast.base.errors import HoldfastError, InvalidInput, NotFound, StoreUnavailable, Unsupported
 from holdfast.base.ids import checked_name
 from holdfast.store import redis_wire as wire
 from holdfast.store.contract import (
@@ -86,7 +86,6 @@ class RedisBackend:
         self.owns_client = owns_client
         self.clock = clock
         self.server = Server(client)
-        self.closed = False
         self.cluster: bool | None = None
 
     @classmethod
@@ -108,10 +107,9 @@ class RedisBackend:
         return backend
 
     async def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            if self.owns_client:
-                await self.server.close()
+        await self.server.close()
+        if self.owns_client:
+            await self.server.client.aclose()
 
     async def ping(self) -> bool:
         """Whether the server answers."""
@@ -133,11 +131,13 @@ class RedisBackend:
         for op in ops:
             if type(op) not in wire.ENCODERS:
                 raise Unsupported(f"Redis stores keep histories and leases, not {type(op).__name__}")
+            if isinstance(op, Splice) and op.shape is not None and op.expected is None:
+                raise InvalidInput("a shape needs the version it was made for")
         if not ops:
             return []
         origins = await self.find_tapes(ops)
-        if spread and len({wire.home_of(op) for op in ops}) > 1:
-            return await self.commit_fork(ops, origins)
+        if spread and len({*map(wire.home_of, ops), *origins.values()}) > 1:
+            return await self.commit_apart(ops, origins)
         return await self.carry_out(ops, origins)
 
     async def carry_out(self, steps: Sequence[Step], origins: wire.Origins, *, listed: bool = False) -> list[Outcome]:
@@ -177,7 +177,7 @@ class RedisBackend:
         for link in links:
             await self.carry_out([LinkChange(verb, link)], {})
 
-    async def commit_fork(self, ops: Sequence[Op], origins: wire.Origins) -> list[Outcome]:
+    async def commit_apart(self, ops: Sequence[Op], origins: wire.Origins) -> list[Outcome]:
         """Create a session out of others that lie in other slots of a cluster.
 
         First their tapes learn of the fork, the parent's under the check of its version, then the fork is created.
@@ -185,16 +185,15 @@ class RedisBackend:
         between leaves a hold that nobody uses.
         """
         homes = {wire.home_of(op) for op in ops if not isinstance(op, Require)}
-        births = [op for op in ops if isinstance(op, Splice) and op.expected == 0]
-        if len(homes) != 1 or not births:
+        away = [op for op in ops if wire.home_of(op) not in homes]
+        if len(homes) != 1 or (away and not any(isinstance(op, Splice) and op.expected == 0 for op in ops)):
             raise Unsupported("in a Redis cluster a batch must stay with one session, or be a fork")
-        [home] = homes
-        away = [op for op in ops if wire.home_of(op) != home]
         holds = [
-            LinkChange("link", Link(tape, splice.tape, origins[tape]), upto)
-            for splice in births
-            for tape, upto in splice.links
-            if origins.get(tape, home) != home
+            LinkChange("link", Link(tape, op.tape, origins[tape]), upto)
+            for op in ops
+            if isinstance(op, Splice)
+            for tape, upto in op.links
+            if tape in origins and origins[tape] not in homes
         ]
         parents = {wire.home_of(op) for op in away}
         # The parent last: while it stands at this version, it holds on to what it shows of its own ancestors.
@@ -318,7 +317,6 @@ class RedisBackend:
 
     async def listed(self) -> tuple[float, list[tuple[bytes, bytes]]]:
         """The server's time, and all listed names with their scores."""
-        self.check_open()
         now, names = await self.server.run(_HINTS, [self.list_key], [b"all"], again=True)
         return float(now), list(zip(names[::2], names[1::2], strict=True))
 
@@ -374,13 +372,9 @@ class RedisBackend:
     def key(self, tag: str) -> str:
         return f"{self.prefix}:{{{tag}}}"
 
-    def check_open(self) -> None:
-        if self.closed:
-            raise Closed(f"the store {self.server.where} is closed")
-
     async def spread(self) -> bool:
         """Whether sessions may lie in different slots; found out once."""
-        self.check_open()
+        self.server.check_open()
         if self.cluster is None:
             self.cluster = await self.server.is_cluster(self.key("a"), self.key("b"))
         return self.cluster
@@ -389,7 +383,6 @@ class RedisBackend:
         return await self.hash(self.key(tag_of(session_id)))
 
     async def hash(self, key: str) -> dict[bytes, bytes]:
-        self.check_open()
         return wire.pairs(await self.server.call("HGETALL", key.encode(), key=key))
 
 

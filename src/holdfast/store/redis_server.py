@@ -1,23 +1,26 @@
 """Commands and scripts on a Redis server or cluster: each sent once, unless its caller says that twice is harmless."""
 
 import asyncio
+import contextlib
 import hashlib
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.base.errors import InvalidInput, MissingExtra, StoreUnavailable
+from holdfast.base.errors import Closed, InvalidInput, MissingExtra, StoreUnavailable
 
 try:
     from redis.asyncio import Redis, RedisCluster
+    from redis.exceptions import ClusterCrossSlotError, NoScriptError, RedisError
     from redis.exceptions import ConnectionError as ConnectionLost
-    from redis.exceptions import NoScriptError, RedisError, ResponseError
 except ImportError as error:
     raise MissingExtra("redis", "the Redis store") from error
 
 Client = Redis | RedisCluster
 _CLUSTER = "+cluster"
 _MOST_CONNECTIONS = 32
+_PATIENCE = 10.0
+"""How many seconds closing waits for a server that does not answer."""
 
 
 class Script:
@@ -38,7 +41,9 @@ class Server:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.where = described(client)
-        self.turns = asyncio.Semaphore(min(_MOST_CONNECTIONS, most_connections(client)))
+        self.closed = False
+        self.most = min(_MOST_CONNECTIONS, most_connections(client))
+        self.turns = asyncio.Semaphore(self.most)
 
     async def run(self, script: Script, keys: list[str], args: list[bytes], *, again: bool) -> Any:
         """Run a script; with ``again`` a second time if its answer was lost."""
@@ -49,7 +54,8 @@ class Server:
             return await self.call("EVAL", script.source, *words, key=keys[0], again=again)
 
     async def call(self, command: str, *args: bytes, key: str, again: bool = True) -> Any:
-        """The raw answer, never decoded. Refusals of the server are raised as they are when they are its own words."""
+        """The raw answer, never decoded. What the server says about scripts and slots is raised as it is."""
+        self.check_open()
         try:
             async with self.turns:
                 try:
@@ -58,11 +64,9 @@ class Server:
                     if not again:
                         raise
                     return await self.send(command, *args, key=key)
-        except NoScriptError:
+        except (NoScriptError, ClusterCrossSlotError):
             raise
         except (RedisError, OSError) as error:
-            if isinstance(error, ResponseError) and "CROSSSLOT" in str(error):
-                raise
             raise StoreUnavailable(f"{self.where}: {error}") from error
 
     async def send(self, command: str, *args: bytes, key: str) -> Any:
@@ -86,12 +90,23 @@ class Server:
             return True
         try:
             await self.call("EVAL", b"return 1", b"2", one_key.encode(), other_key.encode(), key=one_key)
-        except ResponseError:
+        except ClusterCrossSlotError:
             return True
         return False
 
+    def check_open(self) -> None:
+        if self.closed:
+            raise Closed(f"the store {self.where} is closed")
+
     async def close(self) -> None:
-        await self.client.aclose()
+        """Take no more calls and wait for those under way; after this the client is not used any more."""
+        if self.closed:
+            return
+        self.closed = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                for _ in range(self.most):
+                    await self.turns.acquire()
 
 
 def open_client(url: str, **options: Any) -> tuple[Client, str]:
