@@ -511,7 +511,9 @@ class SearchClauses(StoredFixtures):
         session = self.open_session(place, "s")
         await session.add_items(say("refund one", "refund two", "refund three"))
         child = await session.fork(2, "child")
-        await self.backend_of(place).commit(Erase(session_id="s", forget=forget))
+        await session.clear_session()
+        if forget:
+            await self.backend_of(place).commit(Erase(session_id="s", forget=True))
         await self.expect_a_scan(child, "refund")
 
     async def test_a_search_sees_one_session_only(self, place: Any) -> None:
