@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 from redis.asyncio import Redis
-from tests.redis_server import RedisFaults, redis_cluster_url, redis_url, running
 
 from holdfast.base.errors import FenceLost, HistoryMoved, InvalidInput, StoreUnavailable, Unsupported
 from holdfast.history.session import StoredSession
@@ -34,6 +33,7 @@ from holdfast.store.contract import (
 from holdfast.store.redis import LONGEST_TTL, RedisBackend
 from holdfast.testing import FakeClock, StoreContract, owned
 from holdfast.testing.store_fixtures import append, forked, shown
+from redis_server import RedisFaults, redis_cluster_url, redis_url, running
 
 __all__ = ["redis_cluster_url", "redis_url"]
 
@@ -183,6 +183,16 @@ async def test_a_batch_whose_last_operation_fails_writes_nothing(backend: RedisB
             )
     after = {key: await client.dump(f"{backend.prefix}{key}") for key in await keys_of(client, backend.prefix)}
     assert after == before
+
+
+async def test_a_session_forgotten_in_a_batch_has_no_past_for_the_rest_of_it(backend: RedisBackend) -> None:
+    keyed = Splice(session_id="s", add=(b"a",), key=BatchKey("k", "d"), seal=b"seal", owner="me")
+    await backend.commit(keyed, keyed, Annotate(session_id="s", metadata={"title": "x"}))
+    again = Splice(session_id="s", add=(b"b",), key=BatchKey("k", "other"))
+    assert await backend.commit(Erase(session_id="s", forget=True), again, again) == [Head(0, 0), *[Head(1, 1)] * 2]
+    record = await backend.record("s")
+    assert (record.seal, record.owner, record.metadata) == (None, None, {})
+    assert await shown(backend, "s") == [b"b"]
 
 
 async def test_a_foreign_value_in_the_way_is_refused_before_anything_is_written(

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.redis_server import redis_cluster_url, redis_url
 
 from holdfast.base.errors import HoldfastError, Unsupported
 from holdfast.store import contract
-from holdfast.store.contract import Backend, BatchKey, Op, Shape, Splice
+from holdfast.store.contract import Backend, BatchKey, Op, Shape, Splice, new_tape
 from holdfast.store.memory import MemoryBackend
 from holdfast.store.redis import RedisBackend
 from holdfast.store.view import cut, reach
 from holdfast.testing import FakeClock, owned
 from holdfast.testing.store_fixtures import readable
+from redis_server import redis_cluster_url, redis_url
 
 __all__ = ["redis_cluster_url", "redis_url"]
 
@@ -42,11 +42,15 @@ async def version_of(backend: Backend, session_id: str, wanted: object) -> Any:
     return (record.version if record else 0) if wanted == "now" else wanted
 
 
-def appending(name: str, add: tuple[bytes, ...], key: BatchKey | None, wanted: object, owner: str | None) -> Move:
+def appending(
+    name: str, add: tuple[bytes, ...], key: BatchKey | None, wanted: object, owner: str | None, sealing: int
+) -> Move:
     async def move(backend: Backend) -> list[Op]:
-        version = await version_of(backend, name, wanted)
-        seal = add[0] if add else None
-        return [Splice(session_id=name, add=add, key=key, expected=version, owner=owner, seal=seal)]
+        version, record = await version_of(backend, name, wanted), await backend.record(name)
+        tape = record.tape if record and sealing else new_tape()
+        # A history that had a seal takes nothing without one, so most never get one.
+        seal = b"seal" if sealing > 5 or (record and record.seal) else None
+        return [Splice(session_id=name, add=add, key=key, expected=version, owner=owner, seal=seal, tape=tape)]
 
     return move
 
@@ -101,7 +105,7 @@ def plain(op: Op) -> Move:
 
 def on_sessions(name: st.SearchStrategy[str]) -> st.SearchStrategy[Move]:
     return st.one_of(
-        st.builds(appending, name, data, keys, expected, owners),
+        st.builds(appending, name, data, keys, expected, owners, small),
         st.builds(reshaping, name, small, data, st.booleans()),
         st.builds(erasing, name, st.booleans(), expected),
         st.builds(requiring, name, st.sampled_from(["now", "now", 1])),
@@ -132,9 +136,9 @@ within = st.one_of(*(st.lists(moves_on(st.just(name)), min_size=1, max_size=4) f
 
 # Every program begins with some relatives, or most would never have any.
 FAMILY = [
-    (0.0, [appending("a", (b"1", b"2", b"3", b"4"), None, None, None)]),
+    (0.0, [appending("a", (b"1", b"2", b"3", b"4"), None, None, None, 1)]),
     (0.0, [forking("a", "b{}", 3)]),
-    (0.0, [appending("b{}", (b"5",), None, None, None)]),
+    (0.0, [appending("b{}", (b"5",), None, None, None, 1)]),
 ]
 
 

@@ -232,7 +232,7 @@ def check_seal(op: Splice | Erase, *, sealed: bool, tape: int, found: Head) -> N
         if sealed and not (isinstance(op, Erase) and op.forget):
             raise sealed_against(op.session_id)
     elif isinstance(op, Splice) and op.tape != tape:
-        raise HistoryMoved(op.session_id, expected=f"tape {op.tape}", found=found)
+        raise HistoryMoved(op.session_id, expected=op.expected, found=found)
 
 
 class Annotate(msgspec.Struct, frozen=True, kw_only=True, tag="annotate"):

@@ -120,14 +120,18 @@ local function unsealed(s, seal, tape)
   return seal and tape and s.exists and tape ~= s.tape and {'moved', whole(s.version), whole(s.length)}
 end
 
+-- A sealed history only takes changes that bring the next seal, and a seal is made for a tape.
+local function unsealed(s, seal, tape)
+  if not s.exists then return nil end
+  if not seal then return s.sealed and {'sealed'} end
+  return tape and tape ~= s.tape and {'other tape', whole(s.version), whole(s.length)}
+end
+
 local function reseal(s, seal, fields)
   if seal then
     fields[#fields + 1], fields[#fields + 2] = 'seal', seal
-  elseif s.sealed then
-    local base = s.base
-    later(function() redis.call('HDEL', base, 'seal') end)
+    s.sealed = true
   end
-  s.sealed = seal ~= nil
 end
 
 -- Tapes and who shares them --------------------------------------------------------------------------------------
@@ -279,7 +283,7 @@ end
 function ops.erase()
   local s = session(take())
   local id, expected, seal, forget = take(), optional(), optional(), take() == '1'
-  local refusal = moved(s, expected)
+  local refusal = moved(s, expected) or not forget and unsealed(s, seal)
   if refusal then return nil, refusal end
   leftovers[s.base] = true
   if not s.exists then return head(s) end

@@ -11,16 +11,21 @@ from holdfast.base.errors import Closed, InvalidInput, MissingExtra, StoreUnavai
 
 try:
     from redis.asyncio import Redis, RedisCluster
-    from redis.exceptions import ClusterCrossSlotError, NoScriptError, RedisError
     from redis.exceptions import ConnectionError as ConnectionLost
+    from redis.exceptions import NoScriptError, RedisError, ResponseError
 except ImportError as error:
     raise MissingExtra("redis", "the Redis store") from error
 
 Client = Redis | RedisCluster
 _CLUSTER = "+cluster"
+_ACROSS = "hash to the same slot"
 _MOST_CONNECTIONS = 32
 _PATIENCE = 10.0
 """How many seconds closing waits for a server that does not answer."""
+
+
+class CrossSlot(StoreUnavailable):
+    """The server is a cluster's, and the keys of one call lie in different slots. Nothing was done."""
 
 
 class Script:
@@ -54,7 +59,7 @@ class Server:
             return await self.call("EVAL", script.source, *words, key=keys[0], again=again)
 
     async def call(self, command: str, *args: bytes, key: str, again: bool = True) -> Any:
-        """The raw answer, never decoded. What the server says about scripts and slots is raised as it is."""
+        """The raw answer, never decoded."""
         self.check_open()
         try:
             async with self.turns:
@@ -64,9 +69,11 @@ class Server:
                     if not again:
                         raise
                     return await self.send(command, *args, key=key)
-        except (NoScriptError, ClusterCrossSlotError):
+        except NoScriptError:
             raise
         except (RedisError, OSError) as error:
+            if isinstance(error, ResponseError) and _ACROSS in str(error):
+                raise CrossSlot(str(error)) from error
             raise StoreUnavailable(f"{self.where}: {error}") from error
 
     async def send(self, command: str, *args: bytes, key: str) -> Any:
@@ -90,7 +97,7 @@ class Server:
             return True
         try:
             await self.call("EVAL", b"return 1", b"2", one_key.encode(), other_key.encode(), key=one_key)
-        except ClusterCrossSlotError:
+        except CrossSlot:
             return True
         return False
 

@@ -8,7 +8,18 @@ import msgspec
 
 from holdfast.base.errors import FenceLost, HistoryMoved, HoldfastError, KeyReused, NotFound, StoreUnavailable
 from holdfast.store import contract
-from holdfast.store.contract import Generation, Head, Lease, LeaseHeld, Op, Outcome, Quarantined, Row, SessionRecord
+from holdfast.store.contract import (
+    Generation,
+    Head,
+    Lease,
+    LeaseHeld,
+    Op,
+    Outcome,
+    Quarantined,
+    Row,
+    SessionRecord,
+    sealed_against,
+)
 from holdfast.store.view import Span, Spans, join
 
 Words = list[bytes]
@@ -196,6 +207,10 @@ def refusal(step: Any, reason: bytes, facts: Sequence[bytes]) -> HoldfastError:
         case b"moved":
             expected = step.version if isinstance(step, contract.Require) else step.expected
             return HistoryMoved(step.session_id, expected=expected, found=Head(*map(int, facts)))
+        case b"sealed":
+            return sealed_against(step.session_id)
+        case b"other tape":
+            return HistoryMoved(step.session_id, expected=f"tape {step.tape}", found=Head(*map(int, facts)))
         case b"key":
             return KeyReused(step.session_id, step.key.name)
         case b"sealed":
