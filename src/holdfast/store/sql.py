@@ -132,7 +132,7 @@ class SqlBackend:
     async def close(self) -> None:
         """Finish the commits that are under way, and let go of an engine of our own."""
         self.closed = True
-        if self.under_way:
+        while self.under_way:  # a connection that comes late is brought back by yet another task
             _, late = await asyncio.wait(self.under_way, timeout=_PATIENCE)
             for task in late:
                 task.cancel()
@@ -229,21 +229,33 @@ class SqlBackend:
     # --- connections ----------------------------------------------------------------------------
 
     async def borrow(self, engine: AsyncEngine) -> AsyncConnection:
-        """A connection that is alive as far as the driver knows, which costs no round trip to ask."""
+        """A connection from the pool. One that comes after its caller was cancelled goes straight back."""
         if self.turns is not None:
             await self.turns.acquire()
+        connecting = self.begun(self.connected(engine))
         try:
-            while True:
-                connection = await engine.connect()
-                if not has_hung_up(connection):
-                    return connection
-                await asyncio.shield(discard(connection))
-        except BaseException as error:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(self.bring_back)
+            raise
+        except Exception as error:
             if self.turns is not None:
                 self.turns.release()
-            if isinstance(error, Exception):
-                raise self.explained(error) from error
-            raise
+            raise self.explained(error) from error
+
+    async def connected(self, engine: AsyncEngine) -> AsyncConnection:
+        """A connection that is alive as far as the driver knows, which costs no round trip to ask."""
+        while True:
+            connection = await engine.connect()
+            if not has_hung_up(connection):
+                return connection
+            await discard(connection)
+
+    def bring_back(self, connecting: "asyncio.Task[AsyncConnection]") -> None:
+        if not connecting.cancelled() and connecting.exception() is None:
+            self.begun(self.give_back(connecting.result()))
+        elif self.turns is not None:
+            self.turns.release()
 
     async def give_back(self, connection: AsyncConnection) -> None:
         try:
@@ -271,10 +283,14 @@ class SqlBackend:
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Let what has begun come to its end, even if its caller is cancelled meanwhile."""
+        return await asyncio.shield(self.begun(work))
+
+    def begun(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """A task that closing waits for."""
         task = asyncio.get_running_loop().create_task(work)
         self.under_way.add(task)
         task.add_done_callback(self.under_way.discard)
-        return await asyncio.shield(task)
+        return task
 
     def adapted(self, raw: sqlalchemy.Connection) -> SqlConnection:
         return SqlConnection(raw, self.dialect, self.statements)

@@ -17,7 +17,8 @@ _TABLES = (
     )""",
     "CREATE TABLE IF NOT EXISTS {_searched} (tape INTEGER PRIMARY KEY, upto INTEGER NOT NULL)",
     """CREATE VIRTUAL TABLE IF NOT EXISTS {_search} USING fts5(
-        words, content='{_search_rows}', content_rowid='id', tokenize='unicode61 remove_diacritics 0'
+        words, content='{_search_rows}', content_rowid='id',
+        tokenize="unicode61 remove_diacritics 0 categories 'L* M* N* Co'"
     )""",
     """CREATE TRIGGER IF NOT EXISTS {_search}_forgets AFTER DELETE ON {items} BEGIN
         INSERT INTO {_search} ({_search}, rowid, words)

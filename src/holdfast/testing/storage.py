@@ -3,7 +3,7 @@
 import contextlib
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -99,17 +99,16 @@ class FaultyConnection(sqlite3.Connection):
     faults: SqliteFaults
 
     def execute(self, *args: Any) -> sqlite3.Cursor:
-        self.fail_if(late=False)
-        cursor = super().execute(*args)
-        self.fail_if(late=True)
-        return cursor
+        return self.watched(super().execute, args)
 
     def executemany(self, *args: Any) -> sqlite3.Cursor:
-        self.fail_if(late=False)
-        cursor = super().executemany(*args)
-        self.fail_if(late=True)
-        return cursor
+        return self.watched(super().executemany, args)
 
-    def fail_if(self, *, late: bool) -> None:
-        if self.faults.due(late=late):
+    def watched(self, execute: Callable[..., sqlite3.Cursor], args: tuple[Any, ...]) -> sqlite3.Cursor:
+        if self.faults.due(late=False):
             raise sqlite3.OperationalError("disk I/O error (injected)")
+        cursor = execute(*args)
+        if self.faults.due(late=True):
+            cursor.close()  # an open one would hold its snapshot for as long as the traceback lives
+            raise sqlite3.OperationalError("disk I/O error (injected)")
+        return cursor
