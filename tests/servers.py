@@ -45,15 +45,38 @@ async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
     try:
         await admin.execute(f"CREATE DATABASE {name}")
         try:
-            yield (
-                sqlalchemy.make_url(postgres_server)
-                .set(drivername="postgresql+asyncpg", database=name)
-                .render_as_string(hide_password=False)
-            )
+            yield url_of(postgres_server, name)
         finally:
             await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
     finally:
         await admin.close()
+
+
+@pytest.fixture
+async def postgres_tables_url(postgres_server: str) -> str:
+    """The URL of a database whose tables are empty, used by one test after the other: faster than a new one."""
+    name = f"holdfast_{os.getpid()}_shared"
+    admin = await asyncpg.connect(dsn(postgres_server))
+    try:
+        if not await admin.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name):
+            await admin.execute(f"CREATE DATABASE {name}")
+    finally:
+        await admin.close()
+    url = url_of(postgres_server, name)
+    connection = await asyncpg.connect(dsn(url))
+    try:
+        found = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        tables = [row["tablename"] for row in found if not row["tablename"].endswith("_schema")]
+        if tables:
+            await connection.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY")
+    finally:
+        await connection.close()
+    return url
+
+
+def url_of(server: str, database: str) -> str:
+    url = sqlalchemy.make_url(server).set(drivername="postgresql+asyncpg", database=database)
+    return url.render_as_string(hide_password=False)
 
 
 def dsn(url: str) -> str:

@@ -134,15 +134,15 @@ class TestSqliteInMemoryOnAnEngineHandedIn(SqlContract):
 
 class TestPostgres(SqlContract):
     @pytest.fixture
-    def reopen(self, postgres_url: str, clock: FakeClock):
-        return lambda: owned(SqlBackend.from_url(postgres_url, clock=clock))
+    def reopen(self, postgres_tables_url: str, clock: FakeClock):
+        return lambda: owned(SqlBackend.from_url(postgres_tables_url, clock=clock))
 
 
 class TestPostgresByStatements(SqlContract):
     @pytest.fixture
-    def reopen(self, postgres_url: str, clock: FakeClock):
+    def reopen(self, postgres_tables_url: str, clock: FakeClock):
         return lambda: owned(
-            SqlBackend(create_async_engine(postgres_url), owns_engine=True, clock=clock, server_side=False)
+            SqlBackend(create_async_engine(postgres_tables_url), owns_engine=True, clock=clock, server_side=False)
         )
 
 
@@ -150,10 +150,10 @@ class TestPostgresThroughAPooler(SqlContract):
     """With the settings for PgBouncer in transaction mode: no statement outlives its transaction."""
 
     @pytest.fixture
-    def reopen(self, postgres_url: str, clock: FakeClock):
+    def reopen(self, postgres_tables_url: str, clock: FakeClock):
         return lambda: owned(
             SqlBackend.from_url(
-                f"{postgres_url}&prepared_statement_cache_size=0",
+                f"{postgres_tables_url}&prepared_statement_cache_size=0",
                 clock=clock,
                 engine_kwargs={"connect_args": {"statement_cache_size": 0}, "poolclass": sqlalchemy.pool.NullPool},
             )

@@ -18,6 +18,7 @@ import hashlib
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from holdfast.base.clock import Clock
@@ -105,6 +106,9 @@ class SqlBackend:
         self.server_side = server_side and self.dialect.name == "postgresql"
         # A database in memory lives on one connection, which takes one caller at a time.
         self.turns = asyncio.Lock() if isinstance(engine.pool, StaticPool) else None
+        self.loans = 0
+        self.all_back = asyncio.Event()
+        self.all_back.set()
         self.under_way: set[asyncio.Task[Any]] = set()
         self.opening = asyncio.Lock()
         self.is_open = False
@@ -129,14 +133,16 @@ class SqlBackend:
         return cls(engine, names=names, create_tables=create_tables, owns_engine=True, clock=clock)
 
     async def close(self) -> None:
-        """Finish the commits that are under way, and let go of an engine of our own."""
+        """Finish what is under way, and let go of an engine of our own."""
         self.closed = True
-        if self.under_way:
-            _, late = await asyncio.wait(self.under_way, timeout=_PATIENCE)
-            for task in late:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self.all_back.wait()
+                if self.under_way:
+                    await asyncio.wait(self.under_way)
+        except TimeoutError:
+            for task in self.under_way:
                 task.cancel()
-            if late:
-                await asyncio.wait(late)
         if self.owns_engine:
             await self.engine.dispose()
 
@@ -225,19 +231,39 @@ class SqlBackend:
 
     async def borrow(self) -> AsyncConnection:
         """A connection that is alive as far as the driver knows, which costs no round trip to ask."""
-        if self.turns is not None:
-            await self.turns.acquire()
+        if self.closed:
+            raise Closed(f"the store {self.where} is closed")
+        self.loans += 1
+        self.all_back.clear()
         try:
-            while True:
-                connection = await self.autocommit.connect()
-                if not has_hung_up(connection):
-                    return connection
-                await asyncio.shield(discard(connection))
-        except BaseException as error:
             if self.turns is not None:
-                self.turns.release()
+                await self.turns.acquire()
+            try:
+                # A cancelled SQLite driver leaves its thread behind, so it is not told.
+                return await (self.connect_quietly() if self.dialect.name == "sqlite" else self.connect())
+            except BaseException:
+                if self.turns is not None:
+                    self.turns.release()
+                raise
+        except BaseException as error:
+            self.count_back()
             if isinstance(error, Exception):
                 raise self.explained(error) from error
+            raise
+
+    async def connect(self) -> AsyncConnection:
+        while True:
+            connection = await self.autocommit.connect()
+            if not has_hung_up(connection):
+                return connection
+            await asyncio.shield(discard(connection))
+
+    async def connect_quietly(self) -> AsyncConnection:
+        connecting = asyncio.get_running_loop().create_task(self.connect())
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            self.track(asyncio.get_running_loop().create_task(close_when_connected(connecting)))
             raise
 
     async def give_back(self, connection: AsyncConnection) -> None:
@@ -248,6 +274,12 @@ class SqlBackend:
         finally:
             if self.turns is not None:
                 self.turns.release()
+            self.count_back()
+
+    def count_back(self) -> None:
+        self.loans -= 1
+        if not self.loans:
+            self.all_back.set()
 
     async def on_connection(self, work: Callable[[sqlalchemy.Connection], T]) -> T:
         connection = await self.borrow()
@@ -266,9 +298,12 @@ class SqlBackend:
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Let what has begun come to its end, even if its caller is cancelled meanwhile."""
         task = asyncio.get_running_loop().create_task(work)
+        self.track(task)
+        return await asyncio.shield(task)
+
+    def track(self, task: asyncio.Task[Any]) -> None:
         self.under_way.add(task)
         task.add_done_callback(self.under_way.discard)
-        return await asyncio.shield(task)
 
     def adapted(self, raw: sqlalchemy.Connection) -> SqlConnection:
         return SqlConnection(raw, self.dialect, self.statements)
@@ -464,6 +499,11 @@ def has_hung_up(connection: AsyncConnection) -> bool:
     driver: Any = raw.connection.driver_connection if raw is not None else None
     gone = getattr(driver, "is_closed", None) or getattr(driver, "closed", False)
     return bool(gone() if callable(gone) else gone)
+
+
+async def close_when_connected(connecting: asyncio.Task[AsyncConnection]) -> None:
+    with suppress(Exception):
+        await (await connecting).close()
 
 
 async def discard(connection: AsyncConnection) -> None:
