@@ -1,5 +1,6 @@
 """Real database servers for the tests: started once, or those that the environment points at."""
 
+import asyncio
 import itertools
 import os
 import shutil
@@ -12,6 +13,7 @@ import asyncpg
 import pytest
 import sqlalchemy
 
+SHARED = f"holdfast_{os.getpid()}_shared"
 _numbers = itertools.count(1)
 
 
@@ -21,6 +23,7 @@ def postgres_server() -> Iterator[str]:
     given = os.environ.get("HOLDFAST_TEST_POSTGRES_URL")
     if given:
         yield given
+        asyncio.run(drop_database(given, SHARED))
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -55,14 +58,13 @@ async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
 @pytest.fixture
 async def postgres_tables_url(postgres_server: str) -> str:
     """The URL of a database whose tables are empty, used by one test after the other: faster than a new one."""
-    name = f"holdfast_{os.getpid()}_shared"
     admin = await asyncpg.connect(dsn(postgres_server))
     try:
-        if not await admin.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name):
-            await admin.execute(f"CREATE DATABASE {name}")
+        if not await admin.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", SHARED):
+            await admin.execute(f"CREATE DATABASE {SHARED}")
     finally:
         await admin.close()
-    url = url_of(postgres_server, name)
+    url = url_of(postgres_server, SHARED)
     connection = await asyncpg.connect(dsn(url))
     try:
         found = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
@@ -82,3 +84,11 @@ def url_of(server: str, database: str) -> str:
 def dsn(url: str) -> str:
     """The URL as asyncpg itself reads it."""
     return url.replace("postgresql+asyncpg://", "postgresql://", 1)
+
+
+async def drop_database(server: str, name: str) -> None:
+    admin = await asyncpg.connect(dsn(server))
+    try:
+        await admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    finally:
+        await admin.close()

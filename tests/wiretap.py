@@ -11,6 +11,22 @@ import sqlalchemy
 Trigger = Callable[[bytes], bool]
 
 
+class RequestAfter:
+    """The request with these bytes in it, or so many after it."""
+
+    def __init__(self, marker: bytes, requests: int) -> None:
+        self.marker = marker
+        self.left = requests
+        self.met = False
+
+    def __call__(self, data: bytes) -> bool:
+        if not self.met:
+            self.met = self.marker in data
+        elif self.left:
+            self.left -= 1
+        return self.met and not self.left
+
+
 class Wiretap:
     """A proxy on a port of this machine. ``turns`` counts the requests that waited for an answer."""
 
