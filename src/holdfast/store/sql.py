@@ -18,7 +18,6 @@ import hashlib
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from holdfast.base.clock import Clock
@@ -231,25 +230,26 @@ class SqlBackend:
 
     async def borrow(self) -> AsyncConnection:
         """A connection that is alive as far as the driver knows, which costs no round trip to ask."""
-        if self.closed:
-            raise Closed(f"the store {self.where} is closed")
+        if self.turns is not None:
+            await self.turns.acquire()
         self.loans += 1
         self.all_back.clear()
+        if self.closed:
+            self.end_loan()
+            raise Closed(f"the store {self.where} is closed")
+        connecting = asyncio.ensure_future(self.connect()) if self.dialect.name == "sqlite" else self.connect()
         try:
-            if self.turns is not None:
-                await self.turns.acquire()
-            try:
-                # A cancelled SQLite driver leaves its thread behind, so it is not told.
-                return await (self.connect_quietly() if self.dialect.name == "sqlite" else self.connect())
-            except BaseException:
-                if self.turns is not None:
-                    self.turns.release()
-                raise
-        except BaseException as error:
-            self.count_back()
-            if isinstance(error, Exception):
-                raise self.explained(error) from error
+            # A SQLite driver that is cancelled while it connects leaves its thread behind, so it is not told.
+            return await (asyncio.shield(connecting) if isinstance(connecting, asyncio.Task) else connecting)
+        except asyncio.CancelledError:
+            if isinstance(connecting, asyncio.Task):
+                self.track(asyncio.ensure_future(self.give_back_unused(connecting)))
+            else:
+                self.end_loan()
             raise
+        except Exception as error:
+            self.end_loan()
+            raise self.explained(error) from error
 
     async def connect(self) -> AsyncConnection:
         while True:
@@ -258,25 +258,25 @@ class SqlBackend:
                 return connection
             await asyncio.shield(discard(connection))
 
-    async def connect_quietly(self) -> AsyncConnection:
-        connecting = asyncio.get_running_loop().create_task(self.connect())
-        try:
-            return await asyncio.shield(connecting)
-        except asyncio.CancelledError:
-            self.track(asyncio.get_running_loop().create_task(close_when_connected(connecting)))
-            raise
-
     async def give_back(self, connection: AsyncConnection) -> None:
         try:
             await connection.close()
         except Exception:  # noqa: BLE001, S110 - whatever a driver raises, it changes nothing about what was done
             pass
         finally:
-            if self.turns is not None:
-                self.turns.release()
-            self.count_back()
+            self.end_loan()
 
-    def count_back(self) -> None:
+    async def give_back_unused(self, connecting: asyncio.Task[AsyncConnection]) -> None:
+        try:
+            connection = await connecting
+        except Exception:  # noqa: BLE001 - nobody waits for it any more
+            self.end_loan()
+        else:
+            await self.give_back(connection)
+
+    def end_loan(self) -> None:
+        if self.turns is not None:
+            self.turns.release()
         self.loans -= 1
         if not self.loans:
             self.all_back.set()
@@ -285,15 +285,20 @@ class SqlBackend:
         connection = await self.borrow()
         try:
             return await self.run_on(connection, work)
+        except OutcomeUnknown as lost:
+            raise self.explained(lost.error) from lost.error
         except (SQLAlchemyError, OSError) as error:
             raise self.explained(error) from error
 
     async def run_on(self, connection: AsyncConnection, work: Callable[[sqlalchemy.Connection], T]) -> T:
         """Do the work and give the connection back, whatever happens."""
         try:
-            return await connection.run_sync(work)
-        finally:
+            result = await connection.run_sync(work)
+        except BaseException:
             await asyncio.shield(self.give_back(connection))
+            raise
+        await self.give_back(connection)
+        return result
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Let what has begun come to its end, even if its caller is cancelled meanwhile."""
@@ -499,11 +504,6 @@ def has_hung_up(connection: AsyncConnection) -> bool:
     driver: Any = raw.connection.driver_connection if raw is not None else None
     gone = getattr(driver, "is_closed", None) or getattr(driver, "closed", False)
     return bool(gone() if callable(gone) else gone)
-
-
-async def close_when_connected(connecting: asyncio.Task[AsyncConnection]) -> None:
-    with suppress(Exception):
-        await (await connecting).close()
 
 
 async def discard(connection: AsyncConnection) -> None:
