@@ -24,14 +24,14 @@ class TestOverPostgresql(SessionContract):
     examples = 8
 
     @pytest.fixture
-    def reopen(self, postgres_url: str, clock: FakeClock):
-        return lambda: owned(SqlBackend.from_url(postgres_url, clock=clock))
+    def reopen(self, postgres_tables_url: str, clock: FakeClock):
+        return lambda: owned(SqlBackend.from_url(postgres_tables_url, clock=clock))
 
     @pytest.fixture
-    def corrupt(self, postgres_url: str):
+    def corrupt(self, postgres_tables_url: str):
         async def corrupt(place: SqlBackend, session_id: str, position: int, data: bytes | None) -> None:
             page = await place.read(session_id, start=position, stop=position + 1)
-            engine = create_async_engine(postgres_url)
+            engine = create_async_engine(postgres_tables_url)
             async with engine.begin() as raw:
                 statement = "DELETE FROM holdfast_items" if data is None else "UPDATE holdfast_items SET data = :data"
                 await raw.execute(

@@ -171,9 +171,11 @@ def find(
         where, params["owner"] = f"{where} AND v.owner = :owner", owner
     found = db.all(
         "SELECT v.session_id, i.tape, i.seq, i.data FROM {items} i"
-        " JOIN (SELECT tape, session_id, next_seq AS upto, updated_at, owner, 0 AS borrowed FROM {sessions} UNION ALL"
-        "       SELECT l.tape, l.session_id, l.upto, s.updated_at, s.owner, 1 FROM {_links} l"
-        "       JOIN {sessions} s ON s.session_id = l.session_id) v ON v.tape = i.tape AND i.seq < v.upto"
+        " JOIN (SELECT tape, session_id, erased_upto AS since, next_seq AS upto, updated_at, owner, 0 AS borrowed"
+        "       FROM {sessions} UNION ALL"
+        "       SELECT l.tape, l.session_id, 0, l.upto, s.updated_at, s.owner, 1 FROM {_links} l"
+        "       JOIN {sessions} s ON s.session_id = l.session_id)"
+        " v ON v.tape = i.tape AND i.seq >= v.since AND i.seq < v.upto"
         f" WHERE i.words @@ CAST(:match AS tsquery){where}"
         " ORDER BY v.updated_at DESC, v.session_id, v.borrowed, i.seq DESC, i.tape LIMIT :limit OFFSET :skip",
         params,

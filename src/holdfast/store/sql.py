@@ -18,7 +18,6 @@ import hashlib
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from holdfast.base.clock import Clock
@@ -100,12 +99,15 @@ class SqlBackend:
         self.dialect = dialect_named(engine.dialect.name)
         self.where = engine.url.render_as_string(hide_password=True)
         self.statements = Statements(self.names)
+        # Transactions are begun and ended by statements, so that a commit may also be one statement without any.
         self.autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-        self.transactional = engine.execution_options(isolation_level=self.dialect.isolation)
         self.indexes_words = self.dialect.name == "postgresql"
         self.server_side = server_side and self.dialect.name == "postgresql"
         # A database in memory lives on one connection, which takes one caller at a time.
         self.turns = asyncio.Lock() if isinstance(engine.pool, StaticPool) else None
+        self.loans = 0
+        self.all_back = asyncio.Event()
+        self.all_back.set()
         self.under_way: set[asyncio.Task[Any]] = set()
         self.opening = asyncio.Lock()
         self.is_open = False
@@ -126,18 +128,20 @@ class SqlBackend:
         A URL that names no driver gets the one holdfast is tested with; ``engine_kwargs`` go to
         ``create_async_engine``.
         """
-        engine = engine_for(url, dict(engine_kwargs or {}))
+        engine = engine_for(url, {"isolation_level": "AUTOCOMMIT", **(engine_kwargs or {})})
         return cls(engine, names=names, create_tables=create_tables, owns_engine=True, clock=clock)
 
     async def close(self) -> None:
-        """Finish the commits that are under way, and let go of an engine of our own."""
+        """Finish what is under way, and let go of an engine of our own."""
         self.closed = True
-        while self.under_way:  # a connection that comes late is brought back by yet another task
-            _, late = await asyncio.wait(self.under_way, timeout=_PATIENCE)
-            for task in late:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self.all_back.wait()
+                if self.under_way:
+                    await asyncio.wait(self.under_way)
+        except TimeoutError:
+            for task in self.under_way:
                 task.cancel()
-            if late:
-                await asyncio.wait(late)
         if self.owns_engine:
             await self.engine.dispose()
 
@@ -155,13 +159,13 @@ class SqlBackend:
                 self.is_open = True
 
     async def bring_up_to_date(self) -> None:
-        found = await self.on_connection(self.autocommit, self.installed)
+        found = await self.on_connection(self.installed)
         if found == schema.NEWEST:
             return
         if not self.create_tables:
             raise SchemaTooOld(self.where, found=found, known=schema.NEWEST)
         migrate = {"postgresql": self.migrate_postgresql, "mysql": self.migrate_mysql, "sqlite": self.migrate_sqlite}
-        await self.on_connection(self.transactional, migrate[self.dialect.name])
+        await self.on_connection(migrate[self.dialect.name])
 
     def installed(self, raw: sqlalchemy.Connection) -> int:
         """The version of the tables, 0 when there are none."""
@@ -170,35 +174,31 @@ class SqlBackend:
             table = table.lower()  # as it does with every name that is not quoted
         if not sqlalchemy.inspect(raw).has_table(table):
             return 0
-        raw.rollback()
         return schema.version(self.adapted(raw), where=self.where)
 
     def migrate_postgresql(self, raw: sqlalchemy.Connection) -> None:
-        with raw.begin():
-            raw.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(:key)"), {"key": self.lock_number()})
+        def alone(connection: SqlConnection) -> None:
+            connection.one("SELECT pg_advisory_xact_lock(:key)", {"key": self.lock_number()})
             self.migrate(raw)
+
+        self.in_transaction(raw, alone)
 
     def migrate_mysql(self, raw: sqlalchemy.Connection) -> None:
         """Definitions are not part of a transaction here, so the lock belongs to the connection."""
+        connection = self.adapted(raw)
         lock = {"name": f"holdfast {self.lock_number()}", "patience": int(_PATIENCE)}
-        if not raw.execute(sqlalchemy.text("SELECT GET_LOCK(:name, :patience)"), lock).scalar():
+        granted = connection.one("SELECT GET_LOCK(:name, :patience)", lock)
+        if not granted or not granted[0]:
             raise StoreUnavailable(f"{self.where}: somebody else has been creating the tables for {_PATIENCE} s")
         try:
             self.migrate(raw)
-            raw.commit()
         finally:
-            raw.execute(sqlalchemy.text("SELECT RELEASE_LOCK(:name)"), lock)
+            connection.one("SELECT RELEASE_LOCK(:name)", lock)
 
     def migrate_sqlite(self, raw: sqlalchemy.Connection) -> None:
         if self.owns_engine:
             self.turn_on_wal(raw)
-        transaction = self.dialect.begin(raw)
-        try:
-            self.migrate(raw)
-        except BaseException:
-            transaction.rollback()
-            raise
-        transaction.commit()
+        self.in_transaction(raw, lambda connection: self.migrate(raw))
 
     def turn_on_wal(self, raw: sqlalchemy.Connection) -> None:
         """SQLite does not wait for others when it changes the journal mode, so this does."""
@@ -228,69 +228,87 @@ class SqlBackend:
 
     # --- connections ----------------------------------------------------------------------------
 
-    async def borrow(self, engine: AsyncEngine) -> AsyncConnection:
-        """A connection from the pool. One that comes after its caller was cancelled goes straight back."""
+    async def borrow(self) -> AsyncConnection:
+        """A connection that is alive as far as the driver knows, which costs no round trip to ask."""
         if self.turns is not None:
             await self.turns.acquire()
-        connecting = self.begun(self.connected(engine))
+        self.loans += 1
+        self.all_back.clear()
+        if self.closed:
+            self.end_loan()
+            raise Closed(f"the store {self.where} is closed")
+        connecting = asyncio.ensure_future(self.connect()) if self.dialect.name == "sqlite" else self.connect()
         try:
-            return await asyncio.shield(connecting)
+            # A SQLite driver that is cancelled while it connects leaves its thread behind, so it is not told.
+            return await (asyncio.shield(connecting) if isinstance(connecting, asyncio.Task) else connecting)
         except asyncio.CancelledError:
-            connecting.add_done_callback(self.bring_back)
+            if isinstance(connecting, asyncio.Task):
+                self.track(asyncio.ensure_future(self.give_back_unused(connecting)))
+            else:
+                self.end_loan()
             raise
         except Exception as error:
-            if self.turns is not None:
-                self.turns.release()
+            self.end_loan()
             raise self.explained(error) from error
 
-    async def connected(self, engine: AsyncEngine) -> AsyncConnection:
-        """A connection that is alive as far as the driver knows, which costs no round trip to ask."""
+    async def connect(self) -> AsyncConnection:
         while True:
-            connection = await engine.connect()
+            connection = await self.autocommit.connect()
             if not has_hung_up(connection):
                 return connection
-            await discard(connection)
-
-    def bring_back(self, connecting: "asyncio.Task[AsyncConnection]") -> None:
-        if not connecting.cancelled() and connecting.exception() is None:
-            self.begun(self.give_back(connecting.result()))
-        elif self.turns is not None:
-            self.turns.release()
+            await asyncio.shield(discard(connection))
 
     async def give_back(self, connection: AsyncConnection) -> None:
         try:
             await connection.close()
-        except (SQLAlchemyError, OSError):
-            # It could not be made fit for the next one; the pool has dropped it.
+        except Exception:  # noqa: BLE001, S110 - whatever a driver raises, it changes nothing about what was done
             pass
         finally:
-            if self.turns is not None:
-                self.turns.release()
+            self.end_loan()
 
-    async def on_connection(self, engine: AsyncEngine, work: Callable[[sqlalchemy.Connection], T]) -> T:
-        connection = await self.borrow(engine)
+    async def give_back_unused(self, connecting: asyncio.Task[AsyncConnection]) -> None:
+        try:
+            connection = await connecting
+        except Exception:  # noqa: BLE001 - nobody waits for it any more
+            self.end_loan()
+        else:
+            await self.give_back(connection)
+
+    def end_loan(self) -> None:
+        if self.turns is not None:
+            self.turns.release()
+        self.loans -= 1
+        if not self.loans:
+            self.all_back.set()
+
+    async def on_connection(self, work: Callable[[sqlalchemy.Connection], T]) -> T:
+        connection = await self.borrow()
         try:
             return await self.run_on(connection, work)
+        except OutcomeUnknown as lost:
+            raise self.explained(lost.error) from lost.error
         except (SQLAlchemyError, OSError) as error:
             raise self.explained(error) from error
 
     async def run_on(self, connection: AsyncConnection, work: Callable[[sqlalchemy.Connection], T]) -> T:
         """Do the work and give the connection back, whatever happens."""
         try:
-            return await connection.run_sync(work)
-        finally:
+            result = await connection.run_sync(work)
+        except BaseException:
             await asyncio.shield(self.give_back(connection))
+            raise
+        await self.give_back(connection)
+        return result
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Let what has begun come to its end, even if its caller is cancelled meanwhile."""
-        return await asyncio.shield(self.begun(work))
-
-    def begun(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """A task that closing waits for."""
         task = asyncio.get_running_loop().create_task(work)
+        self.track(task)
+        return await asyncio.shield(task)
+
+    def track(self, task: asyncio.Task[Any]) -> None:
         self.under_way.add(task)
         task.add_done_callback(self.under_way.discard)
-        return task
 
     def adapted(self, raw: sqlalchemy.Connection) -> SqlConnection:
         return SqlConnection(raw, self.dialect, self.statements)
@@ -334,7 +352,7 @@ class SqlBackend:
         except UnicodeEncodeError as error:
             raise InvalidInput(f"{self.where} cannot hold this: {error}") from None
         params = {"ops": call.ops, "blobs": call.blobs, "now": self.clock() if self.clock else None}
-        connection = await self.borrow(self.autocommit)
+        connection = await self.borrow()
         try:
             answer: str = await self.finish(
                 self.run_on(connection, lambda raw: raw.execute(self.statements[postgres.CALL], params).scalar_one())
@@ -351,30 +369,48 @@ class SqlBackend:
         return postgres.outcomes(ops, answer)
 
     async def write_by_statements(self, ops: Sequence[Op]) -> list[Outcome]:
-        connection = await self.borrow(self.transactional)
+        def write(connection: SqlConnection) -> list[Outcome]:
+            return apply(connection, ops, self.now(connection))
+
+        connection = await self.borrow()
         try:
-            return await self.finish(self.run_on(connection, lambda raw: self.transact(raw, ops)))
+            return await self.finish(self.run_on(connection, lambda raw: self.in_transaction(raw, write)))
         except (UnicodeEncodeError, OverflowError) as error:
             raise InvalidInput(f"{self.where} cannot hold this: {error}") from None
         except OSError as error:
             raise OutcomeUnknown(error) from error
 
-    def transact(self, raw: sqlalchemy.Connection, ops: Sequence[Op]) -> list[Outcome]:
-        transaction = self.dialect.begin(raw)
+    def in_transaction(self, raw: sqlalchemy.Connection, work: Callable[[SqlConnection], T]) -> T:
         try:
-            connection = self.adapted(raw)
-            outcomes = apply(connection, ops, self.now(connection))
+            for statement in self.dialect.begin:
+                raw.exec_driver_sql(statement)
+            result = work(self.adapted(raw))
         except BaseException:
-            with suppress(SQLAlchemyError, OSError):  # then the pool does it, or the server does
-                transaction.rollback()
+            self.roll_back(raw)
             raise
         try:
-            transaction.commit()
-        except (SQLAlchemyError, OSError) as error:
+            raw.exec_driver_sql("COMMIT")
+        except BaseException as error:
+            self.roll_back(raw)
             if isinstance(error, DBAPIError) and sql_errors.is_conflict(error):
                 raise
-            raise OutcomeUnknown(error) from error
-        return outcomes
+            if isinstance(error, Exception):
+                raise OutcomeUnknown(error) from error
+            raise
+        return result
+
+    def roll_back(self, raw: sqlalchemy.Connection) -> None:
+        """Leave the transaction if there is one, and the connection if it will not let go."""
+        if raw.invalidated:
+            return
+        try:
+            if self.dialect.name == "sqlite":
+                raw.connection.rollback()  # unlike the statement, this does not mind if there is none
+            else:
+                raw.exec_driver_sql("ROLLBACK")
+        except BaseException:
+            raw.invalidate()
+            raise
 
     def now(self, connection: SqlConnection) -> float:
         if self.clock is not None:
@@ -394,10 +430,10 @@ class SqlBackend:
                 raise self.explained(error) from error
         except (SQLAlchemyError, OSError) as error:
             raise self.explained(error) from error
-        return await self.on_connection(self.autocommit, lambda raw: work(self.adapted(raw), *args, **kwargs))
+        return await self.on_connection(lambda raw: work(self.adapted(raw), *args, **kwargs))
 
     async def see_once(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        connection = await self.borrow(self.autocommit)
+        connection = await self.borrow()
         reading = self.run_on(connection, lambda raw: work(self.adapted(raw), *args, **kwargs))
         # A cancelled read costs its connection. For a database in memory that would be the database.
         return await (self.finish(reading) if self.dialect.name == "sqlite" else reading)

@@ -1,7 +1,7 @@
 """How the databases behind SQLAlchemy differ, as data, and the connection that the relational code sees."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import sqlalchemy
@@ -14,34 +14,13 @@ from holdfast.store.relational import schema
 from holdfast.store.relational.connection import Names
 
 
-class Transaction(Protocol):
-    def commit(self) -> None: ...
-
-    def rollback(self) -> None: ...
-
-
-class Immediate:
-    """A transaction of SQLite that is a writer from its first moment: it waits when it begins, not halfway."""
-
-    def __init__(self, raw: sqlalchemy.Connection) -> None:
-        self.raw = raw
-        raw.exec_driver_sql("BEGIN IMMEDIATE")
-
-    def commit(self) -> None:
-        self.raw.exec_driver_sql("COMMIT")
-
-    def rollback(self) -> None:
-        self.raw.exec_driver_sql("ROLLBACK")
-
-
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """What holdfast has to know of a database."""
 
     name: str
     types: schema.Types
-    isolation: str
-    """Each statement sees what was committed before it; what must hold still is locked."""
-    begin: Callable[[sqlalchemy.Connection], Transaction]
+    begin: tuple[str, ...]
+    """Where rows are locked, each statement sees what was committed before it; what must hold still is locked."""
     lock: str = " FOR UPDATE"
     words: str = ""
     clock: str | None = None
@@ -50,24 +29,19 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """Codes of "that exists already", ignored in migrations where they cannot be rolled back."""
 
 
-def begin(raw: sqlalchemy.Connection) -> Transaction:
-    return raw.begin()
-
-
-SQLITE = Dialect(name="sqlite", types=schema.SQLITE, isolation="AUTOCOMMIT", begin=Immediate, lock="")
+# A writer from its first moment: it waits for others when it begins, not halfway.
+SQLITE = Dialect(name="sqlite", types=schema.SQLITE, begin=("BEGIN IMMEDIATE",), lock="")
 POSTGRESQL = Dialect(
     name="postgresql",
     types=schema.POSTGRESQL,
-    isolation="READ COMMITTED",
-    begin=begin,
+    begin=("BEGIN ISOLATION LEVEL READ COMMITTED",),
     words=postgres.WORDS,
     clock="SELECT EXTRACT(EPOCH FROM clock_timestamp())",
 )
 MYSQL = Dialect(
     name="mysql",
     types=schema.MYSQL,
-    isolation="READ COMMITTED",
-    begin=begin,
+    begin=("SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"),
     clock="SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1000000e0",
     repeats=(1050, 1060, 1061),
 )
