@@ -74,6 +74,10 @@ class OutcomeUnknown(Exception):
         self.error = error
 
 
+class NotSent(Exception):
+    """The connection was gone before anything went over it."""
+
+
 class SqlBackend:
     """A store in the tables of a database server.
 
@@ -254,7 +258,7 @@ class SqlBackend:
     async def connect(self) -> AsyncConnection:
         while True:
             connection = await self.autocommit.connect()
-            if not has_hung_up(connection):
+            if not has_hung_up(connection.sync_connection):
                 return connection
             await asyncio.shield(discard(connection))
 
@@ -329,11 +333,14 @@ class SqlBackend:
         # Nobody knows whether a commit arrived that broke off in its last moment. A key makes it safe to ask again.
         repeatable = all(isinstance(op, Splice) and op.key is not None for op in ops)
         write = self.write_by_call if self.server_side else self.write_by_statements
+        problem: Exception
         for attempt in range(_TRIES):
             if attempt:
                 await asyncio.sleep(random.uniform(0, min(0.2, 0.002 * 2**attempt)))
             try:
                 return await write(ops)
+            except NotSent as error:
+                problem = error
             except OutcomeUnknown as lost:
                 problem = lost.error
                 if not repeatable:
@@ -352,11 +359,17 @@ class SqlBackend:
         except UnicodeEncodeError as error:
             raise InvalidInput(f"{self.where} cannot hold this: {error}") from None
         params = {"ops": call.ops, "blobs": call.blobs, "now": self.clock() if self.clock else None}
+
+        def send(raw: sqlalchemy.Connection) -> str:
+            if has_hung_up(raw):  # in the moment since it was borrowed
+                raw.invalidate()
+                raise NotSent(f"{self.where}: the connection is closed")
+            answer: str = raw.execute(self.statements[postgres.CALL], params).scalar_one()
+            return answer
+
         connection = await self.borrow()
         try:
-            answer: str = await self.finish(
-                self.run_on(connection, lambda raw: raw.execute(self.statements[postgres.CALL], params).scalar_one())
-            )
+            answer = await self.finish(self.run_on(connection, send))
         except DBAPIError as error:
             refusal = postgres.refusal(sql_errors.sqlstate(error), sql_errors.detail(error))
             if refusal is not None:
@@ -408,6 +421,8 @@ class SqlBackend:
                 raw.connection.rollback()  # unlike the statement, this does not mind if there is none
             else:
                 raw.exec_driver_sql("ROLLBACK")
+        except Exception:  # noqa: BLE001 - what made it necessary is what the caller must hear of
+            raw.invalidate()
         except BaseException:
             raw.invalidate()
             raise
@@ -498,9 +513,8 @@ class SqlBackend:
         return await self.see(reads.lease, name)
 
 
-def has_hung_up(connection: AsyncConnection) -> bool:
+def has_hung_up(raw: sqlalchemy.Connection | None) -> bool:
     """Whether the driver already knows that the other side is gone. The drivers call it differently."""
-    raw = connection.sync_connection
     driver: Any = raw.connection.driver_connection if raw is not None else None
     gone = getattr(driver, "is_closed", None) or getattr(driver, "closed", False)
     return bool(gone() if callable(gone) else gone)
