@@ -48,7 +48,7 @@ from holdfast.store.contract import (
     SessionRecord,
     Splice,
 )
-from holdfast.store.relational import reads, schema
+from holdfast.store.relational import adopting, reads, schema
 from holdfast.store.relational.apply import apply
 from holdfast.store.relational.connection import Names
 from holdfast.store.sql_dialects import MigratingConnection, SqlConnection, Statements, dialect_named
@@ -173,9 +173,7 @@ class SqlBackend:
 
     def installed(self, raw: sqlalchemy.Connection) -> int:
         """The version of the tables, 0 when there are none."""
-        table = self.names.fill("{_schema}")
-        if self.dialect.name == "postgresql":
-            table = table.lower()  # as it does with every name that is not quoted
+        table = self.as_stored(self.names.fill("{_schema}"))
         if not sqlalchemy.inspect(raw).has_table(table):
             return 0
         return schema.version(self.adapted(raw), where=self.where)
@@ -218,13 +216,21 @@ class SqlBackend:
 
     def migrate(self, raw: sqlalchemy.Connection) -> None:
         connection = MigratingConnection(raw, self.dialect, self.statements)
-        schema.migrate(
-            connection,
-            dialect=self.dialect.name,
-            types=self.dialect.types,
-            where=self.where,
-            now=self.now(connection),
-        )
+        now = self.now(connection)
+
+        def columns_of(table: str) -> list[str]:
+            inspector = sqlalchemy.inspect(raw)
+            name = self.as_stored(table)
+            return [column["name"] for column in inspector.get_columns(name)] if inspector.has_table(name) else []
+
+        def migrate() -> None:
+            schema.migrate(connection, dialect=self.dialect.name, types=self.dialect.types, where=self.where, now=now)
+
+        adopting.around(migrate, connection, self.names, columns_of, now=now)
+
+    def as_stored(self, table: str) -> str:
+        """A table's name as the catalogue has it: PostgreSQL lowers every name that is not quoted."""
+        return table.lower() if self.dialect.name == "postgresql" else table
 
     def lock_number(self) -> int:
         digest = hashlib.sha256(f"holdfast {self.names.stem.lower()}".encode()).digest()

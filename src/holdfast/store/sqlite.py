@@ -200,10 +200,11 @@ class SqliteBackend:
             return [row[1] for row in connection.all(f"PRAGMA table_info({table})", {})]
 
         now = self.clock()
-        taking_over = adopting.set_aside(connection, self.names, columns_of)
-        schema.migrate(connection, dialect="sqlite", types=schema.SQLITE, where=self.path, now=now)
-        if taking_over:
-            adopting.take_over(connection, self.names, columns_of, now)
+
+        def migrate() -> None:
+            schema.migrate(connection, dialect="sqlite", types=schema.SQLITE, where=self.path, now=now)
+
+        adopting.around(migrate, connection, self.names, columns_of, now=now)
 
     def turn_on_wal(self, raw: sqlite3.Connection) -> None:
         """SQLite does not wait for others when it changes the journal mode, so this does."""
