@@ -198,7 +198,7 @@ def test_a_context_in_another_place_is_refused() -> None:
 def test_an_annotation_that_does_not_resolve_is_named() -> None:
     def tool(a: "Nowhere") -> None: ...  # noqa: F821
 
-    with pytest.raises(InvalidDeclaration, match="tool: its annotations cannot be resolved.*Nowhere"):
+    with pytest.raises(InvalidDeclaration, match=r"tool: its annotations cannot be resolved.*Nowhere"):
         function_schema(tool)
 
 

@@ -82,7 +82,7 @@ async def test_a_guardrail_that_returns_something_else_is_named(made: Any) -> No
     @made
     def forgetful(*_: Any) -> None: ...
 
-    with pytest.raises(UserError, match="'forgetful' must return .*FunctionOutput, not NoneType"):
+    with pytest.raises(UserError, match=r"'forgetful' must return .*FunctionOutput, not NoneType"):
         await forgetful.run(*((AGENT, "x", CONTEXT) if made is input_guardrail else (None,)))
 
 

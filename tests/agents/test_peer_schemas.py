@@ -141,7 +141,7 @@ def test_a_loose_schema_is_the_peers(func: Any) -> None:
 
 @pytest.mark.parametrize("func", [models, free_keys, keywords], ids=lambda func: func.__name__)
 def test_what_the_peer_refuses_in_strict_mode_is_refused(func: Any) -> None:
-    with pytest.raises(Exception, match="."):
+    with pytest.raises(Exception, match=r"."):
         peer.function_schema(func)
     with pytest.raises(TypeError, match="strict"):
         function_schema(func)
@@ -150,6 +150,6 @@ def test_what_the_peer_refuses_in_strict_mode_is_refused(func: Any) -> None:
 def test_names_that_the_peer_cannot_take_are_taken() -> None:
     def tool(_hidden: int, model_config: str) -> None: ...
 
-    with pytest.raises(Exception, match="."):
+    with pytest.raises(Exception, match=r"."):
         peer.function_schema(tool)
     assert list(function_schema(tool).params_json_schema["properties"]) == ["_hidden", "model_config"]

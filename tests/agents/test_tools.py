@@ -262,6 +262,18 @@ async def test_a_question_that_fails_is_the_error_that_is_seen() -> None:
         await Agent("a", tools=tools).get_all_tools(RunContextWrapper(None))
 
 
+async def test_questions_left_unanswered_by_a_failure_are_dropped() -> None:
+    async def later(ctx: Any, agent: Any) -> bool:
+        return True
+
+    def fails(ctx: Any, agent: Any) -> bool:
+        raise LookupError("who?")
+
+    tools = [FunctionTool("a", "", {}, nothing, is_enabled=asked) for asked in (later, fails)]
+    with pytest.raises(LookupError, match=r"who\?"):
+        await Agent("a", tools=tools).get_all_tools(RunContextWrapper(None))
+
+
 async def test_tools_of_mcp_servers_come_first() -> None:
     class Server:
         name = "shop"
