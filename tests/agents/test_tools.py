@@ -1,6 +1,7 @@
 """Function tools: how they are declared, called, named and explained when they fail."""
 
 import asyncio
+import inspect
 from typing import Any
 
 import pytest
@@ -55,6 +56,15 @@ async def test_both_forms_of_the_decorator_make_a_tool() -> None:
 
     assert (bare.name, bare.description, await invoked(bare, '{"a": 2}')) == ("bare", "Double it.", 4)
     assert (called.name, called.description, await invoked(called, '{"a": 3}')) == ("twice", "Two times.", 6)
+
+
+def test_fields_keep_their_places() -> None:
+    places = [name for name, at in inspect.signature(FunctionTool).parameters.items() if at.kind is not at.KEYWORD_ONLY]
+    assert ", ".join(places) == (
+        "name, description, params_json_schema, on_invoke_tool, strict_json_schema, is_enabled, "
+        "tool_input_guardrails, tool_output_guardrails, needs_approval, timeout_seconds, timeout_behavior, "
+        "timeout_error_function, defer_loading"
+    )
 
 
 def test_the_function_can_still_be_had() -> None:
