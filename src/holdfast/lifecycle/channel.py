@@ -167,6 +167,7 @@ class Channel(_Inbox[T]):
                 raise
         self._refuse_if_closed()
         self._put(item)
+        self._call_senders()  # Those who came while this turn was out wait even if there is room.
 
     def send_nowait(self, item: T) -> None:
         """Put ``item`` at the end of the queue now, or raise ``Full``. Never overtakes a waiting sender."""
