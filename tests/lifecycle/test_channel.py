@@ -698,9 +698,7 @@ class BroadcastDriver:
 
     async def settle(self):
         await quiet(self.tasks)
-        sending = any(
-            not task.done() for task in self.tasks if "BroadcastDriver.send" in repr(task.get_coro())
-        )
+        sending = any(not task.done() for task in self.tasks if "BroadcastDriver.send" in repr(task.get_coro()))
         held_back = any(
             listener.lane.overflow is Overflow.BACKPRESSURE
             and listener.lane.queued == listener.lane.capacity
