@@ -3,12 +3,12 @@
 import sqlite3
 from pathlib import Path
 
+import agents
 import pytest
 from agents.extensions.memory import SQLAlchemySession as PeerSQLAlchemySession
 from agents.testing import ScriptedModel, assistant_message, function_call
 from sqlalchemy.ext.asyncio import create_async_engine
 
-import agents
 from holdfast import SQLAlchemySession, SQLiteSession, open_store
 from holdfast.testing import assert_replayable
 
