@@ -45,7 +45,9 @@ class AsyncSQLiteSession(SQLiteSession):
     """The same, closed with ``await``."""
 
     async def close(self) -> None:  # type: ignore[override]
-        super().close()
+        backend, self.backend = self.backend, ClosedBackend(self.session_id)
+        if self._release.detach() is not None:
+            await backend.close()
 
 
 class ClosedBackend:

@@ -5,6 +5,7 @@ is asked for (:class:`InPlace`). Whatever may take longer goes to the one thread
 together what many callers ask for at the same time. Other threads read, and never wait for a writer.
 """
 
+import asyncio
 import os
 import random
 import sqlite3
@@ -118,6 +119,7 @@ class SqliteBackend:
         self.connection: SqliteConnection | None = None  # the writer's, touched by its thread only
         self.writer = OneThread(f"holdfast writes {Path(self.path).name}", handle=self.write_together)
         self.readers: list[Reader] = []
+        self.choosing = threading.Lock()  # guards the list of readers
         # A synchronous=FULL commit waits for the disk, and a database in memory has just one connection.
         suits = in_place and synchronous == "NORMAL" and self.path != MEMORY
         self.in_place = InPlace(self.connect_in_place) if suits else None
@@ -129,20 +131,28 @@ class SqliteBackend:
         self.opened = True
 
     async def close(self) -> None:
-        self.close_now()
+        if self.in_place is not None:
+            self.in_place.serve(asyncio.get_running_loop())
+        # The writing thread may be waiting for another process, and closing the file syncs it.
+        await asyncio.to_thread(self.close_now)
 
     def close_now(self) -> None:
-        """Finish what was asked for and let go of the file. For those who have no event loop at hand."""
-        self.closed = True
+        """Finish what the threads were asked for and let go of the file. For those who have no event loop at hand."""
+        with self.choosing:
+            self.closed = True
+            readers, self.readers = self.readers, []
         self.writer.close_now()
-        for reader in self.readers:
+        for reader in readers:
             reader.close()
-        self.readers.clear()
         if self.in_place is not None:
             self.in_place.close()
         if self.connection is not None:
             self.connection.raw.close()
             self.connection = None
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise Closed(f"the store {self.path} is closed")
 
     # --- connections ----------------------------------------------------------------------------
 
@@ -221,8 +231,7 @@ class SqliteBackend:
 
     async def commit(self, *ops: Op) -> list[Outcome]:
         now = self.clock()
-        if self.closed:
-            raise Closed(f"the store {self.path} is closed")
+        self.check_open()
 
         def work(connection: SqliteConnection) -> list[Outcome]:
             return apply(connection, ops, now)
@@ -239,8 +248,7 @@ class SqliteBackend:
         return cast("list[Outcome]", outcomes)
 
     async def write(self, work: Callable[[SqliteConnection], T]) -> T:
-        if self.closed:
-            raise Closed(f"the store {self.path} is closed")
+        self.check_open()
         return await self.writer.run(cast("Callable[[], T]", work))  # the thread hands it its connection
 
     def write_together(self, jobs: list[Job]) -> None:
@@ -276,9 +284,8 @@ class SqliteBackend:
         """Run a read on a connection that waits for no writer."""
         if self.path == MEMORY:
             return await self.write(lambda connection: work(connection, *args, **kwargs))
-        if self.closed:
-            raise Closed(f"the store {self.path} is closed")
-        if not self.readers:
+        self.check_open()
+        if not self.opened:
             await self.open()
         try:
             return await self.idle_reader().read(lambda connection: work(connection, *args, **kwargs))
@@ -286,11 +293,13 @@ class SqliteBackend:
             raise self.explained(error) from error
 
     def idle_reader(self) -> Reader:
-        best = min(self.readers, key=lambda reader: reader.waiting, default=None)
-        if best is None or (best.waiting and len(self.readers) < _MOST_READERS):
-            best = Reader(f"holdfast reads {Path(self.path).name}", self.connect_reader)
-            self.readers.append(best)
-        return best
+        with self.choosing:
+            self.check_open()
+            best = min(self.readers, key=lambda reader: reader.waiting, default=None)
+            if best is None or (best.waiting and len(self.readers) < _MOST_READERS):
+                best = Reader(f"holdfast reads {Path(self.path).name}", self.connect_reader)
+                self.readers.append(best)
+            return best
 
     async def record(self, session_id: str) -> SessionRecord | None:
         return await self.see(reads.record, session_id)
@@ -326,8 +335,8 @@ class SqliteBackend:
                 await self.write(sqlite_search.prepare)
         if not self.searchable:
             return None
-        while not await self.write(sqlite_search.catch_up):
-            pass
+        while await self.see(sqlite_search.behind):
+            await self.write(sqlite_search.catch_up)
         return await self.see(sqlite_search.find, terms, session_id=session_id, owner=owner, limit=limit, skip=skip)
 
     async def run(self, run_id: str) -> RunRecord | None:
@@ -362,9 +371,6 @@ class SharedSqliteBackend(SqliteBackend):
     """A backend with several users; the last one to close it closes the file."""
 
     users = 0
-
-    async def close(self) -> None:
-        self.close_now()
 
     def close_now(self) -> None:
         with _sharing:

@@ -61,6 +61,7 @@ class InPlace:
     def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
         self.connect = connect
         self.connection: SqliteConnection | None = None
+        self.closed = False
         self.busy = threading.Lock()
         self.waiting: dict[asyncio.AbstractEventLoop, list[tuple[Work, asyncio.Future[Any]]]] = {}
         self.rests_until = 0.0
@@ -78,7 +79,10 @@ class InPlace:
         return await future
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        callers = [(work, future) for work, future in self.waiting.pop(loop) if not future.done()]
+        """Commit for those who wait in this loop, if any: at the end of its turn, or earlier when the store closes."""
+        callers = [(work, future) for work, future in self.waiting.pop(loop, ()) if not future.done()]
+        if not callers:
+            return
         try:
             results = self.try_now([work for work, _ in callers])
         except Exception as error:  # noqa: BLE001 - it belongs to the callers
@@ -98,8 +102,10 @@ class InPlace:
         if thread_has_turn or started < self.rests_until or not self.busy.acquire(blocking=False):
             return [DECLINED] * len(works)
         try:
+            if self.closed:
+                return [DECLINED] * len(works)
             if self.connection is None:
-                self.connection = self.connect()
+                self.connection = self.connected()
             results = commit_together(self.connection, works)
             if time.monotonic() - started > _TOO_LONG:
                 self.rests_until = time.monotonic() + _REST
@@ -112,8 +118,15 @@ class InPlace:
         finally:
             self.busy.release()
 
+    def connected(self) -> SqliteConnection:
+        try:
+            return self.connect()
+        except sqlite3.OperationalError as error:
+            raise CannotBegin from error
+
     def close(self) -> None:
         with self.busy:
+            self.closed = True
             if self.connection is not None:
                 self.connection.raw.close()
                 self.connection = None

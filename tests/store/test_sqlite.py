@@ -1,0 +1,139 @@
+"""What an SQLite file and its threads owe their users beyond the contract of every store."""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import open_store
+from holdfast.base.errors import Closed
+from holdfast.history.sqlite_session import AsyncSQLiteSession
+from holdfast.store.contract import Splice
+from holdfast.store.sqlite import SqliteBackend
+from holdfast.testing import owned
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@contextmanager
+def write_lock_on(path: Path) -> Iterator[sqlite3.Connection]:
+    """What another process does that is in the middle of a transaction."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield other
+
+
+def open_files(path: Path) -> list[str]:
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+        except OSError:
+            continue
+    return [name for name in found if name.startswith(str(path))]
+
+
+def append(data: bytes = b"{}", session_id: str = "s") -> Splice:
+    return Splice(session_id=session_id, add=(data,))
+
+
+async def warm(backend: SqliteBackend) -> None:
+    """Enough commits that the next one is made in place."""
+    for _ in range(3):
+        await backend.commit(append())
+
+
+class TestClosing:
+    async def test_what_was_asked_for_before_closing_is_written_and_the_file_is_released(self, path: Path) -> None:
+        backend = SqliteBackend(path)
+        await warm(backend)
+        asked = [asyncio.create_task(backend.commit(append())) for _ in range(3)]
+        await asyncio.sleep(0)  # they wait for their turn of the loop to end
+        await backend.close()
+        await asyncio.gather(*asked)
+        assert open_files(path) == []
+        async with owned(SqliteBackend(path)) as again:
+            assert (await again.record("s")).length == 6
+
+    async def test_a_commit_in_the_turn_of_a_hard_close_is_refused_and_opens_nothing(self, path: Path) -> None:
+        backend = SqliteBackend(path)
+        await warm(backend)
+        asked = asyncio.create_task(backend.commit(append()))
+        await asyncio.sleep(0)
+        backend.close_now()
+        with pytest.raises(Closed):
+            await asked
+        assert open_files(path) == []
+
+    async def test_a_read_that_was_waiting_when_the_store_closed_opens_nothing(self, path: Path) -> None:
+        backend = SqliteBackend(path)
+        reading = asyncio.create_task(backend.record("s"))
+        await asyncio.sleep(0)
+        await backend.close()
+        with pytest.raises(Closed):
+            await reading
+        assert open_files(path) == []
+
+    async def test_closing_lets_the_loop_run_while_another_process_holds_the_lock(self, path: Path) -> None:
+        backend = SqliteBackend(path, busy_timeout=5)
+        await warm(backend)
+        with write_lock_on(path) as other:
+            big = asyncio.create_task(backend.commit(append(b"x" * 100_000)))
+            await asyncio.sleep(0)
+            closes = asyncio.create_task(backend.close())
+            await asyncio.sleep(0)
+            other.execute("ROLLBACK")  # only a loop that still runs gets here in time
+            await closes
+        await big
+
+    async def test_closing_an_async_session_lets_the_loop_run_too(self, path: Path) -> None:
+        session = AsyncSQLiteSession("s", path)
+        await session.get_items()
+        with write_lock_on(path) as other:
+            big = asyncio.create_task(session.add_items([{"role": "user", "content": "x" * 100_000}]))
+            await asyncio.sleep(0)
+            closes = asyncio.create_task(session.close())
+            await asyncio.sleep(0)
+            other.execute("ROLLBACK")
+            await closes
+        await big
+        await session.close()
+
+    async def test_a_store_that_is_closed_twice_leaves_the_file_to_its_other_users(self, path: Path) -> None:
+        async with open_store(f"sqlite:///{path}") as theirs:
+            async with open_store(f"sqlite:///{path}") as ours:
+                await ours.close()
+            await theirs.session("s").add_items([{"role": "user", "content": "still here"}])
+
+
+class TestNotWaiting:
+    async def test_the_first_read_of_an_open_store_waits_for_no_writer(self, path: Path) -> None:
+        async with owned(SqliteBackend(path, busy_timeout=0)) as backend:
+            await warm(backend)
+            with write_lock_on(path):
+                assert (await backend.record("s")).length == 3
+
+    async def test_a_search_that_has_nothing_to_index_waits_for_no_writer(self, path: Path) -> None:
+        async with open_store(f"sqlite:///{path}", busy_timeout=0) as store:
+            await store.session("s").add_items([{"role": "user", "content": "needle"}])
+            assert len(await store.search("needle")) == 1
+            with write_lock_on(path):
+                assert len(await store.search("needle")) == 1
+
+    async def test_a_lock_met_while_connecting_in_place_is_left_to_the_writing_thread(self, path: Path) -> None:
+        def connect(*args: Any, timeout: float, **kwargs: Any) -> sqlite3.Connection:
+            if not timeout:  # the connection that may not wait
+                raise sqlite3.OperationalError("database is locked")
+            return sqlite3.connect(*args, timeout=timeout, **kwargs)
+
+        async with owned(SqliteBackend(path, connect=connect)) as backend:
+            await warm(backend)
+            assert (await backend.record("s")).length == 3
