@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from holdfast import open_store
 from holdfast.base.errors import Closed
 from holdfast.history.sqlite_session import AsyncSQLiteSession
-from holdfast.store.contract import Splice
+from holdfast.store.contract import Annotate, Op, Splice
 from holdfast.store.sqlite import SqliteBackend
 from holdfast.testing import owned
 
@@ -137,3 +138,42 @@ class TestNotWaiting:
         async with owned(SqliteBackend(path, connect=connect)) as backend:
             await warm(backend)
             assert (await backend.record("s")).length == 3
+
+    @pytest.mark.parametrize(
+        "ops",
+        [
+            [[Splice(session_id="s", add=(b"{}",) * 5_000)]],
+            [[append(b"x" * 30_000, f"s{n}")] for n in range(50)],
+            [[Annotate(session_id="s", metadata={"notes": "x" * 100_000})]],
+            [[append(b"x" * 30_000) for _ in range(10)]],
+        ],
+        ids=["many small items", "many callers", "an annotation", "many operations"],
+    )
+    async def test_what_takes_long_is_not_done_in_place(self, path: Path, ops: list[list[Op]]) -> None:
+        at_work: set[int] = set()
+
+        def connect(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+            raw = sqlite3.connect(*args, **kwargs)
+            raw.set_trace_callback(lambda said: said.startswith(("INSERT", "UPDATE")) and at_work.add(threading.get_ident()))
+            return raw
+
+        async with owned(SqliteBackend(path, connect=connect)) as backend:
+            await warm(backend)
+            assert threading.get_ident() in at_work
+            at_work.clear()
+            await asyncio.gather(*(backend.commit(*batch) for batch in ops))
+            assert threading.get_ident() not in at_work
+
+    async def test_the_log_shrinks_again_when_a_slow_reader_has_gone(self, path: Path) -> None:
+        log = path.with_name("store.db-wal")
+        async with owned(SqliteBackend(path)) as backend:
+            await warm(backend)
+            with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+                reader.execute("BEGIN")
+                reader.execute("SELECT COUNT(*) FROM holdfast_items").fetchone()
+                for _ in range(6):
+                    await backend.commit(append(b"x" * 4_000_000))
+                assert log.stat().st_size > 20_000_000
+            for _ in range(600):
+                await backend.commit(append())
+            assert log.stat().st_size < 20_000_000

@@ -44,14 +44,15 @@ from holdfast.store.sqlite_commits import (
     InPlace,
     SqliteConnection,
     commit_together,
-    is_small,
     left_transaction,
+    weight,
 )
 
 T = TypeVar("T")
 MEMORY = ":memory:"
 _MOST_READERS = 4
 _MOST_SHARED = 128
+_LONGEST_LOG = 16 * 2**20  # bytes to which the log is cut when a slow reader had let it grow
 
 
 class Reader:
@@ -193,6 +194,7 @@ class SqliteBackend:
         try:
             if self.path != MEMORY:
                 self.turn_on_wal(connection.raw)
+                connection.raw.execute(f"PRAGMA journal_size_limit = {_LONGEST_LOG}")
             connection.raw.execute("BEGIN IMMEDIATE")
             try:
                 self.migrate(connection)
@@ -236,9 +238,9 @@ class SqliteBackend:
         def work(connection: SqliteConnection) -> list[Outcome]:
             return apply(connection, ops, now)
 
-        if self.in_place is not None and self.opened and is_small(ops):
+        if self.in_place is not None and self.opened:
             try:
-                outcomes = await self.in_place.commit(work)
+                outcomes = await self.in_place.commit(work, weight(ops))
             except (sqlite3.Error, BrokenConnection) as error:
                 raise self.explained(error) from error
             if outcomes is not DECLINED:
