@@ -1,8 +1,11 @@
 """What an SQLite file and its threads owe their users beyond the contract of every store."""
 
 import asyncio
+import gc
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -13,7 +16,8 @@ import pytest
 
 from holdfast import open_store
 from holdfast.base.errors import Closed
-from holdfast.history.sqlite_session import AsyncSQLiteSession
+from holdfast.history.session import StoredSession
+from holdfast.history.sqlite_session import AsyncSQLiteSession, SQLiteSession
 from holdfast.store.contract import Annotate, Op, Splice
 from holdfast.store.sqlite import SqliteBackend
 from holdfast.testing import owned
@@ -154,7 +158,9 @@ class TestNotWaiting:
 
         def connect(*args: Any, **kwargs: Any) -> sqlite3.Connection:
             raw = sqlite3.connect(*args, **kwargs)
-            raw.set_trace_callback(lambda said: said.startswith(("INSERT", "UPDATE")) and at_work.add(threading.get_ident()))
+            raw.set_trace_callback(
+                lambda said: said.startswith(("INSERT", "UPDATE")) and at_work.add(threading.get_ident())
+            )
             return raw
 
         async with owned(SqliteBackend(path, connect=connect)) as backend:
@@ -177,3 +183,67 @@ class TestNotWaiting:
             for _ in range(600):
                 await backend.commit(append())
             assert log.stat().st_size < 20_000_000
+
+
+FORKING = """
+import asyncio, os, sqlite3, sys
+from holdfast import SQLiteSession
+
+def item(text): return {"role": "user", "content": text}
+def add(text): asyncio.run(asyncio.wait_for(session.add_items([item(text)]), 10))
+def texts(): return [one["content"] for one in asyncio.run(asyncio.wait_for(session.get_items(), 10))]
+
+path = sys.argv[1]
+session = SQLiteSession("s", path)
+for text in "abc":
+    add(text)
+assert texts() == ["a", "b", "c"]
+written, wrote = os.pipe()
+alone, left = os.pipe()
+child = os.fork()
+if not child:
+    add("d")
+    assert texts() == ["a", "b", "c", "d"]
+    os.write(wrote, b"x")
+    os.read(alone, 1)  # until the parent has closed the file, and a stranger has opened and closed it
+    add("e")
+    sys.exit(0)
+os.read(written, 1)
+session.close()
+stranger = sqlite3.connect(path)
+stranger.execute("SELECT COUNT(*) FROM agent_messages").fetchone()
+stranger.close()
+os.write(left, b"x")
+assert os.waitpid(child, 0)[1] == 0
+session = SQLiteSession("s", path)
+assert texts() == ["a", "b", "c", "d", "e"], texts()
+"""
+
+
+class TestSharing:
+    def test_a_forked_child_goes_on_with_the_session_of_its_parent(self, path: Path) -> None:
+        subprocess.run([sys.executable, "-c", FORKING, str(path)], check=True, timeout=60)
+
+    async def test_a_fork_keeps_the_file_of_the_session_that_it_came_from(self, path: Path) -> None:
+        async def branch() -> StoredSession:
+            session = SQLiteSession("s", path)
+            await session.add_items([{"role": "user", "content": "one"}])
+            child = await session.fork()
+            return await child.fork()
+
+        grandchild = await branch()
+        gc.collect()
+        await grandchild.add_items([{"role": "user", "content": "two"}])
+        assert len(await grandchild.get_items()) == 2
+
+    async def test_a_session_on_a_file_that_was_replaced_writes_to_the_file_that_is_there(self, path: Path) -> None:
+        old = SQLiteSession("s", path)
+        await old.add_items([{"role": "user", "content": "old"}])
+        for leftover in path.parent.iterdir():
+            leftover.unlink()
+        new = SQLiteSession("s", path)
+        await new.add_items([{"role": "user", "content": "new"}])
+        assert [item["content"] for item in await new.get_items()] == ["new"]
+        old.close()
+        assert [item["content"] for item in await new.get_items()] == ["new"]
+        new.close()

@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from typing import Any
+from typing import Any, Self
 
 from holdfast.base.errors import Closed
 from holdfast.history.contract import SessionSettings
@@ -33,12 +33,23 @@ class SQLiteSession(StoredSession):
 
     def sibling(self, session_id: str) -> Any:
         """A session on the same tables of the same database; it needs no closing of its own."""
-        return StoredSession(session_id, self.backend, settings=self.session_settings, owner=self.owner)
+        return SameFile(session_id, self)
 
     def close(self) -> None:
         """Let go of the file. Using the session afterwards raises :class:`Closed`."""
         self.backend = ClosedBackend(self.session_id)
         self._release()
+
+
+class SameFile(StoredSession):
+    """A session that has no file of its own, and keeps the one alive from which it came."""
+
+    def __init__(self, session_id: str, origin: SQLiteSession) -> None:
+        super().__init__(session_id, origin.backend, settings=origin.session_settings, owner=origin.owner)
+        self.origin = origin
+
+    def sibling(self, session_id: str) -> Self:
+        return type(self)(session_id, self.origin)
 
 
 class AsyncSQLiteSession(SQLiteSession):

@@ -47,6 +47,7 @@ from holdfast.store.sqlite_commits import (
     left_transaction,
     weight,
 )
+from holdfast.store.sqlite_forks import survives_forks
 
 T = TypeVar("T")
 MEMORY = ":memory:"
@@ -62,6 +63,7 @@ class Reader:
         self.thread = OneThread(name)
         self.connect = connect
         self.connection: SqliteConnection | None = None
+        self.busy = threading.Lock()
         self.waiting = 0
 
     async def read(self, work: Callable[[SqliteConnection], T]) -> T:
@@ -72,23 +74,28 @@ class Reader:
             self.waiting -= 1
 
     def in_snapshot(self, work: Callable[[SqliteConnection], T]) -> T:
-        if self.connection is None:
-            self.connection = self.connect()
-        raw = self.connection.raw
-        try:
-            raw.execute("BEGIN")
-            result = work(self.connection)
-            raw.execute("ROLLBACK")
-        except BaseException:
-            if not left_transaction(raw):
-                self.connection = None
-            raise
-        return result
+        with self.busy:
+            if self.connection is None:
+                self.connection = self.connect()
+            raw = self.connection.raw
+            try:
+                raw.execute("BEGIN")
+                result = work(self.connection)
+                raw.execute("ROLLBACK")
+            except BaseException:
+                if not left_transaction(raw):
+                    self.connection = None
+                raise
+            return result
+
+    def disconnect(self) -> None:
+        if self.connection is not None:
+            self.connection.raw.close()
+            self.connection = None
 
     def close(self) -> None:
         self.thread.close_now()
-        if self.connection is not None:
-            self.connection.raw.close()
+        self.disconnect()
 
 
 class SqliteBackend:
@@ -117,14 +124,20 @@ class SqliteBackend:
         self.driver = connect
         self.closed = False
         self.searchable: bool | None = None
-        self.connection: SqliteConnection | None = None  # the writer's, touched by its thread only
-        self.writer = OneThread(f"holdfast writes {Path(self.path).name}", handle=self.write_together)
+        self.connection: SqliteConnection | None = None  # the writer's
+        self.writing = threading.Lock()  # held by the writer while it uses its connection
+        self.writer = self.writing_thread()
         self.readers: list[Reader] = []
         self.choosing = threading.Lock()  # guards the list of readers
         # A synchronous=FULL commit waits for the disk, and a database in memory has just one connection.
         suits = in_place and synchronous == "NORMAL" and self.path != MEMORY
         self.in_place = InPlace(self.connect_in_place) if suits else None
         self.opened = False
+        self.file: tuple[int, int] | None = None  # which file it was that the writer opened
+        survives_forks(self)
+
+    def writing_thread(self) -> OneThread:
+        return OneThread(f"holdfast writes {Path(self.path).name}", handle=self.write_together)
 
     async def open(self) -> None:
         """Create and migrate what is missing. Every call does this by itself when it comes first."""
@@ -147,9 +160,38 @@ class SqliteBackend:
             reader.close()
         if self.in_place is not None:
             self.in_place.close()
+        self.disconnect()
+
+    def disconnect(self) -> None:
         if self.connection is not None:
             self.connection.raw.close()
             self.connection = None
+
+    def pause(self) -> None:
+        """Before a fork: let go of the file for a moment. A database in memory is the child's own copy anyway."""
+        self.choosing.acquire()
+        self.writing.acquire()
+        if self.path != MEMORY:
+            self.disconnect()
+        for reader in self.readers:
+            reader.busy.acquire()
+            reader.disconnect()
+        if self.in_place is not None:
+            self.in_place.busy.acquire()
+            self.in_place.disconnect()
+
+    def resume(self, *, in_child: bool) -> None:
+        if self.in_place is not None:
+            self.in_place.busy.release()
+        for reader in self.readers:
+            reader.busy.release()
+        if in_child:
+            self.readers = []
+            self.writer = self.writing_thread()
+            if self.in_place is not None:
+                self.in_place.waiting = {}
+        self.writing.release()
+        self.choosing.release()
 
     def check_open(self) -> None:
         if self.closed:
@@ -202,6 +244,7 @@ class SqliteBackend:
                 connection.raw.execute("ROLLBACK")
                 raise
             connection.raw.execute("COMMIT")
+            self.file = identity(self.path)
         except BaseException:
             connection.raw.close()
             raise
@@ -257,9 +300,10 @@ class SqliteBackend:
         for start in range(0, len(jobs), _MOST_SHARED):
             group = jobs[start : start + _MOST_SHARED]
             try:
-                if self.connection is None:
-                    self.connection = self.connect_writer()
-                results = commit_together(self.connection, [job.function for job in group])
+                with self.writing:
+                    if self.connection is None:
+                        self.connection = self.connect_writer()
+                    results = commit_together(self.connection, [job.function for job in group])
             except Exception as error:  # noqa: BLE001 - it belongs to the callers
                 if isinstance(error, BrokenConnection):
                     self.connection = None
@@ -394,9 +438,20 @@ def share(path: str | os.PathLike[str], **options: Any) -> SharedSqliteBackend:
     if backend.path == MEMORY:
         backend.users = 1
         return backend
-    # A forked child must not use its parent's connections and has none of its threads.
-    key = (os.getpid(), os.path.realpath(backend.path), *sorted(options.items(), key=lambda option: option[0]))
+    key = (os.path.realpath(backend.path), *sorted(options.items(), key=lambda option: option[0]))
     with _sharing:
-        backend = _shared.setdefault(key, backend)
-        backend.users += 1
-        return backend
+        known = _shared.get(key)
+        # Who still has a file that was deleted or replaced keeps it; whoever comes now wants the one that is there.
+        if known is None or known.file not in (None, identity(known.path)):
+            known = _shared[key] = backend
+        known.users += 1
+        return known
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """What tells a file from another that took its name."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -133,9 +133,12 @@ class InPlace:
     def close(self) -> None:
         with self.busy:
             self.closed = True
-            if self.connection is not None:
-                self.connection.raw.close()
-                self.connection = None
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        if self.connection is not None:
+            self.connection.raw.close()
+            self.connection = None
 
 
 DECLINED: Any = object()
