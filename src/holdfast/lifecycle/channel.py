@@ -134,11 +134,7 @@ class _Inbox(Generic[T]):
         self._call_readers()
 
     def _call_readers(self) -> None:
-        # While items remain after the end, those not called yet keep waiting: a called
-        # reader may be cancelled, and then its item is the next one's.
-        while self._readers.waiting and (
-            self._readers.called < len(self._items) or (self._ended and not self._items)
-        ):
+        while self._readers.waiting and (self._ended or self._readers.called < len(self._items)):
             self._readers.call()
 
 
@@ -245,7 +241,7 @@ class Lane(_Inbox[T]):
     def _take(self) -> T:
         held_back = self._holds_back
         item = super()._take()
-        if held_back and self._listening:
+        if held_back:
             self._broadcast._found_room()
         return item
 
