@@ -134,9 +134,7 @@ class _Inbox(Generic[T]):
         self._call_readers()
 
     def _call_readers(self) -> None:
-        # While items remain after the end, those not called yet keep waiting: a called
-        # reader may be cancelled, and then its item is the next one's.
-        while self._readers.waiting and (self._readers.called < len(self._items) or (self._ended and not self._items)):
+        while self._readers.waiting and (self._ended or self._readers.called < len(self._items)):
             self._readers.call()
 
 
@@ -186,7 +184,9 @@ class Channel(_Inbox[T]):
         return item
 
     def _call_senders(self) -> None:
-        while self._senders.waiting and (self._ended or self._senders.called + len(self._items) < self.capacity):
+        while self._senders.waiting and (
+            self._ended or self._senders.called + len(self._items) < self.capacity
+        ):
             self._senders.call()
 
     def _refuse_if_closed(self) -> None:
@@ -241,7 +241,7 @@ class Lane(_Inbox[T]):
     def _take(self) -> T:
         held_back = self._holds_back
         item = super()._take()
-        if held_back and self._listening:
+        if held_back:
             self._broadcast._found_room()
         return item
 
