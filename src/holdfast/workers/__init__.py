@@ -1,0 +1,78 @@
+"""Worker sessions: isolated, persistent Python, forked in milliseconds.
+
+Names are resolved on first use, so that a worker, which imports ``workers.wire`` only, pays for nothing else.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.workers.config import PoolConfig, SandboxPolicy, SessionConfig
+    from holdfast.workers.errors import (
+        Cause,
+        ExecutionTimeout,
+        PoolBroken,
+        PoolExhausted,
+        RequestFailed,
+        SandboxUnavailable,
+        StartFailed,
+        WorkerDied,
+        WorkerError,
+    )
+    from holdfast.workers.result import (
+        Checkpoint,
+        ExecutionResult,
+        Interrupted,
+        Restored,
+        SessionInfo,
+        SnapshotPoint,
+        WorkerUsage,
+    )
+    from holdfast.workers.servers import fork_server
+    from holdfast.workers.session import WorkerSession
+    from holdfast.workers.states import SessionState
+    from holdfast.workers.wire.frames import FrameTooLarge
+
+_HOMES = {
+    "config": ("PoolConfig", "SandboxPolicy", "SessionConfig"),
+    "errors": (
+        "Cause",
+        "ExecutionTimeout",
+        "PoolBroken",
+        "PoolExhausted",
+        "RequestFailed",
+        "SandboxUnavailable",
+        "StartFailed",
+        "WorkerDied",
+        "WorkerError",
+    ),
+    "result": (
+        "Checkpoint",
+        "ExecutionResult",
+        "Interrupted",
+        "Restored",
+        "SessionInfo",
+        "SnapshotPoint",
+        "WorkerUsage",
+    ),
+    "servers": ("fork_server",),
+    "session": ("WorkerSession",),
+    "states": ("SessionState",),
+    "wire.frames": ("FrameTooLarge",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None and name.endswith("Message") or name in ("Usage", "NamespaceEntry"):
+        home = "wire.messages"
+    if home is None:
+        raise AttributeError(f"module 'holdfast.workers' has no attribute {name!r}")
+    value = getattr(import_module(f"holdfast.workers.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

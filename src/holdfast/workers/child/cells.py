@@ -1,0 +1,106 @@
+"""Running one cell of code: parse, compile, run on the main thread, and give back the last value."""
+
+import ast
+import inspect
+import linecache
+import sys
+import traceback
+from types import CodeType, TracebackType
+from typing import Any
+
+_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_REMEMBERED = 512
+
+
+class Cells:
+    """Compiles and runs cells in one namespace, and remembers their sources for tracebacks."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+        self.count = 0
+        self.definitions: dict[str, str] = {}
+        self._loop: Any = None
+
+    def run(self, code: str, *, filename: str | None, capture_source: bool) -> Any:
+        """The value of the last expression, evaluated once; None when the cell ends in a statement."""
+        self.count += 1
+        name = filename or f"<cell {self.count}>"
+        self._remember(name, code)
+        tree = compile(code, name, "exec", _FLAGS | ast.PyCF_ONLY_AST)
+        assert isinstance(tree, ast.Module)
+        if capture_source:
+            self._capture(tree, code)
+        body = tree.body
+        if not body or not isinstance(body[-1], ast.Expr):
+            self._execute(compile(tree, name, "exec", _FLAGS))
+            return None
+        last = ast.Expression(body.pop().value)  # type: ignore[attr-defined]
+        if body:
+            self._execute(compile(tree, name, "exec", _FLAGS))
+        value = self._execute(compile(last, name, "eval", _FLAGS))
+        if value is not None:
+            self.namespace["_"] = value
+        return value
+
+    def _execute(self, code: CodeType) -> Any:
+        value = eval(code, self.namespace)  # noqa: S307 - running the user's code is what a worker is for
+        if code.co_flags & inspect.CO_COROUTINE:
+            return self._await(value)
+        return value
+
+    def _await(self, coroutine: Any) -> Any:
+        import asyncio
+
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        task = self._loop.create_task(coroutine)
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException:
+            # An interrupt leaves run_until_complete without ending the task.
+            if not task.done():
+                task.cancel()
+                self._loop.run_until_complete(asyncio.wait([task], timeout=0.2))
+            if task.done() and not task.cancelled():
+                task.exception()
+            raise
+
+    def forget_loop(self) -> None:
+        """After a fork: the event loop belongs to the process it was made in."""
+        self._loop = None
+
+    def _remember(self, name: str, code: str) -> None:
+        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+        linecache.cache.pop(f"<cell {self.count - _REMEMBERED}>", None)
+
+    def _capture(self, tree: ast.Module, code: str) -> None:
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                source = ast.get_source_segment(code, node) or ast.unparse(node)
+                if node.decorator_list:
+                    source = ast.unparse(node)
+                self.definitions[node.name] = source
+
+
+def describe(error: BaseException, *, limit: int) -> str:
+    """The traceback as the user should see it: from the user's first frame on."""
+    tb = error.__traceback__
+    while tb is not None and _ours(tb):
+        tb = tb.tb_next
+    shown = traceback.TracebackException(type(error), error, tb, compact=True)
+    text = "".join(shown.format())
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+    return text
+
+
+def _ours(tb: TracebackType) -> bool:
+    name = tb.tb_frame.f_globals.get("__name__", "")
+    module = sys.modules.get(name)
+    return (
+        name.startswith(("holdfast.workers.child", "asyncio."))
+        and module is not None
+        and module.__dict__ is tb.tb_frame.f_globals
+    )
