@@ -152,7 +152,7 @@ class ForkServer:
         for waiting in (self._first, *self._orders.values()):
             if not waiting.done():
                 waiting.set_exception(problem)
-        if self._first.done():
+        if not self._first.cancelled():
             # Mark as seen: nobody may be waiting any more.
             self._first.exception()
 

@@ -3,9 +3,9 @@
 import ast
 import inspect
 import linecache
-import sys
+import os
 import traceback
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any
 
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -83,24 +83,26 @@ class Cells:
                 self.definitions[node.name] = source
 
 
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_ASYNCIO = os.path.dirname(os.path.abspath(inspect.__file__)) + os.sep + "asyncio" + os.sep
+
+
 def describe(error: BaseException, *, limit: int) -> str:
-    """The traceback as the user should see it: from the user's first frame on."""
-    tb = error.__traceback__
-    while tb is not None and _ours(tb):
-        tb = tb.tb_next
-    shown = traceback.TracebackException(type(error), error, tb, compact=True)
-    text = "".join(shown.format())
+    """The traceback as the user should see it: the user's frames and what they called, none of ours."""
+    shown = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    _strip(shown)
+    text = "".join(shown.format()).encode("utf-8", "backslashreplace").decode()
     if len(text) > limit:
         half = limit // 2
         text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
     return text
 
 
-def _ours(tb: TracebackType) -> bool:
-    name = tb.tb_frame.f_globals.get("__name__", "")
-    module = sys.modules.get(name)
-    return (
-        name.startswith(("holdfast.workers.child", "asyncio."))
-        and module is not None
-        and module.__dict__ is tb.tb_frame.f_globals
-    )
+def _strip(shown: traceback.TracebackException) -> None:
+    stack = [frame for frame in shown.stack if not frame.filename.startswith(_HERE)]
+    while stack and stack[0].filename.startswith(_ASYNCIO):
+        del stack[0]
+    shown.stack[:] = stack
+    for inner in (shown.__cause__, shown.__context__):
+        if inner is not None:
+            _strip(inner)
