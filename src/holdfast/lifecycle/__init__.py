@@ -1,0 +1,28 @@
+"""Ownership of tasks, resources, threads and states."""
+
+from holdfast.lifecycle.channel import Broadcast, Channel, Full, Lane, Overflow
+from holdfast.lifecycle.machine import FaultyTable, IllegalTransition, Machine, Table
+from holdfast.lifecycle.scope import NEVER, AlreadyStarted, CutOff, Deadline, Owner, Scope
+from holdfast.lifecycle.threads import Job, OneThread, Unanswered, one_by_one
+
+__all__ = [
+    "NEVER",
+    "AlreadyStarted",
+    "Broadcast",
+    "Channel",
+    "CutOff",
+    "Deadline",
+    "FaultyTable",
+    "Full",
+    "IllegalTransition",
+    "Job",
+    "Lane",
+    "Machine",
+    "OneThread",
+    "Overflow",
+    "Owner",
+    "Scope",
+    "Table",
+    "Unanswered",
+    "one_by_one",
+]

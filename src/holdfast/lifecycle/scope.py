@@ -1,0 +1,430 @@
+"""Who owns a task or a resource, and until when.
+
+A ``Scope`` lives inside one task and outlives nothing: what is started in it has ended when it is left.
+An ``Owner`` is a task of its own that keeps a context open until somebody, anywhere, asks it to close.
+A ``Deadline`` is a point in time handed down, so that the steps of a shutdown share one budget.
+"""
+
+import asyncio
+import inspect
+import math
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from holdfast.base.errors import Closed, HoldfastError
+
+T = TypeVar("T")
+
+# What an obedient task needs to notice a cancellation, granted even when the budget is already spent.
+_MOMENT = 0.05
+
+
+class AlreadyStarted(HoldfastError, RuntimeError):
+    """A scope or an owner serves once; make a new one."""
+
+    code = "already-started"
+
+
+class CutOff(HoldfastError, TimeoutError):
+    """Closing ran out of time.
+
+    What ``cut`` names was interrupted and may have left something behind on the other side;
+    what ``left`` names ignored even that and is still running.
+    """
+
+    code = "cut-off"
+
+    def __init__(self, *, cut: Sequence[str] = (), left: Sequence[str] = ()) -> None:
+        super().__init__(f"closing ran out of time: interrupted {list(cut)}, still running {list(left)}")
+        self.cut, self.left = tuple(cut), tuple(left)
+
+
+def _now() -> float:
+    """The running loop's clock, which tests may replace; it is ``time.monotonic`` everywhere else."""
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:
+        return time.monotonic()
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Deadline:
+    """A point on the monotonic clock. ``min(a, b)`` is the earlier of two."""
+
+    at: float = math.inf
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Self:
+        """So many seconds from now; ``None`` never comes."""
+        return cls() if seconds is None else cls(_now() + seconds)
+
+    @property
+    def passed(self) -> bool:
+        return self.at <= _now()
+
+    def remaining(self) -> float | None:
+        """Seconds left, never negative; ``None`` without end, as timeouts in asyncio are spelled."""
+        return None if math.isinf(self.at) else max(0.0, self.at - _now())
+
+    def within(self, seconds: float | None) -> "Deadline":
+        """This deadline, or the end of a step that may take so many seconds, whichever is sooner."""
+        return min(self, Deadline.after(seconds))
+
+    def timeout(self) -> asyncio.Timeout:
+        """``async with deadline.timeout():`` raises ``TimeoutError`` once the deadline has passed."""
+        return asyncio.timeout_at(None if math.isinf(self.at) else self.at)
+
+
+NEVER = Deadline()
+
+
+def _together(first: BaseException | None, others: Sequence[BaseException]) -> BaseException | None:
+    """One error from several: plain if it is alone, and never a cancellation inside a group."""
+    if not others:
+        return first
+    if first is None:
+        return (
+            others[0] if len(others) == 1 else BaseExceptionGroup("several parts of a scope failed", others)
+        )
+    if isinstance(first, Exception):
+        return BaseExceptionGroup("several parts of a scope failed", [first, *others])
+    first.__cause__ = first.__cause__ or _together(None, others)
+    return first
+
+
+class Scope:
+    """Tasks and resources that end with a block.
+
+    Leaving the block normally waits for the children; leaving it by an exception cancels them and waits.
+    Only when no child is left are the resources released, the last one first. A failing child ends the
+    scope: its siblings and the body are cancelled and its error is raised by the block, plain if it is the
+    only one, in an ``ExceptionGroup`` otherwise. A child that is merely cancelled is not a failure.
+
+    A cancellation from outside is never lost. While the children are ending it is held back, so that the
+    releases after them run undisturbed; one that arrives during a release interrupts that release alone.
+    What must not be interrupted at all belongs to an ``Owner``.
+
+    ``grace`` bounds the closing, from the moment at which the children are told to stop (or, if they end by
+    themselves, from the first release). What does not keep to it is reported by ``CutOff``.
+    """
+
+    def __init__(self, *, grace: float | None = None) -> None:
+        self._grace = grace
+        self._stack = AsyncExitStack()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._errors: list[BaseException] = []
+        self._cut: list[str] = []
+        self._left: list[str] = []
+        self._owner: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._leaving = self._cancelled = self._interrupted = self._joined = self._released = False
+        self._moment = Deadline(-math.inf)
+        self._stirred: asyncio.Future[None] | None = None
+        self.deadline = NEVER
+        """Until when closing may take. Releases read it to share the budget; ``NEVER`` before closing."""
+
+    async def __aenter__(self) -> Self:
+        if self._owner is not None:
+            raise AlreadyStarted("this scope was entered before")
+        self._owner = asyncio.current_task()
+        assert self._owner is not None, "a scope lives in a task"  # noqa: S101
+        self._cancelling = self._owner.cancelling()
+        return self
+
+    def start(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
+        """Run ``work`` as a child. Children may start siblings, also while the owner waits for them."""
+        if not self._open:
+            work.close()
+            raise Closed("this scope takes no more tasks")
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def enter(self, context: AbstractAsyncContextManager[T], *, name: str | None = None) -> T:
+        """Enter ``context`` now and leave it with the scope. Call it from the task that owns the scope."""
+        if not self._open:
+            raise Closed("this scope takes no more resources")
+        value = await context.__aenter__()
+        described = getattr(context, "gen", type(context)).__qualname__
+        self._stack.push_async_exit(self._bounded(context.__aexit__, name or described))
+        return value
+
+    def push(self, callback: Callable[[], Awaitable[object] | object], *, name: str | None = None) -> None:
+        """Call ``callback`` when the scope releases its resources, and await what it returns if it can be.
+
+        Allowed until the very end, so that what was acquired by hand always finds its release.
+        """
+        if self._owner is None or self._released:
+            raise Closed("this scope takes no more releases")
+
+        async def release(*_: object) -> None:
+            result = callback()
+            if inspect.isawaitable(result):
+                await result
+
+        described = getattr(callback, "__qualname__", repr(callback))
+        self._stack.push_async_exit(self._bounded(release, name or described))
+
+    def cancel(self, *, deadline: Deadline = NEVER) -> None:
+        """End the scope without an error: cancel the children, and the body unless it is the one asking.
+
+        With a deadline, closing keeps to that or to the scope's grace, whichever is sooner.
+        """
+        self.deadline = min(self.deadline, deadline)
+        if not self._cancelled:
+            self._cancelled = True
+            self.deadline, self._moment = self.deadline.within(self._grace), Deadline.after(_MOMENT)
+            for task in self._tasks:
+                task.cancel()
+            if self._owner is not None and not self._leaving and self._owner is not asyncio.current_task():
+                self._interrupted = True
+                self._owner.cancel()
+        self._stir()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        owner = self._owner
+        assert owner is not None  # noqa: S101
+        failure = error
+        self._leaving = True
+        if self._interrupted:
+            owner.uncancel()
+            if isinstance(error, asyncio.CancelledError) and owner.cancelling() <= self._cancelling:
+                failure = None  # This cancellation was ours, and nobody else asked for one.
+        if failure is not None:
+            self.cancel()
+        before = owner.cancelling()
+        held = await self._join(owner, before)
+        if held is not None and (failure is None or isinstance(failure, Exception)):
+            self._errors[:0] = [failure] if failure is not None else []
+            failure = held
+        told = isinstance(failure, asyncio.CancelledError)
+        failure = await self._release(_together(failure, self._errors))
+        if self._cut or self._left:
+            failure = _together(failure, [CutOff(cut=self._cut, left=self._left)])
+        outstanding = owner.cancelling() > (self._cancelling if told else before)
+        if outstanding and not isinstance(failure, asyncio.CancelledError):
+            raise asyncio.CancelledError from failure
+        if failure is None or failure is error:
+            return failure is None
+        context = failure.__context__
+        try:
+            raise failure
+        finally:
+            # Raising here would make the body's error the context and hide the child's own.
+            failure.__context__ = context
+            del failure, error
+
+    @property
+    def _open(self) -> bool:
+        return self._owner is not None and not self._cancelled and not self._joined
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._errors.append(error)
+            self.cancel()
+        if not self._tasks:
+            self._stir()
+
+    def _stir(self) -> None:
+        if self._stirred is not None and not self._stirred.done():
+            self._stirred.set_result(None)
+
+    async def _join(self, owner: asyncio.Task[Any], before: int) -> asyncio.CancelledError | None:
+        """Wait for the children, through any cancellation from outside, which is given back afterwards."""
+        held = None
+        while self._tasks:
+            limit = max(self.deadline, self._moment)
+            self._stirred = asyncio.get_running_loop().create_future()
+            try:
+                await asyncio.wait({self._stirred}, timeout=limit.remaining())
+            except asyncio.CancelledError as cancelled:
+                held = cancelled if owner.cancelling() > before else held
+                self.cancel()
+            if limit.passed:
+                break
+        self._joined = True
+        for task in self._tasks:
+            # Its own end is now reported by the loop, since nobody here will hear of it.
+            task.remove_done_callback(self._ended)
+            task.cancel()
+            self._left.append(task.get_name())
+        return held
+
+    async def _release(self, failure: BaseException | None) -> BaseException | None:
+        """Release everything in reverse, telling each what happened; give what then remains to be raised."""
+        if not self._cancelled:
+            self.deadline = self.deadline.within(self._grace)
+        trace = failure.__traceback__ if failure is not None else None
+        try:
+            swallowed = await self._stack.__aexit__(type(failure) if failure else None, failure, trace)
+        except BaseException as raised:  # noqa: BLE001 - the caller raises it
+            return raised
+        finally:
+            self._released = True
+        return None if swallowed else failure
+
+    def _bounded(
+        self, leave: Callable[..., Coroutine[Any, Any, bool | None]], name: str
+    ) -> Callable[..., Coroutine[Any, Any, bool | None]]:
+        async def leave_in_time(*what_happened: Any) -> bool | None:
+            assert self._owner is not None  # noqa: S101
+            before = self._owner.cancelling()
+            budget = max(self.deadline, Deadline.after(_MOMENT)).timeout()
+            try:
+                async with budget:
+                    return await leave(*what_happened)
+            except (TimeoutError, asyncio.CancelledError):
+                # Before 3.11.5 a timeout in a task that was cancelled earlier shows as a cancellation.
+                if not budget.expired() or self._owner.cancelling() > before:
+                    raise
+                return False
+            finally:
+                if budget.expired():
+                    self._cut.append(name)
+
+        return leave_in_time
+
+
+_within: ContextVar[tuple["Owner[Any]", ...]] = ContextVar("holdfast_within_owners", default=())
+
+
+class Owner(Generic[T]):
+    """A task that holds a context open, so that any task may close it.
+
+    Timeouts, scopes and context variables must be left by the task that entered them. The owner's task
+    enters and leaves; everybody else only asks. The context says what is acquired, best with a scope::
+
+        @asynccontextmanager
+        async def open_call() -> AsyncIterator[Call]:
+            async with Scope() as scope:
+                link = await scope.enter(connect())
+                scope.start(pump(link))
+                yield Call(link)
+                scope.cancel()
+
+    The context must release what it acquired when it fails half way, as the one above does: Python does not
+    call ``__aexit__`` after a failed ``__aenter__``. ``start`` keeps to the same rule. When it raises,
+    nothing is left open, so it may be the whole of somebody's ``__aenter__``.
+    """
+
+    def __init__(
+        self, factory: Callable[[], AbstractAsyncContextManager[T]], *, name: str | None = None
+    ) -> None:
+        self._factory = factory
+        self._name = name or str(getattr(factory, "__qualname__", type(factory).__qualname__))
+        self._task: asyncio.Task[None] | None = None
+        self._asked = asyncio.Event()
+        self._opened = self._was_cut = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.deadline = NEVER
+        """The soonest deadline given to ``close``. Releases read it to share the budget."""
+
+    @property
+    def closing(self) -> bool:
+        """Whether somebody asked."""
+        return self._asked.is_set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything is released."""
+        return self._asked.is_set() if self._task is None else self._task.done()
+
+    async def start(self) -> T:
+        """Open the context in its task and give its value.
+
+        Raises what kept it from opening, after the release of what was acquired until then; ``Closed`` if
+        it was asked to close meanwhile. Cancelling the caller cancels the opening and waits for its end.
+        """
+        if self.closing:
+            raise Closed(f"{self._name} was closed before it was started")
+        if self._task is not None:
+            raise AlreadyStarted(f"{self._name} was started before")
+        opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._task = task = asyncio.create_task(self._hold(opened), name=self._name)
+        task.add_done_callback(self._ended)
+        either: set[asyncio.Future[Any]] = {opened, task}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError as cancelled:
+            self._asked.set()
+            task.cancel()
+            while not task.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait({task})
+            raise cancelled from (None if task.cancelled() else task.exception())
+        if opened.done() and not self.closing:
+            return opened.result()
+        await asyncio.wait({task})
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+        raise Closed(f"{self._name} was closed while it was opening")
+
+    async def close(self, *, deadline: Deadline = NEVER, grace: float = 1.0) -> None:
+        """Ask for the end, then wait for it. Any task may, any number of times.
+
+        Raises what ended the context early or failed in releasing it, to everyone who asks. When the
+        deadline passes, the release is interrupted, given ``grace`` more seconds, and ``CutOff`` raised.
+        While the context is still opening, the opening is cancelled. Asking stands even if the caller is
+        cancelled. A task started inside the context only asks: it would be waiting for itself.
+        """
+        self._ask(deadline)
+        if self._task is None or self in _within.get():
+            return
+        remaining = deadline.remaining()
+        await asyncio.wait({self._task}, timeout=None if remaining is None else remaining + grace)
+        self._report()
+
+    async def wait(self) -> None:
+        """Wait for the end without asking for it; raises as ``close`` does. Not for tasks inside."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+            self._report()
+
+    async def _hold(self, opened: asyncio.Future[T]) -> None:
+        _within.set((*_within.get(), self))
+        async with self._factory() as value:
+            self._opened = True
+            opened.set_result(value)
+            del opened, value
+            await self._asked.wait()
+
+    def _ask(self, deadline: Deadline) -> None:
+        first = not self._asked.is_set()
+        self._asked.set()
+        if self._task is None or self._task.done():
+            return
+        if first and not self._opened:
+            self._task.cancel()
+        if deadline < self.deadline:
+            self.deadline = deadline
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(deadline.at, self._cut)
+
+    def _cut(self) -> None:
+        assert self._task is not None  # noqa: S101
+        self._was_cut = True
+        self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _report(self) -> None:
+        assert self._task is not None  # noqa: S101
+        if not self._task.done():
+            raise CutOff(left=[self._name])
+        error = None if self._task.cancelled() else self._task.exception()
+        if self._was_cut:
+            raise CutOff(cut=[self._name]) from error
+        if error is not None and self._opened:
+            raise error
