@@ -12,6 +12,7 @@ from holdfast.workers import (
     AckMessage,
     ErrorMessage,
     ExecuteMessage,
+    InputMessage,
     OutputMessage,
     SandboxPolicy,
     SessionState,
@@ -32,7 +33,7 @@ async def running(session, code, **options):
         seen = []
         async for message in session.execute(ExecuteMessage(code=code), **options):
             seen.append(message)
-            if isinstance(message, OutputMessage):
+            if isinstance(message, InputMessage if "input(" in code else OutputMessage):
                 printed.set()
         return seen
 

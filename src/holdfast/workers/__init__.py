@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         WorkerDied,
         WorkerError,
     )
+    from holdfast.workers.pool import SessionPool
     from holdfast.workers.result import (
         Checkpoint,
         ExecutionResult,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.workers.servers import fork_server
     from holdfast.workers.session import WorkerSession
     from holdfast.workers.states import SessionState
+    from holdfast.workers.tool import PythonSessions, python_function
     from holdfast.workers.wire.frames import FrameTooLarge
 
 _HOMES = {
@@ -55,9 +57,11 @@ _HOMES = {
         "SnapshotPoint",
         "WorkerUsage",
     ),
+    "pool": ("SessionPool",),
     "servers": ("fork_server",),
     "session": ("WorkerSession",),
     "states": ("SessionState",),
+    "tool": ("PythonSessions", "python_function"),
     "wire.frames": ("FrameTooLarge",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -65,7 +69,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
-    if home is None and name.endswith("Message") or name in ("Usage", "NamespaceEntry"):
+    if name.endswith("Message") or name in ("Usage", "NamespaceEntry"):
         home = "wire.messages"
     if home is None:
         raise AttributeError(f"module 'holdfast.workers' has no attribute {name!r}")

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Self, cast
 
 from holdfast.base.errors import Closed
+from holdfast.lifecycle.machine import IllegalTransition, Machine
 from holdfast.workers.birth import Home, bear
 from holdfast.workers.config import SessionConfig
 from holdfast.workers.conversation import Conversation, Execution
@@ -27,7 +28,7 @@ from holdfast.workers.result import (
     SnapshotPoint,
     WorkerUsage,
 )
-from holdfast.workers.states import Event, SessionState, after
+from holdfast.workers.states import TABLE, Event, SessionState
 from holdfast.workers.usage import usage_of
 from holdfast.workers.wire import messages as m
 
@@ -39,7 +40,7 @@ class WorkerSession:
     def __init__(self, config: SessionConfig | None = None, *, session_id: str | None = None) -> None:
         self.config = config or SessionConfig()
         self.session_id = session_id or m.new_id()
-        self.state = SessionState.CREATING
+        self._machine = Machine(TABLE)
         self.metadata: dict[str, Any] = {}
         self.metrics = {"cancel_event_triggers": 0, "executions_cancelled": 0}
         self.interceptors = Interceptors(
@@ -148,7 +149,11 @@ class WorkerSession:
         if talk is not None and talk.link is not None and talk.cause is None:
             with contextlib.suppress(TimeoutError, WorkerDied):
                 async with asyncio.timeout(self.config.shutdown_timeout):
-                    self._close_questions(talk)
+                    if self._close_questions(talk) and talk.execution is not None:
+                        # Code that was only waiting for an answer may end by itself.
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(self.config.grace):
+                                await asyncio.shield(talk.execution.ended)
                     if talk.execution is not None:
                         self._count("cancel_event_triggers")
                         await self._stop(talk, talk.execution, self.config.grace)
@@ -201,8 +206,15 @@ class WorkerSession:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def state(self) -> SessionState:
+        return self._machine.state
+
     def _apply(self, event: Event) -> None:
-        self.state = after(self.state, event)
+        try:
+            self._machine.fire(event)
+        except IllegalTransition as problem:
+            raise Closed(f"a session that is {self.state.value} cannot have {event.value}") from problem
 
     # -- what the worker says about itself
 
@@ -392,11 +404,18 @@ class WorkerSession:
         talk.link.send(m.InputResponseMessage(input_id=input_id, data=data))
         return True
 
-    def _close_questions(self, talk: Conversation) -> None:
+    def _close_questions(self, talk: Conversation) -> bool:
         assert talk.link is not None
-        for input_id in list(talk.exchange.questions):
+        open_questions = list(talk.exchange.questions)
+        for input_id in open_questions:
             talk.exchange.answer(input_id)
             talk.link.send(m.InputResponseMessage(input_id=input_id, eof=True))
+        return bool(open_questions)
+
+    def rest(self) -> None:
+        """Mark a ready session as idle: a pool keeps it in stock."""
+        if self.state in (SessionState.READY, SessionState.IDLE):
+            self._apply(Event.RESTED)
 
     # -- stopping code
 

@@ -2,7 +2,7 @@
 
 from enum import Enum, StrEnum
 
-from holdfast.base.errors import Closed
+from holdfast.lifecycle.machine import Table
 
 
 class SessionState(StrEnum):
@@ -50,10 +50,9 @@ TRANSITIONS: dict[SessionState, dict[Event, SessionState]] = {
     S.TERMINATED: dict.fromkeys((E.ENDED, E.EXITED, E.FAILED, E.ASKED_TO_STOP, E.CLOSED), S.TERMINATED),
 }
 
-
-def after(state: SessionState, event: Event) -> SessionState:
-    """The next state. Raises Closed where the table has no way."""
-    following = TRANSITIONS[state].get(event)
-    if following is None:
-        raise Closed(f"a session that is {state.value} cannot have {event.value}")
-    return following
+TABLE: Table[SessionState, Event] = Table(
+    states=SessionState,
+    transitions=TRANSITIONS,
+    initial=S.CREATING,
+    terminal=frozenset({S.TERMINATED}),
+)
