@@ -98,8 +98,12 @@ class Conversation:
 
     def heard(self, message: m.AnyMessage) -> None:
         self.counts["control"] += 1
+        steps = self.exchange.hear(message)
+        if steps and isinstance(steps[0], Drain):
+            self._take(steps[:1])
+            steps = steps[1:]
         self.interceptors.show(message)
-        self._take(self.exchange.hear(message))
+        self._take(steps)
 
     def wrote(self, stream: Stream, data: bytes) -> None:
         self.counts["bulk"] += 1

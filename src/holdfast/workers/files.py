@@ -6,6 +6,7 @@ have put links there that point anywhere.
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -54,12 +55,12 @@ class Files:
         with self._parent(path, make=True) as (parent, name):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
             try:
-                fd = os.open(name, flags, 0o644, dir_fd=parent)
+                with _as_owner(parent):
+                    fd = os.open(name, flags, 0o644, dir_fd=parent)
             except OSError as problem:
                 raise InvalidInput(f"{path!r} cannot be written: {problem.strerror}") from problem
             with open(fd, "wb") as file:
                 _regular(file.fileno(), path)
-                _give(file.fileno(), parent)
                 file.write(content)
 
     def _read(self, path: str, limit: int) -> bytes:
@@ -99,9 +100,8 @@ class Files:
         try:
             for step in steps[:-1]:
                 if make:
-                    with contextlib.suppress(FileExistsError):
+                    with contextlib.suppress(FileExistsError), _as_owner(at):
                         os.mkdir(step, 0o755, dir_fd=at)
-                        _give_named(step, at)
                 try:
                     following = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
                 except FileNotFoundError:
@@ -129,14 +129,21 @@ def _regular(fd: int, path: str) -> None:
         raise InvalidInput(f"{path!r} is not a regular file")
 
 
-def _give(fd: int, parent: int) -> None:
-    """What the host writes as root belongs to the worker's user, like the directory it is in."""
-    if os.geteuid() == 0:
-        owner = os.fstat(parent)
-        os.fchown(fd, owner.st_uid, owner.st_gid)
+@contextlib.contextmanager
+def _as_owner(directory: int) -> Iterator[None]:
+    """What a host that is root writes belongs to the worker's user, like the directory it is in.
 
-
-def _give_named(name: str, parent: int) -> None:
-    if os.geteuid() == 0:
-        owner = os.fstat(parent)
-        os.chown(name, owner.st_uid, owner.st_gid, dir_fd=parent, follow_symlinks=False)
+    Changes the calling thread's user for files only. Inside the worker's file system root does not exist.
+    """
+    owner = os.fstat(directory)
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    libc.setfsgid(owner.st_gid)
+    libc.setfsuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        libc.setfsuid(0)
+        libc.setfsgid(0)

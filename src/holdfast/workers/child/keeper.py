@@ -164,6 +164,8 @@ class Keeper:
                 break
             if pid == 0:
                 break
+            # A predecessor exits only after its successor announced itself: look again before believing.
+            self._learn()
             token = self.live.pop(pid, None)
             if token is not None:
                 cpu = spent.ru_utime + spent.ru_stime

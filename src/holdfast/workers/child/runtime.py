@@ -7,6 +7,7 @@ User code is never traced and shares the process with no helper thread.
 
 import builtins
 import contextlib
+import getpass
 import os
 import resource
 import signal
@@ -72,6 +73,7 @@ class Runtime:
         signal.signal(DOORBELL, self._ring)
         signal.signal(signal.SIGINT, self._sigint)
         builtins.input = self.asking.input
+        getpass.getpass = self.asking.getpass
         builtins.display = self.display  # type: ignore[attr-defined]
         os.register_at_fork(after_in_child=self.snapshots.forked)
         while True:

@@ -69,8 +69,6 @@ DENIED: dict[str, tuple[int, int]] = {
     "quotactl_fd": (443, 443),
     "syslog": (103, 116),
     "vhangup": (153, 58),
-    "mknod": (133, -1),
-    "mknodat": (259, 33),
     "iopl": (172, -1),
     "ioperm": (173, -1),
     "modify_ldt": (154, -1),

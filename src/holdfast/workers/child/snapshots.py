@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from holdfast.workers.child import parcels, syscalls
@@ -105,9 +106,13 @@ class Snapshots:
         try:
             middle = os.fork()
             if middle == 0:
+                between = os.getpid()
                 if os.fork():
                     os._exit(0)
                 os.setsid()
+                # Not before the keeper is the parent, or the death that kills would be the middle one's.
+                while os.getppid() == between:
+                    time.sleep(0.0001)
                 if sys.platform.startswith("linux"):
                     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
                 fresh_origin()

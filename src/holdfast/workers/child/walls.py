@@ -157,8 +157,7 @@ def lock(jail: Jail, directory: str, readable: tuple[str, ...]) -> tuple[str, ..
     if jail.level == "plain":
         return notes
     open_network = jail.network == "host" or own
-    if own:
-        sys_.drop_capabilities()
+    sys_.drop_capabilities()
     proc = "/proc" if own else f"/proc/{os.getpid()}"
     devices = tuple(f"/dev/{name}" for name in _DEVICES)
     notes += landlock.restrict(
