@@ -1,7 +1,6 @@
 """Bringing a worker into the world, and the home it shares with its forks."""
 
 import asyncio
-import contextlib
 import os
 import shutil
 import tempfile
@@ -47,7 +46,7 @@ async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tu
             plain = dataclasses.replace(config, mode="spawn", preload=())
             server = await owned.enter_async_context(fork_server(plain))
         assert server.up is not None
-        directory = "" if server.up.level == "namespaces" else _directory(config, owned)
+        directory = "" if server.up.level == "namespaces" else _directory(server.up.uid, owned)
         family, link = await _fork(server, config, session_id, directory, listener)
         owned.callback(family.close)
         try:
@@ -89,17 +88,15 @@ async def _fork(
     return family, Link(family, token, endpoints, listener, limit=config.frame_limit)
 
 
-def _directory(config: SessionConfig, owned: AsyncExitStack) -> str:
+def _directory(uid: int, owned: AsyncExitStack) -> str:
     """A private directory on the host, where the worker has no file tree of its own."""
     path = tempfile.mkdtemp(prefix="holdfast-")
     owned.callback(shutil.rmtree, path, ignore_errors=True)
-    owner = config.sandbox.run_as if os.geteuid() == 0 else None
     for name in ("work", "tmp", "home"):
         os.mkdir(f"{path}/{name}", 0o700)
-    if owner is not None:
+    if uid != os.geteuid():
         for name in ("", "work", "tmp", "home"):
-            with contextlib.suppress(OSError):
-                os.chown(f"{path}/{name}", owner, owner)
+            os.chown(f"{path}/{name}", uid, uid)
     return path
 
 

@@ -48,6 +48,7 @@ def main(fd: int) -> NoReturn:
     up = ServerUp(
         pid=os.getpid(),
         level=order.jail.level,
+        uid=os.geteuid(),
         preloaded=preloaded,
         failed=failed,
         python=sys.version.split()[0],

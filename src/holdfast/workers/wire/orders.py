@@ -55,6 +55,7 @@ class ServerUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
     pid: int
     level: Level
+    uid: int = -1
     preloaded: dict[str, float] = {}
     failed: dict[str, str] = {}
     python: str = ""
