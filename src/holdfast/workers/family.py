@@ -89,7 +89,12 @@ class Family:
     def _heard(self, payload: bytes | Oversize) -> None:
         if isinstance(payload, Oversize):
             return
-        word = _decoder.decode(payload)
+        try:
+            word = _decoder.decode(payload)
+        except msgspec.DecodeError:
+            self._line.close()
+            self._gone()
+            return
         if isinstance(word, Locked):
             fds = self._line.take_fds()
             self.directory = fds.pop(0) if fds else None

@@ -85,8 +85,13 @@ class ForkServer:
     @asynccontextmanager
     async def open(cls, config: SessionConfig, level: Level) -> AsyncIterator["ForkServer"]:
         ours, theirs = socket.socketpair()
-        with theirs:
+        try:
             process = _execute(config.python, theirs)
+        except StartFailed:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         server = cls(process, ours)
         order = ServeOrder(
             jail=jail_of(config, level),
@@ -125,7 +130,12 @@ class ForkServer:
     def _heard(self, payload: bytes | Oversize) -> None:
         if isinstance(payload, Oversize):
             return
-        word = _decoder.decode(payload)
+        try:
+            word = _decoder.decode(payload)
+        except msgspec.DecodeError:
+            self._line.close()
+            self._gone()
+            return
         if isinstance(word, ServerUp):
             if not self._first.done():
                 self._first.set_result(word)
