@@ -156,7 +156,10 @@ async def test_files_go_in_and_come_out(session):
     assert (await session.run("open('in/data.csv').read()")).value == "a,b\n1,2\n"
     await session.run("import os; os.makedirs('out/deep'); open('out/deep/r.bin', 'wb').write(bytes(10))")
     assert await session.files.read("out/deep/r.bin") == bytes(10)
-    assert [(f.path, f.size) for f in await session.files.list()] == [("in/data.csv", 8), ("out/deep/r.bin", 10)]
+    assert [(f.path, f.size) for f in await session.files.list()] == [
+        ("in/data.csv", 8),
+        ("out/deep/r.bin", 10),
+    ]
     await session.files.remove("in/data.csv")
     with pytest.raises(NotFound):
         await session.files.read("in/data.csv")

@@ -153,7 +153,10 @@ def interpreter(tmp_path):
 
     def make(body: str) -> str:
         path = tmp_path / "python"
-        path.write_text(f"#!{sys.executable}\nimport os, socket, struct, sys, time\nfd = int(sys.argv[-1])\n" + textwrap.dedent(body))
+        path.write_text(
+            f"#!{sys.executable}\nimport os, socket, struct, sys, time\nfd = int(sys.argv[-1])\n"
+            + textwrap.dedent(body)
+        )
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return str(path)
 
@@ -209,7 +212,9 @@ async def test_a_preload_that_breaks_the_server_falls_back_to_a_plain_start(tmp_
     config = SessionConfig(preload=("fatal",), import_path=(str(tmp_path),), sandbox=policy)
     async with WorkerSession(config) as session:
         assert (await session.run("1")).value == 1
-    config = SessionConfig(preload=("broken", "json", "decimal"), import_path=(str(tmp_path),), sandbox=policy)
+    config = SessionConfig(
+        preload=("broken", "json", "decimal"), import_path=(str(tmp_path),), sandbox=policy
+    )
     async with WorkerSession(config) as session:
         assert "RuntimeError" in session.info.metadata["preload_failed"]["broken"]
         assert session.info.metadata["preloaded"]["decimal"] > 0
@@ -249,7 +254,9 @@ asyncio.run(main())
 @pytest.mark.parametrize("level", ["plain", "locked", "namespaces"])
 def test_a_host_killed_outright_leaves_no_worker(level):
     src = os.path.join(os.path.dirname(__file__), "..", "..", "src")
-    host = subprocess.Popen([sys.executable, "-c", HOST.format(src=os.path.abspath(src), level=level)], stdout=subprocess.PIPE)
+    host = subprocess.Popen(
+        [sys.executable, "-c", HOST.format(src=os.path.abspath(src), level=level)], stdout=subprocess.PIPE
+    )
     assert host.stdout.readline() == b"up\n"
     family = descendants(host.pid)
     assert len(family) >= 4

@@ -55,10 +55,9 @@ async def test_a_session_is_never_given_to_a_second_owner():
 
 
 async def test_the_stock_is_refilled():
-    async with SessionPool(config(min_idle=2, max_sessions=3)) as pool:
-        async with pool.acquire():
-            await until(lambda: pool.info()["idle"] == 2)
-            assert pool.info()["leased"] == 1
+    async with SessionPool(config(min_idle=2, max_sessions=3)) as pool, pool.acquire():
+        await until(lambda: pool.info()["idle"] == 2)
+        assert pool.info()["leased"] == 1
 
 
 async def test_there_are_never_more_sessions_than_allowed():
@@ -268,7 +267,9 @@ def test_the_plan_keeps_its_promises(config, view):
         assert (given_, started) == ([], 0)
         assert set(retired) == {idle.id for idle in view.idle}
         return
-    assert not (living - set(given_) - set(retired) and len(given_) < view.waiting), "nobody waits beside stock"
+    assert not (living - set(given_) - set(retired) and len(given_) < view.waiting), (
+        "nobody waits beside stock"
+    )
     if started:
         assert view.blocked == 0
         assert view.total - len(retired) + started <= config.max_sessions

@@ -61,7 +61,9 @@ async def test_a_dropped_point_is_gone(session):
 
 
 async def test_threads_are_reported_as_a_hazard(session):
-    await session.run("import threading; stop = threading.Event(); threading.Thread(target=stop.wait, daemon=True).start()")
+    await session.run(
+        "import threading; stop = threading.Event(); threading.Thread(target=stop.wait, daemon=True).start()"
+    )
     point = await session.snapshot()
     assert any("threads" in hazard for hazard in point.hazards)
     await session.run("stop.set()")
@@ -111,7 +113,11 @@ async def test_the_death_of_a_fork_is_its_own(session):
 async def test_a_failed_transaction_leaves_no_trace(session):
     await session.run("balance = 10")
     result = await session.run("balance = 0\nprint('tried')\n1 / 0", transaction="rollback_on_failure")
-    assert (result.rolled_back, result.error.exception_type, result.stdout) == (True, "ZeroDivisionError", "tried\n")
+    assert (result.rolled_back, result.error.exception_type, result.stdout) == (
+        True,
+        "ZeroDivisionError",
+        "tried\n",
+    )
     assert (await session.run("balance")).value == 10
 
 
@@ -174,7 +180,9 @@ async def test_a_restore_replaces_or_adds(session):
 async def test_a_bad_checkpoint_is_refused_and_changes_nothing(session, damage):
     await session.run("x = 1")
     data = (await session.checkpoint()).data
-    bad = {"foreign": b"\x80\x04pickle", "cut": data[:-3], "flipped": data[:-1] + bytes([data[-1] ^ 1])}[damage]
+    bad = {"foreign": b"\x80\x04pickle", "cut": data[:-3], "flipped": data[:-1] + bytes([data[-1] ^ 1])}[
+        damage
+    ]
     await session.run("x = 2")
     with pytest.raises(RequestFailed) as caught:
         await session.restore(bad)

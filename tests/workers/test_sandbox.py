@@ -34,7 +34,9 @@ async def test_the_home_directory_cannot_be_read(inside):
     home = pwd.getpwuid(os.getuid()).pw_dir
     for path in (f"{home}/.bashrc", f"{home}/.profile"):
         assert await refused(inside, f"open({path!r})") in ("FileNotFoundError", "PermissionError")
-    listed = await inside.run(f"import os\ntry:\n    r = os.listdir({home!r})\nexcept OSError:\n    r = []\nr")
+    listed = await inside.run(
+        f"import os\ntry:\n    r = os.listdir({home!r})\nexcept OSError:\n    r = []\nr"
+    )
     assert set(listed.value) <= {".pyenv", ".local", ".cache"}, "only what leads to the interpreter"
 
 
@@ -48,7 +50,11 @@ async def test_files_of_the_host_are_not_there(inside, tmp_path):
 
 @pytest.mark.parametrize("path", ["/usr/x", "/x", "/etc/passwd", "/dev/x", "/proc/sys/kernel/hostname"])
 async def test_nothing_outside_the_session_can_be_written(inside, path):
-    assert await refused(inside, f"open({path!r}, 'w').write('x')") in ("PermissionError", "OSError", "FileNotFoundError")
+    assert await refused(inside, f"open({path!r}, 'w').write('x')") in (
+        "PermissionError",
+        "OSError",
+        "FileNotFoundError",
+    )
 
 
 async def test_the_interpreter_cannot_be_changed(inside):
@@ -58,7 +64,9 @@ async def test_the_interpreter_cannot_be_changed(inside):
 
 async def test_the_session_has_its_own_temporary_and_working_directories(jailed):
     one, two = await jailed(), await jailed()
-    await one.run("import tempfile; open('mine', 'w').write('1'); open('/tmp/t', 'w').write('2'); tempfile.mkstemp()")
+    await one.run(
+        "import tempfile; open('mine', 'w').write('1'); open('/tmp/t', 'w').write('2'); tempfile.mkstemp()"
+    )
     code = "import os; [os.listdir('.'), os.listdir('/tmp'), os.getcwd()]"
     assert (await two.run(code)).value == [[], [], "/session/work"]
     assert not os.path.exists("/tmp/t")
@@ -79,7 +87,12 @@ async def test_the_session_has_its_own_temporary_and_working_directories(jailed)
 async def test_nothing_can_be_connected_to(inside, code):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert await refused(inside, "import socket\n" + code.replace("PORT", str(port))) in ("OSError", "ConnectionRefusedError", "gaierror", "TimeoutError")
+        assert await refused(inside, "import socket\n" + code.replace("PORT", str(port))) in (
+            "OSError",
+            "ConnectionRefusedError",
+            "gaierror",
+            "TimeoutError",
+        )
 
 
 async def test_unix_sockets_of_the_host_cannot_be_reached(inside, tmp_path):
@@ -93,21 +106,36 @@ async def test_unix_sockets_of_the_host_cannot_be_reached(inside, tmp_path):
         try:
             for address in (path, "\0holdfast-test-abstract"):
                 code = f"import socket; socket.socket(socket.AF_UNIX).connect({address!r})"
-                assert await refused(inside, code) in ("FileNotFoundError", "ConnectionRefusedError", "PermissionError")
+                assert await refused(inside, code) in (
+                    "FileNotFoundError",
+                    "ConnectionRefusedError",
+                    "PermissionError",
+                )
         finally:
             os.unlink(path)
 
 
 async def test_the_host_cannot_be_killed_or_seen(inside):
-    assert await refused(inside, f"import os; os.kill({os.getpid()}, 0)") in ("ProcessLookupError", "PermissionError")
-    assert (await inside.run("import os; sorted(p for p in os.listdir('/proc') if p.isdigit())")).value == ["1", "2"]
+    assert await refused(inside, f"import os; os.kill({os.getpid()}, 0)") in (
+        "ProcessLookupError",
+        "PermissionError",
+    )
+    assert (await inside.run("import os; sorted(p for p in os.listdir('/proc') if p.isdigit())")).value == [
+        "1",
+        "2",
+    ]
 
 
 async def test_the_keeper_cannot_be_killed_or_read(inside):
-    result = await inside.run("import os\ntry:\n    os.kill(1, 9)\nexcept OSError: pass\nos.path.exists('/proc/1')")
+    result = await inside.run(
+        "import os\ntry:\n    os.kill(1, 9)\nexcept OSError: pass\nos.path.exists('/proc/1')"
+    )
     assert result.value is True
     for name in ("mem", "environ", "maps", "fd/3"):
-        assert await refused(inside, f"open('/proc/1/{name}', 'rb').read(10)") in ("PermissionError", "FileNotFoundError")
+        assert await refused(inside, f"open('/proc/1/{name}', 'rb').read(10)") in (
+            "PermissionError",
+            "FileNotFoundError",
+        )
 
 
 SYSCALLS = {
@@ -176,7 +204,9 @@ async def test_the_disk_cannot_be_filled(jailed):
     session = await jailed(sandbox=SandboxPolicy(require="namespaces", disk_mb=8))
     code = "for n in range(100):\n    with open(f'/tmp/{n}' if n % 2 else f'{n}', 'wb') as f: f.write(bytes(1 << 20))"
     assert await refused(session, code) == "OSError"
-    assert (await session.run("import os; os.statvfs('.').f_blocks * os.statvfs('.').f_frsize")).value == 8 << 20
+    assert (
+        await session.run("import os; os.statvfs('.').f_blocks * os.statvfs('.').f_frsize")
+    ).value == 8 << 20
 
 
 async def test_no_descriptor_and_no_variable_of_the_host_leaks(jailed, monkeypatch):
@@ -190,7 +220,11 @@ async def test_no_descriptor_and_no_variable_of_the_host_leaks(jailed, monkeypat
     assert (await session.run("open('/proc/self/environ').read().find('s3cret')")).value == -1
     code = "import os\nr = []\nfor fd in range(0, 1000):\n    try:\n        os.fstat(fd); r.append(fd)\n    except OSError: pass\nr"
     assert (await session.run(code)).value == [0, 1, 2, 3, 4]
-    assert (await session.run("import subprocess; subprocess.run(['ls', '/proc/self/fd'], capture_output=True, text=True).stdout.split()")).value == ["0", "1", "2", "3"]
+    assert (
+        await session.run(
+            "import subprocess; subprocess.run(['ls', '/proc/self/fd'], capture_output=True, text=True).stdout.split()"
+        )
+    ).value == ["0", "1", "2", "3"]
 
 
 async def test_privileges_are_gone(inside):

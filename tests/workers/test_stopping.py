@@ -20,7 +20,6 @@ from holdfast.workers import (
     WorkerSession,
 )
 
-
 STUBBORN = "while True:\n    try:\n        GO\n        while True: pass\n    except BaseException: pass"
 
 
@@ -88,7 +87,10 @@ async def test_code_that_will_not_stop_costs_the_worker_and_the_result_says_so(s
 async def test_a_forced_interrupt_brings_a_new_worker(start):
     session = await start(grace=0.1)
     await session.run("gone = 1")
-    task = await running(session, "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\nGO\nwhile True: pass")
+    task = await running(
+        session,
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\nGO\nwhile True: pass",
+    )
     assert (await session.interrupt(force_restart=True)).state == "lost"
     await task
     assert (await session.run("'gone' in dir()")).value is False

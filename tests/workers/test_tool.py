@@ -27,14 +27,19 @@ class Scripted(agents.Model):
         if self.turn in codes:
             output = [
                 ResponseFunctionToolCall(
-                    type="function_call", call_id=f"c{self.turn}", name=tools[0].name, arguments=codes[self.turn]
+                    type="function_call",
+                    call_id=f"c{self.turn}",
+                    name=tools[0].name,
+                    arguments=codes[self.turn],
                 )
             ]
         else:
             said = [item["output"] for item in input if item.get("type") == "function_call_output"][-1]
             text = ResponseOutputText(type="output_text", text=said, annotations=[])
             output = [
-                ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])
+                ResponseOutputMessage(
+                    id="m", type="message", role="assistant", status="completed", content=[text]
+                )
             ]
         return ModelResponse(output=output, usage=Usage(), response_id=None)
 

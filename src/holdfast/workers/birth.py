@@ -1,8 +1,10 @@
 """Bringing a worker into the world, and the home it shares with its forks."""
 
 import asyncio
+import dataclasses
 import os
 import shutil
+import socket
 import tempfile
 from contextlib import AsyncExitStack
 
@@ -13,7 +15,8 @@ from holdfast.workers.forkserver import ForkServer
 from holdfast.workers.link import Endpoints, Link, Listener
 from holdfast.workers.proxy import Proxy
 from holdfast.workers.servers import fork_server
-from holdfast.workers.wire.messages import new_id
+from holdfast.workers.wire.frames import frame
+from holdfast.workers.wire.messages import HelloMessage, encode, new_id
 from holdfast.workers.wire.orders import ForkOrder, Locked, ServerUp
 
 
@@ -41,8 +44,6 @@ async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tu
             if config.mode == "spawn":
                 raise
             # No fork-server to be had, say because a preload breaks it: a plain start is slower and works.
-            import dataclasses
-
             plain = dataclasses.replace(config, mode="spawn", preload=())
             server = await owned.enter_async_context(fork_server(plain))
         assert server.up is not None
@@ -62,8 +63,6 @@ async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tu
 async def _fork(
     server: ForkServer, config: SessionConfig, session_id: str, directory: str, listener: Listener
 ) -> tuple[Family, Link]:
-    import socket
-
     endpoints = Endpoints()
     ours, theirs = socket.socketpair()
     token = new_id()
@@ -75,6 +74,8 @@ async def _fork(
         directory=directory,
         settings=config.worker_settings,
     )
+    # The worker finds our greeting when it opens its eyes: one journey less.
+    endpoints.protocol.send(frame(encode(HelloMessage())))
     try:
         offspring = await server.fork(order, (*endpoints.theirs, theirs.fileno()))
     except BaseException:

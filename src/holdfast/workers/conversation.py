@@ -23,7 +23,8 @@ class Execution:
     def __init__(self, message: m.ExecuteMessage, outlet: Outlet, output_limit: int | None) -> None:
         self.id = message.id
         self.outlet = outlet
-        self.clips = {stream: Clip(output_limit) for stream in _STREAMS}
+        self.output_limit = output_limit
+        self.clips: dict[Stream, Clip] = {}
         self.ended: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
         self.over: Callable[[m.Message], None] = lambda _: None
 
@@ -108,11 +109,17 @@ class Conversation:
     def wrote(self, stream: Stream, data: bytes) -> None:
         self.counts["bulk"] += 1
         self.counts["bytes"] += len(data)
-        mine = self.execution is not None and self.exchange.streaming
-        clips = self.execution.clips if self.execution is not None and mine else self._background
-        text = clips[stream].feed(data)
+        text = self._clip(stream).feed(data)
         if text:
             self._output(stream, text)
+
+    def _clip(self, stream: Stream) -> Clip:
+        execution = self.execution
+        if execution is None or not self.exchange.streaming:
+            return self._background[stream]
+        if stream not in execution.clips:
+            execution.clips[stream] = Clip(execution.output_limit)
+        return execution.clips[stream]
 
     def garbled(self, problem: str) -> None:
         self._take(self.exchange.garbage(problem))

@@ -63,7 +63,7 @@ class Line:
     def read(self) -> None:
         """Take in what is there, once. Also called to look before something else is believed."""
         try:
-            data, ancillary, _, _ = self.sock.recvmsg(262144, _SPACE)
+            data, ancillary, _, _ = self.sock.recvmsg(65536, _SPACE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:

@@ -5,7 +5,6 @@ import contextlib
 import fcntl
 import os
 import socket
-import struct
 import sys
 from collections.abc import Callable
 from typing import Protocol
@@ -20,6 +19,7 @@ from holdfast.workers.wire.frames import FrameTooLarge, Oversize
 from holdfast.workers.wire.messages import AnyMessage, Message, decode, encode
 
 _FIONREAD = 0x541B if sys.platform.startswith("linux") else 0x4004667F
+_NONE = bytes(4)
 _CHUNK = 65536
 _HANG_UP_GRACE = 0.25
 
@@ -90,7 +90,10 @@ class Pipe:
         """Read what is in the pipe now, and no more: later writers may never stop."""
         if not self.open:
             return
-        (left,) = struct.unpack("i", fcntl.ioctl(self.fd, _FIONREAD, b"\0\0\0\0"))
+        held = fcntl.ioctl(self.fd, _FIONREAD, _NONE)
+        if held == _NONE:
+            return
+        left = int.from_bytes(held, sys.byteorder)
         while left > 0:
             try:
                 data = os.read(self.fd, min(left, _CHUNK))
@@ -207,5 +210,4 @@ class Link:
         self._listener.ended(cause)
 
     def _pending(self) -> bool:
-        (count,) = struct.unpack("i", fcntl.ioctl(self.line.sock, _FIONREAD, b"\0\0\0\0"))
-        return bool(count)
+        return fcntl.ioctl(self.line.sock, _FIONREAD, _NONE) != _NONE

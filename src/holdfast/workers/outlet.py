@@ -26,6 +26,7 @@ class Outlet:
         self._emptied = emptied
         self._waiter: asyncio.Future[None] | None = None
         self._discarding = False
+        self._late = False
 
     @property
     def full(self) -> bool:
@@ -60,10 +61,17 @@ class Outlet:
             self._emptied()
         return message
 
+    def expire(self) -> None:
+        """The reader's time is up: ``get`` raises TimeoutError unless something waits."""
+        self._late = True
+        self._wake()
+
     async def get(self) -> Message | None:
         while not self._messages:
             if self.ended:
                 return None
+            if self._late:
+                raise TimeoutError
             if self._waiter is None:
                 self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

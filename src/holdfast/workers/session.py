@@ -99,8 +99,9 @@ class WorkerSession:
 
     async def _be_born(self) -> None:
         talk = self._converse()
-        self._home, link = await bear(self.config, self.session_id, talk)
-        await self._greet(talk, link)
+        self._home, talk.link = await bear(self.config, self.session_id, talk)
+        assert self._greeted is not None
+        await self._greeted
         self._record_home(self._home)
 
     def _converse(self) -> Conversation:
@@ -110,14 +111,6 @@ class WorkerSession:
             self.config, interceptors=self.interceptors, noted=self._noted, over=self._over
         )
         return self._talk
-
-    async def _greet(self, talk: Conversation, link: Link) -> None:
-        talk.link = link
-        assert self._greeted is not None
-        if link.gone.done():
-            raise WorkerDied(link.gone.result())
-        link.send(m.HelloMessage())
-        await self._greeted
 
     def _record_home(self, home: Home) -> None:
         self.metadata |= {
@@ -309,41 +302,32 @@ class WorkerSession:
         ends the stream with an ErrorMessage whose ``state`` is ``lost``.
         """
         limit = self.config.default_execute_timeout if timeout is _UNSET else timeout
-        deadline = None if limit is None else time.monotonic() + limit
+        loop = asyncio.get_running_loop()
+        deadline = None if limit is None else loop.time() + limit
         talk = await self._take_turn(message, limit)
         execution = self._begin(talk, message)
         outlet = execution.outlet
-        finished = False
+        timer = None if deadline is None else loop.call_at(deadline, outlet.expire)
         try:
-            while True:
-                following = outlet.take()
-                if following is None:
-                    following = await self._next(talk, execution, limit, deadline)
-                if following is None:
-                    break
+            while (following := await outlet.get()) is not None:
                 yield following
-            finished = True
+        except TimeoutError:
+            outlet.discard()
+            stopped = await self._stop(talk, execution, self.config.grace)
+            raise ExecutionTimeout(execution.id, limit or 0.0, stopped.state) from None
         finally:
-            if not finished and not execution.ended.done():
+            if timer is not None:
+                timer.cancel()
+            if not execution.ended.done():
                 self._count("executions_cancelled")
                 outlet.discard()
                 self._spawn(self._stop(talk, execution, self.config.grace))
 
-    async def _next(
-        self, talk: Conversation, execution: Execution, limit: float | None, deadline: float | None
-    ) -> m.Message | None:
-        if deadline is None or limit is None:
-            return await execution.outlet.get()
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                return await execution.outlet.get()
-        except TimeoutError:
-            execution.outlet.discard()
-            stopped = await self._stop(talk, execution, self.config.grace)
-            raise ExecutionTimeout(execution.id, limit, stopped.state) from None
-
     async def _take_turn(self, message: m.ExecuteMessage, limit: float | None) -> Conversation:
-        self._usable()
+        talk = self._usable()
+        if not self._turn.locked():
+            await self._turn.acquire()
+            return talk
         self._waiting += 1
         try:
             async with asyncio.timeout(limit):

@@ -6,10 +6,20 @@ import linecache
 import os
 import traceback
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _REMEMBERED = 512
+_PREPARED = 128
+_LONGEST_KEPT = 10_000
+
+
+class Prepared(NamedTuple):
+    """A compiled cell: what runs first, the expression at its end, and the sources it defines."""
+
+    body: CodeType | None
+    last: CodeType | None
+    definitions: dict[str, str]
 
 
 class Cells:
@@ -19,28 +29,39 @@ class Cells:
         self.namespace = namespace
         self.count = 0
         self.definitions: dict[str, str] = {}
+        # An agent's loop sends the same cell again and again; compiling is most of a small cell's time.
+        self._prepared: dict[str, Prepared] = {}
         self._loop: Any = None
 
     def run(self, code: str, *, filename: str | None, capture_source: bool) -> Any:
         """The value of the last expression, evaluated once; None when the cell ends in a statement."""
         self.count += 1
-        name = filename or f"<cell {self.count}>"
-        self._remember(name, code)
-        tree = compile(code, name, "exec", _FLAGS | ast.PyCF_ONLY_AST)
-        assert isinstance(tree, ast.Module)
-        if capture_source:
-            self._capture(tree, code)
-        body = tree.body
-        if not body or not isinstance(body[-1], ast.Expr):
-            self._execute(compile(tree, name, "exec", _FLAGS))
+        prepared = self._prepared.get(code) if filename is None and capture_source else None
+        if prepared is None:
+            prepared = self._prepare(code, filename or f"<cell {self.count}>", capture_source=capture_source)
+        self.definitions.update(prepared.definitions)
+        if prepared.body is not None:
+            self._execute(prepared.body)
+        if prepared.last is None:
             return None
-        last = ast.Expression(body.pop().value)  # type: ignore[attr-defined]
-        if body:
-            self._execute(compile(tree, name, "exec", _FLAGS))
-        value = self._execute(compile(last, name, "eval", _FLAGS))
+        value = self._execute(prepared.last)
         if value is not None:
             self.namespace["_"] = value
         return value
+
+    def _prepare(self, code: str, name: str, *, capture_source: bool) -> "Prepared":
+        self._remember(name, code)
+        tree = compile(code, name, "exec", _FLAGS | ast.PyCF_ONLY_AST)
+        definitions = _definitions(tree, code) if capture_source else {}
+        body, last = tree.body, None
+        if body and isinstance(body[-1], ast.Expr):
+            last = compile(ast.Expression(body.pop().value), name, "eval", _FLAGS)
+        prepared = Prepared(compile(tree, name, "exec", _FLAGS) if body else None, last, definitions)
+        if len(code) <= _LONGEST_KEPT and name.startswith("<cell "):
+            if len(self._prepared) >= _PREPARED:
+                del self._prepared[next(iter(self._prepared))]
+            self._prepared[code] = prepared
+        return prepared
 
     def _execute(self, code: CodeType) -> Any:
         value = eval(code, self.namespace)  # noqa: S307 - running the user's code is what a worker is for
@@ -74,13 +95,14 @@ class Cells:
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         linecache.cache.pop(f"<cell {self.count - _REMEMBERED}>", None)
 
-    def _capture(self, tree: ast.Module, code: str) -> None:
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                source = ast.get_source_segment(code, node) or ast.unparse(node)
-                if node.decorator_list:
-                    source = ast.unparse(node)
-                self.definitions[node.name] = source
+
+def _definitions(tree: ast.Module, code: str) -> dict[str, str]:
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            plain = None if node.decorator_list else ast.get_source_segment(code, node)
+            found[node.name] = plain or ast.unparse(node)
+    return found
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep

@@ -48,6 +48,7 @@ class Runtime:
         self.current: str | None = None
         self.interrupted = False
         self._beat = (time.monotonic(), _cpu())
+        self._reaped, self._peak_rss = 0.0, 0
         self._answers: dict[type, Callable[[Any], None]] = {
             m.HelloMessage: self._hello,
             m.ExecuteMessage: self._execute,
@@ -171,7 +172,7 @@ class Runtime:
 
     def _outcome(self, message: m.ExecuteMessage) -> m.ResultMessage | m.ErrorMessage:
         self.interrupted = self.struck = False
-        started, spent = time.perf_counter(), _cpu()
+        started, spent = time.perf_counter(), time.process_time()
         error: BaseException | None = None
         shown: dict[str, Any] = {}
         try:
@@ -193,7 +194,7 @@ class Runtime:
             error = raised
         _flush()
         took = time.perf_counter() - started
-        usage = m.Usage(_cpu() - spent, _peak())
+        usage = self._usage(time.process_time() - spent, took)
         if error is None:
             return m.ResultMessage(execution_id=message.id, execution_time=took, usage=usage, **shown)
         return m.ErrorMessage(
@@ -205,6 +206,15 @@ class Runtime:
             usage=usage,
             interrupted=self.struck and isinstance(error, KeyboardInterrupt),
         )
+
+    def _usage(self, cpu: float, took: float) -> m.Usage:
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        reaped = children.ru_utime + children.ru_stime
+        before, self._reaped = self._reaped, reaped
+        # A cell of microseconds does not move the peak, and asking costs as much as the cell.
+        if took > 0.001 or not self._peak_rss:
+            self._peak_rss = _peak()
+        return m.Usage(cpu + reaped - before, self._peak_rss)
 
     def _shown(self, value: Any) -> dict[str, Any]:
         limit = self.settings.get("repr_limit", 100_000)
@@ -300,8 +310,10 @@ def _message_of(error: BaseException) -> str:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
+        try:
             stream.flush()
+        except Exception:  # noqa: BLE001, S112 - the user may have put anything there
+            continue
 
 
 def _cpu() -> float:

@@ -5,6 +5,7 @@ under a foreign architecture kills the process, for its numbers mean something e
 """
 
 import ctypes
+import functools
 import struct
 from typing import NamedTuple
 
@@ -138,11 +139,17 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_char_p))
 
 
+@functools.cache
+def assembled(families: tuple[int, ...]) -> tuple[int, bytes]:
+    """The number of instructions and their bytes. The fork-server asks first, so that workers need not."""
+    steps = program(families=families, arch=machine())
+    return len(steps), b"".join(struct.pack("HBBI", s.code, s.yes, s.no, s.value) for s in steps)
+
+
 def install(*, families: tuple[int, ...]) -> None:
     """Filter this thread and its descendants for good. Sets no-new-privileges."""
-    steps = program(families=families, arch=machine())
-    packed = b"".join(struct.pack("HBBI", step.code, step.yes, step.no, step.value) for step in steps)
+    length, packed = assembled(families)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    described = _Program(len(steps), packed)
+    described = _Program(length, packed)
     result = libc().prctl(22, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(described))
     checked(result, "seccomp filter")

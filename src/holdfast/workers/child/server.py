@@ -7,7 +7,6 @@ the application's memory. It preloads modules, walls itself in, and waits.
 import gc
 import importlib
 import os
-import random
 import select
 import signal
 import socket
@@ -17,7 +16,7 @@ from typing import NoReturn
 
 import msgspec
 
-from holdfast.workers.child import keeper, parcels, syscalls, walls, worker
+from holdfast.workers.child import keeper, parcels, seccomp, walls, worker
 from holdfast.workers.wire.orders import Forked, ForkOrder, ServeOrder, ServerDown, ServerUp
 
 _order = msgspec.msgpack.Decoder(ServeOrder)
@@ -41,6 +40,8 @@ def main(fd: int) -> NoReturn:
         parcels.send(sock, ServerDown(error=f"{type(problem).__name__}: {problem}"))
         os._exit(1)
     worker.rehearse()
+    if order.jail.level != "plain":
+        seccomp.assembled(walls.families_of(order.jail))
     gc.collect()
     gc.disable()
     gc.freeze()
@@ -139,19 +140,3 @@ def _watch(pid: int) -> int:
         return os.pidfd_open(pid) if pid else -1
     except (OSError, AttributeError):
         return -1
-
-
-def fresh_randomness() -> None:
-    """A forked process must not repeat the random numbers of its siblings."""
-    random.seed()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()
-
-
-def title(name: str) -> None:
-    if sys.platform.startswith("linux"):
-        import ctypes
-
-        text = ctypes.create_string_buffer(name.encode()[:15])
-        syscalls.libc().prctl(syscalls.PR_SET_NAME, text, 0, 0, 0)

@@ -134,7 +134,7 @@ def _table(value: Any) -> dict[str, Any]:
     described = {
         "columns": [str(name) for name in value.columns],
         "dtypes": [str(kind) for kind in value.dtypes],
-        "rows": int(len(value)),
+        "rows": len(value),
         "preview": json.loads(head.to_json(orient="values", date_format="iso")),
     }
     return {"application/vnd.holdfast.table+json": described}

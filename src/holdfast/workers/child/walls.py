@@ -156,20 +156,27 @@ def lock(jail: Jail, directory: str, readable: tuple[str, ...]) -> tuple[str, ..
     notes = limits.apply(jail, own_user_namespace=own)
     if jail.level == "plain":
         return notes
-    open_network = jail.network == "host" or own
     sys_.drop_capabilities()
-    proc = "/proc" if own else f"/proc/{os.getpid()}"
     devices = tuple(f"/dev/{name}" for name in _DEVICES)
-    notes += landlock.restrict(
-        (*readable, proc, "/dev"),
-        (*jail.writable, *devices, directory, f"{proc}/self" if own else proc),
-        tcp=open_network,
-    )
-    families = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6) if open_network else (socket.AF_UNIX,)
-    if jail.network == "host":
-        families = (*families, socket.AF_NETLINK)
-    seccomp.install(families=tuple(int(family) for family in families))
+    if own:
+        # Everything in this root is there to be read; what matters is where one may write.
+        readable, private = ("/",), (directory, "/proc/self")
+    else:
+        readable, private = (*readable, "/dev"), (directory, f"/proc/{os.getpid()}")
+    open_network = jail.network == "host" or own
+    notes += landlock.restrict(readable, (*jail.writable, *devices, *private), tcp=open_network)
+    seccomp.install(families=families_of(jail))
     return notes
+
+
+def families_of(jail: Jail) -> tuple[int, ...]:
+    """The socket families a worker may use. Never vsock or packet sockets, which no namespace holds back."""
+    families = [socket.AF_UNIX]
+    if jail.network == "host" or jail.level == "namespaces":
+        families += [socket.AF_INET, socket.AF_INET6]
+    if jail.network == "host":
+        families.append(socket.AF_NETLINK)
+    return tuple(int(family) for family in families)
 
 
 def _bind(fd: int, path: str, root: str, *, writable: bool) -> None:

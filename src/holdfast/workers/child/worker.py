@@ -1,8 +1,8 @@
 """A worker's birth: from a fork of the keeper to a locked-in process waiting for code."""
 
 import builtins
+import fcntl
 import gc
-import io
 import os
 import resource
 import signal
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from holdfast.workers.child import syscalls, walls
 from holdfast.workers.child.post import Post
 from holdfast.workers.child.runtime import DOORBELL, Runtime
+from holdfast.workers.child.streams import Streams
 from holdfast.workers.wire.messages import ErrorMessage, fresh_origin
 from holdfast.workers.wire.orders import ForkOrder, Jail
 
@@ -42,7 +43,8 @@ def main(place: Place, order: ForkOrder, protocol: int, out: int, err: int) -> N
         environment(place, order)
         post = Post(socket.socket(fileno=_PROTOCOL), limit=order.settings.get("frame_limit", 16 << 20))
         runtime = Runtime(post, lineage, order, namespace=fresh_main())
-        standard_streams()
+        Streams().install()
+        fresh_randomness()
         gc.enable()
         try:
             notes = walls.lock(place.jail, place.directory, place.readable)
@@ -84,8 +86,6 @@ def arrange_descriptors(protocol: int, out: int, err: int, lineage: socket.socke
 
 
 def _above(fd: int) -> int:
-    import fcntl
-
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16)
 
 
@@ -102,7 +102,7 @@ def environment(place: Place, order: ForkOrder) -> None:
     }
     if place.proxy_port:
         address = f"http://127.0.0.1:{place.proxy_port}"
-        given |= {name: address for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")}
+        given |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), address)
     given |= order.environment
     os.environ.clear()
     os.environ.update(given)
@@ -124,15 +124,8 @@ def fresh_main() -> dict[str, Any]:
     return module.__dict__
 
 
-def standard_streams() -> None:
-    """Real text files over the descriptors: ``.buffer``, ``fileno`` and subprocesses all work."""
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - open as long as the process
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        raw = io.FileIO(number, "w", closefd=False)
-        buffer = io.BufferedWriter(raw, 1 << 16)
-        stream = io.TextIOWrapper(buffer, "utf-8", errors="backslashreplace", line_buffering=True)
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
+def fresh_randomness() -> None:
+    """A forked process must not repeat the random numbers of its siblings."""
     random = sys.modules.get("random")
     if random is not None:
         random.seed()
