@@ -139,7 +139,7 @@ def test_whatever_a_worker_says_the_rules_hold(spoken):
     assert replies == ["r1"], "a request is answered exactly once"
     assert [step.execution_id for step in delivered] == ["e1"] * len(delivered)
     assert [step.last for step in delivered] == [False] * (len(delivered) - 1) + [True]
-    if len(delivered) > 1 or not delivered[-1].message.exception_type == "WorkerDied":
+    if len(delivered) > 1 or delivered[-1].message.exception_type != "WorkerDied":
         assert isinstance(delivered[0].message, m.AckMessage), "the acknowledgement comes first"
     assert exchange.running is None
 

@@ -1,6 +1,6 @@
 """Worker sessions: isolated, persistent Python, forked in milliseconds.
 
-Names are resolved on first use, so that a worker, which imports ``workers.wire`` only, pays for nothing else.
+Names are resolved on first use: a worker imports ``workers.wire`` only and pays for nothing else.
 """
 
 from importlib import import_module

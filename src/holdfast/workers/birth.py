@@ -28,6 +28,11 @@ class Home:
         self.residents = 1
         self._owned = owned
 
+    def joined(self) -> "Home":
+        """One more resident."""
+        self.residents += 1
+        return self
+
     async def leave(self, link: Link) -> None:
         link.close()
         self.residents -= 1
@@ -46,8 +51,8 @@ async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tu
             # No fork-server to be had, say because a preload breaks it: a plain start is slower and works.
             plain = dataclasses.replace(config, mode="spawn", preload=())
             server = await owned.enter_async_context(fork_server(plain))
-        assert server.up is not None
-        directory = "" if server.up.level == "namespaces" else _directory(server.up.uid, owned)
+        up = server.up
+        directory = "" if up.level == "namespaces" else _directory(up.uid, owned)
         family, link = await _fork(server, config, session_id, directory, listener)
         owned.callback(family.close)
         try:
@@ -56,8 +61,7 @@ async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tu
         except BaseException:
             link.close()
             raise
-        return Home(family, locked, server.up, owned.pop_all()), link
-    raise AssertionError("unreachable")
+        return Home(family, locked, up, owned.pop_all()), link
 
 
 async def _fork(

@@ -7,12 +7,10 @@ from holdfast.workers.result import ExecutionResult
 from holdfast.workers.wire import messages as m
 
 if TYPE_CHECKING:
-    from holdfast.workers.session import WorkerSession
+    from holdfast.workers.executing import Executing
 
 
-async def collect(
-    session: "WorkerSession", message: m.ExecuteMessage, timeout: float | None
-) -> ExecutionResult:
+async def collect(session: "Executing", message: m.ExecuteMessage, timeout: float | None) -> ExecutionResult:
     """Run and gather. A timeout is a result too: what was printed until then is in it."""
     text: dict[str, list[str]] = {"stdout": [], "stderr": []}
     dropped: dict[str, int] = {}
@@ -51,7 +49,7 @@ async def collect(
             **gathered, value=last.value, repr=last.repr, data=last.data, usage=last.usage,
             execution_time=last.execution_time, rolled_back=last.rolled_back,
         )  # fmt: skip
-    assert isinstance(last, m.ErrorMessage)
+    assert isinstance(last, m.ErrorMessage)  # noqa: S101 - a stream ends in one of the two
     return ExecutionResult(
         **gathered, error=last, usage=last.usage, execution_time=last.execution_time,
         rolled_back=last.rolled_back, state=last.state,

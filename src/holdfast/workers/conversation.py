@@ -56,7 +56,7 @@ class Conversation:
 
     def begin(self, message: m.ExecuteMessage) -> Execution:
         """Send code to run. Nothing else may be running; nothing was sent if this raises."""
-        link = self._live()
+        link = self.live()
         outlet = Outlet(limit=self.config.output_buffer, emptied=link.resume)
         execution = Execution(message, outlet, self.config.output_limit)
         self.exchange.start(message.id)
@@ -70,7 +70,7 @@ class Conversation:
 
     async def request(self, message: m.Message, *, fds: tuple[int, ...] = ()) -> m.Message:
         """Send and wait for the reply. Raises RequestFailed or WorkerDied; answered also while code runs."""
-        link = self._live()
+        link = self.live()
         answer: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
         self.exchange.ask(message.id)
         self._requests[message.id] = answer
@@ -90,7 +90,8 @@ class Conversation:
 
     cause: Cause | None = None
 
-    def _live(self) -> Link:
+    def live(self) -> Link:
+        """The link, or WorkerDied."""
         if self.link is None or self.cause is not None:
             raise WorkerDied(self.cause or Cause("start", "the worker was not started"))
         return self.link

@@ -140,16 +140,22 @@ class Exchange:
 
     def lost(self, cause: str, detail: str) -> tuple[Step, ...]:
         """The worker is gone: everyone who waits is told, now."""
-        steps: list[Step] = []
         requests, self.requests = self.requests, set()
         self.questions.clear()
-        gone = {"exception_type": "WorkerDied", "exception_message": detail, "cause": cause}
-        for request in requests:
-            steps.append(Reply(request, m.ErrorMessage(state="lost", execution_id=request, **gone)))
+
+        def gone(of: str) -> m.ErrorMessage:
+            return m.ErrorMessage(
+                exception_type="WorkerDied",
+                exception_message=detail,
+                cause=cause,
+                state="lost",
+                execution_id=of,
+            )
+
+        steps: list[Step] = [Reply(request, gone(request)) for request in requests]
         if self.running is not None:
             self.phase = "ending"
-            error = m.ErrorMessage(state="lost", execution_id=self.running, **gone)
-            steps.append(Deliver(self.running, error, last=True))
+            steps.append(Deliver(self.running, gone(self.running), last=True))
         return tuple(steps)
 
     # -- cases

@@ -22,7 +22,7 @@ Farewell = Callable[[Cause], None]
 
 
 class Family:
-    """Talks to one keeper, tells each worker's end to whoever joined for it, and ends with its last member."""
+    """Talks to one keeper, tells each worker's end to who joined for it, and ends with its last member."""
 
     def __init__(self, sock: "socket.socket", pidfd: int | None, pid: int) -> None:
         self.pid = pid

@@ -22,6 +22,9 @@ class FileEntry:
     modified_at: float
 
 
+Entries = list[FileEntry]
+
+
 class Files:
     """write, read, list and remove, by paths relative to the session's directory."""
 
@@ -37,7 +40,7 @@ class Files:
         """The whole file; InvalidInput above ``limit`` bytes."""
         return await asyncio.to_thread(self._read, path, limit)
 
-    async def list(self, path: str = ".") -> list[FileEntry]:
+    async def list(self, path: str = ".") -> Entries:
         """Every regular file below ``path``, sorted by path."""
         return await asyncio.to_thread(self._list, path)
 
@@ -77,8 +80,8 @@ class Files:
                     raise InvalidInput(f"{path!r} is larger than {limit} bytes")
                 return file.read(limit)
 
-    def _list(self, path: str) -> "list[FileEntry]":
-        found: list[FileEntry] = []
+    def _list(self, path: str) -> Entries:
+        found: Entries = []
         with self._parent(f"{path}/_", make=False) as (top, _):
             for where, _folders, names, parent in os.fwalk(".", dir_fd=top, follow_symlinks=False):
                 for name in names:

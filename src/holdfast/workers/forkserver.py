@@ -75,7 +75,6 @@ class ForkServer:
 
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self.process = process
-        self.up: ServerUp | None = None
         self._first: asyncio.Future[ServerUp] = asyncio.get_running_loop().create_future()
         self._orders: dict[int, asyncio.Future[Offspring]] = {}
         self._number = 0
@@ -102,12 +101,17 @@ class ForkServer:
         try:
             server._line.send(pack(order))
             async with asyncio.timeout(_START_TIMEOUT):
-                server.up = await server._first
+                await asyncio.shield(server._first)
             yield server
         except TimeoutError as late:
             raise StartFailed(f"the fork-server was not up within {_START_TIMEOUT} s") from late
         finally:
             await server._close()
+
+    @property
+    def up(self) -> ServerUp:
+        """What the server said when it was up."""
+        return self._first.result()
 
     @property
     def alive(self) -> bool:
@@ -159,7 +163,9 @@ class ForkServer:
 
     def _gone(self) -> None:
         problem = StartFailed("the fork-server ended")
-        for waiting in (self._first, *self._orders.values()):
+        if not self._first.done():
+            self._first.set_exception(problem)
+        for waiting in self._orders.values():
             if not waiting.done():
                 waiting.set_exception(problem)
         if not self._first.cancelled():
@@ -171,7 +177,8 @@ class ForkServer:
         self._gone()
         with contextlib.suppress(OSError):
             self.process.kill()
-        while self.process.poll() is None:
+        # Killed, so this is a matter of a moment; a watcher would be one more thing to own.
+        while self.process.poll() is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 

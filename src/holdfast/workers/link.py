@@ -1,4 +1,4 @@
-"""The host's end of one worker: protocol, output pipes, keeper. One reader: the event loop's callbacks here."""
+"""The host's end of one worker: protocol, output pipes, keeper. The loop's callbacks here are the reader."""
 
 import asyncio
 import contextlib

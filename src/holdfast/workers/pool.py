@@ -149,7 +149,7 @@ class SessionPool:
             self.release(waiter.result())
 
     def release(self, session: WorkerSession) -> None:
-        """Give a session back. It ends; the next owner gets another. A foreign or second release is an error."""
+        """Give a session back; it ends. A foreign or a second release is an error."""
         if self._leased.pop(session.session_id, None) is None:
             raise WorkerError("this session is not leased from this pool")
         self.metrics["sessions_released"] += 1

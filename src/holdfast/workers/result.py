@@ -28,7 +28,7 @@ class ExecutionResult:
     displays: tuple[DisplayMessage, ...] = ()
     error: ErrorMessage | None = None
     timed_out: bool = False
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     execution_time: float = 0.0
     rolled_back: bool = False
     state: State = "preserved"
@@ -81,7 +81,7 @@ class Restored:
 
 @dataclass(frozen=True)
 class WorkerUsage:
-    """Memory by the kernel's fair accounting (PSS), private bytes, and processor seconds, of all processes."""
+    """Memory by the kernel's fair accounting (PSS), private bytes, processor seconds: of all processes."""
 
     pss: int = 0
     private: int = 0

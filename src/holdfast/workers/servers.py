@@ -1,4 +1,4 @@
-"""Fork-servers shared by reference: one per interpreter, preload list and policy, as long as someone uses it."""
+"""Fork-servers shared by reference: one per interpreter, preload list and policy, while someone uses it."""
 
 import asyncio
 import contextlib

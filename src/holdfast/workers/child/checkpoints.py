@@ -161,7 +161,7 @@ def _pickle(values: dict[str, Any], references: dict[int, str]) -> tuple[bytes, 
 
 def _dump(values: dict[str, Any], references: dict[int, str]) -> bytes:
     try:
-        import cloudpickle
+        import cloudpickle  # type: ignore[import-untyped]
     except ImportError as problem:
         raise RuntimeError("checkpoints need cloudpickle in the worker's environment") from problem
 

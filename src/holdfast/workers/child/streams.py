@@ -18,7 +18,16 @@ from typing import Any
 _BURST, _WINDOW, _DELAY = 32, 0.01, 0.002
 _ALARM: int = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else 0
 _WRITERS = frozenset(
-    {"subprocess.Popen", "os.system", "os.posix_spawn", "os.spawn", "os.exec", "os.fork", "os.forkpty", "pty.spawn"}
+    {
+        "subprocess.Popen",
+        "os.system",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.exec",
+        "os.fork",
+        "os.forkpty",
+        "pty.spawn",
+    }
 )
 
 
@@ -104,7 +113,7 @@ class Streams:
             signal.signal(_ALARM, self._alarm)
         os.register_at_fork(before=self.flush)
         sys.addaudithook(self._audit)
-        os.write, os._exit = self.write, self.exit  # type: ignore[assignment]
+        os.write, os._exit = self.write, self.exit
 
     def flush(self) -> None:
         for held in self.held:

@@ -95,7 +95,7 @@ class Site:
         return pid
 
     def enclose(self) -> socket.socket | None:
-        """Build one worker's namespaces and its private directory. Returns the proxy's listener if asked for."""
+        """Build one worker's namespaces and private directory. Returns the proxy's listener if asked for."""
         if not self.namespaces:
             return None
         flags = sys_.CLONE_NEWNS | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS
@@ -133,7 +133,7 @@ class Site:
         devices = {f"/dev/{name}": os.open(f"/dev/{name}", os.O_PATH) for name in _DEVICES}
         proc = os.open("/proc", os.O_PATH)
         sys_.mount(None, "/", None, sys_.MS_REC | sys_.MS_PRIVATE)
-        root = "/tmp"  # noqa: S108 - only a place that exists everywhere; the host's /tmp is not touched
+        root = "/tmp"
         sys_.mount("tmpfs", root, "tmpfs", sys_.MS_NOSUID, "size=1m,mode=755")
         for path, fd in sources.items():
             _bind(fd, path, root, writable=path in self.jail.writable)

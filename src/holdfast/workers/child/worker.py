@@ -113,8 +113,7 @@ def environment(place: Place, order: ForkOrder) -> None:
     sys.path.insert(0, work)
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
-        tempfile.tempdir = None
-        tempfile._name_sequence = None
+        vars(tempfile).update(tempdir=None, _name_sequence=None)
 
 
 def fresh_main() -> dict[str, Any]:

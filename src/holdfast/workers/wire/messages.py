@@ -35,7 +35,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     timestamp: float = msgspec.field(default_factory=time.time)
 
 
-class HelloMessage(Message, tag="hello"):
+class HelloMessage(Message, frozen=True, tag="hello"):
     """First word of both sides: the versions and features one has. The worker's answer names the choice."""
 
     versions: tuple[int, ...] = PROTOCOL_VERSIONS
@@ -43,14 +43,14 @@ class HelloMessage(Message, tag="hello"):
     settings: dict[str, Any] = {}
 
 
-class ReadyMessage(Message, tag="ready"):
+class ReadyMessage(Message, frozen=True, tag="ready"):
     """The worker is locked in and waits for code."""
 
     session_id: str = ""
     capabilities: tuple[str, ...] = ()
 
 
-class AckMessage(Message, tag="ack"):
+class AckMessage(Message, frozen=True, tag="ack"):
     """The worker has taken up the message ``of``. For an execution it precedes all output."""
 
     of: str
@@ -61,7 +61,7 @@ class AckMessage(Message, tag="ack"):
 TransactionPolicy = Literal["commit_always", "rollback_on_failure", "rollback_always"]
 
 
-class ExecuteMessage(Message, tag="execute"):
+class ExecuteMessage(Message, frozen=True, tag="execute"):
     """Run code in the session's namespace. Its ``id`` is the execution id."""
 
     code: str
@@ -72,7 +72,7 @@ class ExecuteMessage(Message, tag="execute"):
     filename: str | None = None
 
 
-class OutputMessage(Message, tag="output"):
+class OutputMessage(Message, frozen=True, tag="output"):
     """Text that reached a standard stream. ``dropped`` bytes were left out just before ``data``."""
 
     data: str
@@ -81,7 +81,7 @@ class OutputMessage(Message, tag="output"):
     dropped: int = 0
 
 
-class DisplayMessage(Message, tag="display"):
+class DisplayMessage(Message, frozen=True, tag="display"):
     """A rich object as a MIME bundle; binary forms are bytes."""
 
     data: dict[str, Any]
@@ -90,7 +90,7 @@ class DisplayMessage(Message, tag="display"):
     execution_id: str = ""
 
 
-class InputMessage(Message, tag="input"):
+class InputMessage(Message, frozen=True, tag="input"):
     """Running code asks for a line. Answer with ``InputResponseMessage(input_id=this.id)``."""
 
     prompt: str
@@ -99,7 +99,7 @@ class InputMessage(Message, tag="input"):
     timeout: float | None = None
 
 
-class InputResponseMessage(Message, tag="input_response"):
+class InputResponseMessage(Message, frozen=True, tag="input_response"):
     """The answer to an input request. ``eof`` makes the waiting ``input()`` raise EOFError."""
 
     input_id: str
@@ -109,7 +109,7 @@ class InputResponseMessage(Message, tag="input_response"):
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an execution cost: processor seconds of the worker and its reaped children, peak resident bytes."""
+    """What an execution cost: processor seconds, with reaped children, and the peak of resident bytes."""
 
     cpu: float = 0.0
     peak_rss: int = 0
@@ -118,8 +118,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 State = Literal["preserved", "lost"]
 
 
-class ResultMessage(Message, tag="result"):
-    """The code ran to its end. ``value`` is there when it is plain data, ``repr`` and ``data`` otherwise too."""
+class ResultMessage(Message, frozen=True, tag="result"):
+    """The code ran to its end. ``value`` is there when it is plain data; the others in any case."""
 
     execution_id: str
     value: Any = None
@@ -131,7 +131,7 @@ class ResultMessage(Message, tag="result"):
     warnings: tuple[str, ...] = ()
 
 
-class ErrorMessage(Message, tag="error"):
+class ErrorMessage(Message, frozen=True, tag="error"):
     """The code, or a request, failed. Without ``execution_id`` it concerns the session, not an execution.
 
     ``state`` says whether the worker's variables survived; ``cause`` names what ended it when they did not.
@@ -150,7 +150,7 @@ class ErrorMessage(Message, tag="error"):
     warnings: tuple[str, ...] = ()
 
 
-class CheckpointMessage(Message, tag="checkpoint"):
+class CheckpointMessage(Message, frozen=True, tag="checkpoint"):
     """Request (host) and reply (worker, same ``of``): the namespace as durable bytes."""
 
     of: str = ""
@@ -162,7 +162,7 @@ class CheckpointMessage(Message, tag="checkpoint"):
     class_count: int = 0
 
 
-class RestoreMessage(Message, tag="restore"):
+class RestoreMessage(Message, frozen=True, tag="restore"):
     """Load a checkpoint inside the worker. The reply has ``of`` set and says what could not be restored."""
 
     of: str = ""
@@ -172,7 +172,7 @@ class RestoreMessage(Message, tag="restore"):
     lost: dict[str, str] = {}
 
 
-class SnapshotMessage(Message, tag="snapshot"):
+class SnapshotMessage(Message, frozen=True, tag="snapshot"):
     """Take, return to, drop or branch from an exact copy of the worker made by forking it."""
 
     of: str = ""
@@ -191,14 +191,14 @@ class NamespaceEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     shape: tuple[int, ...] | None = None
 
 
-class NamespaceMessage(Message, tag="namespace"):
+class NamespaceMessage(Message, frozen=True, tag="namespace"):
     """Request and reply: the user's variables."""
 
     of: str = ""
     entries: tuple[NamespaceEntry, ...] = ()
 
 
-class CompletionMessage(Message, tag="completion"):
+class CompletionMessage(Message, frozen=True, tag="completion"):
     """Request and reply: names that could continue ``code`` at its end."""
 
     of: str = ""
@@ -206,7 +206,7 @@ class CompletionMessage(Message, tag="completion"):
     matches: tuple[str, ...] = ()
 
 
-class HeartbeatMessage(Message, tag="heartbeat"):
+class HeartbeatMessage(Message, frozen=True, tag="heartbeat"):
     """Asked by the host, answered by the worker, also while it runs code."""
 
     of: str = ""
@@ -217,21 +217,21 @@ class HeartbeatMessage(Message, tag="heartbeat"):
     busy: bool = False
 
 
-class CancelMessage(Message, tag="cancel"):
+class CancelMessage(Message, frozen=True, tag="cancel"):
     """Stop this execution if it still runs. Acknowledged either way."""
 
     execution_id: str
     grace_timeout_ms: int = 500
 
 
-class InterruptMessage(Message, tag="interrupt"):
+class InterruptMessage(Message, frozen=True, tag="interrupt"):
     """Stop whatever runs. Acknowledged either way."""
 
     execution_id: str | None = None
     force_restart: bool = False
 
 
-class ShutdownMessage(Message, tag="shutdown"):
+class ShutdownMessage(Message, frozen=True, tag="shutdown"):
     """Leave the loop and exit."""
 
     reason: str = ""
@@ -264,7 +264,7 @@ _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessa
 
 
 def encode(message: Message) -> bytes:
-    """The payload of one frame. Raises TypeError, ValueError or OverflowError for a value that is not data."""
+    """The payload of one frame. Raises TypeError, ValueError or OverflowError for what is not data."""
     return _encoder.encode(message)
 
 

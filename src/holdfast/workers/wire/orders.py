@@ -89,7 +89,7 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="k
 
 
 class Locked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="locked"):
-    """The keeper has built the walls. Carries the session directory, and the proxy's listener if asked for."""
+    """The keeper has built the walls. Carries the session's directory, and the proxy's listener."""
 
     level: Level
     directory: str = ""
