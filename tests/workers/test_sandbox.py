@@ -9,7 +9,7 @@ import pytest
 from conftest import children
 
 from holdfast.base.errors import InvalidInput
-from holdfast.workers import SandboxPolicy, SandboxUnavailable, SessionConfig, WorkerSession
+from holdfast.workers import SandboxPolicy, SandboxUnavailable, SessionConfig, WorkerSession, probe_sandbox
 
 
 @pytest.fixture
@@ -200,6 +200,16 @@ async def test_a_memory_bomb_is_an_error_of_the_code(jailed):
     assert (await session.run("len(bytearray(50 << 20))")).value == 50 << 20
 
 
+async def test_memory_and_files_together_are_limited_by_a_control_group_and_the_cause_is_told(jailed):
+    if not os.access("/sys/fs/cgroup/memory", os.W_OK):
+        pytest.skip("no control groups to be had here")
+    policy = SandboxPolicy(require="namespaces", memory_mb=100, disk_mb=400, cgroup=True)
+    session = await jailed(sandbox=policy)
+    code = "x = bytearray(60 << 20)\nwith open('/tmp/fill', 'wb') as f:\n    for _ in range(300): f.write(bytes(1 << 20))"
+    result = await session.run(code, timeout=20)
+    assert (result.state, result.error.cause) == ("lost", "memory-limit")
+
+
 async def test_the_disk_cannot_be_filled(jailed):
     session = await jailed(sandbox=SandboxPolicy(require="namespaces", disk_mb=8))
     code = "for n in range(100):\n    with open(f'/tmp/{n}' if n % 2 else f'{n}', 'wb') as f: f.write(bytes(1 << 20))"
@@ -339,6 +349,12 @@ async def test_a_weaker_level_is_taken_when_accepted_and_reported():
     async with WorkerSession(SessionConfig(sandbox=policy)) as session:
         assert session.info.metadata["sandbox"] == "locked"
         assert (await session.run("1")).value == 1
+
+
+async def test_the_machine_can_be_asked_what_it_offers():
+    report = await probe_sandbox()
+    assert report.level == "namespaces"
+    assert (report.notes, report.reasons) == ((), {})
 
 
 async def test_many_sessions_share_one_fork_server(jailed):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from holdfast.workers.pool import SessionPool
+    from holdfast.workers.probe import SandboxReport, probe_sandbox
     from holdfast.workers.result import (
         Checkpoint,
         ExecutionResult,
@@ -58,6 +59,7 @@ _HOMES = {
         "WorkerUsage",
     ),
     "pool": ("SessionPool",),
+    "probe": ("SandboxReport", "probe_sandbox"),
     "servers": ("fork_server",),
     "session": ("WorkerSession",),
     "states": ("SessionState",),

@@ -8,6 +8,7 @@ import socket
 import tempfile
 from contextlib import AsyncExitStack
 
+from holdfast.workers.cgroups import Groups, made_for
 from holdfast.workers.config import SessionConfig
 from holdfast.workers.errors import StartFailed
 from holdfast.workers.family import Family
@@ -53,7 +54,8 @@ async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tu
             server = await owned.enter_async_context(fork_server(plain))
         up = server.up
         directory = "" if up.level == "namespaces" else _directory(up.uid, owned)
-        family, link = await _fork(server, config, session_id, directory, listener)
+        groups = await owned.enter_async_context(made_for(config.sandbox, new_id()))
+        family, link = await _fork(server, config, session_id, directory, listener, groups)
         owned.callback(family.close)
         try:
             locked = await asyncio.shield(family.locked)
@@ -65,7 +67,12 @@ async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tu
 
 
 async def _fork(
-    server: ForkServer, config: SessionConfig, session_id: str, directory: str, listener: Listener
+    server: ForkServer,
+    config: SessionConfig,
+    session_id: str,
+    directory: str,
+    listener: Listener,
+    groups: Groups,
 ) -> tuple[Family, Link]:
     endpoints = Endpoints()
     ours, theirs = socket.socketpair()
@@ -77,6 +84,7 @@ async def _fork(
         environment=dict(config.environment),
         directory=directory,
         settings=config.worker_settings,
+        gated=bool(groups.paths),
     )
     # The worker finds our greeting when it opens its eyes: one journey less.
     endpoints.protocol.send(frame(encode(HelloMessage())))
@@ -89,7 +97,9 @@ async def _fork(
     finally:
         endpoints.passed()
         theirs.close()
-    family = Family(ours, offspring.pidfd, offspring.pid)
+    family = Family(ours, offspring.pidfd, offspring.pid, groups)
+    if groups.paths:
+        family.admit()
     return family, Link(family, token, endpoints, listener, limit=config.frame_limit)
 
 

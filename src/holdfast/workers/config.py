@@ -25,6 +25,9 @@ class SandboxPolicy:
     takes the best the machine offers and says in ``info`` which that was; demand more and it refuses to
     start where that cannot be had.
 
+    ``cgroup`` adds control groups where this process may make them: exact limits for all processes of a
+    worker together, for some milliseconds more at the start.
+
     ``network``: ``none``, ``host``, or a tuple of host names (``api.example.org``, ``*.pypi.org``) that
     are reachable by HTTP through a proxy, and nothing else. A list needs the level ``namespaces``.
     """
@@ -40,7 +43,7 @@ class SandboxPolicy:
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     run_as: int = 65534
-    cgroup: bool = True
+    cgroup: bool = False
 
     def __post_init__(self) -> None:
         for name in ("memory_mb", "cpu_seconds", "processes", "open_files", "disk_mb"):

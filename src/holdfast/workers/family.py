@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.workers.cgroups import Groups
 from holdfast.workers.errors import Cause, StartFailed
 from holdfast.workers.line import Line
 from holdfast.workers.wire.frames import Oversize
-from holdfast.workers.wire.orders import Exited, Failed, FromKeeper, Kill, Locked, Ring, pack
+from holdfast.workers.wire.orders import Exited, Failed, FromKeeper, Kill, Locked, Proceed, Ring, pack
 
 if TYPE_CHECKING:
     import socket
@@ -24,8 +25,8 @@ Farewell = Callable[[Cause], None]
 class Family:
     """Talks to one keeper, tells each worker's end to who joined for it, and ends with its last member."""
 
-    def __init__(self, sock: "socket.socket", pidfd: int | None, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, sock: "socket.socket", pidfd: int | None, pid: int, groups: Groups) -> None:
+        self.pid, self.groups = pid, groups
         self.directory: int | None = None
         self.proxy: int | None = None
         self.locked: asyncio.Future[Locked] = asyncio.get_running_loop().create_future()
@@ -46,6 +47,11 @@ class Family:
         except OSError:
             return 0
         return max(0, int(found[0])) if found else 0
+
+    def admit(self) -> None:
+        """Put the waiting keeper into its control groups and let it go on."""
+        self.groups.admit(self.host_pid)
+        self._line.send(pack(Proceed()))
 
     def join(self, token: str, farewell: Farewell) -> None:
         self.members[token] = farewell
@@ -106,7 +112,13 @@ class Family:
                 self.locked.set_exception(StartFailed(word.error))
                 self.locked.exception()
         else:
-            self._farewell(word.token, self._reasons.get(word.token) or cause_of(word))
+            self._farewell(word.token, self._reasons.get(word.token) or self._cause(word))
+
+    def _cause(self, exited: Exited) -> Cause:
+        cause = cause_of(exited)
+        if cause.signal == signal.SIGKILL and self.groups.killed_for_memory:
+            return Cause("memory-limit", "the memory of the control group ran out", signal=signal.SIGKILL)
+        return cause
 
     def _gone(self) -> None:
         if not self.locked.done():

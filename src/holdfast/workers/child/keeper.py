@@ -36,6 +36,7 @@ def main(site: walls.Site, order: ForkOrder, fds: list[int]) -> NoReturn:
 class Keeper:
     def __init__(self, site: walls.Site, order: ForkOrder, host: socket.socket) -> None:
         self.site, self.order, self.host = site, order, host
+        self.receiver = parcels.Receiver(host)
         self.live: dict[int, str] = {}
         self.lineage, self._worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
 
@@ -45,9 +46,8 @@ class Keeper:
             if not self.site.namespaces:
                 syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         try:
-            for path in self.order.cgroups:
-                with open(f"{path}/cgroup.procs", "w") as file:
-                    file.write(str(os.getpid()))
+            if self.order.gated and self.receiver.receive() is None:
+                os._exit(0)
             listener = self.site.enclose()
             directory = self._directory()
         except Exception as problem:  # noqa: BLE001 - whatever it is, the host must hear of it
@@ -106,7 +106,7 @@ class Keeper:
         os.set_blocking(write, False)
         os.set_blocking(read, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        receiver = parcels.Receiver(self.host)
+        receiver = self.receiver
         poll = select.poll()
         for fd in (self.host.fileno(), self.lineage.fileno(), read):
             poll.register(fd, select.POLLIN)

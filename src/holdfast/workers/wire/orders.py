@@ -47,7 +47,7 @@ class ForkOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     environment: dict[str, str] = {}
     directory: str = ""
     settings: dict[str, Any] = {}
-    cgroups: tuple[str, ...] = ()
+    gated: bool = False
 
 
 class ServerUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="up"):
@@ -82,6 +82,10 @@ class Ring(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="r
     token: str
 
 
+class Proceed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="proceed"):
+    """The gated keeper has been put where it belongs and may go on."""
+
+
 class Kill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="kill"):
     """Kill the worker ``token``, or the whole family."""
 
@@ -114,7 +118,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
 
 ToServer = ForkOrder
 FromServer = ServerUp | ServerDown | Forked
-ToKeeper = Ring | Kill
+ToKeeper = Ring | Kill | Proceed
 FromKeeper = Locked | Exited | Failed
 
 pack = msgspec.msgpack.Encoder().encode
