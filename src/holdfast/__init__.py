@@ -3,21 +3,47 @@
 Public names are resolved on first use, so importing the package imports nothing heavy.
 """
 
-from importlib import import_module
-from typing import Any
+from holdfast.base.lazy import lazy_names
 
 __version__ = "0.1.0"
 
-_HOMES: dict[str, str] = {}
+_HOMES = {
+    "base.errors": [
+        "AlreadyExists",
+        "Closed",
+        "HistoryMoved",
+        "HistoryTampered",
+        "HoldfastError",
+        "InvalidInput",
+        "InvalidItem",
+        "KeyReused",
+        "MissingExtra",
+        "NotFound",
+        "SchemaTooNew",
+        "StoreUnavailable",
+        "Unsupported",
+        "WrongKey",
+    ],
+    "history": [
+        "AsyncSQLiteSession",
+        "CompactingSession",
+        "EncryptedSession",
+        "OpenAIConversationsSession",
+        "OpenAIResponsesCompactionArgs",
+        "OpenAIResponsesCompactionAwareSession",
+        "OpenAIResponsesCompactionSession",
+        "RedisSession",
+        "SQLAlchemySession",
+        "SQLiteSession",
+        "Session",
+        "SessionABC",
+        "SessionInfo",
+        "SessionSettings",
+        "Store",
+        "is_openai_responses_compaction_aware_session",
+        "open_store",
+    ],
+    "store.contract": ["Head"],
+}
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

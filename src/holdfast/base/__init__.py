@@ -1,0 +1,1 @@
+"""Words that every part shares: errors, items, ids, time. No asyncio, no input or output."""

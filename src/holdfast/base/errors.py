@@ -18,6 +18,7 @@ Every error is a condition with a stable ``code`` and its facts as fields; the m
     ├── AlreadyExists
     ├── StoreUnavailable        the database did not answer or refused
     ├── SchemaTooNew            the database was written by a newer holdfast
+    ├── SchemaTooOld            the tables are missing or old, and holdfast was told not to create them
     ├── WrongKey                the encryption key does not open this history
     └── HistoryTampered         the sealed history was changed by someone without the key
 """
@@ -158,9 +159,18 @@ class SchemaTooNew(HoldfastError):
     code = "schema-too-new"
 
     def __init__(self, where: str, *, found: int, known: int) -> None:
-        super().__init__(
-            f"{where} has schema {found}, this holdfast knows up to {known}: upgrade holdfast to open it"
-        )
+        super().__init__(f"{where} has schema {found}, this holdfast knows up to {known}: upgrade holdfast to open it")
+        self.found, self.known = found, known
+
+
+class SchemaTooOld(HoldfastError):
+    """The tables are missing or of an older holdfast, and this one was told not to touch them."""
+
+    code = "schema-too-old"
+
+    def __init__(self, where: str, *, found: int, known: int) -> None:
+        state = f"has schema {found}, this holdfast needs {known}" if found else "has no tables of holdfast"
+        super().__init__(f"{where} {state}: open it once with create_tables=True")
         self.found, self.known = found, known
 
 

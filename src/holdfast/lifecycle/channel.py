@@ -136,9 +136,7 @@ class _Inbox(Generic[T]):
     def _call_readers(self) -> None:
         # While items remain after the end, those not called yet keep waiting: a called
         # reader may be cancelled, and then its item is the next one's.
-        while self._readers.waiting and (
-            self._readers.called < len(self._items) or (self._ended and not self._items)
-        ):
+        while self._readers.waiting and (self._readers.called < len(self._items) or (self._ended and not self._items)):
             self._readers.call()
 
 
@@ -167,6 +165,7 @@ class Channel(_Inbox[T]):
                 raise
         self._refuse_if_closed()
         self._put(item)
+        self._call_senders()  # those who came while this one had been called but had not yet run
 
     def send_nowait(self, item: T) -> None:
         """Put ``item`` at the end of the queue now, or raise ``Full``. Never overtakes a waiting sender."""
@@ -187,9 +186,7 @@ class Channel(_Inbox[T]):
         return item
 
     def _call_senders(self) -> None:
-        while self._senders.waiting and (
-            self._ended or self._senders.called + len(self._items) < self.capacity
-        ):
+        while self._senders.waiting and (self._ended or self._senders.called + len(self._items) < self.capacity):
             self._senders.call()
 
     def _refuse_if_closed(self) -> None:

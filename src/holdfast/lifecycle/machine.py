@@ -47,9 +47,7 @@ class Table(Generic[S, E]):
         """Every state that a machine in ``start`` may come to, ``start`` included."""
         found, border = {start}, [start]
         while border:
-            border = [
-                s for state in border for s in self.transitions.get(state, {}).values() if s not in found
-            ]
+            border = [s for state in border for s in self.transitions.get(state, {}).values() if s not in found]
             found.update(border)
         return found
 

@@ -88,9 +88,7 @@ def _together(first: BaseException | None, others: Sequence[BaseException]) -> B
     if not others:
         return first
     if first is None:
-        return (
-            others[0] if len(others) == 1 else BaseExceptionGroup("several parts of a scope failed", others)
-        )
+        return others[0] if len(others) == 1 else BaseExceptionGroup("several parts of a scope failed", others)
     if isinstance(first, Exception):
         return BaseExceptionGroup("several parts of a scope failed", [first, *others])
     first.__cause__ = first.__cause__ or _together(None, others)
@@ -316,9 +314,7 @@ class Owner(Generic[T]):
     nothing is left open, so it may be the whole of somebody's ``__aenter__``.
     """
 
-    def __init__(
-        self, factory: Callable[[], AbstractAsyncContextManager[T]], *, name: str | None = None
-    ) -> None:
+    def __init__(self, factory: Callable[[], AbstractAsyncContextManager[T]], *, name: str | None = None) -> None:
         self._factory = factory
         self._name = name or str(getattr(factory, "__qualname__", type(factory).__qualname__))
         self._task: asyncio.Task[None] | None = None

@@ -141,13 +141,22 @@ class OneThread:
 
     async def close(self) -> None:
         """Let the thread finish what is queued, and join it. Anyone may, any number of times."""
+        self._ask_to_end()
+        if self._thread is not None:
+            await asyncio.wrap_future(self._ended)
+            self._thread.join()
+
+    def close_now(self) -> None:
+        """The same for those who are not in an event loop; it blocks until the queued jobs are done."""
+        self._ask_to_end()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _ask_to_end(self) -> None:
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self._jobs.put(None)
-        if self._thread is not None:
-            await asyncio.wrap_future(self._ended)
-            self._thread.join()
 
     async def __aenter__(self) -> Self:
         return self
@@ -170,9 +179,7 @@ class OneThread:
         self._thread.start()
 
 
-def _serve(
-    jobs: SimpleQueue[Job | None], handle: Callable[[list[Job]], object], ended: SharedFuture[None]
-) -> None:
+def _serve(jobs: SimpleQueue[Job | None], handle: Callable[[list[Job]], object], ended: SharedFuture[None]) -> None:
     more = True
     while more:
         batch = []

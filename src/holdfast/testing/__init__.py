@@ -1,0 +1,45 @@
+"""The public test kit: contract suites for stores and sessions, and what they are made of.
+
+Names are resolved on first use; the suites need pytest and Hypothesis, the rest needs neither.
+"""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "StoreContract": "holdfast.testing.store_contract",
+    "SessionContract": "holdfast.testing.session_contract",
+    "PlainSessionContract": "holdfast.testing.session_contract",
+    "assert_replayable": "holdfast.testing.replayable",
+    "NotReplayable": "holdfast.testing.replayable",
+    "FakeClock": "holdfast.testing.storage",
+    "SqliteFaults": "holdfast.testing.storage",
+    "owned": "holdfast.testing.storage",
+}
+# Modules whose assertions pytest should explain when they fail.
+_SUITES = (
+    "holdfast.testing.store_contract",
+    "holdfast.testing.store_histories",
+    "holdfast.testing.store_runs",
+    "holdfast.testing.store_whole",
+    "holdfast.testing.session_contract",
+    "holdfast.testing.session_changes",
+    "holdfast.testing.session_damage",
+    "holdfast.testing.session_plain",
+    "holdfast.testing.machines",
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'holdfast.testing' has no attribute {name!r}")
+    if "pytest" in sys.modules:
+        import_module("pytest").register_assert_rewrite(*(suite for suite in _SUITES if suite not in sys.modules))
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,1 @@
+"""The measuring stick: holdfast side by side with its peers, in one run."""

@@ -1,0 +1,31 @@
+"""Names for things, made without asking anybody."""
+
+import secrets
+import time
+
+from holdfast.base.errors import InvalidInput
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+LONGEST_NAME = 255
+
+
+def new_id(prefix: str) -> str:
+    """A name that nobody else has and that sorts roughly by creation, such as ``run_01k9x0...``."""
+    number = (time.time_ns() // 1_000_000 << 60) | secrets.randbits(60)
+    digits = []
+    for _ in range(21):
+        number, digit = divmod(number, 32)
+        digits.append(_ALPHABET[digit])
+    return f"{prefix}_{''.join(reversed(digits))}"
+
+
+def checked_name(what: str, name: object) -> str:
+    """``name`` itself when it can be stored by every backend, else :class:`InvalidInput`."""
+    if not isinstance(name, str):
+        raise InvalidInput(f"{what} must be a string, not {type(name).__name__}")
+    if not name or len(name) > LONGEST_NAME:
+        raise InvalidInput(f"{what} must have 1 to {LONGEST_NAME} characters, this has {len(name)}")
+    if "\x00" in name or not name.isprintable():
+        raise InvalidInput(f"{what} must be printable: {name!r}")
+    return name

@@ -1,0 +1,145 @@
+"""Conversation items: plain dicts in the shape of the OpenAI Responses API.
+
+This module knows how an item becomes bytes and text; :mod:`holdfast.base.pairing` knows which items need each other.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from holdfast.base.errors import InvalidItem
+
+Item: TypeAlias = dict[str, Any]
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
+
+
+def encode_item(item: object, path: str = "item") -> bytes:
+    """The item as JSON, or :class:`InvalidItem` with the path of what JSON cannot hold.
+
+    What comes back from :func:`decode_item` equals what went in, except that tuples become lists.
+    """
+    if not isinstance(item, Mapping):
+        raise InvalidItem(path, f"an item must be a JSON object, not {type(item).__name__}")
+    try:
+        data = _encoder.encode(item)
+        # JSON has no NaN, no integer keys and no dates, and the encoder is too polite to say so.
+        if _decoder.decode(data) == item:
+            return data
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError, RecursionError):
+        pass
+    try:
+        return _encoder.encode(plain_json(item, path))
+    except (ValueError, OverflowError) as error:  # an integer of thousands of digits
+        raise error if isinstance(error, InvalidItem) else InvalidItem(path, str(error)) from None
+
+
+def decode_item(data: bytes) -> Item:
+    """The item in ``data``; ``ValueError`` says why there is none."""
+    try:
+        item = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(item, dict):
+        raise ValueError(f"not a JSON object but {type(item).__name__}")
+    return item
+
+
+def encode_items(items: object) -> list[bytes]:
+    """A batch as bytes, in order. Nothing is encoded unless everything can be."""
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Sequence):
+        raise InvalidItem("items", f"expected a list of items, not {type(items).__name__}")
+    return [encode_item(item, f"items[{index}]") for index, item in enumerate(items)]
+
+
+def plain_json(value: Any, path: str, depth: int = 0) -> Any:
+    """A copy made of JSON's own types, or :class:`InvalidItem` naming the first part that has none."""
+    if depth > 200:
+        raise InvalidItem(path, "nested too deeply")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        if any("\ud800" <= char <= "\udfff" for char in value):
+            raise InvalidItem(path, "the text is not valid Unicode (a lone surrogate)")
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidItem(path, f"JSON has no {value}")
+        return float(value)
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidItem(path, f"the key {key!r} is not a string")
+            plain_json(key, path)
+        return {key: plain_json(part, f"{path}.{key}", depth + 1) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_json(part, f"{path}[{index}]", depth + 1) for index, part in enumerate(value)]
+    raise InvalidItem(path, f"JSON has no {type(value).__name__}")
+
+
+_SPOKEN = frozenset(
+    [
+        "content",
+        "text",
+        "output",
+        "arguments",
+        "input",
+        "summary",
+        "refusal",
+        "transcript",
+        "name",
+        "query",
+        "queries",
+        "code",
+        "result",
+    ]
+)
+
+
+def text_of(item: Item) -> str:
+    """What a person would search for in an item: what was said, asked and answered, without ids and pictures."""
+    return "\n".join(_strings(item, spoken=False))
+
+
+def _strings(value: Any, spoken: bool) -> Iterator[str]:
+    if isinstance(value, str):
+        if spoken and not value.startswith("data:"):
+            yield value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            if key in _SPOKEN:
+                yield from _strings(part, spoken=True)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _strings(part, spoken)
+
+
+_WORD = re.compile(r"[^\W_]+")
+_LONGEST_WORD = 64
+_MOST_WORD_BYTES = 400_000
+
+
+def words_of(text: str) -> list[str]:
+    """The distinct words of a text, case folded, as every search index of holdfast sees them."""
+    found = list(dict.fromkeys(word[:_LONGEST_WORD] for word in _WORD.findall(text.casefold())))
+    if len(found) * _LONGEST_WORD * 4 <= _MOST_WORD_BYTES:
+        return found
+    room, kept = _MOST_WORD_BYTES, []
+    for word in found:
+        room -= len(word.encode())
+        if room < 0:
+            break
+        kept.append(word)
+    return kept
+
+
+def matches(text: str, terms: Sequence[str]) -> bool:
+    """Whether every term begins some word of the text."""
+    found = words_of(text)
+    return all(any(word.startswith(term) for word in found) for term in terms)

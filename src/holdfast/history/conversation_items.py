@@ -1,0 +1,76 @@
+"""What the Conversations API wants of an item, and how to know an item again that it has stored."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.base.errors import InvalidItem
+from holdfast.base.items import Item, decode_item, encode_items, text_of
+from holdfast.base.pairing import call_id
+
+# The API names these itself when they come without an id, and refuses an id that is taken or was another's.
+NAMED_BY_SERVER = frozenset(
+    [
+        "additional_tools",
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "compaction",
+        "compaction_trigger",
+        "computer_call_output",
+        "configuration_update",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "function_call",
+        "function_call_output",
+        "mcp_approval_response",
+        "message",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+    ]
+)
+
+
+def to_store(items: object) -> list[Item]:
+    """The batch as it is sent, or :class:`InvalidItem` before anything was.
+
+    Ids go where the server gives its own and stay where the schema wants them. A reasoning item with neither
+    an id nor encrypted content is left out: it tells nobody anything, and the API refuses a batch that has one.
+    """
+    copies = [decode_item(data) for data in encode_items(items)]
+    for index, item in enumerate(copies):
+        if not kind_of(item):
+            raise InvalidItem(f"items[{index}]", "an item has a type, a role or the id of another item")
+    return [_trimmed(item) for item in copies if not _says_nothing(item)]
+
+
+def kind_of(item: Item) -> str | None:
+    """The type of an item; messages and references may leave it out."""
+    kind = item.get("type")
+    if kind is None:
+        return "message" if "role" in item else "item_reference" if "id" in item else None
+    return kind if isinstance(kind, str) else None
+
+
+def run_of(sent: Sequence[Item], stored: Sequence[Item]) -> int | None:
+    """Where in ``stored`` the items that were ``sent`` stand, one after the other; ``None`` if nowhere."""
+    wanted, there = [_looks(item) for item in sent], [_looks(item) for item in stored]
+    for start in range(len(there) - len(wanted), -1, -1):
+        if there[start : start + len(wanted)] == wanted:
+            return start
+    return None
+
+
+def _trimmed(item: Item) -> Item:
+    if kind_of(item) in NAMED_BY_SERVER or item.get("id") is None:
+        item.pop("id", None)
+    return item
+
+
+def _says_nothing(item: Item) -> bool:
+    return item.get("type") == "reasoning" and not item.get("id") and not item.get("encrypted_content")
+
+
+def _looks(item: Item) -> tuple[Any, ...]:
+    """What the server leaves as it was: it adds ids and states, and spells a message's text as a list of parts."""
+    return kind_of(item), item.get("role"), call_id(item), text_of(item)

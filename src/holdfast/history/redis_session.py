@@ -1,0 +1,66 @@
+"""Histories in Redis, with the ecosystem's constructor."""
+
+from typing import Any, Self
+
+from holdfast.base.errors import MissingExtra
+from holdfast.history.contract import SessionSettings
+from holdfast.history.session import StoredSession
+
+try:
+    from redis.asyncio import Redis
+
+    from holdfast.store.redis import RedisBackend
+except ImportError as error:  # pragma: no cover - depends on what is installed
+    raise MissingExtra("redis", "RedisSession") from error
+
+
+class RedisSession(StoredSession):
+    """A conversation in Redis. The client stays the caller's, except with :meth:`from_url`.
+
+    With ``ttl`` (seconds) everything about the conversation expires together, that long after the last write.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        redis_client: "Redis",
+        key_prefix: str = "agents:session",
+        ttl: int | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+    ) -> None:
+        self._client = redis_client
+        self._owned: Redis | None = None
+        super().__init__(session_id, RedisBackend(redis_client, prefix=key_prefix, ttl=ttl), settings=session_settings)
+
+    @classmethod
+    def from_url(
+        cls,
+        session_id: str,
+        *,
+        url: str,
+        redis_kwargs: dict[str, Any] | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """A session with a client of its own, which :meth:`close` closes."""
+        client = Redis.from_url(url, **(redis_kwargs or {}))
+        session = cls(session_id, redis_client=client, session_settings=session_settings, **kwargs)
+        session._owned = client
+        return session
+
+    def sibling(self, session_id: str) -> Any:
+        """A session with the same client and key prefix."""
+        return StoredSession(session_id, self.backend, settings=self.session_settings, owner=self.owner)
+
+    async def ping(self) -> bool:
+        """Whether the server answers."""
+        try:
+            return bool(await self._client.ping())
+        except OSError:
+            return False
+
+    async def close(self) -> None:
+        """Close the client that :meth:`from_url` made; a client that was handed in is left alone."""
+        if self._owned is not None:
+            await self._owned.aclose()

@@ -1,0 +1,137 @@
+"""Replacing the beginning of a history by something shorter, in whatever way its session allows."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeGuard
+
+import msgspec
+
+from holdfast.base.errors import HistoryMoved, StoreUnavailable
+from holdfast.base.items import Item
+from holdfast.history.contract import Session
+from holdfast.lifecycle.finishing import finish
+
+EVERYTHING = 2**31 - 1
+"""A limit that no history reaches. Without one, a session would apply the limit of its settings."""
+RESTORING = 30.0
+"""How long it may take to give a session its items back."""
+_MOST_TRIES = 20
+
+
+class RestoreFailed(StoreUnavailable):
+    """A session could not be given the items back that it had before a failed replacement.
+
+    They are in ``items``, and maybe nowhere else.
+    """
+
+    code = "restore-failed"
+
+    def __init__(self, session_id: str, items: Sequence[Item], reason: object) -> None:
+        super().__init__(f"session {session_id!r} did not get its {len(items)} items back: {reason!r}")
+        self.session_id, self.items = session_id, list(items)
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All items of a history at one moment, and where its session said it stood, if it can say that."""
+
+    items: list[Item]
+    head: Any = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the items are all records there are: none was unreadable or past its time."""
+        return self.head is None or self.head.length == len(self.items)
+
+
+async def snapshot(session: Session) -> Snapshot:
+    """The whole history, whatever the session's default limit is."""
+    # The head first: a write in between makes it too old to commit against, never too new.
+    head = await session.head() if replaces_at_once(session) else None
+    return Snapshot(await session.get_items(EVERYTHING), head)
+
+
+async def replace_beginning(session: Session, before: Snapshot, stop: int, items: Sequence[Item]) -> None:
+    """Put ``items`` in the place of the first ``stop`` items of ``before``; what came later stays behind them.
+
+    :class:`HistoryMoved` when the history no longer begins with what was read: nothing is changed then.
+    """
+    now = before if replaces_at_once(session) else await snapshot(session)
+    for _ in range(_MOST_TRIES):
+        if now.items[: len(before.items)] != before.items:
+            raise HistoryMoved(session.session_id, expected=f"the {len(before.items)} items read", found="other items")
+        if not replaces_at_once(session):
+            await finish(_refill(session, now.items, [*items, *now.items[stop:]]), grace=0)
+            return
+        try:
+            await _commit(session, now, stop, items)
+        except HistoryMoved:
+            await asyncio.sleep(random.uniform(0, 0.01))
+            now = await snapshot(session)
+        else:
+            return
+    raise HistoryMoved(session.session_id, expected="a quiet moment", found="constant change")
+
+
+class Replaceable(Session, Protocol):
+    """A session that knows where it stands and can replace items in one commit."""
+
+    async def head(self) -> Any: ...
+
+    async def splice_items(self, start: int, stop: int | None, items: Sequence[Item], *, expected: Any) -> object: ...
+
+    async def replace_items(self, items: Sequence[Item], *, expected: Any) -> object: ...
+
+
+def replaces_at_once(session: Session) -> TypeGuard[Replaceable]:
+    """Whether the session has :class:`Replaceable`'s ``head`` and one of its two ways to replace."""
+    if getattr(session, "stored", session) is None:  # a wrapper that has them and says that they would not work
+        return False
+    return _has(session, "head") and (_has(session, "splice_items") or _has(session, "replace_items"))
+
+
+async def _commit(session: Replaceable, now: Snapshot, stop: int, items: Sequence[Item]) -> None:
+    if _has(session, "splice_items") and now.complete:  # what stays is not written again
+        await session.splice_items(0, stop, items, expected=now.head)
+        return
+    everything = [*items, *now.items[stop:]]
+    if _has(session, "replace_items"):
+        await session.replace_items(everything, expected=now.head)
+    else:
+        await session.splice_items(0, None, everything, expected=now.head)
+
+
+async def _refill(session: Session, previous: list[Item], items: list[Item]) -> None:
+    """Clear and add, and on failure or cancellation put back what was there."""
+    try:
+        await session.clear_session()
+        await session.add_items(items)
+    except (Exception, asyncio.CancelledError) as error:
+        try:
+            await finish(_restore(session, previous, error), grace=None)
+        except asyncio.CancelledError as meanwhile:
+            if meanwhile.__cause__ is not None:  # that the items are not back matters more
+                raise meanwhile.__cause__ from error
+        raise
+
+
+async def _restore(session: Session, previous: list[Item], error: BaseException) -> None:
+    reason: BaseException = error
+    try:
+        async with asyncio.timeout(RESTORING):
+            while True:
+                try:
+                    if await session.get_items(EVERYTHING) == previous:
+                        return
+                    await session.clear_session()
+                    await session.add_items(list(previous))
+                    return
+                except Exception as problem:  # noqa: BLE001 - any session's any error: the next round may work
+                    reason = problem
+                    await asyncio.sleep(random.uniform(0.05, 0.2))
+    except TimeoutError:
+        raise RestoreFailed(session.session_id, previous, reason) from error
+
+
+def _has(session: object, name: str) -> bool:
+    return callable(getattr(session, name, None))

@@ -1,0 +1,231 @@
+"""Histories that only the holder of a key can read or change unnoticed.
+
+Every record is encrypted for its place on its tape, and places are never used twice, so a record that was moved,
+replayed or altered no longer opens. The list of places that a session shows is signed together with its id and
+version, so nothing can be reordered, cut off, put in or exchanged with another session. What a store alone cannot
+tell is that all of it was set back to an earlier, once valid state: for that, keep the version of
+:meth:`~holdfast.history.session.StoredSession.head` somewhere else.
+
+Not encrypted: session ids, owners, annotations, times of change, and how many and how large the items are.
+"""
+
+import hashlib
+import hmac
+import os
+import struct
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast.base.clock import Clock, system_clock
+from holdfast.base.errors import HistoryTampered, WrongKey
+from holdfast.base.items import decode_item
+from holdfast.history.codec import Decoded, Unreadable
+from holdfast.history.keys import (
+    CIPHERS,
+    KEY_ID_SIZE,
+    NONCE_SIZE,
+    TAG_SIZE,
+    Damaged,
+    Key,
+    Keyring,
+    checked_cipher,
+    checked_ttl,
+)
+from holdfast.store.contract import Generation, Row, SessionRecord
+from holdfast.store.view import Spans, join
+
+FORMAT = 1
+# JSON cannot begin with a zero byte, so neither kind of record is ever taken for the other.
+_MAGIC = b"\x00hfs"
+_HEADER = struct.Struct(f">{len(_MAGIC)}sBB{KEY_ID_SIZE}s")  # magic, format, cipher, key id
+_PLACE = struct.Struct(">qq")  # tape, seq
+_TIME = struct.Struct(">d")
+_SMALLEST = _HEADER.size + NONCE_SIZE + _TIME.size + TAG_SIZE
+
+
+class Seal(msgspec.Struct, frozen=True, array_like=True):
+    """What is stored beside a view to prove it."""
+
+    format: int
+    signer: bytes
+    keys: tuple[bytes, ...]
+    """All keys with which the history was written. Without one of them part of it would silently be missing."""
+    past: bytes
+    """A digest of the earlier generations."""
+    mac: bytes
+
+
+_NO_PAST = b""
+_encoder = msgspec.msgpack.Encoder()
+_seals = msgspec.msgpack.Decoder(Seal)
+
+
+class SealingCodec:
+    """Encrypts the records of a history and signs its view.
+
+    The first key encrypts and signs, all of them decrypt: to rotate, put the new key in front.
+    """
+
+    bound = True
+
+    def __init__(
+        self,
+        encryption_key: str | Sequence[str],
+        *,
+        ttl: float | None = None,
+        cipher: str = "aes-gcm",
+        clock: Clock = system_clock,
+    ) -> None:
+        self.ring = Keyring(encryption_key)
+        self.ttl = checked_ttl(ttl)
+        self.cipher = checked_cipher(cipher)
+        self.clock = clock
+
+    # --- records --------------------------------------------------------------------------------
+
+    def encode(self, items: Sequence[bytes], *, tape: int, seq: int) -> tuple[bytes, ...]:
+        now = self.clock()
+        return tuple(
+            self.encrypted(data, tape=tape, seq=seq + index, written_at=now) for index, data in enumerate(items)
+        )
+
+    def encrypted(self, data: bytes, *, tape: int, seq: int, written_at: float) -> bytes:
+        key, nonce = self.ring.first, os.urandom(NONCE_SIZE)
+        header = _HEADER.pack(_MAGIC, FORMAT, self.cipher, key.id)
+        box = key.box(self.cipher, tape_purpose(tape))
+        return header + nonce + box.encrypt(nonce, _TIME.pack(written_at) + data, header + _PLACE.pack(tape, seq))
+
+    def decode(self, row: Row) -> Decoded:
+        if row.data is None:
+            raise Unreadable("the record is gone")
+        if not row.data.startswith(_MAGIC):
+            raise Unreadable("plaintext or foreign bytes stand where a sealed record should be")
+        if len(row.data) < _SMALLEST:
+            raise Unreadable("the sealed record was cut short")
+        header, rest = row.data[: _HEADER.size], row.data[_HEADER.size :]
+        _, written_format, cipher, key_id = _HEADER.unpack(header)
+        if written_format != FORMAT or cipher not in CIPHERS.values():
+            raise Unreadable(f"the record is sealed in a way this holdfast does not know ({written_format}.{cipher})")
+        key = self.ring.find(key_id)
+        if key is None:
+            raise Unreadable(f"the record is sealed with the key {key_id.hex()}, which was not given")
+        try:
+            opened = key.opened(
+                cipher,
+                tape_purpose(row.tape),
+                nonce=rest[:NONCE_SIZE],
+                data=rest[NONCE_SIZE:],
+                known=header + _PLACE.pack(row.tape, row.seq),
+            )
+            item = decode_item(opened[_TIME.size :])
+        except Damaged:
+            raise Unreadable("authentication failed: the record was moved, replayed or altered") from None
+        except ValueError as error:
+            raise Unreadable(str(error)) from None
+        return Decoded(row, item, _TIME.unpack_from(opened)[0])
+
+    def digest(self, items: Sequence[bytes]) -> str:
+        """Equal for equal batches, which is all it tells to those without the key."""
+        # The oldest key, so that a batch begun before a rotation is still recognised after it.
+        return self.ring.oldest.mac(b"batch", _encoder.encode(list(items)))[:16].hex()
+
+    # --- views ----------------------------------------------------------------------------------
+
+    def seal(self, record: SessionRecord, *, replaced: SessionRecord | None = None) -> bytes:
+        before = parsed_seal(record)
+        past = before.past if before and record.version > 1 else _NO_PAST
+        if replaced is not None:
+            shown = Generation(replaced.generation, replaced.length, replaced.view, record.next_seq, 0)
+            past = past_with([shown], past)
+        return self.signed(record, keys=before.keys if before else (), past=past)
+
+    def signed(self, record: SessionRecord, *, keys: Iterable[bytes], past: bytes) -> bytes:
+        signer = self.ring.first
+        needed = tuple(sorted({*keys, signer.id}))
+        mac = view_mac(signer, record, needed, past)
+        return _encoder.encode(Seal(FORMAT, signer.id, needed, past, mac))
+
+    def verify(self, record: SessionRecord) -> None:
+        if record.seal is None:
+            if never_written(record):
+                return
+            raise tampered(record, "it has no seal: it was written without encryption, or the seal was removed")
+        seal = parsed_seal(record)
+        if seal is None:
+            raise tampered(record, "its seal is damaged")
+        signer = self.ring.find(seal.signer)
+        if signer is None:
+            raise self.wrong_key(f"session {record.session_id!r}", seal.signer)
+        if not hmac.compare_digest(seal.mac, view_mac(signer, record, seal.keys, seal.past)):
+            raise tampered(record, "it does not show what it showed when it was sealed")
+        for key_id in seal.keys:
+            if self.ring.find(key_id) is None:
+                raise self.wrong_key(f"session {record.session_id!r}", key_id)
+
+    def verify_past(self, record: SessionRecord, generations: Sequence[Generation]) -> None:
+        seal = parsed_seal(record)
+        if past_with(generations) != (seal.past if seal else _NO_PAST):
+            raise tampered(record, "its earlier generations are not those that were sealed")
+
+    def check_keys(self, rows: Iterable[Row]) -> None:
+        """Raise :class:`WrongKey` when a record names a key that was not given."""
+        for row in rows:
+            key_id = key_id_of(row)
+            if key_id is not None and self.ring.find(key_id) is None:
+                raise self.wrong_key(f"the item at position {row.position}", key_id)
+
+    def wrong_key(self, what: str, needed: bytes) -> WrongKey:
+        return WrongKey(
+            f"{what} needs the encryption key with the id {needed.hex()}; given: {self.ring}."
+            " Pass that key as well: the first one encrypts, the others only decrypt"
+        )
+
+
+def past_with(generations: Iterable[Generation], past: bytes = _NO_PAST) -> bytes:
+    """The digest of generations that follow those in ``past``."""
+    for entry in generations:
+        fact = (past, entry.number, entry.length, join(entry.spans), entry.resumes_at)
+        past = hashlib.sha256(_encoder.encode(fact)).digest()
+    return past
+
+
+def parsed_seal(record: SessionRecord) -> Seal | None:
+    if record.seal is None:
+        return None
+    try:
+        seal = _seals.decode(record.seal)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return seal if seal.format == FORMAT else None
+
+
+def view_mac(signer: Key, record: SessionRecord, keys: Sequence[bytes], past: bytes) -> bytes:
+    closed: Spans = join(record.closed)
+    place = (record.session_id, record.version, record.length)
+    tape = (record.tape, record.next_seq, record.open_from, closed)
+    return signer.mac(b"view", _encoder.encode((FORMAT, signer.id, place, tape, tuple(keys), past)))
+
+
+def key_id_of(row: Row) -> bytes | None:
+    """The id of the key that a record says it is sealed with."""
+    if row.data is None or len(row.data) < _SMALLEST or not row.data.startswith(_MAGIC):
+        return None
+    key_id: bytes = _HEADER.unpack_from(row.data)[3]
+    return key_id
+
+
+def never_written(record: SessionRecord) -> bool:
+    return record.version == 0 and not (record.length or record.next_seq or record.closed)
+
+
+def tape_purpose(tape: int) -> bytes:
+    # By tape and not by session: a fork reads what its ancestors wrote.
+    return b"tape %d" % tape
+
+
+def tampered(record: SessionRecord, what: str) -> HistoryTampered:
+    return HistoryTampered(
+        f"session {record.session_id!r} was changed by someone without its key: {what}."
+        " Restore a backup; or look at check() and accept what is there with reseal()"
+    )

@@ -1,0 +1,75 @@
+"""Histories in any database that SQLAlchemy reaches, with the ecosystem's constructor."""
+
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+from holdfast.base.errors import MissingExtra
+from holdfast.history.contract import SessionSettings
+from holdfast.history.session import StoredSession
+from holdfast.store.relational.connection import Names
+
+try:
+    from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+    from holdfast.store.sql import SqlBackend
+except ImportError as error:  # pragma: no cover - depends on what is installed
+    raise MissingExtra("sql", "SQLAlchemySession") from error
+
+# Sessions on the same engine share what was learnt about its tables.
+_backends: WeakValueDictionary[tuple[int, Names, bool], SqlBackend] = WeakValueDictionary()
+
+
+class SQLAlchemySession(StoredSession):
+    """A conversation in a server database. The engine stays the caller's, except with :meth:`from_url`.
+
+    ``create_tables=True`` creates and upgrades the tables when the session is first used; otherwise they must
+    be there. ``ensure_ascii`` is accepted for the sake of existing programs: items are stored as UTF-8.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        engine: AsyncEngine,
+        create_tables: bool = False,
+        sessions_table: str = "agent_sessions",
+        messages_table: str = "agent_messages",
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+        ensure_ascii: bool = True,
+    ) -> None:
+        key = (id(engine), Names(sessions_table, messages_table), create_tables)
+        backend = _backends.get(key)
+        if backend is None:
+            backend = _backends[key] = SqlBackend(engine, names=key[1], create_tables=create_tables)
+        self._owned: AsyncEngine | None = None
+        self._engine = engine
+        super().__init__(session_id, backend, settings=session_settings)
+
+    @classmethod
+    def from_url(
+        cls,
+        session_id: str,
+        *,
+        url: str,
+        engine_kwargs: dict[str, Any] | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """A session on an engine of its own, which :meth:`close` disposes of."""
+        engine = create_async_engine(url, **(engine_kwargs or {}))
+        session = cls(session_id, engine=engine, session_settings=session_settings, **kwargs)
+        session._owned = engine
+        return session
+
+    @property
+    def engine(self) -> AsyncEngine:
+        return self._engine
+
+    def sibling(self, session_id: str) -> Any:
+        """A session on the same tables of the same engine."""
+        return StoredSession(session_id, self.backend, settings=self.session_settings, owner=self.owner)
+
+    async def close(self) -> None:
+        """Dispose of the engine that :meth:`from_url` made; an engine that was handed in is left alone."""
+        if self._owned is not None:
+            await self._owned.dispose()

@@ -1,0 +1,58 @@
+"""Histories in an SQLite file, with the ecosystem's constructors."""
+
+import os
+import weakref
+from typing import Any
+
+from holdfast.base.errors import Closed
+from holdfast.history.contract import SessionSettings
+from holdfast.history.session import StoredSession
+from holdfast.store.relational.connection import Names
+from holdfast.store.sqlite import share
+
+
+class SQLiteSession(StoredSession):
+    """A conversation in an SQLite file; ``:memory:`` keeps it in this object only.
+
+    Sessions on the same file share one writing thread. The file is released by :meth:`close`, or when the
+    session is collected.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        db_path: str | os.PathLike[str] = ":memory:",
+        sessions_table: str = "agent_sessions",
+        messages_table: str = "agent_messages",
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+    ) -> None:
+        names = Names(sessions_table, messages_table)
+        backend = share(db_path, names=names)
+        self._release = weakref.finalize(self, backend.close_now)
+        super().__init__(session_id, backend, settings=session_settings)
+
+    def sibling(self, session_id: str) -> Any:
+        """A session on the same tables of the same database; it needs no closing of its own."""
+        return StoredSession(session_id, self.backend, settings=self.session_settings, owner=self.owner)
+
+    def close(self) -> None:
+        """Let go of the file. Using the session afterwards raises :class:`Closed`."""
+        self.backend = ClosedBackend(self.session_id)
+        self._release()
+
+
+class AsyncSQLiteSession(SQLiteSession):
+    """The same, closed with ``await``."""
+
+    async def close(self) -> None:  # type: ignore[override]
+        super().close()
+
+
+class ClosedBackend:
+    """Stands where the backend of a closed session was."""
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+
+    def __getattr__(self, name: str) -> Any:
+        raise Closed(f"session {self._session_id!r} is closed")

@@ -1,0 +1,259 @@
+"""All the histories in one store: open it, list them, find, annotate, move and delete them."""
+
+import base64
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable
+from typing import Any, Self
+
+import msgspec
+
+from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, InvalidItem, NotFound
+from holdfast.base.ids import checked_name
+from holdfast.base.items import Item, encode_items, plain_json, text_of, words_of
+from holdfast.history.codec import Unreadable
+from holdfast.history.contract import SessionSettings, checked_limit
+from holdfast.history.session import Hit, StoredSession, search_index, search_terms
+from holdfast.store.contract import Annotate, Backend, Cursor, Erase, Head, SessionRecord, Splice
+from holdfast.store.opening import open_backend
+
+EXPORT_FORMAT = 1
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store knows of a session besides its items."""
+
+    session_id: str
+    owner: str | None
+    metadata: dict[str, Any]
+    head: Head
+    generation: int
+    encrypted: bool
+    created_at: float
+    updated_at: float
+
+    @classmethod
+    def of(cls, record: SessionRecord) -> Self:
+        return cls(
+            session_id=record.session_id,
+            owner=record.owner,
+            metadata=record.metadata,
+            head=record.head,
+            generation=record.generation,
+            encrypted=record.seal is not None,
+            created_at=record.created_at,
+            updated_at=record.updated_at,
+        )
+
+    @property
+    def cursor(self) -> str:
+        """Pass it as ``after`` to go on listing behind this session."""
+        return base64.urlsafe_b64encode(msgspec.json.encode(Cursor(self.updated_at, self.session_id))).decode()
+
+
+class Store:
+    """Histories by their ids. Made by :func:`open_store`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    async def close(self) -> None:
+        """Release what opening this store acquired. Engines and clients that were handed in stay open."""
+        await self.backend.close()
+
+    def session(
+        self,
+        session_id: str,
+        *,
+        settings: SessionSettings | dict[str, Any] | None = None,
+        owner: str | None = None,
+    ) -> StoredSession:
+        """The history with this id, whether it exists yet or not. ``owner`` is recorded when it is created."""
+        return StoredSession(session_id, self.backend, settings=settings, owner=owner)
+
+    async def sessions(
+        self, *, owner: str | None = None, query: str | None = None, limit: int = 50, after: str | None = None
+    ) -> list[SessionInfo]:
+        """Sessions, those changed last first. ``query`` is part of an id or annotation, ``after`` a cursor."""
+        found = await self.backend.sessions(
+            owner=owner, query=query, limit=checked_limit(limit) or 0, after=parsed_cursor(after)
+        )
+        return [SessionInfo.of(record) for record in found]
+
+    async def describe(self, session_id: str) -> SessionInfo:
+        record = await self.backend.record(checked_name("session id", session_id))
+        if record is None:
+            raise NotFound("session", session_id)
+        return SessionInfo.of(record)
+
+    async def annotate(self, session_id: str, metadata: dict[str, Any], *, owner: str | None = None) -> SessionInfo:
+        """Merge ``metadata`` into what is noted about the session; a value of ``None`` removes its key."""
+        try:
+            plain = plain_json(metadata, "metadata")
+        except InvalidItem as problem:
+            raise InvalidInput(str(problem)) from None
+        if not isinstance(plain, dict):
+            raise InvalidInput(f"metadata must be a mapping, not {type(metadata).__name__}")
+        await self.backend.commit(
+            Annotate(session_id=checked_name("session id", session_id), metadata=plain, owner=owner)
+        )
+        return await self.describe(session_id)
+
+    async def delete(self, session_id: str) -> None:
+        """Destroy the session, its generations and everything noted about it. Forks keep what they show."""
+        if await self.backend.record(checked_name("session id", session_id)) is None:
+            raise NotFound("session", session_id)
+        await self.backend.commit(Erase(session_id=session_id, forget=True))
+
+    async def search(self, query: str, *, owner: str | None = None, limit: int = 20) -> list[Hit]:
+        """Items of all sessions in which every word of ``query`` begins a word, newest sessions first."""
+        terms, limit = search_terms(query, limit)
+        if not terms or not limit:
+            return []
+        reader = self.session("any")
+        found = await search_index(self.backend, reader.hit_in, terms, owner=owner, limit=limit)
+        return found if found is not None else await self.scan(terms, owner, limit)
+
+    async def scan(self, terms: list[str], owner: str | None, limit: int) -> list[Hit]:
+        hits: list[Hit] = []
+        after: str | None = None
+        while len(hits) < limit:
+            page = await self.sessions(owner=owner, after=after)
+            for info in page:
+                if not info.encrypted:
+                    hits += await self.session(info.session_id).scan(terms, limit - len(hits))
+            if not page:
+                break
+            after = page[-1].cursor
+        return hits[:limit]
+
+    async def export(self, session_id: str) -> AsyncIterator[str]:
+        """The session as JSON Lines: a header, then one line per item. :meth:`import_` reads it.
+
+        A record that cannot be read is exported as it is stored, with the reason, so that nothing is lost.
+        """
+        info = await self.describe(session_id)
+        session = self.session(session_id)
+        session.codec.verify(await self.stored_record(session_id))
+        return export_lines(info, session)
+
+    async def stored_record(self, session_id: str) -> SessionRecord:
+        record = await self.backend.record(session_id)
+        if record is None:
+            raise NotFound("session", session_id)
+        return record
+
+    async def import_(
+        self, lines: Iterable[str] | AsyncIterable[str], *, session_id: str | None = None
+    ) -> StoredSession:
+        """Create a session from exported lines, in one commit. An existing one is never touched."""
+        parsed = [parsed_line(number, line) async for number, line in numbered(lines) if line.strip()]
+        if not parsed or parsed[0].get("holdfast") != "session":
+            raise InvalidInput("line 1: this is not an exported session")
+        header, *rest = parsed
+        if header.get("format") != EXPORT_FORMAT:
+            raise InvalidInput(f"line 1: export format {header.get('format')!r} is not known, only {EXPORT_FORMAT}")
+        name = checked_name("session id", session_id or header.get("session_id"))
+        data = [imported_record(number, line) for number, line in enumerate(rest, start=2)]
+        words = tuple(" ".join(words_of(text_of(line.get("item") or {}))) for line in rest)
+        try:
+            await self.backend.commit(
+                Splice(
+                    session_id=name,
+                    add=tuple(data),
+                    words=words if self.backend.indexes_words else (),
+                    expected=0,
+                    owner=header.get("owner"),
+                ),
+                Annotate(session_id=name, metadata=header.get("metadata") or {}),
+            )
+        except HistoryMoved:
+            raise AlreadyExists("session", name) from None
+        return self.session(name)
+
+
+class Opening:
+    """A store about to be opened: ``await`` it, or enter it with ``async with`` to have it closed as well."""
+
+    def __init__(self, open_it: Callable[[], Any]) -> None:
+        self.open_it = open_it
+        self.store: Store | None = None
+
+    def __await__(self) -> Generator[Any, None, Store]:
+        return self.open().__await__()
+
+    async def open(self) -> Store:
+        self.store = Store(await self.open_it())
+        return self.store
+
+    async def __aenter__(self) -> Store:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.store is not None:
+            await self.store.close()
+
+
+def open_store(url: Any, **options: Any) -> Opening:
+    """Open the store at ``url``, creating its tables if need be.
+
+    ``memory://`` · ``sqlite:///path`` · ``postgresql+asyncpg://...`` (any SQLAlchemy asyncio URL) · ``redis://...``;
+    or an SQLAlchemy ``AsyncEngine`` or a redis-py asyncio client, which stay the caller's.
+    """
+    return Opening(lambda: open_backend(url, **options))
+
+
+def parsed_cursor(after: str | None) -> Cursor | None:
+    if after is None:
+        return None
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(after), type=Cursor)
+    except (ValueError, msgspec.MsgspecError):
+        raise InvalidInput(f"{after!r} is not a cursor of this listing") from None
+
+
+async def export_lines(info: SessionInfo, session: StoredSession) -> AsyncIterator[str]:
+    header = {
+        "holdfast": "session",
+        "format": EXPORT_FORMAT,
+        "session_id": info.session_id,
+        "owner": info.owner,
+        "metadata": info.metadata,
+        "created_at": info.created_at,
+        "length": info.head.length,
+    }
+    yield msgspec.json.encode(header).decode()
+    async for row, item in session.export():
+        if isinstance(item, Unreadable):
+            stored = base64.b64encode(row.data or b"").decode()
+            yield msgspec.json.encode({"unreadable": stored, "reason": str(item)}).decode()
+        else:
+            yield msgspec.json.encode({"item": item}).decode()
+
+
+async def numbered(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[tuple[int, str]]:
+    number = 0
+    if isinstance(lines, AsyncIterable):
+        async for line in lines:
+            number += 1
+            yield number, line
+    else:
+        for line in lines:
+            number += 1
+            yield number, line
+
+
+def parsed_line(number: int, line: str) -> dict[str, Any]:
+    try:
+        parsed = msgspec.json.decode(line)
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"line {number}: not JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise InvalidInput(f"line {number}: expected a JSON object")
+    return parsed
+
+
+def imported_record(number: int, line: dict[str, Item]) -> bytes:
+    if "unreadable" in line:
+        return base64.b64decode(str(line["unreadable"]))
+    if not isinstance(line.get("item"), dict):
+        raise InvalidInput(f"line {number}: there is no item in it")
+    return encode_items([line["item"]])[0]

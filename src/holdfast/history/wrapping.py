@@ -1,0 +1,129 @@
+"""What sessions that wrap other sessions have in common.
+
+The convention: a session that is kept in a holdfast store has an attribute ``stored``, the
+:class:`~holdfast.history.session.StoredSession` that does the reading and writing. Around a session of another
+make it is ``None``, and there only the four methods work.
+"""
+
+import copy
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol, Self
+
+from holdfast.base.errors import Unsupported
+from holdfast.base.items import Item
+from holdfast.base.pairing import paired
+from holdfast.history.checking import Report
+from holdfast.history.codec import Unreadable
+from holdfast.history.contract import SessionABC, SessionSettings
+from holdfast.history.session import Hit, StoredSession
+from holdfast.store.contract import Generation, Head, Row
+
+
+class Inner(Protocol):
+    """What a wrapper hands the four methods to."""
+
+    session_settings: SessionSettings | None
+
+    async def get_items(self, limit: int | None = None, *, generation: int | None = None) -> list[Item]: ...
+
+    async def add_items(
+        self, items: Sequence[Item], *, key: str | None = None, expected: Head | None = None
+    ) -> None: ...
+
+    async def pop_item(self) -> Item | None: ...
+
+    async def clear_session(self) -> None: ...
+
+    async def check(self) -> Report: ...
+
+
+class SessionWrapper(SessionABC):
+    """A session that passes everything on; subclasses change what they are there for.
+
+    The four methods take the keyword ``wrapper``, which other frameworks pass, and ignore it.
+    """
+
+    def __init__(self, session_id: str, inner: Inner) -> None:
+        self.session_id = session_id
+        self.inner = inner
+        self.stored = stored_in(inner)
+
+    @property
+    def session_settings(self) -> SessionSettings | None:
+        return self.inner.session_settings
+
+    @session_settings.setter
+    def session_settings(self, settings: SessionSettings | None) -> None:
+        self.inner.session_settings = settings
+
+    async def get_items(
+        self, limit: int | None = None, *, generation: int | None = None, wrapper: Any = None
+    ) -> list[Item]:
+        return await self.inner.get_items(limit, generation=generation)
+
+    async def add_items(
+        self, items: Sequence[Item], *, key: str | None = None, expected: Head | None = None, wrapper: Any = None
+    ) -> None:
+        await self.inner.add_items(items, key=key, expected=expected)
+
+    async def pop_item(self, *, wrapper: Any = None) -> Item | None:
+        return await self.inner.pop_item()
+
+    async def clear_session(self, *, wrapper: Any = None) -> None:
+        await self.inner.clear_session()
+
+    async def check(self) -> Report:
+        return await self.inner.check()
+
+    async def get_paired_items(self, limit: int | None = None) -> list[Item]:
+        return paired(await self.get_items(limit))
+
+    # --- only over a holdfast store -------------------------------------------------------------
+
+    async def head(self) -> Head:
+        return await self.required("head").head()
+
+    async def replace_items(self, items: Sequence[Item], *, expected: Head | None = None) -> Head:
+        return await self.required("replace_items").replace_items(items, expected=expected)
+
+    async def splice_items(
+        self, start: int, stop: int | None, items: Sequence[Item], *, expected: Head | None = None
+    ) -> Head:
+        return await self.required("splice_items").splice_items(start, stop, items, expected=expected)
+
+    async def rewind(self, to: int, *, expected: Head | None = None) -> Head:
+        return await self.required("rewind").rewind(to, expected=expected)
+
+    async def generations(self) -> list[Generation]:
+        return await self.required("generations").generations()
+
+    async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
+        return await self.required("restore").restore(generation, expected=expected)
+
+    async def fork(self, at: int | None = None, session_id: str | None = None) -> Self:
+        return self.around(await self.required("fork").fork(at, session_id))
+
+    async def search(self, query: str, *, limit: int = 20) -> list[Hit]:
+        return await self.required("search").search(query, limit=limit)
+
+    def export(self) -> AsyncIterator[tuple[Row, Item | Unreadable]]:
+        return self.required("export").export()
+
+    def required(self, method: str) -> StoredSession:
+        if self.stored is None:
+            raise Unsupported(f"{method} needs a history in a holdfast store; around other sessions it cannot work")
+        return self.stored
+
+    def around(self, stored: StoredSession) -> Self:
+        """The same wrapping for another history of the same store."""
+        twin = copy.copy(self)
+        twin.session_id = stored.session_id
+        twin.inner = self.inner.around(stored) if isinstance(self.inner, SessionWrapper) else stored
+        twin.stored = stored
+        return twin
+
+
+def stored_in(session: object) -> StoredSession | None:
+    """The stored session that a session is or wraps, if any."""
+    stored = getattr(session, "stored", None)
+    return stored if isinstance(stored, StoredSession) else None

@@ -1,0 +1,45 @@
+"""Work that must come to a proper end although its caller was cancelled."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def finish(
+    work: Coroutine[Any, Any, T], *, grace: float | None, on_cancel: Callable[[], object] | None = None
+) -> T:
+    """Run ``work`` in a task of its own and see it end before anything leaves this call.
+
+    When the caller is cancelled, ``on_cancel`` is told, the work may go on for ``grace`` seconds, and then it is
+    cancelled, once: what it does in answer to that (taking back, restoring) it can do in peace, so it has to bound
+    that itself. With a ``grace`` of ``None`` it is not cancelled at all. The caller's cancellation is raised when
+    the work has ended, with the work's error as its cause.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError as cancelled:
+        if on_cancel is not None:
+            on_cancel()
+        await _ended(task, within=grace)
+        task.cancel()
+        await _ended(task)
+        raise cancelled from _error_of(task)
+    return task.result()
+
+
+async def _ended(task: "asyncio.Task[Any]", *, within: float | None = None) -> None:
+    """Wait for the end, or for the time to be up. Further cancellations are heard already: the first is on its way."""
+    loop = asyncio.get_running_loop()
+    until = None if within is None else loop.time() + within
+    while not task.done() and (until is None or loop.time() < until):
+        try:
+            await asyncio.wait({task}, timeout=None if until is None else max(until - loop.time(), 0))
+        except asyncio.CancelledError:
+            continue
+
+
+def _error_of(task: "asyncio.Task[Any]") -> BaseException | None:
+    return None if task.cancelled() else task.exception()

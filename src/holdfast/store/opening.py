@@ -1,0 +1,103 @@
+"""From an address to a backend."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from holdfast.base.errors import InvalidInput, MissingExtra
+from holdfast.store.contract import Backend
+
+if TYPE_CHECKING:
+    from holdfast.store.sql import SqlBackend
+
+SCHEMES = "memory:// · sqlite:///path · postgresql+asyncpg://... · mysql+asyncmy://... · redis://..."
+
+
+async def open_backend(url: Any, **options: Any) -> Backend:
+    """The backend at an address, ready for use. ``options`` are those of its class."""
+    if not isinstance(url, str):
+        return await open_injected(url, options)
+    scheme = urlsplit(url).scheme
+    for known, opener in _OPENERS.items():
+        if scheme == known or scheme.startswith(f"{known}+"):
+            return await opener(url, options)
+    raise InvalidInput(f"{scheme or url!r} is not a kind of store; known are {SCHEMES}")
+
+
+async def open_memory(url: str, options: dict[str, Any]) -> Backend:
+    from holdfast.store.memory import MemoryBackend
+
+    return MemoryBackend(**options)
+
+
+async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
+    if not url.startswith("sqlite://"):  # sqlite+aiosqlite://: somebody wants SQLAlchemy
+        return await open_sql(url, options)
+    from holdfast.store.sqlite import MEMORY, share
+
+    address, _, query = url.removeprefix("sqlite://").partition("?")
+    given = dict(parse_qsl(query))
+    if "synchronous" in given:
+        options = {"synchronous": given.pop("synchronous").upper(), **options}
+    if given:
+        raise InvalidInput(f"sqlite takes no {', '.join(given)}; it takes synchronous=normal or synchronous=full")
+    path = address.removeprefix("/")
+    backend = share(path if path not in ("", MEMORY) else MEMORY, **options)
+    try:
+        await backend.open()
+    except BaseException:
+        await backend.close()
+        raise
+    return backend
+
+
+async def open_sql(url: str, options: dict[str, Any]) -> Backend:
+    try:
+        from holdfast.store.sql import SqlBackend
+    except ImportError as error:
+        raise MissingExtra("sql", "a store in an SQL database") from error
+    backend = SqlBackend.from_url(url, **options)
+    return await opened(backend)
+
+
+async def open_redis(url: str, options: dict[str, Any]) -> Backend:
+    try:
+        from holdfast.store.redis import RedisBackend
+    except ImportError as error:
+        raise MissingExtra("redis", "a store in Redis") from error
+    return RedisBackend.from_url(url, **options)
+
+
+async def open_injected(handle: Any, options: dict[str, Any]) -> Backend:
+    """An engine or client that the caller made and keeps."""
+    module = type(handle).__module__.partition(".")[0]
+    if module == "sqlalchemy":
+        from holdfast.store.sql import SqlBackend
+
+        return await opened(SqlBackend(handle, **options))
+    if module == "redis":
+        from holdfast.store.redis import RedisBackend
+
+        return RedisBackend(handle, **options)
+    raise InvalidInput(f"a store is opened by a URL, an AsyncEngine or a Redis client, not {type(handle).__name__}")
+
+
+async def opened(backend: "SqlBackend") -> Backend:
+    try:
+        await backend.open()
+    except BaseException:
+        await backend.close()
+        raise
+    return backend
+
+
+_OPENERS: dict[str, Callable[[str, dict[str, Any]], Awaitable[Backend]]] = {
+    "memory": open_memory,
+    "sqlite": open_sqlite,
+    "postgresql": open_sql,
+    "mysql": open_sql,
+    "mariadb": open_sql,
+    "redis": open_redis,
+    "rediss": open_redis,
+    "unix": open_redis,
+}

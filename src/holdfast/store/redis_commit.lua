@@ -1,0 +1,507 @@
+-- One commit.
+--
+-- A script that fails half way is not rolled back, so this one has two passes: the first looks at every operation in
+-- order, on a copy of the records, and may refuse; the second does what the first has put down, and cannot fail.
+--
+-- Tape numbers have 62 bits and Lua's numbers 53: tapes stay strings throughout.
+
+-- Redis before 7 must be told that it is the writes that are replicated, not this script with its look at the clock.
+if redis.replicate_commands then redis.replicate_commands() end
+
+local CHUNK = 1000 -- how many values may be handed to one call
+local FIELDS = {
+  'tape', 'version', 'length', 'next_seq', 'open_from', 'erased_upto', 'generation', 'closed', 'origins',
+  'updated_at', 'seal',
+}
+
+local prefix, clock, ttl, spread, hinted = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5] == '1'
+local at = 5
+
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = clock ~= '' and tonumber(clock) or time[1] + time[2] / 1000000
+local deadline = ttl ~= '' and string.format('%.0f', now_ms + ttl)
+
+local function take()
+  at = at + 1
+  return ARGV[at]
+end
+
+local function optional()
+  return take() == '1' and take() or nil
+end
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+local function exact(number)
+  return string.format('%.17g', number)
+end
+
+local function key_of(tag)
+  return prefix .. ':{' .. tag .. '}'
+end
+
+local effects = {}
+local function later(effect)
+  effects[#effects + 1] = effect
+end
+
+-- Sessions as this batch sees them -------------------------------------------------------------------------------
+
+local sessions, touched = {}, {}
+local born = false
+local list = prefix .. ':sessions'
+if not spread then redis.call('ZCARD', list) end
+
+local function session(tag)
+  if sessions[tag] then return sessions[tag] end
+  local base = key_of(tag)
+  local stored = redis.call('HMGET', base, unpack(FIELDS))
+  local s = {tag = tag, base = base, exists = stored[1] and true or false, keys = {}}
+  s.tape = stored[1]
+  s.version, s.length, s.next_seq, s.open_from, s.erased_upto, s.generation = 0, 0, 0, 0, 0, 0
+  s.closed, s.origins, s.sealed = '[]', '', false
+  s.updated_at = now
+  if s.exists then
+    for index = 2, 7 do
+      s[FIELDS[index]] = tonumber(stored[index]) or error('damaged record ' .. base)
+    end
+    s.closed, s.origins, s.sealed = stored[8], stored[9], stored[11] and true or false
+    s.updated_at = tonumber(stored[10]) or error('damaged record ' .. base)
+  end
+  sessions[tag] = s
+  return s
+end
+
+local function head(s)
+  return {whole(s.version), whole(s.length)}
+end
+
+local function moved(s, expected)
+  return expected and expected ~= whole(s.version) and {'moved', whole(s.version), whole(s.length)}
+end
+
+-- Refused here, while nothing is written yet, if somebody else put another kind of value there.
+local function hash(key)
+  redis.call('HLEN', key)
+  return key
+end
+
+-- Put down that these fields of the record change, along with the time.
+local function put(s, id, fields)
+  s.updated_at = math.max(s.updated_at, now)
+  fields[#fields + 1], fields[#fields + 2] = 'updated_at', exact(s.updated_at)
+  local base, updated_at = s.base, exact(s.updated_at)
+  later(function()
+    redis.call('HSET', base, unpack(fields))
+    if not spread then redis.call('ZADD', list, updated_at, id) end
+  end)
+  touched[s.tag] = s
+end
+
+local function create(s, id, tape, owner)
+  s.exists, born = true, true
+  s.tape, s.updated_at = tape, now
+  local fields = {
+    'tape', tape, 'version', '0', 'length', '0', 'next_seq', '0', 'open_from', '0', 'erased_upto', '0',
+    'generation', '0', 'closed', '[]', 'origins', '', 'created_at', exact(now),
+  }
+  if owner then
+    fields[#fields + 1], fields[#fields + 2] = 'owner', owner
+  end
+  put(s, id, fields)
+end
+
+-- A sealed history only takes changes that bring the next seal, and a seal is made for a tape.
+local function unsealed(s, seal, tape)
+  if s.sealed and not seal then return {'sealed'} end
+  return seal and tape and s.exists and tape ~= s.tape and {'moved', whole(s.version), whole(s.length)}
+end
+
+-- A sealed history only takes changes that bring the next seal, and a seal is made for a tape.
+local function unsealed(s, seal, tape)
+  if not s.exists then return nil end
+  if not seal then return s.sealed and {'sealed'} end
+  return tape and tape ~= s.tape and {'other tape', whole(s.version), whole(s.length)}
+end
+
+local function reseal(s, seal, fields)
+  if seal then
+    fields[#fields + 1], fields[#fields + 2] = 'seal', seal
+    s.sealed = true
+  end
+end
+
+-- Tapes and who shares them --------------------------------------------------------------------------------------
+
+-- A fork's hold on a tape: how far it reaches, and until when if the fork is going to expire.
+local function hold(origin, tape, link, upto)
+  local held = upto .. (deadline and ' ' .. deadline or '')
+  redis.call('HSET', key_of(origin) .. ':links:' .. tape, link, held)
+end
+
+-- Let a shared tape live as long as the fork that was just written.
+local function prolong(origin, tape, link)
+  local links = key_of(origin) .. ':links:' .. tape
+  local held = redis.call('HGET', links, link)
+  if held then hold(origin, tape, link, held:match('^%d+')) end
+  local items = key_of(origin) .. ':tape:' .. tape
+  if not deadline then
+    redis.call('PERSIST', items)
+    redis.call('PERSIST', links)
+    return
+  end
+  local left = redis.call('PTTL', items)
+  if left ~= -1 then
+    local ends = left < tonumber(ttl) and deadline or whole(now_ms + left)
+    redis.call('PEXPIREAT', items, ends)
+    redis.call('PEXPIREAT', links, ends)
+  end
+end
+
+-- Destroy what its session erased, or left behind, and what no fork shows.
+local function sweep(base, tape)
+  local key, shared = base .. ':tape:' .. tape, 0
+  for _, held in ipairs(redis.call('HVALS', base .. ':links:' .. tape)) do
+    local upto, expires = held:match('^(%d+) ?(%d*)$')
+    if expires == '' or tonumber(expires) > now_ms then shared = math.max(shared, tonumber(upto)) end
+  end
+  local writer = redis.call('HMGET', base, 'tape', 'erased_upto')
+  local erased = writer[1] == tape and tonumber(writer[2]) or math.huge
+  if shared == 0 and erased == math.huge then
+    redis.call('DEL', key)
+    return
+  end
+  local gone = {}
+  for _, seq in ipairs(redis.call('HKEYS', key)) do
+    local place = tonumber(seq)
+    if place and shared <= place and place < erased then gone[#gone + 1] = seq end
+  end
+  for first = 1, #gone, CHUNK do
+    redis.call('HDEL', key, unpack(gone, first, math.min(first + CHUNK - 1, #gone)))
+  end
+end
+
+local function release(origin, tape, link)
+  redis.call('HDEL', key_of(origin) .. ':links:' .. tape, link)
+  sweep(key_of(origin), tape)
+end
+
+local function write_items(key, seq, first, last)
+  for from = first, last, CHUNK do
+    local pairs_ = {}
+    for index = from, math.min(from + CHUNK - 1, last) do
+      pairs_[#pairs_ + 1] = whole(seq + index - first)
+      pairs_[#pairs_ + 1] = ARGV[index]
+    end
+    redis.call('HSET', key, unpack(pairs_))
+  end
+end
+
+-- Operations. Each answers its outcome, or nothing and why it refuses. -------------------------------------------
+
+local ops = {}
+local leftovers = {} -- record keys whose fork links wait to be released in other slots
+
+function ops.splice()
+  local s = session(take())
+  local id, expected, key, digest = take(), optional(), optional(), optional()
+  local seal, owner, tape, closed = optional(), optional(), take(), optional()
+  local open_from, length, archive
+  if closed then
+    open_from, length, archive = tonumber(take()), tonumber(take()), take() == '1'
+  end
+  local links = {}
+  for index = 1, tonumber(take()) do
+    links[index] = {tape = take(), upto = take(), origin = take()}
+  end
+  local count = tonumber(take())
+  local first = at + 1
+  at = at + count
+
+  if key then
+    local done = s.keys[key]
+    if done == nil and not s.unkeyed then done = redis.call('HGET', s.base .. ':keys', key) end
+    if done then
+      local version, items, used = done:match('^(%d+) (%d+) (.*)$')
+      if used ~= digest then return nil, {'key'} end
+      return {version, items}
+    end
+  end
+  local refusal = moved(s, expected) or unsealed(s, seal, tape)
+  if refusal then return nil, refusal end
+  for _, link in ipairs(links) do
+    if link.origin == '' then return nil, {'tape', link.tape} end
+  end
+
+  if archive and s.exists then
+    local shown = s.closed:sub(1, -2) .. (s.closed == '[]' and '' or ',')
+      .. '[' .. s.tape .. ',' .. whole(s.open_from) .. ',' .. whole(s.next_seq) .. ']]'
+    local entry = table.concat({whole(s.length), whole(s.next_seq + count), exact(now), shown}, ' ')
+    local generations, number = hash(s.base .. ':generations'), whole(s.generation)
+    later(function() redis.call('HSET', generations, number, entry) end)
+    s.generation = s.generation + 1
+  end
+  if not s.exists then create(s, id, tape, owner) end
+  if count > 0 then
+    local items, seq = hash(s.base .. ':tape:' .. s.tape), s.next_seq
+    later(function() write_items(items, seq, first, first + count - 1) end)
+  end
+
+  s.version, s.next_seq = s.version + 1, s.next_seq + count
+  s.length = closed and length or s.length + count
+  local fields = {'version', whole(s.version), 'length', whole(s.length), 'next_seq', whole(s.next_seq)}
+  if closed then
+    s.closed, s.open_from = closed, open_from
+    for _, value in ipairs({'closed', closed, 'open_from', whole(open_from), 'generation', whole(s.generation)}) do
+      fields[#fields + 1] = value
+    end
+  end
+  for _, link in ipairs(links) do
+    s.origins = s.origins .. link.tape .. '=' .. tape .. '=' .. link.origin .. ' '
+    -- Elsewhere in a cluster it was registered before this script was sent.
+    if not spread or link.origin == s.tag then
+      hash(key_of(link.origin) .. ':links:' .. link.tape)
+      later(function() hold(link.origin, link.tape, tape, link.upto) end)
+    end
+  end
+  if #links > 0 then
+    fields[#fields + 1], fields[#fields + 2] = 'origins', s.origins
+  end
+  reseal(s, seal, fields)
+  put(s, id, fields)
+  if key then
+    local keys, entry = hash(s.base .. ':keys'), whole(s.version) .. ' ' .. whole(s.length) .. ' ' .. digest
+    s.keys[key] = entry
+    later(function() redis.call('HSET', keys, key, entry) end)
+  end
+  return head(s)
+end
+
+function ops.erase()
+  local s = session(take())
+  local id, expected, seal, forget = take(), optional(), optional(), take() == '1'
+  local refusal = moved(s, expected) or not forget and unsealed(s, seal)
+  if refusal then return nil, refusal end
+  leftovers[s.base] = true
+  if not s.exists then return head(s) end
+  refusal = not forget and unsealed(s, seal)
+  if refusal then return nil, refusal end
+
+  local base, tag, tape, origins = s.base, s.tag, s.tape, s.origins
+  local left = redis.call('TYPE', base .. ':unlinking').ok
+  if left ~= 'none' and left ~= 'set' then error('WRONGTYPE ' .. base .. ':unlinking') end
+  hash(base .. ':links:' .. tape)
+  hash(base .. ':tape:' .. tape)
+  for shared, origin in origins:gmatch('(%d+)=%d+=(%S+)') do
+    if not spread or origin == tag then
+      hash(key_of(origin) .. ':links:' .. shared)
+      hash(key_of(origin) .. ':tape:' .. shared)
+    end
+  end
+  s.origins, s.keys, s.unkeyed = '', {}, true
+  if forget then
+    s.exists, s.forgotten, s.sealed = false, true, false
+    s.tape, s.version, s.length, s.next_seq, s.open_from, s.erased_upto, s.generation = nil, 0, 0, 0, 0, 0, 0
+    s.closed = '[]'
+    later(function()
+      redis.call('DEL', base)
+      if not spread then redis.call('ZREM', list, id) end
+    end)
+  else
+    s.version, s.length, s.closed, s.open_from, s.erased_upto = s.version + 1, 0, '[]', s.next_seq, s.next_seq
+    local fields = {
+      'version', whole(s.version), 'length', '0', 'closed', '[]', 'open_from', whole(s.next_seq),
+      'erased_upto', whole(s.next_seq), 'origins', '',
+    }
+    reseal(s, seal, fields)
+    put(s, id, fields)
+  end
+  later(function()
+    redis.call('DEL', base .. ':generations', base .. ':quarantine', base .. ':keys')
+    sweep(base, tape)
+    for shared, link, origin in origins:gmatch('(%d+)=(%d+)=(%S+)') do
+      if spread and origin ~= tag then
+        -- Kept until it is done, so that a crash in between leaves something to take up again.
+        redis.call('SADD', base .. ':unlinking', shared .. '=' .. link .. '=' .. origin)
+      else
+        release(origin, shared, link)
+      end
+    end
+  end)
+  return head(s)
+end
+
+function ops.annotate()
+  local s = session(take())
+  local id, tape, owner = take(), take(), optional()
+  local fields, gone = {}, {}
+  for _ = 1, tonumber(take()) do
+    local field, value = '#' .. take(), optional()
+    if value then
+      fields[#fields + 1], fields[#fields + 2] = field, value
+    else
+      gone[#gone + 1] = field
+    end
+  end
+  if not s.exists then create(s, id, tape) end
+  if owner then
+    fields[#fields + 1], fields[#fields + 2] = 'owner', owner
+  end
+  put(s, id, fields)
+  local base = s.base
+  if #gone > 0 then
+    later(function() redis.call('HDEL', base, unpack(gone)) end)
+  end
+  return head(s)
+end
+
+function ops.require()
+  local s = session(take())
+  local refusal = moved(s, take())
+  if refusal then return nil, refusal end
+  return false
+end
+
+function ops.quarantine()
+  local s = session(take())
+  local place, reason = take(), take()
+  local key = hash(s.base .. ':quarantine')
+  later(function() redis.call('HSETNX', key, place, exact(now) .. ' ' .. reason) end)
+  touched[s.tag] = s
+  return false
+end
+
+-- Leases. They outlive their time, so that the next owner's token is a higher one. --------------------------------
+
+local leases = {}
+
+local function lease(tag)
+  if leases[tag] then return leases[tag] end
+  local key = key_of(tag) .. ':lease'
+  local stored = redis.call('HMGET', key, 'owner', 'token', 'expires_at')
+  leases[tag] = {
+    key = key, owner = stored[1] or '', token = stored[2] or '0', expires_at = tonumber(stored[3] or 0),
+  }
+  return leases[tag]
+end
+
+local function keep(l)
+  local key, owner, token, expires_at = l.key, l.owner, l.token, exact(l.expires_at)
+  later(function() redis.call('HSET', key, 'owner', owner, 'token', token, 'expires_at', expires_at) end)
+  return {owner, token, expires_at}
+end
+
+local function lost(l, token)
+  return (l.token ~= token or l.owner == '') and {'fence', l.token}
+end
+
+function ops.take()
+  local l = lease(take())
+  local owner, seconds = take(), tonumber(take())
+  local held = l.expires_at > now
+  if held and l.owner ~= owner then return nil, {'held', l.owner, exact(l.expires_at)} end
+  if not held then l.token = whole(tonumber(l.token) + 1) end
+  l.owner, l.expires_at = owner, now + seconds
+  return keep(l)
+end
+
+function ops.renew()
+  local l = lease(take())
+  local token, seconds = take(), tonumber(take())
+  local refusal = lost(l, token)
+  if refusal then return nil, refusal end
+  l.expires_at = now + seconds
+  return keep(l)
+end
+
+function ops.drop()
+  local l = lease(take())
+  if l.token == take() and l.token ~= '0' then
+    l.owner, l.expires_at = '', 0
+    keep(l)
+  end
+  return false
+end
+
+function ops.fence()
+  local l = lease(take())
+  local refusal = lost(l, take())
+  if refusal then return nil, refusal end
+  return false
+end
+
+-- What a fork in another slot of a cluster asks of the slot its ancestor's tape lives in. -------------------------
+
+function ops.link()
+  local origin, tape, link, upto = take(), take(), take(), take()
+  hash(key_of(origin) .. ':links:' .. tape)
+  later(function()
+    hold(origin, tape, link, upto)
+    prolong(origin, tape, link)
+  end)
+  return false
+end
+
+function ops.unlink()
+  local origin, tape, link = take(), take(), take()
+  hash(key_of(origin) .. ':links:' .. tape)
+  later(function() release(origin, tape, link) end)
+  return false
+end
+
+function ops.prolong()
+  local origin, tape, link = take(), take(), take()
+  hash(key_of(origin) .. ':links:' .. tape)
+  later(function() prolong(origin, tape, link) end)
+  return false
+end
+
+-- First pass.
+local outcomes = {}
+while at < #ARGV do
+  local outcome, refusal = ops[take()]()
+  if refusal then
+    return {'refused', whole(#outcomes), unpack(refusal)}
+  end
+  outcomes[#outcomes + 1] = outcome
+end
+-- In a cluster the list of sessions is elsewhere and a new session must stand there before it exists.
+if spread and born and not hinted then return {'unlisted'} end
+
+-- Second pass.
+for _, effect in ipairs(effects) do
+  effect()
+end
+
+-- All keys of a session expire at the same moment, or not at all.
+local prolonging = {}
+for tag, s in pairs(touched) do
+  if deadline or redis.call('PTTL', s.base) >= 0 then
+    local keys = {s.base, s.base .. ':keys', s.base .. ':generations', s.base .. ':quarantine'}
+    if s.exists then
+      keys[#keys + 1] = s.base .. ':tape:' .. s.tape
+      keys[#keys + 1] = s.base .. ':links:' .. s.tape
+    end
+    for _, key in ipairs(keys) do
+      if deadline then redis.call('PEXPIREAT', key, deadline) else redis.call('PERSIST', key) end
+    end
+    for tape, link, origin in s.origins:gmatch('(%d+)=(%d+)=(%S+)') do
+      if spread and origin ~= tag then
+        prolonging[#prolonging + 1] = tape .. '=' .. link .. '=' .. origin
+      else
+        prolong(origin, tape, link)
+      end
+    end
+  end
+end
+
+local unlinking = {}
+for base in pairs(leftovers) do
+  for _, link in ipairs(redis.call('SMEMBERS', base .. ':unlinking')) do
+    unlinking[#unlinking + 1] = link
+  end
+end
+return {'done', outcomes, unlinking, prolonging}

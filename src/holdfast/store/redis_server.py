@@ -1,0 +1,144 @@
+"""Commands and scripts on a Redis server or cluster: each sent once, unless its caller says that twice is harmless."""
+
+import asyncio
+import contextlib
+import hashlib
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast.base.errors import Closed, InvalidInput, MissingExtra, StoreUnavailable
+
+try:
+    from redis.asyncio import Redis, RedisCluster
+    from redis.exceptions import ConnectionError as ConnectionLost
+    from redis.exceptions import NoScriptError, RedisError, ResponseError
+except ImportError as error:
+    raise MissingExtra("redis", "the Redis store") from error
+
+Client = Redis | RedisCluster
+_CLUSTER = "+cluster"
+_ACROSS = "hash to the same slot"
+_MOST_CONNECTIONS = 32
+_PATIENCE = 10.0
+"""How many seconds closing waits for a server that does not answer."""
+
+
+class CrossSlot(StoreUnavailable):
+    """The server is a cluster's, and the keys of one call lie in different slots. Nothing was done."""
+
+
+class Script:
+    """A Lua file of this package, and the name by which servers remember it."""
+
+    def __init__(self, file: str) -> None:
+        self.source = files("holdfast.store").joinpath(file).read_bytes()
+        self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+
+
+class Server:
+    """Talks to Redis through a client that somebody else owns.
+
+    Connections are borrowed from the client's pool, but its own way of running a command is not used: it sends
+    a command again when the connection breaks, also one that may have been carried out already.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.where = described(client)
+        self.closed = False
+        self.most = min(_MOST_CONNECTIONS, most_connections(client))
+        self.turns = asyncio.Semaphore(self.most)
+
+    async def run(self, script: Script, keys: list[str], args: list[bytes], *, again: bool) -> Any:
+        """Run a script; with ``again`` a second time if its answer was lost."""
+        words = [str(len(keys)).encode(), *(key.encode() for key in keys), *args]
+        try:
+            return await self.call("EVALSHA", script.sha, *words, key=keys[0], again=again)
+        except NoScriptError:
+            return await self.call("EVAL", script.source, *words, key=keys[0], again=again)
+
+    async def call(self, command: str, *args: bytes, key: str, again: bool = True) -> Any:
+        """The raw answer, never decoded."""
+        self.check_open()
+        try:
+            async with self.turns:
+                try:
+                    return await self.send(command, *args, key=key)
+                except ConnectionLost:
+                    if not again:
+                        raise
+                    return await self.send(command, *args, key=key)
+        except NoScriptError:
+            raise
+        except (RedisError, OSError) as error:
+            if isinstance(error, ResponseError) and _ACROSS in str(error):
+                raise CrossSlot(str(error)) from error
+            raise StoreUnavailable(f"{self.where}: {error}") from error
+
+    async def send(self, command: str, *args: bytes, key: str) -> Any:
+        if isinstance(self.client, RedisCluster):
+            await self.client.initialize()
+            # A named node is asked once; otherwise the client tries again by itself.
+            node = self.client.get_node_from_key(key)
+            return await self.client.execute_command(command, *args, target_nodes=node, NEVER_DECODE=True)
+        pool = self.client.connection_pool
+        connection: Any = await pool.get_connection()  # type: ignore[no-untyped-call]
+        try:
+            await connection.send_command(command, *args)
+            # Interrupted from here on, the connection is closed before the pool gets it back.
+            return await connection.read_response(disable_decoding=True)
+        finally:
+            await pool.release(connection)
+
+    async def is_cluster(self, one_key: str, other_key: str) -> bool:
+        """Whether keys lie in slots. Asked with a script, because that is all an access list must allow us."""
+        if isinstance(self.client, RedisCluster):
+            return True
+        try:
+            await self.call("EVAL", b"return 1", b"2", one_key.encode(), other_key.encode(), key=one_key)
+        except CrossSlot:
+            return True
+        return False
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise Closed(f"the store {self.where} is closed")
+
+    async def close(self) -> None:
+        """Take no more calls and wait for those under way; after this the client is not used any more."""
+        if self.closed:
+            return
+        self.closed = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                for _ in range(self.most):
+                    await self.turns.acquire()
+
+
+def open_client(url: str, **options: Any) -> tuple[Client, str]:
+    """A client for a URL, and the URL without what it logs in with."""
+    parts = urlsplit(url)
+    where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    try:
+        if parts.scheme.endswith(_CLUSTER):
+            return RedisCluster.from_url(url.replace(_CLUSTER, "", 1), **options), where
+        return Redis.from_url(url, **options), where
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"{where} cannot be used: {error}") from None
+
+
+def most_connections(client: Client) -> int:
+    if isinstance(client, RedisCluster):
+        return _MOST_CONNECTIONS
+    return int(client.connection_pool.max_connections)
+
+
+def described(client: Client) -> str:
+    """The address of a client, without what it logs in with."""
+    if isinstance(client, RedisCluster):
+        return "redis" + _CLUSTER
+    options = client.connection_pool.connection_kwargs
+    if "path" in options:
+        return f"unix://{options['path']}"
+    return f"redis://{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db') or 0}"

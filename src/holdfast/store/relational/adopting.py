@@ -1,0 +1,67 @@
+"""Taking over the tables of openai-agents, so that a program which changes its import keeps its conversations.
+
+That layout has a row per item with the JSON in ``message_data``, and its default table names are those of our
+ready-made sessions. Its tables are renamed, never changed, and their rows are copied, in the same transaction that
+creates ours.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.store.contract import Splice
+from holdfast.store.relational.apply import splice
+from holdfast.store.relational.connection import Connection, Names
+from holdfast.store.relational.reads import as_bytes
+
+_log = logging.getLogger(__name__)
+_SUFFIX = "_openai_agents"
+
+ColumnsOf = Callable[[str], Collection[str]]
+"""The columns of a table, none when there is no such table."""
+
+
+def set_aside(db: Connection, names: Names, columns_of: ColumnsOf) -> bool:
+    """Rename that layout's tables if they have the names of ours; whether there were any."""
+    if "message_data" not in columns_of(names.items):
+        return False
+    for table, columns in ((names.items, True), (names.sessions, columns_of(names.sessions))):
+        if columns:
+            db.run(f"ALTER TABLE {table} RENAME TO {table}{_SUFFIX}", {})
+    return True
+
+
+def take_over(db: Connection, names: Names, columns_of: ColumnsOf, now: float) -> None:
+    """Copy what was set aside into our tables, item by item in its order."""
+    begun = {}
+    if columns_of(names.sessions + _SUFFIX):
+        begun = {row[0]: row[1] for row in db.all(f"SELECT session_id, created_at FROM {{sessions}}{_SUFFIX}", {})}
+    known = db.all(f"SELECT DISTINCT session_id FROM {{items}}{_SUFFIX} ORDER BY session_id", {})
+    for (session_id,) in known:
+        rows = db.all(
+            f"SELECT message_data FROM {{items}}{_SUFFIX} WHERE session_id = :session_id ORDER BY id",
+            {"session_id": session_id},
+        )
+        items = tuple(as_bytes(row[0]) or b"" for row in rows)
+        splice(db, Splice(session_id=session_id, add=items), seconds(begun.get(session_id), now))
+    _log.warning(
+        "took over %d conversations of openai-agents; its tables are kept as %s%s and %s%s",
+        len(known),
+        names.sessions,
+        _SUFFIX,
+        names.items,
+        _SUFFIX,
+    )
+
+
+def seconds(timestamp: Any, default: float) -> float:
+    """A database's idea of a time as seconds since 1970, in UTC unless it says otherwise."""
+    if isinstance(timestamp, str):
+        try:
+            timestamp = datetime.fromisoformat(timestamp)
+        except ValueError:
+            return default
+    if not isinstance(timestamp, datetime):
+        return default
+    return (timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,260 @@
+"""Every read of the contract. Each function may be given a connection outside a transaction."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.base.errors import NotFound
+from holdfast.store import contract
+from holdfast.store.contract import (
+    Cursor,
+    Generation,
+    Lease,
+    Logged,
+    Page,
+    Quarantined,
+    Row,
+    RunRecord,
+    SessionRecord,
+)
+from holdfast.store.relational.connection import Connection
+from holdfast.store.view import Spans, cut, join, length
+
+_SESSION = (
+    "session_id, tape, version, length, next_seq, open_from, closed, generation, seal, owner, metadata,"
+    " created_at, updated_at"
+)
+_spans = msgspec.json.Decoder(Spans)
+
+ALL = 2**62
+
+
+def session_record(row: Sequence[Any]) -> SessionRecord:
+    (
+        session_id,
+        tape,
+        version,
+        size,
+        next_seq,
+        open_from,
+        closed,
+        generation,
+        seal,
+        owner,
+        metadata,
+        *times,
+    ) = row
+    return SessionRecord(
+        session_id=session_id,
+        tape=tape,
+        version=version,
+        length=size,
+        next_seq=next_seq,
+        open_from=open_from,
+        closed=_spans.decode(closed),
+        generation=generation,
+        seal=None if seal is None else bytes(seal),
+        owner=owner,
+        metadata=msgspec.json.decode(metadata),
+        created_at=times[0],
+        updated_at=times[1],
+    )
+
+
+def record(db: Connection, session_id: str) -> SessionRecord | None:
+    row = db.one(f"SELECT {_SESSION} FROM {{sessions}} WHERE session_id = :session_id", {"session_id": session_id})
+    return session_record(row) if row else None
+
+
+def read(
+    db: Connection, session_id: str, *, start: int, stop: int | None, last: int | None, generation: int | None
+) -> Page | None:
+    while True:
+        found = record(db, session_id)
+        if found is None:
+            return None
+        view = found.view if generation is None else shown_before(db, session_id, generation)
+        size = length(view)
+        if last is not None:
+            start, stop = max(size - last, 0), size
+        page = Page(found, rows(db, cut(view, start, size if stop is None else stop), start))
+        if all(row.data is not None for row in page.rows) or unchanged(db, found):
+            return page
+        # Erased between the two statements: what was read is a mixture of before and after.
+
+
+def unchanged(db: Connection, found: SessionRecord) -> bool:
+    again = record(db, found.session_id)
+    return again is not None and again.version == found.version
+
+
+def shown_before(db: Connection, session_id: str, generation: int) -> Spans:
+    row = db.one(
+        "SELECT spans FROM {_generations} WHERE session_id = :session_id AND generation = :generation",
+        {"session_id": session_id, "generation": generation},
+    )
+    if row is None:
+        raise NotFound("generation", generation)
+    return join(_spans.decode(row[0]))
+
+
+def rows(db: Connection, spans: Spans, start: int) -> list[Row]:
+    """The stored bytes of a view that begins at position ``start``; a record that is gone has none."""
+    found: list[Row] = []
+    for span in spans:
+        stored: dict[int, Any] = dict(
+            db.all(
+                "SELECT seq, data FROM {items} WHERE tape = :tape AND seq >= :start AND seq < :stop ORDER BY seq",
+                {"tape": span.tape, "start": span.start, "stop": span.stop},
+            )  # type: ignore[arg-type]
+        )
+        for seq in range(span.start, span.stop):
+            data = stored.get(seq)
+            found.append(Row(start + len(found), span.tape, seq, as_bytes(data)))
+    return found
+
+
+def as_bytes(data: Any) -> bytes | None:
+    """Whatever a hand-edited column holds, as bytes: the codec above decides whether it is an item."""
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, str):
+        return data.encode("utf-8", "surrogateescape")
+    return bytes(data) if isinstance(data, (memoryview, bytearray)) else repr(data).encode()
+
+
+def sessions(
+    db: Connection, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
+) -> list[SessionRecord]:
+    where, params = ["1 = 1"], dict[str, Any](limit=limit)
+    if owner is not None:
+        where.append("owner = :owner")
+        params["owner"] = owner
+    if query:
+        where.append(
+            "(LOWER(session_id) LIKE LOWER(:query) ESCAPE '!' OR LOWER(metadata) LIKE LOWER(:query) ESCAPE '!')"
+        )
+        params["query"] = "%" + like_literal(query) + "%"
+    if after is not None:
+        where.append("(updated_at < :at OR (updated_at = :at AND session_id < :after))")
+        params.update(at=after.updated_at, after=after.session_id)
+    found = db.all(
+        f"SELECT {_SESSION} FROM {{sessions}} WHERE {' AND '.join(where)}"
+        " ORDER BY updated_at DESC, session_id DESC LIMIT :limit",
+        params,
+    )
+    return [session_record(row) for row in found]
+
+
+def like_literal(text: str) -> str:
+    """A text that LIKE takes letter by letter, with ``!`` as the escape character."""
+    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+
+
+def generations(db: Connection, session_id: str) -> list[Generation]:
+    found = db.all(
+        "SELECT generation, length, spans, resumes_at, replaced_at FROM {_generations} WHERE session_id = :session_id"
+        " ORDER BY generation",
+        {"session_id": session_id},
+    )
+    return [Generation(number, size, join(_spans.decode(spans)), *rest) for number, size, spans, *rest in found]
+
+
+def quarantined(db: Connection, session_id: str) -> list[Quarantined]:
+    found = db.all(
+        "SELECT tape, seq, reason, quarantined_at FROM {_quarantine} WHERE session_id = :session_id ORDER BY tape, seq",
+        {"session_id": session_id},
+    )
+    return [Quarantined(*row) for row in found]
+
+
+_RUN = "run_id, position, session_id, status, revision, data, journal_length, event_length, created_at, updated_at"
+
+
+def run_record(row: Sequence[Any]) -> RunRecord:
+    return RunRecord(
+        run_id=row[0],
+        order=row[1],
+        session_id=row[2],
+        status=row[3],
+        revision=row[4],
+        data=bytes(row[5]),
+        journal_length=row[6],
+        event_length=row[7],
+        created_at=row[8],
+        updated_at=row[9],
+    )
+
+
+def run(db: Connection, run_id: str) -> RunRecord | None:
+    row = db.one(f"SELECT {_RUN} FROM {{_runs}} WHERE run_id = :run_id", {"run_id": run_id})
+    return run_record(row) if row else None
+
+
+def runs(
+    db: Connection, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
+) -> list[RunRecord]:
+    where, params = ["position > :after"], dict[str, Any](after=after, limit=limit)
+    if status is not None:
+        names = {f"status_{index}": name for index, name in enumerate(status)}
+        where.append(f"status IN ({', '.join(f':{name}' for name in names) or 'NULL'})")
+        params.update(names)
+    if session_id is not None:
+        where.append("session_id = :session_id")
+        params["session_id"] = session_id
+    found = db.all(
+        f"SELECT {_RUN} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY position LIMIT :limit",
+        params,
+    )
+    return [run_record(row) for row in found]
+
+
+def logged(db: Connection, table: str, run_id: str, *, after: int, limit: int) -> list[Logged]:
+    found = db.all(
+        f"SELECT seq, kind, data, logged_at FROM {table} WHERE run_id = :run_id AND seq > :after"
+        " ORDER BY seq LIMIT :limit",
+        {"run_id": run_id, "after": after, "limit": limit},
+    )
+    return [Logged(seq, kind, bytes(data), at) for seq, kind, data, at in found]
+
+
+_APPROVAL = "approval_id, run_id, session_id, status, revision, data, requested_at, expires_at"
+
+
+def approval_record(row: Sequence[Any]) -> contract.ApprovalRecord:
+    return contract.ApprovalRecord(
+        approval_id=row[0],
+        run_id=row[1],
+        session_id=row[2],
+        status=row[3],
+        revision=row[4],
+        data=bytes(row[5]),
+        requested_at=row[6],
+        expires_at=row[7],
+    )
+
+
+def approval(db: Connection, approval_id: str) -> contract.ApprovalRecord | None:
+    row = db.one(f"SELECT {_APPROVAL} FROM {{_approvals}} WHERE approval_id = :id", {"id": approval_id})
+    return approval_record(row) if row else None
+
+
+def approvals(
+    db: Connection, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
+) -> list[contract.ApprovalRecord]:
+    where, params = ["approval_id > :after"], dict[str, Any](after=after, limit=limit)
+    for column, value in (("status", status), ("run_id", run_id), ("session_id", session_id)):
+        if value is not None:
+            where.append(f"{column} = :{column}")
+            params[column] = value
+    found = db.all(
+        f"SELECT {_APPROVAL} FROM {{_approvals}} WHERE {' AND '.join(where)} ORDER BY approval_id LIMIT :limit",
+        params,
+    )
+    return [approval_record(row) for row in found]
+
+
+def lease(db: Connection, name: str) -> Lease | None:
+    row = db.one("SELECT owner, token, expires_at FROM {_leases} WHERE name = :name", {"name": name})
+    return Lease(name, *row) if row and row[0] else None

@@ -1,0 +1,394 @@
+"""The embedded store: one SQLite file through the standard library.
+
+A commit to the write-ahead log takes less time than waking another thread twice, so a small one is made where it
+is asked for (:class:`InPlace`). Whatever may take longer goes to the one thread per file that writes, which commits
+together what many callers ask for at the same time. Other threads read, and never wait for a writer.
+"""
+
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from holdfast.base.clock import Clock, system_clock
+from holdfast.base.errors import Closed, InvalidInput, StoreUnavailable
+from holdfast.lifecycle.threads import Job, OneThread
+from holdfast.store import sqlite_search
+from holdfast.store.contract import (
+    ApprovalRecord,
+    Cursor,
+    Found,
+    Generation,
+    Lease,
+    Logged,
+    Op,
+    Outcome,
+    Page,
+    Quarantined,
+    RunRecord,
+    SessionRecord,
+)
+from holdfast.store.relational import adopting, reads, schema
+from holdfast.store.relational.apply import apply
+from holdfast.store.relational.connection import Names
+from holdfast.store.sqlite_commits import (
+    DECLINED,
+    BrokenConnection,
+    CannotBegin,
+    Failure,
+    InPlace,
+    SqliteConnection,
+    commit_together,
+    is_small,
+    left_transaction,
+)
+
+T = TypeVar("T")
+MEMORY = ":memory:"
+_MOST_READERS = 4
+_MOST_SHARED = 128
+
+
+class Reader:
+    """A thread with a connection of its own, for one read at a time."""
+
+    def __init__(self, name: str, connect: Callable[[], SqliteConnection]) -> None:
+        self.thread = OneThread(name)
+        self.connect = connect
+        self.connection: SqliteConnection | None = None
+        self.waiting = 0
+
+    async def read(self, work: Callable[[SqliteConnection], T]) -> T:
+        self.waiting += 1
+        try:
+            return await self.thread.run(self.in_snapshot, work)
+        finally:
+            self.waiting -= 1
+
+    def in_snapshot(self, work: Callable[[SqliteConnection], T]) -> T:
+        if self.connection is None:
+            self.connection = self.connect()
+        raw = self.connection.raw
+        try:
+            raw.execute("BEGIN")
+            result = work(self.connection)
+            raw.execute("ROLLBACK")
+        except BaseException:
+            if not left_transaction(raw):
+                self.connection = None
+            raise
+        return result
+
+    def close(self) -> None:
+        self.thread.close_now()
+        if self.connection is not None:
+            self.connection.raw.close()
+
+
+class SqliteBackend:
+    """A store in one file. It survives a kill at any moment; with ``synchronous="FULL"`` also a power cut."""
+
+    indexes_words = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        names: Names | None = None,
+        synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
+        busy_timeout: float = 30.0,
+        clock: Clock = system_clock,
+        in_place: bool = True,
+        connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
+    ) -> None:
+        if synchronous not in ("NORMAL", "FULL"):
+            raise InvalidInput(f"synchronous is NORMAL or FULL, not {synchronous!r}")
+        self.path = MEMORY if str(path) == MEMORY else str(Path(path).absolute())
+        self.names = names or Names()
+        self.synchronous = synchronous
+        self.busy_timeout = busy_timeout
+        self.clock = clock
+        self.driver = connect
+        self.closed = False
+        self.searchable: bool | None = None
+        self.connection: SqliteConnection | None = None  # the writer's, touched by its thread only
+        self.writer = OneThread(f"holdfast writes {Path(self.path).name}", handle=self.write_together)
+        self.readers: list[Reader] = []
+        # A synchronous=FULL commit waits for the disk, and a database in memory has just one connection.
+        suits = in_place and synchronous == "NORMAL" and self.path != MEMORY
+        self.in_place = InPlace(self.connect_in_place) if suits else None
+        self.opened = False
+
+    async def open(self) -> None:
+        """Create and migrate what is missing. Every call does this by itself when it comes first."""
+        await self.write(lambda _: None)
+        self.opened = True
+
+    async def close(self) -> None:
+        self.close_now()
+
+    def close_now(self) -> None:
+        """Finish what was asked for and let go of the file. For those who have no event loop at hand."""
+        self.closed = True
+        self.writer.close_now()
+        for reader in self.readers:
+            reader.close()
+        self.readers.clear()
+        if self.in_place is not None:
+            self.in_place.close()
+        if self.connection is not None:
+            self.connection.raw.close()
+            self.connection = None
+
+    # --- connections ----------------------------------------------------------------------------
+
+    def connect(self, *, patience: float | None = None) -> SqliteConnection:
+        timeout = self.busy_timeout if patience is None else patience
+        raw = self.driver(
+            self.path, timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        # A hand-edited column may hold any bytes; they must not stop the rows beside them from being read.
+        raw.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+        try:
+            raw.execute(f"PRAGMA synchronous = {self.synchronous}")
+        except BaseException:
+            raw.close()
+            raise
+        return SqliteConnection(raw, self.names)
+
+    def connect_reader(self) -> SqliteConnection:
+        connection = self.connect()
+        try:
+            connection.raw.execute("PRAGMA query_only = 1")
+        except BaseException:
+            connection.raw.close()
+            raise
+        return connection
+
+    def connect_in_place(self) -> SqliteConnection:
+        connection = self.connect(patience=0)
+        try:
+            connection.raw.execute("PRAGMA wal_autocheckpoint = 0")
+        except BaseException:
+            connection.raw.close()
+            raise
+        return connection
+
+    def connect_writer(self) -> SqliteConnection:
+        connection = self.connect()
+        try:
+            if self.path != MEMORY:
+                self.turn_on_wal(connection.raw)
+            connection.raw.execute("BEGIN IMMEDIATE")
+            try:
+                self.migrate(connection)
+            except BaseException:
+                connection.raw.execute("ROLLBACK")
+                raise
+            connection.raw.execute("COMMIT")
+        except BaseException:
+            connection.raw.close()
+            raise
+        return connection
+
+    def migrate(self, connection: SqliteConnection) -> None:
+        def columns_of(table: str) -> list[str]:
+            return [row[1] for row in connection.all(f"PRAGMA table_info({table})", {})]
+
+        now = self.clock()
+        taking_over = adopting.set_aside(connection, self.names, columns_of)
+        schema.migrate(connection, dialect="sqlite", types=schema.SQLITE, where=self.path, now=now)
+        if taking_over:
+            adopting.take_over(connection, self.names, columns_of, now)
+
+    def turn_on_wal(self, raw: sqlite3.Connection) -> None:
+        """SQLite does not wait for others when it changes the journal mode, so this does."""
+        deadline = time.monotonic() + self.busy_timeout
+        while True:
+            try:
+                raw.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.001, 0.02))
+
+    # --- writing --------------------------------------------------------------------------------
+
+    async def commit(self, *ops: Op) -> list[Outcome]:
+        now = self.clock()
+        if self.closed:
+            raise Closed(f"the store {self.path} is closed")
+
+        def work(connection: SqliteConnection) -> list[Outcome]:
+            return apply(connection, ops, now)
+
+        if self.in_place is not None and self.opened and is_small(ops):
+            try:
+                outcomes = await self.in_place.commit(work)
+            except (sqlite3.Error, BrokenConnection) as error:
+                raise self.explained(error) from error
+            if outcomes is not DECLINED:
+                return cast("list[Outcome]", outcomes)
+        outcomes = await self.write(work)
+        self.opened = True
+        return cast("list[Outcome]", outcomes)
+
+    async def write(self, work: Callable[[SqliteConnection], T]) -> T:
+        if self.closed:
+            raise Closed(f"the store {self.path} is closed")
+        return await self.writer.run(cast("Callable[[], T]", work))  # the thread hands it its connection
+
+    def write_together(self, jobs: list[Job]) -> None:
+        for start in range(0, len(jobs), _MOST_SHARED):
+            group = jobs[start : start + _MOST_SHARED]
+            try:
+                if self.connection is None:
+                    self.connection = self.connect_writer()
+                results = commit_together(self.connection, [job.function for job in group])
+            except Exception as error:  # noqa: BLE001 - it belongs to the callers
+                if isinstance(error, BrokenConnection):
+                    self.connection = None
+                results = [Failure(error)] * len(group)
+            for job, result in zip(group, results, strict=True):
+                if isinstance(result, Failure):
+                    job.set_exception(self.explained(result.error))
+                else:
+                    job.set_result(result)
+
+    def explained(self, error: Exception) -> Exception:
+        """The error as callers should see it: what the driver says, and about which file."""
+        if isinstance(error, (CannotBegin, BrokenConnection)) and isinstance(error.__cause__, Exception):
+            return self.explained(error.__cause__)
+        if not isinstance(error, sqlite3.Error):
+            return error
+        problem = StoreUnavailable(f"{self.path}: {error}")
+        problem.__cause__ = error
+        return problem
+
+    # --- reading --------------------------------------------------------------------------------
+
+    async def see(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run a read on a connection that waits for no writer."""
+        if self.path == MEMORY:
+            return await self.write(lambda connection: work(connection, *args, **kwargs))
+        if self.closed:
+            raise Closed(f"the store {self.path} is closed")
+        if not self.readers:
+            await self.open()
+        try:
+            return await self.idle_reader().read(lambda connection: work(connection, *args, **kwargs))
+        except sqlite3.Error as error:
+            raise self.explained(error) from error
+
+    def idle_reader(self) -> Reader:
+        best = min(self.readers, key=lambda reader: reader.waiting, default=None)
+        if best is None or (best.waiting and len(self.readers) < _MOST_READERS):
+            best = Reader(f"holdfast reads {Path(self.path).name}", self.connect_reader)
+            self.readers.append(best)
+        return best
+
+    async def record(self, session_id: str) -> SessionRecord | None:
+        return await self.see(reads.record, session_id)
+
+    async def read(
+        self,
+        session_id: str,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        last: int | None = None,
+        generation: int | None = None,
+    ) -> Page | None:
+        return await self.see(reads.read, session_id, start=start, stop=stop, last=last, generation=generation)
+
+    async def sessions(
+        self, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
+    ) -> list[SessionRecord]:
+        return await self.see(reads.sessions, owner=owner, query=query, limit=limit, after=after)
+
+    async def generations(self, session_id: str) -> list[Generation]:
+        return await self.see(reads.generations, session_id)
+
+    async def quarantined(self, session_id: str) -> list[Quarantined]:
+        return await self.see(reads.quarantined, session_id)
+
+    async def search(
+        self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
+    ) -> list[Found] | None:
+        if self.searchable is None:
+            self.searchable = await self.write(sqlite_search.available)
+            if self.searchable:
+                await self.write(sqlite_search.prepare)
+        if not self.searchable:
+            return None
+        while not await self.write(sqlite_search.catch_up):
+            pass
+        return await self.see(sqlite_search.find, terms, session_id=session_id, owner=owner, limit=limit, skip=skip)
+
+    async def run(self, run_id: str) -> RunRecord | None:
+        return await self.see(reads.run, run_id)
+
+    async def runs(
+        self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
+    ) -> list[RunRecord]:
+        return await self.see(reads.runs, status=status, session_id=session_id, limit=limit, after=after)
+
+    async def journal(self, run_id: str, *, after: int) -> list[Logged]:
+        return await self.see(reads.logged, "{_journal}", run_id, after=after, limit=reads.ALL)
+
+    async def events(self, run_id: str, *, after: int, limit: int) -> list[Logged]:
+        return await self.see(reads.logged, "{_events}", run_id, after=after, limit=limit)
+
+    async def approval(self, approval_id: str) -> ApprovalRecord | None:
+        return await self.see(reads.approval, approval_id)
+
+    async def approvals(
+        self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
+    ) -> list[ApprovalRecord]:
+        return await self.see(
+            reads.approvals, status=status, run_id=run_id, session_id=session_id, limit=limit, after=after
+        )
+
+    async def lease(self, name: str) -> Lease | None:
+        return await self.see(reads.lease, name)
+
+
+class SharedSqliteBackend(SqliteBackend):
+    """A backend with several users; the last one to close it closes the file."""
+
+    users = 0
+
+    async def close(self) -> None:
+        self.close_now()
+
+    def close_now(self) -> None:
+        with _sharing:
+            self.users -= 1
+            if self.users > 0:
+                return
+            for key in [key for key, backend in _shared.items() if backend is self]:
+                del _shared[key]
+        super().close_now()
+
+
+_shared: dict[tuple[Any, ...], SharedSqliteBackend] = {}
+_sharing = threading.RLock()
+
+
+def share(path: str | os.PathLike[str], **options: Any) -> SharedSqliteBackend:
+    """This process's backend for a file, so that one thread writes it. In-memory databases are not shared."""
+    backend = SharedSqliteBackend(path, **options)
+    if backend.path == MEMORY:
+        backend.users = 1
+        return backend
+    # A forked child must not use its parent's connections and has none of its threads.
+    key = (os.getpid(), os.path.realpath(backend.path), *sorted(options.items(), key=lambda option: option[0]))
+    with _sharing:
+        backend = _shared.setdefault(key, backend)
+        backend.users += 1
+        return backend

@@ -1,0 +1,72 @@
+"""What a history shows, as spans over append-only tapes.
+
+Stored items are never moved or edited. Each session writes to a tape of its own, whose places (``seq``) are
+never reused, and its history is a list of spans over its own and its ancestors' tapes. Appending grows the last
+span; popping, rewinding, replacing and forking only write a new list of spans.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """The items ``start <= seq < stop`` of one tape."""
+
+    tape: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+Spans = tuple[Span, ...]
+
+
+def length(spans: Iterable[Span]) -> int:
+    return sum(map(len, spans))
+
+
+def cut(spans: Sequence[Span], start: int, stop: int) -> Spans:
+    """The part of a view between two positions, clipped to what there is."""
+    kept = []
+    position = 0
+    for span in spans:
+        low, high = max(start - position, 0), min(stop - position, len(span))
+        if low < high:
+            kept.append(Span(span.tape, span.start + low, span.start + high))
+        position += len(span)
+    return tuple(kept)
+
+
+def join(*views: Iterable[Span]) -> Spans:
+    """Views one after the other; touching spans become one."""
+    joined: list[Span] = []
+    for view in views:
+        for span in view:
+            if not len(span):
+                continue
+            if joined and joined[-1].tape == span.tape and joined[-1].stop == span.start:
+                joined[-1] = Span(span.tape, joined[-1].start, span.stop)
+            else:
+                joined.append(span)
+    return tuple(joined)
+
+
+def reach(spans: Iterable[Span]) -> dict[int, int]:
+    """For each tape the end of the last span on it."""
+    ends: dict[int, int] = {}
+    for span in spans:
+        ends[span.tape] = max(ends.get(span.tape, 0), span.stop)
+    return ends
+
+
+def position_of(spans: Iterable[Span], tape: int, seq: int) -> int | None:
+    """Where a stored item stands in a view, or ``None`` when the view does not show it."""
+    position = 0
+    for span in spans:
+        if span.tape == tape and span.start <= seq < span.stop:
+            return position + seq - span.start
+        position += len(span)
+    return None

@@ -1,0 +1,103 @@
+"""Whether a strict provider would take a list of items as input.
+
+Written from the provider's side and without a line of :mod:`holdfast.base.pairing`, so that it can judge it.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+ANSWERS = {
+    "function_call_output": "function_call",
+    "custom_tool_call_output": "custom_tool_call",
+    "computer_call_output": "computer_call",
+    "local_shell_call_output": "local_shell_call",
+    "shell_call_output": "shell_call",
+    "apply_patch_call_output": "apply_patch_call",
+    "tool_search_output": "tool_search_call",
+    "program_output": "program",
+    "mcp_approval_response": "mcp_approval_request",
+}
+ASKS = frozenset(ANSWERS.values())
+# Tools that the provider runs itself: the item carries its own result.
+HOSTED = frozenset(
+    [
+        "code_interpreter_call",
+        "compaction",
+        "file_search_call",
+        "image_generation_call",
+        "mcp_call",
+        "mcp_list_tools",
+        "web_search_call",
+    ]
+)
+
+
+class NotReplayable(AssertionError):
+    """A provider would refuse these items; ``index`` is the first one it would complain about."""
+
+    def __init__(self, index: int, problem: str, item: Any) -> None:
+        super().__init__(f"items[{index}]: {problem}: {item!r:.200}")
+        self.index, self.problem = index, problem
+
+
+def assert_replayable(items: Sequence[Any]) -> None:
+    """Raise :class:`NotReplayable` unless calls have outputs, outputs calls, and reasoning its result."""
+    waiting: dict[tuple[str, str], int] = {}
+    for index, item in enumerate(items):
+        kind = kind_of(index, item)
+        if hosted_search(item, kind):
+            continue
+        if kind in ANSWERS:
+            if waiting.pop((ANSWERS[kind], link(index, item, kind)), None) is None:
+                raise NotReplayable(index, "no call is waiting for this output", item)
+        elif kind in ASKS:
+            name = (kind, link(index, item, kind))
+            if name in waiting:
+                raise NotReplayable(index, f"items[{waiting[name]}] has the same id and no output yet", item)
+            waiting[name] = index
+        elif kind == "reasoning" and not (index + 1 < len(items) and from_model(items[index + 1])):
+            raise NotReplayable(index, "reasoning without the item it led to", item)
+    for index in waiting.values():
+        raise NotReplayable(index, "this call has no output", items[index])
+
+
+def kind_of(index: int, item: Any) -> str:
+    if not isinstance(item, dict):
+        raise NotReplayable(index, "not an object", item)
+    try:
+        json.dumps(item, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise NotReplayable(index, f"not JSON ({error})", item) from None
+    kind = item.get("type", "message")
+    if not isinstance(kind, str):
+        raise NotReplayable(index, "the type is not a string", item)
+    if kind == "message" and item.get("role") not in ("user", "assistant", "system", "developer", "tool"):
+        raise NotReplayable(index, "a message without a role", item)
+    return kind
+
+
+def link(index: int, item: dict[str, Any], kind: str) -> str:
+    """The id by which a call and its output find each other."""
+    fields = {
+        "mcp_approval_request": ["id"],
+        "mcp_approval_response": ["approval_request_id"],
+        "local_shell_call_output": ["call_id", "id"],
+    }.get(kind, ["call_id"])
+    for field in fields:
+        value = item.get(field)
+        if isinstance(value, str) and value:
+            return value
+    raise NotReplayable(index, f"{' or '.join(fields)} is missing", item)
+
+
+def hosted_search(item: dict[str, Any], kind: str) -> bool:
+    """A tool search that the provider ran itself: its two items have no call id and do not need each other."""
+    return kind in ("tool_search_call", "tool_search_output") and item.get("call_id") is None
+
+
+def from_model(item: Any) -> bool:
+    kind = item.get("type", "message")
+    return (
+        (kind == "message" and item.get("role") == "assistant") or kind == "reasoning" or kind in HOSTED or kind in ASKS
+    )

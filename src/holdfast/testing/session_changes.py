@@ -1,0 +1,557 @@
+"""The clauses of the session contract about keys, heads, replacement, rewinding, forking and searching."""
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+
+from holdfast.base.errors import AlreadyExists, HistoryMoved, KeyReused, NotFound
+from holdfast.base.items import Item, matches, text_of, words_of
+from holdfast.history.contract import SessionSettings
+from holdfast.store.contract import NOWHERE, Erase, Head
+from holdfast.testing.machines import try_histories
+from holdfast.testing.session_fixtures import CountRows, Meddled, StoredFixtures
+from holdfast.testing.session_plain import Reopen, failed, say, texts
+from holdfast.testing.storage import FailingAfter, FakeClock
+
+
+class ChangeClauses(StoredFixtures):
+    """Keyed batches, expected heads, replacement, rewinding and restoring."""
+
+    async def test_a_head_counts_changes_and_items(self, session: Any) -> None:
+        assert await session.head() == NOWHERE
+        await session.add_items(say(1, 2, 3))
+        assert await session.head() == Head(1, 3)
+        await session.pop_item()
+        assert await session.head() == Head(2, 2)
+        await session.clear_session()
+        assert await session.head() == Head(3, 0)
+
+    async def test_a_keyed_batch_is_written_once(self, session: Any) -> None:
+        await session.add_items(say(1, 2), key="turn-1")
+        await session.add_items(say(3))
+        head = await session.head()
+        await session.add_items(say(1, 2), key="turn-1")
+        assert await session.head() == head
+        assert texts(await session.get_items()) == ["1", "2", "3"]
+
+    async def test_a_key_with_another_batch_is_refused(self, session: Any) -> None:
+        await session.add_items(say(1, 2), key="turn-1")
+        for other in (say(1), say(2, 1), say(1, 2, 3), say("12")):
+            with pytest.raises(KeyReused):
+                await session.add_items(other, key="turn-1")
+        assert texts(await session.get_items()) == ["1", "2"]
+
+    async def test_the_same_batch_under_two_keys_is_two_batches(self, session: Any) -> None:
+        await session.add_items(say(1), key="turn-1")
+        await session.add_items(say(1), key="turn-2")
+        assert texts(await session.get_items()) == ["1", "1"]
+
+    async def test_one_of_many_who_retry_a_keyed_batch_writes_it(self, session: Any) -> None:
+        await asyncio.gather(*(session.add_items(say(1, 2), key="turn-1") for _ in range(8)))
+        assert texts(await session.get_items()) == ["1", "2"]
+
+    async def test_a_keyed_batch_may_be_retried_after_a_lost_answer(
+        self, session: Any, failing_after: FailingAfter
+    ) -> None:
+        expected: list[str] = []
+        for statements in itertools.count():
+            with failing_after(statements, late=True) as fault:
+                lost = await failed(session.add_items(say(statements, statements), key=f"turn-{statements}"))
+            if lost:
+                await session.add_items(say(statements, statements), key=f"turn-{statements}")
+            expected += [str(statements)] * 2
+            assert texts(await session.get_items()) == expected
+            if not fault.struck:
+                break
+
+    async def test_a_batch_is_written_only_at_the_expected_head(self, session: Any) -> None:
+        await session.add_items(say(1), expected=NOWHERE)
+        head = await session.head()
+        await session.add_items(say(2), expected=head)
+        with pytest.raises(HistoryMoved) as moved:
+            await session.add_items(say(3), expected=head)
+        assert (moved.value.session_id, moved.value.expected) == ("s", head)
+        assert moved.value.found == await session.head()
+        assert texts(await session.get_items()) == ["1", "2"]
+
+    async def test_an_empty_batch_still_looks_at_the_expected_head(self, session: Any) -> None:
+        await session.add_items(say(1))
+        await session.add_items([], expected=await session.head())
+        with pytest.raises(HistoryMoved):
+            await session.add_items([], expected=NOWHERE)
+
+    async def test_a_keyed_batch_that_was_written_is_not_refused_for_its_head(self, session: Any) -> None:
+        head = await session.head()
+        await session.add_items(say(1), key="turn-1", expected=head)
+        await session.add_items(say(2))
+        await session.add_items(say(1), key="turn-1", expected=head)
+        assert texts(await session.get_items()) == ["1", "2"]
+
+    async def test_one_of_many_who_expect_the_same_head_wins(self, session: Any) -> None:
+        await session.add_items(say("first"))
+        head = await session.head()
+        answers = await asyncio.gather(
+            *(session.add_items(say(n), expected=head) for n in range(6)), return_exceptions=True
+        )
+        assert sorted(type(answer).__name__ for answer in answers) == ["HistoryMoved"] * 5 + ["NoneType"]
+        assert len(await session.get_items()) == 2
+
+    async def test_replacing_shows_the_new_items_and_keeps_the_old(self, session: Any) -> None:
+        await session.add_items(say(1, 2, 3))
+        head = await session.replace_items(say("summary"))
+        assert head == await session.head() == Head(2, 1)
+        await session.add_items(say(4))
+        assert texts(await session.get_items()) == ["summary", "4"]
+        (kept,) = await session.generations()
+        assert (kept.number, kept.length) == (0, 3)
+        assert texts(await session.get_items(generation=0)) == ["1", "2", "3"]
+        assert texts(await session.get_items(limit=2, generation=0)) == ["2", "3"]
+
+    async def test_replacing_by_nothing_or_out_of_nothing_works(self, session: Any) -> None:
+        await session.replace_items(say(1))
+        assert texts(await session.get_items()) == ["1"]
+        assert await session.generations() == []
+        await session.replace_items([])
+        assert await session.get_items() == []
+        await session.add_items(say(2))
+        assert texts(await session.get_items()) == ["2"]
+
+    @pytest.mark.parametrize("start", range(5))
+    @pytest.mark.parametrize("stop", [*range(5), None])
+    async def test_splicing_is_slice_assignment(self, place: Any, start: int, stop: int | None) -> None:
+        if stop is not None and stop < start:
+            return
+        for added in ([], ["x"], ["x", "y", "z"]):
+            session = self.open_session(place, f"s{len(added)}")
+            await session.add_items(say(*"abcd"))
+            expected = list("abcd")
+            expected[start:stop] = added
+            await session.splice_items(start, stop, say(*added))
+            assert texts(await session.get_items()) == expected
+            await session.add_items(say("end"))
+            assert texts(await session.get_items()) == [*expected, "end"]
+            assert texts(await session.get_items(generation=0)) == list("abcd")
+
+    async def test_a_replacement_at_another_head_changes_nothing(self, session: Any) -> None:
+        await session.add_items(say(1, 2, 3))
+        head = await session.head()
+        await session.add_items(say(4))
+        for change in (
+            session.replace_items(say("x"), expected=head),
+            session.rewind(1, expected=head),
+            session.splice_items(0, 1, [], expected=head),
+        ):
+            with pytest.raises(HistoryMoved):
+                await change
+        assert texts(await session.get_items()) == ["1", "2", "3", "4"]
+        assert await session.generations() == []
+
+    async def test_an_expected_head_is_looked_at_before_the_positions(self, session: Any) -> None:
+        await session.add_items(say(1, 2, 3))
+        head = await session.head()
+        await session.rewind(1)
+        with pytest.raises(HistoryMoved):
+            await session.rewind(3, expected=head)
+        with pytest.raises(HistoryMoved):
+            await session.splice_items(2, 3, say("x"), expected=head)
+
+    async def test_a_failed_replacement_leaves_the_history_as_it_was(
+        self, place: Any, failing_after: FailingAfter
+    ) -> None:
+        for statements in itertools.count():
+            session = self.open_session(place, f"session-{statements}")
+            await session.add_items(say(1, 2, 3))
+            with failing_after(statements) as fault:
+                gave_up = await failed(session.replace_items(say("summary", "more")))
+            assert texts(await session.get_items()) == (["1", "2", "3"] if gave_up else ["summary", "more"])
+            assert len(await session.generations()) == (0 if gave_up else 1)
+            if not fault.struck:
+                break
+
+    async def test_a_batch_added_during_a_replacement_is_not_lost(self, session: Any) -> None:
+        await session.add_items(say(1, 2, 3))
+        await asyncio.gather(
+            session.replace_items(say("summary")), *(session.add_items(say(f"new {n}")) for n in range(5))
+        )
+        shown = texts(await session.get_items())
+        before = texts(await session.get_items(generation=0))
+        assert "summary" in shown
+        assert sorted({*shown, *before}) == sorted(["1", "2", "3", "summary", *(f"new {n}" for n in range(5))])
+
+    async def test_rewinding_shows_the_first_so_many(self, session: Any) -> None:
+        await session.add_items(say(*range(5)))
+        assert await session.rewind(3) == Head(2, 3)
+        assert texts(await session.get_items()) == ["0", "1", "2"]
+        await session.add_items(say("x"))
+        assert await session.rewind(0) == Head(4, 0)
+        assert await session.get_items() == []
+        assert texts(await session.get_items(generation=0)) == list("01234")
+        assert texts(await session.get_items(generation=1)) == ["0", "1", "2", "x"]
+
+    async def test_restoring_undoes_a_rewind_and_keeps_what_came_after(self, session: Any) -> None:
+        await session.add_items(say(1, 2, 3))
+        await session.rewind(1)
+        await session.add_items(say(4))
+        await session.restore(0)
+        assert texts(await session.get_items()) == ["1", "2", "3", "4"]
+        assert texts(await session.get_items(generation=1)) == ["1", "4"]
+
+    async def test_restoring_undoes_a_replacement_and_keeps_what_came_after(self, session: Any) -> None:
+        await session.add_items(say(1, 2, 3))
+        await session.replace_items(say("summary"))
+        await session.add_items(say(4))
+        head = await session.restore(0)
+        assert head == await session.head()
+        assert texts(await session.get_items()) == ["1", "2", "3", "4"]
+        await session.add_items(say(5))
+        assert texts(await session.get_items()) == ["1", "2", "3", "4", "5"]
+
+    async def test_restoring_what_never_was_is_not_found(self, session: Any) -> None:
+        with pytest.raises(NotFound):
+            await session.restore(0)
+        await session.add_items(say(1))
+        with pytest.raises(NotFound):
+            await session.restore(0)
+        with pytest.raises(NotFound):
+            await session.get_items(generation=0)
+        assert texts(await session.get_items()) == ["1"]
+
+    async def test_restoring_at_another_head_changes_nothing(self, session: Any) -> None:
+        await session.add_items(say(1, 2))
+        await session.rewind(1)
+        head = await session.head()
+        await session.add_items(say(3))
+        with pytest.raises(HistoryMoved):
+            await session.restore(0, expected=head)
+        assert texts(await session.get_items()) == ["1", "3"]
+
+    @pytest.mark.parametrize("method", ["generations", "record"])
+    async def test_restoring_never_shows_what_was_erased_meanwhile(self, place: Any, method: str) -> None:
+        session = self.open_session(place, "s")
+        await session.add_items(say(1, 2))
+        await session.rewind(1)
+        backend = self.backend_of(place)
+        if place is not backend:
+            pytest.skip("this place is more than a backend")
+        raced = self.open_session(Meddled(backend, after=method, meddle=session.clear_session), "s")
+        with pytest.raises(NotFound):
+            await raced.restore(0)
+        assert await session.get_items() == []
+        assert (await session.check()).corrupt == []
+
+    async def test_clearing_erases_the_generations_too(self, session: Any) -> None:
+        await session.add_items(say(1, 2))
+        await session.rewind(1)
+        await session.clear_session()
+        assert await session.generations() == []
+        with pytest.raises(NotFound):
+            await session.get_items(generation=0)
+
+    async def test_creation_time_is_kept_and_update_time_advances(self, place: Any, clock: FakeClock) -> None:
+        session, born = self.open_session(place, "s"), clock.now
+        await session.add_items(say(1, 2, 3))
+        for change, *arguments in (
+            (session.add_items, say(4)),
+            (session.pop_item,),
+            (session.rewind, 1),
+            (session.clear_session,),
+        ):
+            clock.turn(60)
+            await change(*arguments)
+            record = await self.backend_of(place).record("s")
+            assert record is not None
+            assert (record.created_at, record.updated_at) == (born, clock.now)
+
+    async def test_reading_does_not_count_as_an_update(self, place: Any, clock: FakeClock) -> None:
+        session, born = self.open_session(place, "s"), clock.now
+        await session.add_items(say(1))
+        clock.turn(60)
+        for read in (session.get_items(), session.head(), session.check(), session.search("x"), session.generations()):
+            await read
+        record = await self.backend_of(place).record("s")
+        assert record is not None
+        assert record.updated_at == born
+
+    async def test_a_clock_that_steps_back_changes_no_order(self, session: Any, clock: FakeClock) -> None:
+        await session.add_items(say(1))
+        for number in (2, 3):
+            clock.turn(-5)
+            await session.add_items(say(number))
+        assert texts(await session.get_items()) == ["1", "2", "3"]
+        assert texts(await session.get_items(limit=1)) == ["3"]
+        assert await session.pop_item() == say(3)[0]
+
+    async def test_all_of_it_is_there_after_opening_again(self, reopen_durable: Reopen) -> None:
+        async with reopen_durable() as place:
+            session = self.open_session(place, "s")
+            await session.add_items(say(1, 2, 3), key="turn-1")
+            await session.replace_items(say("summary"))
+            child = await session.fork(1, "child")
+            await child.add_items(say("own"))
+            head = await session.head()
+        async with reopen_durable() as place:
+            session, child = self.open_session(place, "s"), self.open_session(place, "child")
+            await session.add_items(say(1, 2, 3), key="turn-1")
+            assert await session.head() == head
+            assert texts(await session.get_items(generation=0)) == ["1", "2", "3"]
+            assert texts(await child.get_items()) == ["summary", "own"]
+            await session.restore(0)
+            assert texts(await session.get_items()) == ["1", "2", "3"]
+
+
+class ForkClauses(StoredFixtures):
+    """Sessions that begin with another's items."""
+
+    async def test_a_fork_begins_with_the_first_items_and_goes_its_own_way(self, session: Any) -> None:
+        await session.add_items(say(1, 2, 3))
+        child = await session.fork(2, "child")
+        assert child.session_id == "child"
+        assert texts(await child.get_items()) == ["1", "2"]
+        await child.add_items(say("own"))
+        await session.add_items(say(4))
+        assert texts(await session.get_items()) == ["1", "2", "3", "4"]
+        assert texts(await child.get_items()) == ["1", "2", "own"]
+        assert texts(await child.get_items(limit=2)) == ["2", "own"]
+
+    async def test_a_fork_without_a_position_takes_everything(self, session: Any) -> None:
+        await session.add_items(say(1, 2))
+        child = await session.fork()
+        assert child.session_id != session.session_id
+        assert texts(await child.get_items()) == ["1", "2"]
+
+    async def test_a_fork_may_be_popped_rewound_and_cleared_without_its_parent_noticing(self, session: Any) -> None:
+        await session.add_items(say(1, 2, 3))
+        child = await session.fork(3, "child")
+        assert await child.pop_item() == say(3)[0]
+        await child.rewind(1)
+        await child.add_items(say("x"))
+        assert texts(await child.get_items()) == ["1", "x"]
+        await child.restore(0)
+        assert texts(await child.get_items()) == ["1", "2", "x"]
+        await child.clear_session()
+        assert texts(await session.get_items()) == ["1", "2", "3"]
+
+    async def test_a_fork_outlives_its_parent(self, place: Any) -> None:
+        session = self.open_session(place, "s")
+        await session.add_items(say(1, 2, 3))
+        child = await session.fork(2, "child")
+        grandchild = await child.fork(1, "grandchild")
+        await session.clear_session()
+        assert texts(await child.get_items()) == ["1", "2"]
+        await self.backend_of(place).commit(Erase(session_id="child", forget=True))
+        assert texts(await grandchild.get_items()) == ["1"]
+        assert (await grandchild.check()).ok
+
+    async def test_forking_at_nothing_gives_an_empty_session(self, session: Any) -> None:
+        await session.add_items(say(1))
+        child = await session.fork(0, "child")
+        assert await child.get_items() == []
+        await child.add_items(say(2))
+        assert texts(await child.get_items()) == ["2"]
+
+    async def test_a_name_that_is_taken_is_refused(self, place: Any) -> None:
+        session = self.open_session(place, "s")
+        await session.add_items(say(1))
+        await self.open_session(place, "taken").add_items(say("theirs"))
+        for name in ("taken", "s"):
+            with pytest.raises(AlreadyExists):
+                await session.fork(1, name)
+        assert texts(await self.open_session(place, "taken").get_items()) == ["theirs"]
+
+    async def test_there_is_nothing_to_fork_from_a_session_that_does_not_exist(self, session: Any) -> None:
+        with pytest.raises(NotFound):
+            await session.fork(0, "child")
+
+    async def test_a_fork_keeps_the_settings(self, place: Any) -> None:
+        session = self.open_session(place, "s", settings=SessionSettings(limit=2))
+        await session.add_items(say(1, 2, 3))
+        child = await session.fork(3, "child")
+        assert texts(await child.get_items()) == ["2", "3"]
+        assert child.session_settings == SessionSettings(limit=2)
+
+    async def test_a_settings_limit_does_not_limit_forks_rewinds_and_replacements(self, place: Any) -> None:
+        session = self.open_session(place, "s", settings=SessionSettings(limit=1))
+        await session.add_items(say(1, 2, 3, 4))
+        child = await session.fork(3, "child")
+        assert texts(await child.get_items(limit=9)) == ["1", "2", "3"]
+        await session.rewind(2)
+        assert texts(await session.get_items(limit=9)) == ["1", "2"]
+        await session.replace_items(say(5, 6, 7))
+        assert texts(await session.get_items(limit=9)) == ["5", "6", "7"]
+        assert texts(await session.get_items(limit=9, generation=0)) == ["1", "2", "3", "4"]
+        assert [hit.position for hit in await session.search("6")] == [1]
+        assert (await session.check()).readable == 3
+
+    async def test_forking_rewinding_and_popping_copy_no_items(
+        self, place: Any, session: Any, count_rows: CountRows
+    ) -> None:
+        await session.add_items(say(*range(100)))
+        rows = await count_rows(place)
+        child = await session.fork(80, "child")
+        await (await child.fork(40, "grandchild")).pop_item()
+        await session.rewind(50)
+        await session.restore(0)
+        await session.pop_item()
+        assert await count_rows(place) == rows
+        await session.splice_items(10, 90, say("summary"))
+        assert await count_rows(place) == rows + 1
+
+    async def test_clearing_the_last_who_shows_an_item_destroys_it(
+        self, place: Any, session: Any, count_rows: CountRows
+    ) -> None:
+        await session.add_items(say(*range(10)))
+        child = await session.fork(4, "child")
+        await session.rewind(2)
+        await session.clear_session()
+        assert await count_rows(place) == 4
+        await child.clear_session()
+        assert await count_rows(place) == 0
+
+    async def test_a_fork_of_a_moving_session_shows_one_moment_of_it(self, session: Any) -> None:
+        await session.add_items(say(0, 0))
+        forks = asyncio.gather(*(session.fork(session_id=f"child-{n}") for n in range(6)))
+        for number in range(1, 6):
+            await session.add_items(say(number, number))
+        for child in await forks:
+            there = texts(await child.get_items())
+            assert there == [str(n // 2) for n in range(len(there))]
+            assert len(there) % 2 == 0
+
+
+SPOKEN = [
+    "The refund was paid",
+    "refunds take 5 days",
+    "prerefund snake_refund_case",
+    "REFUND Größe GRÖSSE straße",
+    "nothing of the kind",
+    "日本語 テスト refund",
+    "𰀀 rare letters 𰀀x ᦱ",
+    "café cafe\u0301 naïve",
+    "① ½ x² ٣",
+    'quoted "refund" AND NOT OR * ^ : ( )',
+    "a-b a_b ab",
+    "refund " * 50,
+]
+QUERIES = [
+    *("refund", "REFUND", "ref", "fund", "refund paid", "the", "größe", "STRASSE", "strasse", "日本", "語", "テスト"),
+    *(
+        "𰀀",
+        "𰀀x",
+        "ᦱ",
+        "café",
+        "cafe",
+        "①",
+        "½",
+        "x²",
+        "٣",
+        "٣ refund",
+        "a-b",
+        "a_b",
+        "ab",
+        "b",
+        "refund AND",
+        "NOT",
+        "*",
+    ),
+    *('"refund"', "refund*", "(refund)", "", "   ", "\x00", "'", "refund nothing", "x" * 200, "days 5"),
+]
+
+
+class SearchClauses(StoredFixtures):
+    """Finding items by their words."""
+
+    @pytest.mark.parametrize("query", QUERIES)
+    async def test_a_search_finds_what_a_scan_would_find(self, session: Any, query: str) -> None:
+        await session.add_items(say(*SPOKEN))
+        await self.expect_a_scan(session, query)
+
+    async def test_a_hit_says_where_it_stands_and_what_it_says(self, session: Any) -> None:
+        await session.add_items(say("one", "two words", "three"))
+        (hit,) = await session.search("word")
+        assert (hit.session_id, hit.position, hit.item, hit.text) == ("s", 1, say("two words")[0], "two words")
+
+    async def test_the_newest_hits_come_first_and_the_limit_keeps_those(self, session: Any) -> None:
+        await session.add_items(say(*(f"word {n}" for n in range(30))))
+        assert [hit.position for hit in await session.search("word", limit=3)] == [29, 28, 27]
+        assert len(await session.search("word")) == 20
+        assert await session.search("word", limit=0) == []
+
+    async def test_a_search_follows_every_change(self, session: Any) -> None:
+        await session.add_items(say(*SPOKEN))
+        await self.expect_a_scan(session, "refund")
+        await session.pop_item()
+        await self.expect_a_scan(session, "refund")
+        await session.splice_items(1, 3, say("a refund in the middle", "and another refund"))
+        await self.expect_a_scan(session, "refund")
+        await session.rewind(3)
+        await self.expect_a_scan(session, "refund")
+        await session.add_items(say("a last refund"))
+        await self.expect_a_scan(session, "refund")
+        await session.restore(0)
+        await self.expect_a_scan(session, "refund")
+        await session.replace_items(say("no more"))
+        await self.expect_a_scan(session, "refund")
+        await session.clear_session()
+        await self.expect_a_scan(session, "refund")
+
+    async def test_forks_search_what_they_show(self, session: Any) -> None:
+        await session.add_items(say(*(f"refund {n}" for n in range(6))))
+        child = await session.fork(4, "child")
+        await child.add_items(say(*(f"refund child {n}" for n in range(6))))
+        grandchild = await child.fork(8, "grandchild")
+        await grandchild.add_items(say("refund grandchild", "other"))
+        for one in (session, child, grandchild):
+            for limit in (2, 5, 50):
+                await self.expect_a_scan(one, "refund", limit=limit)
+
+    @pytest.mark.parametrize("forget", [False, True])
+    async def test_a_fork_finds_what_its_erased_parent_left_it(self, place: Any, forget: bool) -> None:
+        session = self.open_session(place, "s")
+        await session.add_items(say("refund one", "refund two", "refund three"))
+        child = await session.fork(2, "child")
+        await session.clear_session()
+        if forget:
+            await self.backend_of(place).commit(Erase(session_id="s", forget=True))
+        await self.expect_a_scan(child, "refund")
+
+    async def test_a_search_sees_one_session_only(self, place: Any) -> None:
+        for name in ("s", "t"):
+            await self.open_session(place, name).add_items(say(f"refund in {name}"))
+        (hit,) = await self.open_session(place, "s").search("refund")
+        assert hit.session_id == "s"
+
+    async def test_a_session_that_does_not_exist_has_nothing_to_find(self, session: Any) -> None:
+        assert await session.search("refund") == []
+
+    async def test_searches_and_writes_at_once_do_not_disturb_each_other(self, session: Any) -> None:
+        await asyncio.gather(
+            *(session.add_items(say(f"refund {n}")) for n in range(10)), *(session.search("refund") for _ in range(10))
+        )
+        await self.expect_a_scan(session, "refund")
+
+    async def expect_a_scan(self, session: Any, query: str, *, limit: int = 20) -> None:
+        terms = words_of(query)
+        shown: list[Item] = await session.get_items()
+        expected = [(position, item) for position, item in enumerate(shown) if terms and matches(text_of(item), terms)]
+        hits = await session.search(query, limit=limit)
+        assert [(hit.position, hit.item) for hit in hits] == expected[::-1][:limit]
+
+
+class RandomProgramClauses(StoredFixtures):
+    """Random programs, side by side with the reference."""
+
+    def test_random_programs_leave_what_the_reference_leaves(self, reopen: Reopen, request: Any) -> None:
+        faults = None
+        if type(self).failing_after is not StoredFixtures.failing_after:
+            faults = request.getfixturevalue("failing_after")
+        try_histories(
+            reopen,
+            clock=request.getfixturevalue("clock"),
+            open_session=self.open_session,
+            backend_of=self.backend_of,
+            failing_after=faults,
+            durable=self.durable,
+            examples=self.examples,
+        )

@@ -1,0 +1,58 @@
+"""What a session over a store supplies to its suite beyond what a plain one does."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import pytest
+
+from holdfast.history.contract import SessionSettings
+from holdfast.history.session import StoredSession
+from holdfast.store.contract import Backend
+from holdfast.testing.session_plain import PlainFixtures
+
+CorruptPlace: TypeAlias = Callable[[Any, str, int, bytes | None], Awaitable[None]]
+CountRows: TypeAlias = Callable[[Any], Awaitable[int]]
+
+
+class StoredFixtures(PlainFixtures):
+    """The fixtures and flags that :class:`~holdfast.testing.SessionContract` describes."""
+
+    examples = 20
+
+    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
+        return StoredSession(session_id, place, settings=settings)
+
+    def backend_of(self, place: Any) -> Backend:
+        backend: Backend = place
+        return backend
+
+    @pytest.fixture
+    def corrupt(self) -> CorruptPlace:
+        pytest.skip("this storage has no way to damage a record")
+
+    @pytest.fixture
+    def count_rows(self) -> CountRows:
+        pytest.skip("this storage does not count its rows")
+
+
+class Meddled:
+    """A backend that does something of its own accord after the first call of one method: a race, on purpose."""
+
+    def __init__(self, backend: Backend, *, after: str, meddle: Callable[[], Awaitable[None]]) -> None:
+        self.backend = backend
+        self.after = after
+        self.meddle: Callable[[], Awaitable[None]] | None = meddle
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.backend, name)
+        if name != self.after:
+            return found
+
+        async def called(*args: Any, **kwargs: Any) -> Any:
+            answer = await found(*args, **kwargs)
+            meddle, self.meddle = self.meddle, None
+            if meddle is not None:
+                await meddle()
+            return answer
+
+        return called

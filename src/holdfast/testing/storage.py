@@ -1,0 +1,114 @@
+"""What a test needs around a store: a clock to turn, an owner for backends, and a driver that fails on request."""
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Protocol, TypeVar
+
+from holdfast.store.contract import Backend
+
+B = TypeVar("B", bound=Backend)
+
+
+class FakeClock:
+    """A clock that stands still until it is turned, forwards or backwards."""
+
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def turn(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@asynccontextmanager
+async def owned(backend: B) -> AsyncIterator[B]:
+    """The backend, closed at the end."""
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+class Fault(Protocol):
+    """One failure of a driver, armed for the length of a ``with``."""
+
+    @property
+    def struck(self) -> bool:
+        """Whether it happened: a sweep over all statements ends with the first fault that did not."""
+        ...
+
+
+class FailingAfter(Protocol):
+    """Arms a fault: the driver carries out ``statements`` more statements, then fails once.
+
+    With ``late``, the failing statement is carried out and only its answer is lost.
+    """
+
+    def __call__(self, statements: int, *, late: bool = False) -> contextlib.AbstractContextManager[Fault]: ...
+
+
+class SqliteFault:
+    def __init__(self, statements: int, late: bool) -> None:
+        self.left = statements
+        self.late = late
+        self.struck = False
+
+
+class SqliteFaults:
+    """A driver for ``SqliteBackend(connect=faults.connect)`` whose statements fail on request."""
+
+    def __init__(self) -> None:
+        self.armed: SqliteFault | None = None
+        self.lock = threading.Lock()
+
+    def connect(self, *args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection = sqlite3.connect(*args, factory=FaultyConnection, **kwargs)
+        assert isinstance(connection, FaultyConnection)
+        connection.faults = self
+        return connection
+
+    @contextmanager
+    def after(self, statements: int, *, late: bool = False) -> Iterator[SqliteFault]:
+        self.armed = fault = SqliteFault(statements, late)
+        try:
+            yield fault
+        finally:
+            self.armed = None
+
+    def due(self, *, late: bool) -> bool:
+        """Whether the statement that is about to run, or has just run, is the one that fails."""
+        with self.lock:
+            fault = self.armed
+            if fault is None or fault.struck or fault.late != late:
+                return False
+            if fault.left:
+                fault.left -= 1
+                return False
+            fault.struck = True
+            return True
+
+
+class FaultyConnection(sqlite3.Connection):
+    """A connection that asks its :class:`SqliteFaults` before and after each statement."""
+
+    faults: SqliteFaults
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        return self.watched(super().execute, args)
+
+    def executemany(self, *args: Any) -> sqlite3.Cursor:
+        return self.watched(super().executemany, args)
+
+    def watched(self, execute: Callable[..., sqlite3.Cursor], args: tuple[Any, ...]) -> sqlite3.Cursor:
+        if self.faults.due(late=False):
+            raise sqlite3.OperationalError("disk I/O error (injected)")
+        cursor = execute(*args)
+        if self.faults.due(late=True):
+            cursor.close()  # an open one would hold its snapshot for as long as the traceback lives
+            raise sqlite3.OperationalError("disk I/O error (injected)")
+        return cursor

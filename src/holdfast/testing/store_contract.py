@@ -1,0 +1,52 @@
+"""What every storage backend must do, as a suite to subclass.
+
+A backend joins with a few lines in a test module; every ``test_`` then runs against it::
+
+    class TestMyBackend(StoreContract):
+        @pytest.fixture
+        def reopen(self, tmp_path, clock):
+            return lambda: owned(MyBackend(tmp_path / "store", clock=clock))
+
+``reopen()`` opens *the same storage* each time, empty when the test begins, as an async context manager; it may be
+open more than once at a time. The rest is optional:
+
+=====================  =================================================================================
+``durable = False``    the storage is gone when it is closed, and cannot be opened twice at a time
+``runs = False``       histories and leases only: no run records, journals, events and approvals
+``failing_after``      fixture: a :class:`~holdfast.testing.storage.FailingAfter` of the backend's driver
+``corrupt``            fixture: ``await corrupt(backend, session_id, position, data)`` overwrites a stored
+                       record behind the backend's back; ``None`` deletes it
+``examples``           how many random programs the state machines try
+=====================  =================================================================================
+
+Clauses that need something the backend does not supply are skipped, so that a report shows what was not proven.
+"""
+
+from typing import Any
+
+from holdfast.testing.machines import try_commits
+from holdfast.testing.store_fixtures import Reopen, StoreFixtures
+from holdfast.testing.store_histories import HistoryClauses
+from holdfast.testing.store_runs import LeaseClauses, RunClauses
+from holdfast.testing.store_whole import ConcurrencyClauses, LifetimeClauses
+
+
+class RandomCommitClauses(StoreFixtures):
+    """Random commits, side by side with the reference."""
+
+    def test_random_commits_leave_what_the_reference_leaves(self, reopen: Reopen, request: Any) -> None:
+        faults = None
+        if type(self).failing_after is not StoreFixtures.failing_after:
+            faults = request.getfixturevalue("failing_after")
+        try_commits(
+            reopen,
+            clock=request.getfixturevalue("clock"),
+            runs=self.runs,
+            failing_after=faults,
+            durable=self.durable,
+            examples=self.examples,
+        )
+
+
+class StoreContract(HistoryClauses, RunClauses, LeaseClauses, ConcurrencyClauses, LifetimeClauses, RandomCommitClauses):
+    """Subclass this in a test module and supply the fixture ``reopen``."""

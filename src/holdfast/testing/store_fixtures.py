@@ -1,0 +1,114 @@
+"""What a backend supplies to the store suite, and how the suite looks at a backend."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias
+
+import pytest
+
+from holdfast.store.contract import Backend, Head, Shape, Splice
+from holdfast.store.view import cut
+from holdfast.testing.storage import FailingAfter, FakeClock
+
+Reopen: TypeAlias = Callable[[], AbstractAsyncContextManager[Backend]]
+Corrupt: TypeAlias = Callable[[Backend, str, int, bytes | None], Awaitable[None]]
+
+
+class StoreFixtures:
+    """The fixtures and flags that :class:`~holdfast.testing.StoreContract` describes."""
+
+    durable = True
+    runs = True
+    examples = 20
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def reopen(self) -> Reopen:
+        raise NotImplementedError("a backend under contract supplies the fixture 'reopen'")
+
+    @pytest.fixture
+    def failing_after(self) -> FailingAfter:
+        pytest.skip("this backend injects no faults")
+
+    @pytest.fixture
+    def corrupt(self) -> Corrupt:
+        pytest.skip("this backend has no way to damage a record")
+
+    @pytest.fixture
+    async def backend(self, reopen: Reopen) -> AsyncIterator[Backend]:
+        async with reopen() as backend:
+            yield backend
+
+    @pytest.fixture
+    def run_backend(self, backend: Backend) -> Backend:
+        """A backend that keeps runs as well as histories."""
+        if not self.runs:
+            pytest.skip("this backend keeps no runs")
+        return backend
+
+    @pytest.fixture
+    def reopen_durable(self, reopen: Reopen) -> Reopen:
+        """``reopen`` of a storage that outlives its backend."""
+        if not self.durable:
+            pytest.skip("this storage is gone when it is closed")
+        return reopen
+
+
+async def append(backend: Backend, session_id: str, *data: bytes, **how: Any) -> Head:
+    """Append records; the head afterwards."""
+    (head,) = await backend.commit(Splice(session_id=session_id, add=data, **how))
+    assert isinstance(head, Head)
+    return head
+
+
+async def shown(backend: Backend, session_id: str, **window: Any) -> list[bytes | None]:
+    """The records that a read shows, without their places; none for a session that does not exist."""
+    page = await backend.read(session_id, **window)
+    return [row.data for row in page.rows] if page else []
+
+
+async def rewound(backend: Backend, session_id: str, to: int, *add: bytes, archive: bool = True) -> Splice:
+    """The splice that shows the first ``to`` records and ``add`` after them."""
+    record = await backend.record(session_id)
+    assert record is not None
+    shape = Shape(cut(record.view, 0, to), record.next_seq, to + len(add), archive)
+    return Splice(session_id=session_id, add=add, shape=shape, expected=record.version)
+
+
+async def forked(backend: Backend, parent: str, child: str, at: int) -> Splice:
+    """The splice that makes ``child`` start with the first ``at`` records of ``parent``."""
+    record = await backend.record(parent)
+    assert record is not None
+    spans = cut(record.view, 0, at)
+    links = {span.tape: max(end.stop for end in spans if end.tape == span.tape) for span in spans}
+    return Splice(session_id=child, shape=Shape(spans, 0, at), expected=0, links=tuple(links.items()))
+
+
+async def readable(
+    backend: Backend, *, within: str = "", runs: bool = True, leases: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Everything that any read shows of what has ``within`` in its name, to compare before with after."""
+    seen: dict[str, Any] = {"sessions": await backend.sessions(owner=None, query=within, limit=1000, after=None)}
+    for record in seen["sessions"]:
+        name = record.session_id
+        generations = await backend.generations(name)
+        seen[f"session {name}"] = {
+            "record": await backend.record(name),
+            "page": await backend.read(name),
+            "generations": generations,
+            "shown before": [await shown(backend, name, generation=entry.number) for entry in generations],
+            "quarantined": await backend.quarantined(name),
+        }
+    if runs:
+        listed = await backend.runs(status=None, session_id=None, limit=1000, after=0)
+        asked = await backend.approvals(status=None, run_id=None, session_id=None, limit=1000, after="")
+        seen["runs"] = [run for run in listed if within in run.run_id]
+        for run in seen["runs"]:
+            seen[f"journal {run.run_id}"] = await backend.journal(run.run_id, after=0)
+            seen[f"events {run.run_id}"] = await backend.events(run.run_id, after=0, limit=1000)
+        seen["approvals"] = [approval for approval in asked if within in approval.approval_id]
+    seen["leases"] = [await backend.lease(name) for name in leases]
+    return seen

@@ -1,0 +1,535 @@
+"""The clauses of the store contract about sessions and their items."""
+
+import msgspec
+import pytest
+
+from holdfast.base.errors import HistoryMoved, InvalidInput, KeyReused, NotFound, WrongKey
+from holdfast.store.contract import (
+    NOWHERE,
+    Annotate,
+    Backend,
+    BatchKey,
+    Cursor,
+    Erase,
+    Found,
+    Head,
+    Quarantine,
+    Quarantined,
+    Require,
+    Shape,
+    Splice,
+)
+from holdfast.store.view import Span
+from holdfast.testing.storage import FakeClock
+from holdfast.testing.store_fixtures import StoreFixtures, append, forked, rewound, shown
+
+
+class AppendClauses(StoreFixtures):
+    """Splices that only add."""
+
+    async def test_a_session_that_was_never_written_does_not_exist(self, backend: Backend) -> None:
+        assert await backend.record("nobody") is None
+        assert await backend.read("nobody") is None
+        assert await backend.read("nobody", last=3) is None
+        assert await backend.generations("nobody") == []
+        assert await backend.quarantined("nobody") == []
+        assert await backend.sessions(owner=None, query=None, limit=10, after=None) == []
+
+    async def test_appended_records_are_read_in_order_with_their_positions(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b")
+        await append(backend, "s", b"c")
+        page = await backend.read("s")
+        assert page is not None
+        assert [(row.position, row.data) for row in page.rows] == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+    async def test_a_splice_answers_the_head_it_made(self, backend: Backend) -> None:
+        assert await append(backend, "s", b"a", b"b") == Head(1, 2)
+        assert await append(backend, "s", b"c") == Head(2, 3)
+        record = await backend.record("s")
+        assert record is not None
+        assert record.head == Head(2, 3)
+
+    async def test_any_bytes_come_back_as_they_went_in(self, backend: Backend) -> None:
+        every = (bytes(range(256)), b"", b"\x00", b"null", "größe €".encode(), b"x" * 300_000)
+        await append(backend, "s", *every)
+        assert await shown(backend, "s") == list(every)
+
+    async def test_equal_records_are_kept_apart(self, backend: Backend) -> None:
+        await append(backend, "s", b"same", b"same")
+        await append(backend, "s", b"same")
+        assert await shown(backend, "s") == [b"same"] * 3
+
+    async def test_names_are_taken_letter_by_letter(self, backend: Backend) -> None:
+        names = ["s", "S", "s ", "s%", "s_", "{s}", "s:s", "s*", "ß", "日本", "'; --", "x" * 255]
+        for name in names:
+            await append(backend, name, name.encode())
+        for name in names:
+            assert await shown(backend, name) == [name.encode()]
+
+    async def test_a_record_lies_on_the_tape_that_its_first_splice_named(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", tape=2**62)
+        await append(backend, "s", b"b", tape=7)
+        page = await backend.read("s")
+        assert page is not None
+        assert [(row.tape, row.seq) for row in page.rows] == [(2**62, 0), (2**62, 1)]
+        assert page.record.view == (Span(2**62, 0, 2),)
+
+    async def test_an_empty_splice_still_counts_as_a_change(self, backend: Backend) -> None:
+        await append(backend, "s", b"a")
+        assert await append(backend, "s") == Head(2, 1)
+
+    async def test_a_sealed_history_takes_only_changes_that_bring_the_next_seal(self, backend: Backend) -> None:
+        for seal in (b"\x00one", b"two"):
+            await backend.commit(Splice(session_id="s", add=(b"a",), seal=seal, tape=7))
+            record = await backend.record("s")
+            assert record is not None
+            assert record.seal == seal
+        for unsealed in (Splice(session_id="s", add=(b"a",)), Erase(session_id="s")):
+            with pytest.raises(WrongKey):
+                await backend.commit(unsealed)
+        assert await backend.record("s") == record
+        await backend.commit(Erase(session_id="s", forget=True))
+        assert await backend.record("s") is None
+
+    async def test_a_seal_made_for_another_tape_is_refused(self, backend: Backend) -> None:
+        await append(backend, "s", b"a")
+        with pytest.raises(HistoryMoved):
+            await append(backend, "s", b"b", seal=b"one")
+        assert await shown(backend, "s") == [b"a"]
+
+    async def test_a_splice_at_another_version_than_expected_writes_nothing(self, backend: Backend) -> None:
+        await append(backend, "s", b"a")
+        for expected in (0, 2, 99):
+            with pytest.raises(HistoryMoved) as moved:
+                await append(backend, "s", b"b", expected=expected)
+            assert (moved.value.session_id, moved.value.expected) == ("s", expected)
+            assert moved.value.found == Head(1, 1)
+        assert await shown(backend, "s") == [b"a"]
+
+    async def test_a_splice_at_the_expected_version_is_written(self, backend: Backend) -> None:
+        assert await append(backend, "s", b"a", expected=0) == Head(1, 1)
+        assert await append(backend, "s", b"b", expected=1) == Head(2, 2)
+
+    async def test_expecting_a_version_of_a_missing_session_finds_it_nowhere(self, backend: Backend) -> None:
+        with pytest.raises(HistoryMoved) as moved:
+            await append(backend, "s", b"a", expected=1)
+        assert moved.value.found == NOWHERE
+        assert await backend.record("s") is None
+
+    async def test_a_keyed_splice_happens_once_and_answers_the_same_head_again(self, backend: Backend) -> None:
+        key = BatchKey("turn-1", "digest")
+        first = await append(backend, "s", b"a", key=key)
+        await append(backend, "s", b"b")
+        assert await append(backend, "s", b"a", key=key) == first
+        assert await shown(backend, "s") == [b"a", b"b"]
+
+    async def test_a_keyed_splice_that_happened_does_not_care_what_is_expected_now(self, backend: Backend) -> None:
+        key = BatchKey("turn-1", "digest")
+        first = await append(backend, "s", b"a", key=key, expected=0)
+        await append(backend, "s", b"b")
+        assert await append(backend, "s", b"a", key=key, expected=0) == first
+
+    async def test_a_key_with_another_digest_is_refused(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", key=BatchKey("turn-1", "digest"))
+        with pytest.raises(KeyReused) as reused:
+            await append(backend, "s", b"b", key=BatchKey("turn-1", "another"))
+        assert (reused.value.session_id, reused.value.key) == ("s", "turn-1")
+        assert await shown(backend, "s") == [b"a"]
+
+    async def test_keys_belong_to_their_session(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", key=BatchKey("turn-1", "one"))
+        await append(backend, "t", b"b", key=BatchKey("turn-1", "two"))
+        assert await shown(backend, "t") == [b"b"]
+
+    async def test_a_key_of_a_splice_that_failed_is_still_free(self, backend: Backend) -> None:
+        with pytest.raises(HistoryMoved):
+            await append(backend, "s", b"a", key=BatchKey("turn-1", "one"), expected=5)
+        await append(backend, "s", b"b", key=BatchKey("turn-1", "two"))
+        assert await shown(backend, "s") == [b"b"]
+
+
+class ShapeClauses(StoreFixtures):
+    """Splices that change what is shown."""
+
+    async def test_a_shape_without_the_version_it_was_made_for_is_refused(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b")
+        with pytest.raises(InvalidInput):
+            await backend.commit(Splice(session_id="s", shape=Shape((), 2, 0)))
+        assert await shown(backend, "s") == [b"a", b"b"]
+
+    async def test_a_shape_decides_what_is_shown(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b", b"c", tape=1)
+        shape = Shape((Span(1, 2, 3), Span(1, 0, 1)), 3, 3)
+        await append(backend, "s", b"d", shape=shape, expected=1)
+        assert await shown(backend, "s") == [b"c", b"a", b"d"]
+
+    async def test_appending_goes_on_after_what_a_shape_shows(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b", b"c")
+        await backend.commit(await rewound(backend, "s", 1, b"d"))
+        assert await append(backend, "s", b"e") == Head(3, 3)
+        assert await shown(backend, "s") == [b"a", b"d", b"e"]
+
+    async def test_a_shape_for_another_version_changes_nothing(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b")
+        late = await rewound(backend, "s", 0)
+        await append(backend, "s", b"c")
+        with pytest.raises(HistoryMoved):
+            await backend.commit(late)
+        assert await shown(backend, "s") == [b"a", b"b", b"c"]
+        assert await backend.generations("s") == []
+
+    async def test_an_archived_view_stays_readable_as_a_generation(self, backend: Backend, clock: FakeClock) -> None:
+        await append(backend, "s", b"a", b"b", b"c")
+        clock.turn(5)
+        await backend.commit(await rewound(backend, "s", 1, b"x"))
+        await append(backend, "s", b"y")
+        (kept,) = await backend.generations("s")
+        assert (kept.number, kept.length, kept.resumes_at, kept.replaced_at) == (0, 3, 4, clock.now)
+        assert await shown(backend, "s", generation=0) == [b"a", b"b", b"c"]
+        assert await shown(backend, "s", generation=0, last=2) == [b"b", b"c"]
+        assert await shown(backend, "s", generation=0, start=1, stop=2) == [b"b"]
+        assert await shown(backend, "s") == [b"a", b"x", b"y"]
+
+    async def test_generations_are_numbered_from_0_without_gaps(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b", b"c")
+        for to in (2, 1, 0):
+            await backend.commit(await rewound(backend, "s", to))
+        assert [entry.number for entry in await backend.generations("s")] == [0, 1, 2]
+        assert [entry.length for entry in await backend.generations("s")] == [3, 2, 1]
+        record = await backend.record("s")
+        assert record is not None
+        assert record.generation == 3
+
+    async def test_a_view_that_is_not_archived_leaves_no_generation(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b")
+        await backend.commit(await rewound(backend, "s", 1, archive=False))
+        assert await backend.generations("s") == []
+        assert await shown(backend, "s") == [b"a"]
+
+    async def test_a_generation_that_never_was_is_not_found(self, backend: Backend) -> None:
+        await append(backend, "s", b"a")
+        with pytest.raises(NotFound):
+            await backend.read("s", generation=0)
+
+    async def test_the_first_splice_of_a_session_may_have_a_shape(self, backend: Backend) -> None:
+        first = Splice(session_id="s", add=(b"a",), shape=Shape((), 0, 1, archive=True), expected=0)
+        assert await backend.commit(first) == [Head(1, 1)]
+        assert await shown(backend, "s") == [b"a"]
+        assert await backend.generations("s") == []
+
+
+class ForkClauses(StoreFixtures):
+    """Sessions that share items, and what erasing one leaves to the others."""
+
+    async def test_a_fork_shows_its_parents_items_and_then_its_own(self, backend: Backend) -> None:
+        await append(backend, "parent", b"a", b"b", b"c")
+        await backend.commit(await forked(backend, "parent", "child", 2))
+        await append(backend, "parent", b"d")
+        await append(backend, "child", b"x")
+        assert await shown(backend, "parent") == [b"a", b"b", b"c", b"d"]
+        assert await shown(backend, "child") == [b"a", b"b", b"x"]
+        assert await shown(backend, "child", last=2) == [b"b", b"x"]
+
+    async def test_forking_onto_an_existing_session_is_refused(self, backend: Backend) -> None:
+        await append(backend, "parent", b"a")
+        await append(backend, "child", b"x")
+        with pytest.raises(HistoryMoved):
+            await backend.commit(await forked(backend, "parent", "child", 1))
+        assert await shown(backend, "child") == [b"x"]
+
+    async def test_erasing_destroys_items_and_generations_but_keeps_the_session(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await append(backend, "s", b"a", b"b", tape=1)
+        await backend.commit(Annotate(session_id="s", metadata={"title": "kept"}, owner="me"))
+        await backend.commit(await rewound(backend, "s", 1))
+        await backend.commit(Quarantine(session_id="s", tape=1, seq=0, reason="bad"))
+        clock.turn(5)
+        assert await backend.commit(Erase(session_id="s")) == [Head(3, 0)]
+        record = await backend.record("s")
+        assert record is not None
+        assert (record.head, record.metadata, record.owner) == (Head(3, 0), {"title": "kept"}, "me")
+        assert record.updated_at == clock.now
+        assert record.created_at == clock.now - 5
+        assert await shown(backend, "s") == []
+        assert await backend.generations("s") == []
+        assert await backend.quarantined("s") == []
+        with pytest.raises(NotFound):
+            await backend.read("s", generation=0)
+
+    async def test_an_erased_session_goes_on(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b")
+        await backend.commit(await rewound(backend, "s", 1))
+        await backend.commit(Erase(session_id="s"))
+        assert await append(backend, "s", b"c") == Head(4, 1)
+        assert await shown(backend, "s") == [b"c"]
+        await backend.commit(await rewound(backend, "s", 0))
+        (kept,) = await backend.generations("s")
+        assert await shown(backend, "s", generation=kept.number) == [b"c"]
+
+    async def test_a_key_is_forgotten_with_what_it_wrote(self, backend: Backend) -> None:
+        first = await append(backend, "s", b"a", key=BatchKey("turn-1", "digest"))
+        await backend.commit(Erase(session_id="s"))
+        assert first == Head(1, 1)
+        assert await append(backend, "s", b"a", key=BatchKey("turn-1", "digest")) == Head(3, 1)
+        assert await shown(backend, "s") == [b"a"]
+
+    async def test_an_erasure_brings_its_seal(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", seal=b"one")
+        await backend.commit(Erase(session_id="s", seal=b"two"))
+        record = await backend.record("s")
+        assert record is not None
+        assert record.seal == b"two"
+
+    async def test_erasing_at_another_version_than_expected_destroys_nothing(self, backend: Backend) -> None:
+        await append(backend, "s", b"a")
+        for forget in (False, True):
+            with pytest.raises(HistoryMoved):
+                await backend.commit(Erase(session_id="s", expected=4, forget=forget))
+        assert await shown(backend, "s") == [b"a"]
+        assert await backend.commit(Erase(session_id="s", expected=1)) == [Head(2, 0)]
+
+    async def test_erasing_nothing_is_harmless(self, backend: Backend) -> None:
+        assert await backend.commit(Erase(session_id="nobody")) == [NOWHERE]
+        assert await backend.commit(Erase(session_id="nobody", forget=True, expected=0)) == [NOWHERE]
+        assert await backend.record("nobody") is None
+
+    async def test_forgetting_leaves_no_trace(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b", key=BatchKey("turn-1", "digest"), tape=1)
+        await backend.commit(Annotate(session_id="s", metadata={"title": "gone"}))
+        await backend.commit(await rewound(backend, "s", 1))
+        await backend.commit(Quarantine(session_id="s", tape=1, seq=0, reason="bad"))
+        assert await backend.commit(Erase(session_id="s", forget=True)) == [NOWHERE]
+        assert await backend.record("s") is None
+        assert await backend.read("s") is None
+        assert await backend.generations("s") == []
+        assert await backend.quarantined("s") == []
+        assert await backend.sessions(owner=None, query=None, limit=10, after=None) == []
+
+    async def test_a_forgotten_name_can_be_used_afresh(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", key=BatchKey("turn-1", "digest"))
+        await backend.commit(Annotate(session_id="s", metadata={"title": "gone"}))
+        await backend.commit(Erase(session_id="s", forget=True))
+        assert await append(backend, "s", b"z", key=BatchKey("turn-1", "another"), expected=0) == Head(1, 1)
+        record = await backend.record("s")
+        assert record is not None
+        assert record.metadata == {}
+        assert await shown(backend, "s") == [b"z"]
+
+    @pytest.mark.parametrize("forget", [False, True])
+    async def test_a_fork_keeps_what_it_shows_when_its_parent_is_erased(self, backend: Backend, forget: bool) -> None:
+        await append(backend, "parent", b"a", b"b", b"c")
+        await backend.commit(await forked(backend, "parent", "child", 2))
+        await backend.commit(await forked(backend, "child", "grandchild", 1))
+        await append(backend, "child", b"x")
+        await backend.commit(Erase(session_id="parent", forget=forget))
+        assert await shown(backend, "child") == [b"a", b"b", b"x"]
+        await backend.commit(Erase(session_id="child", forget=forget))
+        assert await shown(backend, "grandchild") == [b"a"]
+
+    async def test_a_parent_keeps_its_items_when_its_fork_is_erased(self, backend: Backend) -> None:
+        await append(backend, "parent", b"a", b"b")
+        await backend.commit(await forked(backend, "parent", "child", 2))
+        await backend.commit(Erase(session_id="child", forget=True))
+        assert await shown(backend, "parent") == [b"a", b"b"]
+
+    async def test_a_forks_generations_outlive_its_parent(self, backend: Backend) -> None:
+        await append(backend, "parent", b"a", b"b")
+        await backend.commit(await forked(backend, "parent", "child", 2))
+        await backend.commit(await rewound(backend, "child", 0, b"x"))
+        await backend.commit(Erase(session_id="parent", forget=True))
+        assert await shown(backend, "child", generation=0) == [b"a", b"b"]
+
+
+class AnnotationClauses(StoreFixtures):
+    """Annotations, preconditions and quarantine."""
+
+    async def test_annotations_are_merged_and_none_removes(self, backend: Backend) -> None:
+        await append(backend, "s", b"a")
+        await backend.commit(Annotate(session_id="s", metadata={"title": "one", "tags": ["x", {"y": 1.5}]}))
+        assert await backend.commit(Annotate(session_id="s", metadata={"title": None, "n": 2})) == [Head(1, 1)]
+        record = await backend.record("s")
+        assert record is not None
+        assert record.metadata == {"tags": ["x", {"y": 1.5}], "n": 2}
+
+    async def test_annotating_creates_the_session_but_no_history(self, backend: Backend) -> None:
+        assert await backend.commit(Annotate(session_id="s", metadata={"title": "new"}, owner="me", tape=7)) == [
+            NOWHERE
+        ]
+        record = await backend.record("s")
+        assert record is not None
+        assert (record.head, record.owner, record.tape) == (NOWHERE, "me", 7)
+        assert await shown(backend, "s") == []
+        assert await append(backend, "s", b"a", expected=0) == Head(1, 1)
+
+    async def test_an_owner_stays_until_another_is_named(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", owner="first")
+        await append(backend, "s", b"b", owner="ignored")
+        await backend.commit(Annotate(session_id="s", metadata={}))
+        record = await backend.record("s")
+        assert record is not None
+        assert record.owner == "first"
+        await backend.commit(Annotate(session_id="s", metadata={}, owner="second"))
+        record = await backend.record("s")
+        assert record is not None
+        assert record.owner == "second"
+
+    async def test_changing_what_was_read_or_written_changes_nothing_stored(self, backend: Backend) -> None:
+        given = {"tags": ["x"]}
+        await backend.commit(Annotate(session_id="s", metadata=given))
+        given["tags"].append("later")
+        record = await backend.record("s")
+        assert record is not None
+        assert record.metadata == {"tags": ["x"]}
+        record.metadata["tags"].append("later")
+        record.metadata["more"] = True
+        again = await backend.record("s")
+        assert again is not None
+        assert again.metadata == {"tags": ["x"]}
+
+    async def test_creation_time_is_kept_and_update_time_advances(self, backend: Backend, clock: FakeClock) -> None:
+        born = clock.now
+        await append(backend, "s", b"a")
+        for op in (
+            Splice(session_id="s", add=(b"b",)),
+            Annotate(session_id="s", metadata={"n": 1}),
+            Splice(session_id="s", shape=Shape((), 2, 0, True), expected=2),
+            Erase(session_id="s"),
+        ):
+            clock.turn(10)
+            await backend.commit(op)
+            record = await backend.record("s")
+            assert record is not None
+            assert (record.created_at, record.updated_at) == (born, clock.now)
+
+    async def test_requiring_a_version_writes_nothing_and_answers_nothing(self, backend: Backend) -> None:
+        assert await backend.commit(Require("s", 0)) == [None]
+        await append(backend, "s", b"a")
+        assert await backend.commit(Require("s", 1)) == [None]
+        with pytest.raises(HistoryMoved) as moved:
+            await backend.commit(Require("s", 0))
+        assert (moved.value.session_id, moved.value.found) == ("s", Head(1, 1))
+        assert await backend.record("other") is None
+
+    async def test_quarantine_remembers_the_first_reason(self, backend: Backend, clock: FakeClock) -> None:
+        await append(backend, "s", b"a", b"b", tape=1)
+        first = clock.now
+        assert await backend.commit(Quarantine(session_id="s", tape=1, seq=1, reason="broken")) == [None]
+        clock.turn(10)
+        await backend.commit(Quarantine(session_id="s", tape=1, seq=1, reason="again"))
+        await backend.commit(Quarantine(session_id="s", tape=1, seq=0, reason="also"))
+        assert await backend.quarantined("s") == [
+            Quarantined(1, 0, "also", clock.now),
+            Quarantined(1, 1, "broken", first),
+        ]
+        assert await shown(backend, "s") == [b"a", b"b"]
+
+
+class ReadClauses(StoreFixtures):
+    """Windows and listings."""
+
+    async def test_a_window_is_what_list_slicing_shows(self, backend: Backend) -> None:
+        await append(backend, "s", b"0", b"1", b"2", b"x")
+        await backend.commit(await rewound(backend, "s", 3, b"3", b"4"))
+        every = [b"0", b"1", b"2", b"3", b"4"]
+        for start in range(7):
+            for stop in (None, *range(start, 8)):
+                page = await backend.read("s", start=start, stop=stop)
+                assert page is not None
+                assert [row.data for row in page.rows] == every[start:stop]
+                assert [row.position for row in page.rows] == list(range(5))[start:stop]
+
+    async def test_the_last_so_many_are_in_chronological_order(self, backend: Backend) -> None:
+        await append(backend, "parent", b"0", b"1", b"2")
+        await backend.commit(await forked(backend, "parent", "s", 3))
+        await append(backend, "s", b"3", b"4")
+        every = [b"0", b"1", b"2", b"3", b"4"]
+        for last in range(8):
+            page = await backend.read("s", last=last)
+            assert page is not None
+            assert [row.data for row in page.rows] == (every[-last:] if last else [])
+            assert [row.position for row in page.rows] == list(range(5))[max(5 - last, 0) :]
+
+    async def test_a_page_carries_the_record_it_was_read_with(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b")
+        page = await backend.read("s", last=1)
+        assert page is not None
+        assert page.record == await backend.record("s")
+
+    async def test_sessions_are_listed_newest_first(self, backend: Backend, clock: FakeClock) -> None:
+        for name in ("a", "b", "c"):
+            await append(backend, name, b"x")
+            clock.turn(1)
+        await append(backend, "a", b"y")
+        clock.turn(1)
+        await backend.commit(Annotate(session_id="b", metadata={"n": 1}))
+        found = await backend.sessions(owner=None, query=None, limit=10, after=None)
+        assert [record.session_id for record in found] == ["b", "a", "c"]
+        assert found[0] == await backend.record("b")
+
+    async def test_sessions_of_one_moment_are_listed_by_name_backwards(self, backend: Backend) -> None:
+        names = ["a", "B", "b", "ä", "Z", "_", "a-b", "ab", "日"]
+        for name in names:
+            await append(backend, name, b"x")
+        found = await backend.sessions(owner=None, query=None, limit=10, after=None)
+        assert [record.session_id for record in found] == sorted(names, reverse=True)
+
+    async def test_a_cursor_goes_on_where_a_listing_stopped(self, backend: Backend, clock: FakeClock) -> None:
+        for index in range(10):
+            await append(backend, f"session-{index}", b"x")
+            clock.turn(index % 3 == 0)
+        whole = await backend.sessions(owner=None, query=None, limit=100, after=None)
+        parts, after = [], None
+        while page := await backend.sessions(owner=None, query=None, limit=3, after=after):
+            parts += page
+            after = Cursor(page[-1].updated_at, page[-1].session_id)
+        assert parts == whole
+        assert len(whole) == 10
+
+    async def test_listing_by_owner_shows_nobody_elses(self, backend: Backend) -> None:
+        await append(backend, "a", b"x", owner="me")
+        await append(backend, "b", b"x", owner="you")
+        await append(backend, "c", b"x")
+        found = await backend.sessions(owner="me", query=None, limit=10, after=None)
+        assert [record.session_id for record in found] == ["a"]
+
+    @pytest.mark.parametrize(
+        ("query", "names"),
+        [
+            ("user", ["user-1", "user%2"]),
+            ("USER-1", ["user-1"]),
+            ("r%2", ["user%2"]),
+            ("r_2", []),
+            ("refund", ["plain"]),
+            ("Größe", ["plain"]),
+            ("\\", []),
+            ("", ["user-1", "user%2", "plain"]),
+        ],
+    )
+    async def test_a_query_is_a_part_of_the_name_or_of_the_annotations(
+        self, backend: Backend, query: str, names: list[str]
+    ) -> None:
+        for name in ("user-1", "user%2", "plain"):
+            await append(backend, name, b"x")
+        await backend.commit(Annotate(session_id="plain", metadata={"title": "A Refund in Größe 7"}))
+        found = await backend.sessions(owner=None, query=query, limit=10, after=None)
+        assert {record.session_id for record in found} == set(names)
+
+    async def test_search_is_either_absent_or_complete(self, backend: Backend) -> None:
+        texts = ["alpha beta", "Alphabet soup", "gamma", "beta_alpha"]
+        for text in texts:
+            data = msgspec.json.encode({"role": "user", "content": text})
+            await append(backend, "s", data, words=(text.casefold().replace("_", " "),))
+        found = await backend.search(["alpha"], session_id="s", owner=None, limit=10, skip=0)
+        if found is None:
+            return
+        assert {0, 1, 3} <= {entry.seq for entry in found}
+        assert {entry.session_id for entry in found} == {"s"}
+        paged: list[Found] = []
+        while page := await backend.search(["alpha"], session_id="s", owner=None, limit=1, skip=len(paged)):
+            paged += page
+        assert paged == found
+
+
+class HistoryClauses(AppendClauses, ShapeClauses, ForkClauses, AnnotationClauses, ReadClauses):
+    """Everything about sessions and their items."""

@@ -1,0 +1,330 @@
+"""The clauses of the store contract about runs, approvals and leases."""
+
+import asyncio
+
+import pytest
+
+from holdfast.base.errors import ApprovalMoved, FenceLost, NotFound, RunMoved
+from holdfast.store.contract import (
+    Backend,
+    DropLease,
+    Emit,
+    Fence,
+    Journal,
+    Lease,
+    LeaseHeld,
+    Logged,
+    RenewLease,
+    SaveApproval,
+    SaveRun,
+    Splice,
+    TakeLease,
+)
+from holdfast.testing.storage import FakeClock
+from holdfast.testing.store_fixtures import Reopen, StoreFixtures, shown
+
+
+def started(run_id: str, *, session_id: str | None = None, status: str = "running") -> SaveRun:
+    return SaveRun(run_id=run_id, expected=0, status=status, data=b"{}", session_id=session_id)
+
+
+def asked(approval_id: str, *, run_id: str = "r", session_id: str | None = None) -> SaveApproval:
+    return SaveApproval(
+        approval_id=approval_id, expected=0, run_id=run_id, status="pending", data=b"?", session_id=session_id
+    )
+
+
+class RunClauses(StoreFixtures):
+    """Run records, their two logs, and approvals."""
+
+    async def test_what_was_never_saved_is_not_there(self, run_backend: Backend) -> None:
+        assert await run_backend.run("r") is None
+        assert await run_backend.runs(status=None, session_id=None, limit=9, after=0) == []
+        assert await run_backend.journal("r", after=0) == []
+        assert await run_backend.events("r", after=0, limit=9) == []
+        assert await run_backend.approval("a") is None
+        assert await run_backend.approvals(status=None, run_id=None, session_id=None, limit=9, after="") == []
+
+    async def test_a_run_counts_its_revisions(self, run_backend: Backend, clock: FakeClock) -> None:
+        born = clock.now
+        assert await run_backend.commit(started("r", session_id="s")) == [None]
+        clock.turn(5)
+        op = SaveRun(run_id="r", expected=1, status="waiting", data=b"\xff\x00", session_id="s")
+        await run_backend.commit(op)
+        run = await run_backend.run("r")
+        assert run is not None
+        assert (run.revision, run.status, run.data, run.session_id) == (2, "waiting", b"\xff\x00", "s")
+        assert (run.created_at, run.updated_at) == (born, clock.now)
+        assert (run.journal_length, run.event_length) == (0, 0)
+
+    @pytest.mark.parametrize("expected", [0, 1, 3])
+    async def test_a_run_at_another_revision_is_not_overwritten(self, run_backend: Backend, expected: int) -> None:
+        await run_backend.commit(started("r"))
+        await run_backend.commit(SaveRun(run_id="r", expected=1, status="waiting", data=b"2"))
+        before = await run_backend.run("r")
+        with pytest.raises(RunMoved) as moved:
+            await run_backend.commit(SaveRun(run_id="r", expected=expected, status="lost", data=b"x"))
+        assert (moved.value.name, moved.value.expected, moved.value.found) == ("r", expected, 2)
+        assert await run_backend.run("r") == before
+
+    async def test_a_run_cannot_be_continued_before_it_is_created(self, run_backend: Backend) -> None:
+        with pytest.raises(RunMoved):
+            await run_backend.commit(SaveRun(run_id="r", expected=1, status="running", data=b""))
+        assert await run_backend.run("r") is None
+
+    async def test_runs_are_listed_in_order_of_creation(self, run_backend: Backend, clock: FakeClock) -> None:
+        for name in ("z", "a", "m"):
+            await run_backend.commit(started(name))
+            clock.turn(-10)
+        await run_backend.commit(SaveRun(run_id="z", expected=1, status="running", data=b"later"))
+        found = await run_backend.runs(status=None, session_id=None, limit=9, after=0)
+        assert [run.run_id for run in found] == ["z", "a", "m"]
+        rest = await run_backend.runs(status=None, session_id=None, limit=1, after=found[0].order)
+        assert [run.run_id for run in rest] == ["a"]
+
+    async def test_runs_are_filtered_by_status_and_session(self, run_backend: Backend) -> None:
+        await run_backend.commit(started("r1", session_id="s"), started("r2", session_id="t", status="waiting"))
+        await run_backend.commit(started("r3", session_id="s", status="done"), started("r4"))
+
+        async def names(status: list[str] | None, session_id: str | None) -> list[str]:
+            found = await run_backend.runs(status=status, session_id=session_id, limit=9, after=0)
+            return [run.run_id for run in found]
+
+        assert await names(["running"], None) == ["r1", "r4"]
+        assert await names(["waiting", "done"], None) == ["r2", "r3"]
+        assert await names([], None) == []
+        assert await names(None, "s") == ["r1", "r3"]
+        assert await names(["running"], "s") == ["r1"]
+
+    async def test_journal_and_events_count_from_1_without_gaps(self, run_backend: Backend, clock: FakeClock) -> None:
+        at = clock.now
+        await run_backend.commit(
+            started("r"),
+            Journal(run_id="r", entries=(("started", b"\x00"), ("ended", b"2"))),
+            Emit(run_id="r", events=(("said", b"hello"),)),
+        )
+        clock.turn(1)
+        assert await run_backend.commit(Journal(run_id="r", entries=(("started", b"3"),))) == [None]
+        assert await run_backend.commit(Emit(run_id="r", events=(("said", b"x"), ("ended", b"y")))) == [None]
+        assert await run_backend.journal("r", after=0) == [
+            Logged(1, "started", b"\x00", at),
+            Logged(2, "ended", b"2", at),
+            Logged(3, "started", b"3", at + 1),
+        ]
+        events = await run_backend.events("r", after=0, limit=9)
+        assert [(event.seq, event.kind) for event in events] == [(1, "said"), (2, "said"), (3, "ended")]
+        run = await run_backend.run("r")
+        assert run is not None
+        assert (run.journal_length, run.event_length, run.revision) == (3, 3, 1)
+
+    async def test_logs_are_read_from_where_a_reader_stopped(self, run_backend: Backend) -> None:
+        entries = tuple(("kind", str(number).encode()) for number in range(1, 6))
+        await run_backend.commit(started("r"), Journal(run_id="r", entries=entries), Emit(run_id="r", events=entries))
+        assert [entry.seq for entry in await run_backend.journal("r", after=3)] == [4, 5]
+        assert [event.seq for event in await run_backend.events("r", after=1, limit=2)] == [2, 3]
+        assert await run_backend.events("r", after=5, limit=9) == []
+
+    async def test_logs_belong_to_their_run(self, run_backend: Backend) -> None:
+        await run_backend.commit(started("r"), started("q"))
+        await run_backend.commit(
+            Emit(run_id="r", events=(("a", b""),)),
+            Emit(run_id="q", events=(("b", b""),)),
+            Emit(run_id="r", events=(("c", b""),)),
+        )
+        assert [(event.seq, event.kind) for event in await run_backend.events("r", after=0, limit=9)] == [
+            (1, "a"),
+            (2, "c"),
+        ]
+
+    async def test_there_is_no_log_without_a_run(self, run_backend: Backend) -> None:
+        for op in (Journal(run_id="r", entries=(("a", b""),)), Emit(run_id="r", events=(("a", b""),))):
+            with pytest.raises(NotFound):
+                await run_backend.commit(op)
+        assert await run_backend.journal("r", after=0) == []
+
+    async def test_an_event_number_is_not_used_up_by_a_failed_commit(self, run_backend: Backend) -> None:
+        await run_backend.commit(started("r"))
+        with pytest.raises(RunMoved):
+            await run_backend.commit(Emit(run_id="r", events=(("lost", b""),)), started("r"))
+        await run_backend.commit(Emit(run_id="r", events=(("kept", b""),)))
+        assert [(event.seq, event.kind) for event in await run_backend.events("r", after=0, limit=9)] == [(1, "kept")]
+
+    async def test_concurrent_events_of_a_run_leave_no_gap(self, run_backend: Backend) -> None:
+        await run_backend.commit(started("r"))
+        await asyncio.gather(
+            *(run_backend.commit(Emit(run_id="r", events=((f"{task}", b"1"), (f"{task}", b"2")))) for task in range(12))
+        )
+        events = await run_backend.events("r", after=0, limit=99)
+        assert [event.seq for event in events] == list(range(1, 25))
+        assert all(first.kind == second.kind for first, second in zip(events[::2], events[1::2], strict=True))
+
+    async def test_an_approval_is_decided_once(self, run_backend: Backend, clock: FakeClock) -> None:
+        asked_at = clock.now
+        op = SaveApproval(
+            approval_id="a",
+            expected=0,
+            run_id="r",
+            status="pending",
+            data=b"?",
+            session_id="s",
+            expires_at=asked_at + 60,
+        )
+        assert await run_backend.commit(op) == [None]
+        clock.turn(5)
+        yes = SaveApproval(approval_id="a", expected=1, run_id="r", status="approved", data=b"!")
+        await run_backend.commit(yes)
+        with pytest.raises(ApprovalMoved) as moved:
+            await run_backend.commit(yes)
+        assert (moved.value.name, moved.value.expected, moved.value.found) == ("a", 1, 2)
+        approval = await run_backend.approval("a")
+        assert approval is not None
+        assert (approval.status, approval.revision, approval.data) == ("approved", 2, b"!")
+        assert (approval.run_id, approval.session_id) == ("r", "s")
+        assert (approval.requested_at, approval.expires_at) == (asked_at, None)
+
+    async def test_an_approval_cannot_be_filed_twice(self, run_backend: Backend) -> None:
+        await run_backend.commit(asked("a"))
+        with pytest.raises(ApprovalMoved):
+            await run_backend.commit(asked("a"))
+
+    async def test_approvals_are_listed_by_id_and_filtered(self, run_backend: Backend) -> None:
+        await run_backend.commit(asked("c", run_id="r1", session_id="s"), asked("A", run_id="r2"), asked("b"))
+        await run_backend.commit(SaveApproval(approval_id="b", expected=1, run_id="r", status="denied", data=b""))
+
+        async def names(*, after: str = "", limit: int = 9, **where: str | None) -> list[str]:
+            where = {"status": None, "run_id": None, "session_id": None, **where}
+            found = await run_backend.approvals(**where, limit=limit, after=after)
+            return [approval.approval_id for approval in found]
+
+        assert await names() == ["A", "b", "c"]
+        assert await names(limit=2) == ["A", "b"]
+        assert await names(after="A") == ["b", "c"]
+        assert await names(status="pending") == ["A", "c"]
+        assert await names(run_id="r1") == ["c"]
+        assert await names(session_id="s") == ["c"]
+        assert await names(status="denied", run_id="r1") == []
+
+    async def test_one_of_two_deciders_wins(self, run_backend: Backend) -> None:
+        await run_backend.commit(asked("a"))
+        answers = await asyncio.gather(
+            *(
+                run_backend.commit(
+                    SaveApproval(approval_id="a", expected=1, run_id="r", status=status, data=status.encode())
+                )
+                for status in ("approved", "denied")
+            ),
+            return_exceptions=True,
+        )
+        assert [type(answer) for answer in answers if isinstance(answer, BaseException)] == [ApprovalMoved]
+
+
+class LeaseClauses(StoreFixtures):
+    """Leases with fencing tokens."""
+
+    async def test_a_lease_has_an_owner_a_token_and_an_end(self, backend: Backend, clock: FakeClock) -> None:
+        assert await backend.lease("l") is None
+        (lease,) = await backend.commit(TakeLease(name="l", owner="me", ttl=30))
+        assert lease == Lease("l", "me", 1, clock.now + 30)
+        assert await backend.lease("l") == lease
+
+    async def test_a_held_lease_is_not_given_to_another(self, backend: Backend, clock: FakeClock) -> None:
+        (lease,) = await backend.commit(TakeLease(name="l", owner="me", ttl=30))
+        clock.turn(29)
+        with pytest.raises(LeaseHeld) as held:
+            await backend.commit(TakeLease(name="l", owner="you", ttl=30))
+        assert isinstance(lease, Lease)
+        assert (held.value.name, held.value.owner, held.value.expires_at) == ("l", "me", lease.expires_at)
+        assert await backend.lease("l") == lease
+
+    async def test_the_present_owner_keeps_its_token(self, backend: Backend, clock: FakeClock) -> None:
+        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
+        clock.turn(10)
+        assert await backend.commit(TakeLease(name="l", owner="me", ttl=30)) == [Lease("l", "me", 1, clock.now + 30)]
+
+    async def test_a_lease_that_ran_out_passes_on_with_a_higher_token(self, backend: Backend, clock: FakeClock) -> None:
+        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
+        clock.turn(30)
+        assert await backend.commit(TakeLease(name="l", owner="you", ttl=5)) == [Lease("l", "you", 2, clock.now + 5)]
+
+    async def test_an_owner_that_let_it_run_out_gets_a_new_token(self, backend: Backend, clock: FakeClock) -> None:
+        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
+        clock.turn(31)
+        assert await backend.commit(TakeLease(name="l", owner="me", ttl=30)) == [Lease("l", "me", 2, clock.now + 30)]
+
+    async def test_renewing_goes_on_even_late_unless_somebody_took_it(self, backend: Backend, clock: FakeClock) -> None:
+        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
+        clock.turn(40)
+        (lease,) = await backend.commit(RenewLease(name="l", token=1, ttl=30))
+        assert lease == Lease("l", "me", 1, clock.now + 30)
+        assert await backend.lease("l") == lease
+        clock.turn(40)
+        await backend.commit(TakeLease(name="l", owner="you", ttl=30))
+        with pytest.raises(FenceLost) as lost:
+            await backend.commit(RenewLease(name="l", token=1, ttl=30))
+        assert (lost.value.name, lost.value.expected, lost.value.found) == ("l", 1, 2)
+
+    async def test_a_dropped_lease_is_free_and_its_token_is_never_reused(self, backend: Backend) -> None:
+        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
+        assert await backend.commit(DropLease(name="l", token=1)) == [None]
+        assert await backend.lease("l") is None
+        for op in (Fence("l", 1), RenewLease(name="l", token=1, ttl=30)):
+            with pytest.raises(FenceLost):
+                await backend.commit(op)
+        (lease,) = await backend.commit(TakeLease(name="l", owner="you", ttl=30))
+        assert isinstance(lease, Lease)
+        assert lease.token == 2
+
+    async def test_dropping_what_passed_on_is_harmless(self, backend: Backend, clock: FakeClock) -> None:
+        await backend.commit(DropLease(name="l", token=1))
+        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
+        clock.turn(30)
+        (lease,) = await backend.commit(TakeLease(name="l", owner="you", ttl=30))
+        await backend.commit(DropLease(name="l", token=1))
+        assert await backend.lease("l") == lease
+
+    async def test_a_fence_stops_the_writes_of_a_former_owner(self, backend: Backend, clock: FakeClock) -> None:
+        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
+        await backend.commit(Fence("l", 1), Splice(session_id="s", add=(b"mine",)))
+        clock.turn(30)
+        # Nobody took it yet, so the write is still alone.
+        await backend.commit(Splice(session_id="s", add=(b"late",)), Fence("l", 1))
+        await backend.commit(TakeLease(name="l", owner="you", ttl=30))
+        lost = Splice(session_id="s", add=(b"lost",))
+        with pytest.raises(FenceLost):
+            await backend.commit(Fence("l", 1), lost)
+        with pytest.raises(FenceLost):
+            await backend.commit(lost, Fence("l", 1))
+        assert await shown(backend, "s") == [b"mine", b"late"]
+
+    async def test_a_fence_around_nothing_is_lost(self, backend: Backend) -> None:
+        with pytest.raises(FenceLost) as lost:
+            await backend.commit(Fence("l", 1))
+        assert lost.value.found == 0
+
+    async def test_a_lease_and_a_fence_may_share_a_commit(self, backend: Backend) -> None:
+        outcomes = await backend.commit(
+            TakeLease(name="l", owner="me", ttl=30), Fence("l", 1), Splice(session_id="s", add=(b"a",))
+        )
+        assert isinstance(outcomes[0], Lease)
+        assert outcomes[1] is None
+        assert await shown(backend, "s") == [b"a"]
+
+    async def test_one_of_many_takers_gets_the_lease(self, backend: Backend) -> None:
+        answers = await asyncio.gather(
+            *(backend.commit(TakeLease(name="l", owner=f"worker-{n}", ttl=30)) for n in range(8)),
+            return_exceptions=True,
+        )
+        won = [answer for answer in answers if isinstance(answer, list)]
+        lost = [answer for answer in answers if isinstance(answer, LeaseHeld)]
+        assert (len(won), len(lost)) == (1, 7)
+        assert await backend.lease("l") == won[0][0]
+
+    async def test_one_of_two_openings_gets_the_lease(self, reopen_durable: Reopen) -> None:
+        async with reopen_durable() as one, reopen_durable() as two:
+            answers = await asyncio.gather(
+                one.commit(TakeLease(name="l", owner="one", ttl=30)),
+                two.commit(TakeLease(name="l", owner="two", ttl=30)),
+                return_exceptions=True,
+            )
+            assert [type(answer) for answer in answers if isinstance(answer, Exception)] == [LeaseHeld]
+            assert await one.lease("l") == await two.lease("l")

@@ -1,0 +1,404 @@
+"""The clauses of the store contract about commits as a whole: all or nothing, together, again, and to the end."""
+
+import asyncio
+import contextlib
+import itertools
+import zlib
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast.base.errors import Closed, FenceLost, HistoryMoved, HoldfastError, StoreUnavailable
+from holdfast.store.contract import (
+    Annotate,
+    Backend,
+    BatchKey,
+    DropLease,
+    Emit,
+    Erase,
+    Fence,
+    Head,
+    Journal,
+    Lease,
+    Op,
+    Quarantine,
+    Require,
+    SaveApproval,
+    SaveRun,
+    Splice,
+    TakeLease,
+)
+from holdfast.testing.storage import FailingAfter, FakeClock
+from holdfast.testing.store_fixtures import (
+    Corrupt,
+    Reopen,
+    StoreFixtures,
+    append,
+    forked,
+    readable,
+    rewound,
+    shown,
+)
+
+
+def tape(tag: str, number: int) -> int:
+    return zlib.crc32(tag.encode()) * 10 + number
+
+
+class WholenessClauses(StoreFixtures):
+    """Commits of several operations, and what a failure leaves."""
+
+    async def furnish(self, backend: Backend, tag: str = "one") -> None:
+        """Something of every kind, for a failure to damage. Every tag has a set of its own."""
+        await append(
+            backend, f"{tag}-old", b"a", b"b", b"c", key=BatchKey("turn-1", "one"), tape=tape(tag, 1), owner="me"
+        )
+        await backend.commit(Annotate(session_id=f"{tag}-old", metadata={"title": "before"}))
+        await backend.commit(await rewound(backend, f"{tag}-old", 2))
+        await backend.commit(Quarantine(session_id=f"{tag}-old", tape=tape(tag, 1), seq=2, reason="bad"))
+        await append(backend, f"{tag}-parent", b"p", b"q", tape=tape(tag, 2))
+        await backend.commit(await forked(backend, f"{tag}-parent", f"{tag}-fork", 1))
+        await backend.commit(TakeLease(name=f"{tag}-held", owner="me", ttl=30))
+        if self.runs:
+            await backend.commit(
+                SaveRun(run_id=f"{tag}-r", expected=0, status="running", data=b"1", session_id=f"{tag}-old"),
+                Journal(run_id=f"{tag}-r", entries=(("started", b"1"),)),
+                Emit(run_id=f"{tag}-r", events=(("said", b"1"),)),
+                SaveApproval(approval_id=f"{tag}-a", expected=0, run_id=f"{tag}-r", status="pending", data=b"?"),
+            )
+
+    async def turmoil(self, backend: Backend, tag: str = "one") -> list[Op]:
+        """One operation of every kind, each of which would change something."""
+        ops: list[Op] = [
+            Splice(session_id=f"{tag}-new", add=(b"x", b"y"), key=BatchKey("turn-1", "two"), tape=tape(tag, 3)),
+            await rewound(backend, f"{tag}-old", 1, b"z"),
+            Annotate(session_id=f"{tag}-old", metadata={"title": "after", "more": 1}, owner="you"),
+            Annotate(session_id=f"{tag}-noted", metadata={"n": 1}),
+            Quarantine(session_id=f"{tag}-old", tape=tape(tag, 1), seq=0, reason="worse"),
+            Erase(session_id=f"{tag}-fork"),
+            Erase(session_id=f"{tag}-parent", forget=True),
+            TakeLease(name=f"{tag}-free", owner="me", ttl=30),
+            DropLease(name=f"{tag}-held", token=1),
+        ]
+        if self.runs:
+            ops += [
+                SaveRun(run_id=f"{tag}-r", expected=1, status="done", data=b"2"),
+                SaveRun(run_id=f"{tag}-q", expected=0, status="running", data=b"1"),
+                Journal(run_id=f"{tag}-r", entries=(("ended", b"2"), ("started", b"3"))),
+                Emit(run_id=f"{tag}-r", events=(("said", b"2"),)),
+                SaveApproval(approval_id=f"{tag}-a", expected=1, run_id=f"{tag}-r", status="approved", data=b"!"),
+                SaveApproval(approval_id=f"{tag}-b", expected=0, run_id=f"{tag}-r", status="pending", data=b"?"),
+            ]
+        return ops
+
+    async def everything(self, backend: Backend, tag: str = "one") -> dict[str, object]:
+        return await readable(backend, within=f"{tag}-", runs=self.runs, leases=(f"{tag}-held", f"{tag}-free"))
+
+    async def test_an_empty_commit_does_nothing(self, backend: Backend) -> None:
+        assert await backend.commit() == []
+
+    async def test_every_operation_has_its_own_outcome_in_order(self, backend: Backend, clock: FakeClock) -> None:
+        outcomes = await backend.commit(
+            Splice(session_id="s", add=(b"a",)),
+            Require("s", 1),
+            TakeLease(name="l", owner="me", ttl=30),
+            Annotate(session_id="s", metadata={"n": 1}),
+            Splice(session_id="s", add=(b"b", b"c")),
+            Fence("l", 1),
+            Splice(session_id="t", add=(b"d",)),
+        )
+        assert outcomes == [
+            Head(1, 1),
+            None,
+            Lease("l", "me", 1, clock.now + 30),
+            Head(1, 1),
+            Head(2, 3),
+            None,
+            Head(1, 1),
+        ]
+
+    async def test_operations_of_one_commit_see_those_before_them(self, backend: Backend) -> None:
+        key = BatchKey("turn-1", "digest")
+        outcomes = await backend.commit(
+            Splice(session_id="s", add=(b"a",), key=key, expected=0),
+            Splice(session_id="s", add=(b"a",), key=key, expected=0),
+            Splice(session_id="s", add=(b"b",), expected=1),
+            Erase(session_id="s", expected=2),
+            Splice(session_id="s", add=(b"c",), expected=3),
+        )
+        assert outcomes == [Head(1, 1), Head(1, 1), Head(2, 2), Head(3, 0), Head(4, 1)]
+        assert await shown(backend, "s") == [b"c"]
+
+    @pytest.mark.parametrize("spoiler", [Require("one-old", 99), Fence("one-held", 99)], ids=["require", "fence"])
+    @pytest.mark.parametrize("place", ["first", "last"])
+    async def test_a_failing_operation_leaves_everything_as_it_was(
+        self, backend: Backend, spoiler: Op, place: str
+    ) -> None:
+        await self.furnish(backend)
+        before = await self.everything(backend)
+        ops = await self.turmoil(backend)
+        spoiled: Sequence[Op] = [spoiler, *ops] if place == "first" else [*ops, spoiler]
+        if isinstance(spoiler, Fence):
+            spoiled = [op for op in spoiled if not isinstance(op, DropLease)]
+        with pytest.raises((HistoryMoved, FenceLost)):
+            await backend.commit(*spoiled)
+        assert await self.everything(backend) == before
+        assert len(await backend.commit(*ops)) == len(ops)
+
+    async def test_a_driver_failure_at_any_statement_leaves_everything_as_it_was(
+        self, backend: Backend, failing_after: FailingAfter
+    ) -> None:
+        for statements in itertools.count():
+            tag = f"try{statements}"
+            await self.furnish(backend, tag)
+            before = await self.everything(backend, tag)
+            ops, gave_up = await self.turmoil(backend, tag), False
+            with failing_after(statements) as fault:
+                try:
+                    await backend.commit(*ops)
+                except StoreUnavailable:
+                    gave_up = True
+            # It may also have got over it; then all of it is there.
+            assert (await self.everything(backend, tag) == before) == gave_up
+            if not fault.struck:
+                assert not gave_up
+                break
+        assert statements > 0
+
+    async def test_a_lost_answer_leaves_the_whole_commit_or_nothing(
+        self, backend: Backend, failing_after: FailingAfter
+    ) -> None:
+        ops: list[Op] = [
+            Splice(session_id="s", add=(b"a", b"b"), key=BatchKey("turn", "x")),
+            Annotate(session_id="t", metadata={}),
+        ]
+        await append(backend, "other", b"x")
+        for statements in itertools.count():
+            with failing_after(statements, late=True) as fault, contextlib.suppress(StoreUnavailable):
+                await backend.commit(*ops)
+            there = await shown(backend, "s")
+            assert there in ([], [b"a", b"b"])
+            assert (await backend.record("t") is not None) == bool(there)
+            await backend.commit(*ops)
+            assert await shown(backend, "s") == [b"a", b"b"]
+            await backend.commit(Erase(session_id="s", forget=True), Erase(session_id="t", forget=True))
+            if not fault.struck:
+                break
+
+    async def test_a_driver_failure_while_reading_costs_one_answer(
+        self, backend: Backend, failing_after: FailingAfter
+    ) -> None:
+        await self.furnish(backend)
+        before = await self.everything(backend)
+        for late in (False, True):
+            for statements in itertools.count():
+                with failing_after(statements, late=late) as fault, contextlib.suppress(StoreUnavailable):
+                    await backend.read("one-old")
+                if not fault.struck:
+                    break
+                assert await self.everything(backend) == before
+                await append(backend, f"other-{late}-{statements}", b"x")
+                before = await self.everything(backend)
+
+    async def test_a_driver_failure_while_opening_is_not_the_end(
+        self, reopen: Reopen, failing_after: FailingAfter
+    ) -> None:
+        async with reopen() as backend:
+            for statements in range(12):
+                with failing_after(statements), contextlib.suppress(StoreUnavailable):
+                    await append(backend, "s", b"a", key=BatchKey("turn", "x"))
+            await append(backend, "s", b"a", key=BatchKey("turn", "x"))
+            assert await shown(backend, "s") == [b"a"]
+
+    async def test_a_commit_that_cannot_be_stored_fails_alone(self, backend: Backend) -> None:
+        answers = await asyncio.gather(
+            append(backend, "s", b"a"),
+            backend.commit(Splice(session_id="s", add=(b"lost",)), Require("s", 99)),
+            append(backend, "s", b"b"),
+            backend.commit(Splice(session_id="s", add=(b"lost",)), Fence("l", 2**70)),
+            append(backend, "s", b"c"),
+            return_exceptions=True,
+        )
+        assert [isinstance(answer, Exception) for answer in answers[1::2]] == [True, True]
+        assert [answer for answer in answers[::2] if isinstance(answer, Exception)] == []
+        assert sorted(filter(None, await shown(backend, "s"))) == [b"a", b"b", b"c"]
+
+    async def test_a_damaged_record_stands_alone(self, backend: Backend, corrupt: Corrupt) -> None:
+        await append(backend, "s", b"a", b"b", b"c", b"d")
+        await corrupt(backend, "s", 1, b"\xff\xfe{")
+        await corrupt(backend, "s", 2, None)
+        assert await shown(backend, "s") == [b"a", b"\xff\xfe{", None, b"d"]
+        assert await append(backend, "s", b"e") == Head(2, 5)
+        assert await shown(backend, "s", last=2) == [b"d", b"e"]
+
+
+class ConcurrencyClauses(StoreFixtures):
+    """Many at once, and callers who go away."""
+
+    async def test_first_writers_are_served_one_after_the_other(self, backend: Backend) -> None:
+        heads = await asyncio.gather(*(append(backend, "s", b"%d" % n, b"%d" % n) for n in range(16)))
+        assert sorted(heads) == [Head(version, 2 * version) for version in range(1, 17)]
+        self.expect_contiguous(await shown(backend, "s"), batches=16, size=2)
+
+    async def test_one_of_many_writers_who_expect_nothing_wins(self, backend: Backend) -> None:
+        answers = await asyncio.gather(
+            *(append(backend, "s", b"%d" % n, expected=0) for n in range(8)), return_exceptions=True
+        )
+        assert sorted(type(answer).__name__ for answer in answers) == ["Head"] + ["HistoryMoved"] * 7
+        assert len(await shown(backend, "s")) == 1
+
+    async def test_batches_of_many_writers_are_all_there_and_contiguous(self, backend: Backend) -> None:
+        async def writer(task: int) -> None:
+            for batch in range(8):
+                await append(backend, "s", *[b"%d.%d" % (task, batch)] * 3)
+
+        await asyncio.gather(*map(writer, range(8)))
+        there = await shown(backend, "s")
+        self.expect_contiguous(there, batches=64, size=3)
+        for task in range(8):
+            own = [data for data in there[::3] if data and data.startswith(b"%d." % task)]
+            assert own == [b"%d.%d" % (task, batch) for batch in range(8)]
+
+    async def test_two_openings_share_one_history(self, reopen_durable: Reopen) -> None:
+        async with reopen_durable() as one, reopen_durable() as two:
+            await asyncio.gather(
+                *(append(backend, "s", b"%d" % n, b"%d" % n) for n, backend in enumerate([one, two] * 8))
+            )
+            self.expect_contiguous(await shown(one, "s"), batches=16, size=2)
+            assert await shown(one, "s") == await shown(two, "s")
+
+    async def test_a_reader_never_sees_half_a_commit(self, backend: Backend) -> None:
+        done = asyncio.Event()
+
+        async def watch() -> None:
+            while not done.is_set():
+                there = await shown(backend, "s")
+                assert len(there) % 5 == 0
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(watch())
+        for n in range(20):
+            await append(backend, "s", *[b"%d" % n] * 5)
+        done.set()
+        await watching
+
+    async def test_sessions_written_at_once_do_not_mix(self, backend: Backend) -> None:
+        names = [f"session-{n}" for n in range(12)]
+        await asyncio.gather(*(append(backend, name, name.encode()) for name in names for _ in range(4)))
+        for name in names:
+            assert await shown(backend, name) == [name.encode()] * 4
+
+    async def test_a_cancelled_caller_leaves_the_backend_usable(self, backend: Backend) -> None:
+        for waits in range(6):
+            callers = [
+                asyncio.create_task(append(backend, "s", b"%d" % waits, b"%d" % waits)),
+                asyncio.create_task(backend.read("s")),
+                asyncio.create_task(append(backend, f"other-{waits}", b"x")),
+            ]
+            for _ in range(waits):
+                await asyncio.sleep(0)
+            for caller in callers:
+                caller.cancel()
+            await asyncio.gather(*callers, return_exceptions=True)
+        there = await shown(backend, "s")
+        assert there[::2] == there[1::2]
+        head = await append(backend, "s", b"after")
+        assert head.length == len(there) + 1 == len(await shown(backend, "s"))
+
+    async def test_cancelling_one_caller_does_not_disturb_the_others(self, backend: Backend) -> None:
+        callers = [asyncio.create_task(append(backend, "s", b"%d" % n)) for n in range(10)]
+        await asyncio.sleep(0)
+        for caller in callers[::2]:
+            caller.cancel()
+        await asyncio.gather(*callers, return_exceptions=True)
+        there = set(await shown(backend, "s"))
+        assert {b"%d" % n for n in range(1, 10, 2)} <= there
+
+    async def test_a_clock_that_steps_back_changes_no_order(self, backend: Backend, clock: FakeClock) -> None:
+        await append(backend, "s", b"a", b"b")
+        newest = clock.now
+        for data in (b"c", b"d"):
+            clock.turn(-3600)
+            await append(backend, "s", data)
+        assert await shown(backend, "s") == [b"a", b"b", b"c", b"d"]
+        assert await shown(backend, "s", last=2) == [b"c", b"d"]
+        record = await backend.record("s")
+        assert record is not None
+        assert (record.created_at, record.updated_at) == (newest, newest)
+
+    def expect_contiguous(self, there: list[bytes | None], *, batches: int, size: int) -> None:
+        assert len(there) == batches * size
+        groups = [there[start : start + size] for start in range(0, len(there), size)]
+        assert all(len(set(group)) == 1 for group in groups)
+        assert len({group[0] for group in groups}) == batches
+
+
+class LifetimeClauses(WholenessClauses):
+    """Closing and opening again."""
+
+    async def test_everything_is_there_after_opening_again(self, reopen_durable: Reopen) -> None:
+        async with reopen_durable() as backend:
+            await self.furnish(backend)
+            before = await self.everything(backend)
+        async with reopen_durable() as backend:
+            assert await self.everything(backend) == before
+            ops = await self.turmoil(backend)
+            assert len(await backend.commit(*ops)) == len(ops)
+
+    async def test_a_key_is_remembered_after_opening_again(self, reopen_durable: Reopen) -> None:
+        async with reopen_durable() as backend:
+            first = await append(backend, "s", b"a", key=BatchKey("turn", "x"))
+        async with reopen_durable() as backend:
+            assert await append(backend, "s", b"a", key=BatchKey("turn", "x")) == first
+
+    async def test_what_one_opening_wrote_another_reads_at_once(self, reopen_durable: Reopen) -> None:
+        async with reopen_durable() as one, reopen_durable() as two:
+            for n in range(5):
+                await append(one, "s", b"%d" % n)
+                assert len(await shown(two, "s")) == n + 1
+
+    async def test_opening_at_once_prepares_the_storage_once(self, reopen_durable: Reopen) -> None:
+        async def write(n: int) -> None:
+            async with reopen_durable() as backend:
+                await append(backend, "s", b"%d" % n)
+
+        await asyncio.gather(*map(write, range(6)))
+        async with reopen_durable() as backend:
+            assert len(await shown(backend, "s")) == 6
+
+    async def test_a_closed_backend_says_so(self, reopen: Reopen) -> None:
+        async with reopen() as backend:
+            await append(backend, "s", b"a")
+            await backend.read("s")
+            await backend.close()
+            calls = [
+                backend.commit(Splice(session_id="s", add=(b"b",))),
+                backend.record("s"),
+                backend.read("s"),
+                backend.sessions(owner=None, query=None, limit=1, after=None),
+                backend.generations("s"),
+                backend.quarantined("s"),
+                backend.lease("l"),
+            ]
+            for call in calls:
+                with pytest.raises(Closed):
+                    await call
+
+    async def test_closing_twice_or_before_first_use_is_harmless(self, reopen: Reopen) -> None:
+        async with reopen() as backend:
+            await backend.close()
+            await backend.close()
+            with pytest.raises(Closed):
+                await backend.record("s")
+
+    async def test_closing_answers_everybody_who_waits(self, reopen: Reopen) -> None:
+        async with reopen() as backend:
+            await append(backend, "s", b"first")
+            callers = [asyncio.create_task(append(backend, "s", b"%d" % n)) for n in range(8)]
+            callers += [asyncio.create_task(shown(backend, "s")) for _ in range(4)]  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+            await backend.close()
+            async with asyncio.timeout(10):
+                answers = await asyncio.gather(*callers, return_exceptions=True)
+        for answer in answers:
+            assert not isinstance(answer, BaseException) or isinstance(answer, HoldfastError)

@@ -1,0 +1,28 @@
+"""Sessions in Redis under the session contract, on one server and on a cluster."""
+
+import secrets
+
+import pytest
+
+from holdfast.store.redis import RedisBackend
+from holdfast.testing import FakeClock, SessionContract, owned
+from redis_server import redis_cluster_url, redis_url
+
+__all__ = ["redis_cluster_url", "redis_url"]
+
+
+class TestOverRedis(SessionContract):
+    @pytest.fixture
+    def url(self, redis_url: str) -> str:
+        return redis_url
+
+    @pytest.fixture
+    def reopen(self, url: str, clock: FakeClock):
+        prefix = f"test-{secrets.token_hex(6)}"
+        return lambda: owned(RedisBackend.from_url(url, prefix=prefix, clock=clock))
+
+
+class TestOverRedisCluster(TestOverRedis):
+    @pytest.fixture
+    def url(self, redis_cluster_url: str) -> str:
+        return redis_cluster_url

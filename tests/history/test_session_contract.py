@@ -1,0 +1,145 @@
+"""The session contract, applied to sessions over the backends that need no server."""
+
+import sqlite3
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.history.contract import Session, SessionSettings
+from holdfast.history.session import StoredSession
+from holdfast.store.memory import MemoryBackend
+from holdfast.store.relational.connection import Names
+from holdfast.store.sqlite import SqliteBackend
+from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, SqliteFaults, owned
+
+
+class TestOverMemory(SessionContract):
+    durable = False
+
+    @pytest.fixture
+    def reopen(self, clock: FakeClock):
+        return lambda: owned(MemoryBackend(clock=clock))
+
+    @pytest.fixture
+    def corrupt(self):
+        async def corrupt(place: MemoryBackend, session_id: str, position: int, data: bytes | None) -> None:
+            page = await place.read(session_id, start=position, stop=position + 1)
+            place.tapes[page.rows[0].tape, page.rows[0].seq] = data
+
+        return corrupt
+
+    @pytest.fixture
+    def count_rows(self):
+        async def count_rows(place: MemoryBackend) -> int:
+            return len(place.tapes)
+
+        return count_rows
+
+
+class TestOverSqlite(SessionContract):
+    names = Names()
+
+    @pytest.fixture
+    def faults(self) -> SqliteFaults:
+        return SqliteFaults()
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "store.db"
+
+    @pytest.fixture
+    def reopen(self, path: Path, clock: FakeClock, faults: SqliteFaults):
+        return lambda: owned(SqliteBackend(path, clock=clock, connect=faults.connect, names=self.names))
+
+    @pytest.fixture
+    def failing_after(self, faults: SqliteFaults):
+        return faults.after
+
+    @pytest.fixture
+    def corrupt(self, path: Path):
+        async def corrupt(place: SqliteBackend, session_id: str, position: int, data: bytes | None) -> None:
+            page = await place.read(session_id, start=position, stop=position + 1)
+            spot = (page.rows[0].tape, page.rows[0].seq)
+            with closing(sqlite3.connect(path)) as raw, raw:
+                if data is None:
+                    raw.execute(f"DELETE FROM {self.names.items} WHERE tape = ? AND seq = ?", spot)
+                else:
+                    raw.execute(f"UPDATE {self.names.items} SET data = ? WHERE tape = ? AND seq = ?", (data, *spot))
+
+        return corrupt
+
+    @pytest.fixture
+    def count_rows(self, path: Path):
+        async def count_rows(place: SqliteBackend) -> int:
+            with closing(sqlite3.connect(path)) as raw:
+                return raw.execute(f"SELECT COUNT(*) FROM {self.names.items}").fetchone()[0]
+
+        return count_rows
+
+
+class TestOverSqliteWithOtherNames(TestOverSqlite):
+    names = Names(sessions="chat_sessions", items="messages")
+    examples = 5
+
+    async def test_only_the_configured_names_are_used(self, place: SqliteBackend, path: Path) -> None:
+        session = self.open_session(place, "s")
+        await session.add_items([{"role": "user", "content": "word"}])
+        await session.search("word")
+        with closing(sqlite3.connect(path)) as raw:
+            tables = {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        assert {"chat_sessions", "messages"} <= tables
+        assert not [name for name in tables if "holdfast" in name]
+
+
+class TestOverSqliteInMemory(SessionContract):
+    durable = False
+
+    @pytest.fixture
+    def faults(self) -> SqliteFaults:
+        return SqliteFaults()
+
+    @pytest.fixture
+    def reopen(self, clock: FakeClock, faults: SqliteFaults):
+        return lambda: owned(SqliteBackend(":memory:", clock=clock, connect=faults.connect))
+
+    @pytest.fixture
+    def failing_after(self, faults: SqliteFaults):
+        return faults.after
+
+
+class FourMethods:
+    """A session as a third party would write it."""
+
+    def __init__(self, inner: Session, settings: SessionSettings | None) -> None:
+        self.inner = inner
+        self.session_id = inner.session_id
+        self.session_settings = settings
+
+    async def get_items(self, limit: int | None = None) -> list[Any]:
+        return await self.inner.get_items(limit)
+
+    async def add_items(self, items: list[Any]) -> None:
+        await self.inner.add_items(items)
+
+    async def pop_item(self) -> Any:
+        return await self.inner.pop_item()
+
+    async def clear_session(self) -> None:
+        await self.inner.clear_session()
+
+
+class TestOfAThirdParty(PlainSessionContract):
+    durable = False
+
+    @pytest.fixture
+    def reopen(self):
+        @asynccontextmanager
+        async def reopen():
+            yield MemoryBackend()
+
+        return reopen
+
+    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> FourMethods:
+        return FourMethods(StoredSession(session_id, place, settings=settings), settings)

@@ -1,0 +1,100 @@
+"""The session contract over every other backend, and over decorated sessions."""
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from holdfast.history.compacting import CompactingSession, Trigger
+from holdfast.history.contract import SessionSettings
+from holdfast.history.encrypted import EncryptedSession
+from holdfast.history.session import StoredSession
+from holdfast.store.redis import RedisBackend
+from holdfast.store.sql import SqlBackend
+from holdfast.store.sqlite import SqliteBackend
+from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, owned
+
+KEY = "a key for tests that nobody else has"
+
+
+class TestOverPostgresql(SessionContract):
+    examples = 8
+
+    @pytest.fixture
+    def reopen(self, postgres_tables_url: str, clock: FakeClock):
+        return lambda: owned(SqlBackend.from_url(postgres_tables_url, clock=clock))
+
+    @pytest.fixture
+    def corrupt(self, postgres_tables_url: str):
+        async def corrupt(place: SqlBackend, session_id: str, position: int, data: bytes | None) -> None:
+            page = await place.read(session_id, start=position, stop=position + 1)
+            engine = create_async_engine(postgres_tables_url)
+            async with engine.begin() as raw:
+                statement = "DELETE FROM holdfast_items" if data is None else "UPDATE holdfast_items SET data = :data"
+                await raw.execute(
+                    sqlalchemy.text(f"{statement} WHERE tape = :tape AND seq = :seq"),
+                    {"tape": page.rows[0].tape, "seq": page.rows[0].seq, **({} if data is None else {"data": data})},
+                )
+            await engine.dispose()
+
+        return corrupt
+
+
+class TestOverAioSqlite(SessionContract):
+    examples = 8
+
+    @pytest.fixture
+    def reopen(self, tmp_path: Path, clock: FakeClock):
+        return lambda: owned(SqlBackend.from_url(f"sqlite+aiosqlite:///{tmp_path}/store.db", clock=clock))
+
+
+class TestSealedOverSqlite(SessionContract):
+    examples = 8
+
+    @pytest.fixture
+    def reopen(self, tmp_path: Path, clock: FakeClock):
+        return lambda: owned(SqliteBackend(tmp_path / "store.db", clock=clock))
+
+    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
+        return EncryptedSession(session_id, StoredSession(session_id, place, settings=settings), KEY)
+
+
+class TestCompactingSealedOverRedis(SessionContract):
+    """The trigger is out of reach, so that the history stays what was written; compacting has tests of its own."""
+
+    examples = 5
+
+    @pytest.fixture
+    def reopen(self, redis_url: str, clock: FakeClock):
+        prefix = f"test-{secrets.token_hex(6)}"
+        return lambda: owned(RedisBackend.from_url(redis_url, prefix=prefix, clock=clock))
+
+    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
+        sealed = EncryptedSession(session_id, StoredSession(session_id, place, settings=settings), KEY)
+        return CompactingSession(sealed, summarise=lambda items: "short", trigger=Trigger(items=10_000))
+
+
+class FourMethods:
+    """A session of somebody else, which knows nothing of heads and forks."""
+
+    def __init__(self, inner: StoredSession) -> None:
+        self.session_id = inner.session_id
+        self.session_settings = inner.session_settings
+        self.get_items, self.add_items = inner.get_items, inner.add_items
+        self.pop_item, self.clear_session = inner.pop_item, inner.clear_session
+
+
+class TestSealedOverAForeignSession(PlainSessionContract):
+    """Such a session has no version to write against, so envelopes of two writers may take the same number."""
+
+    test_first_writers_do_not_race = None
+
+    @pytest.fixture
+    def reopen(self, tmp_path: Path, clock: FakeClock):
+        return lambda: owned(SqliteBackend(tmp_path / "store.db", clock=clock))
+
+    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
+        return EncryptedSession(session_id, FourMethods(StoredSession(session_id, place, settings=settings)), KEY)

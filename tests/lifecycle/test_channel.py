@@ -1,0 +1,645 @@
+"""What channels and broadcasts promise."""
+
+import asyncio
+import gc
+from contextlib import closing, suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from witness import turns
+
+from holdfast.base.errors import Closed, HoldfastError, InvalidInput
+from holdfast.lifecycle import Broadcast, Channel, Full, Overflow
+from holdfast.testing.cancelling import cancel_at_every_await
+
+
+def start(work):
+    return asyncio.get_running_loop().create_task(work)
+
+
+class TestChannel:
+    async def test_items_come_out_in_the_order_in_which_they_went_in(self):
+        channel = Channel(3)
+        for n in range(3):
+            await channel.send(n)
+        assert channel.queued == 3
+        assert [await channel.receive() for _ in range(3)] == [0, 1, 2]
+
+    async def test_a_full_channel_makes_senders_wait(self):
+        channel = Channel(1)
+        await channel.send("first")
+        sending = start(channel.send("second"))
+        await turns()
+        assert not sending.done()
+        assert await channel.receive() == "first"
+        await sending
+        assert await channel.receive() == "second"
+
+    async def test_an_empty_channel_makes_readers_wait(self):
+        channel = Channel(1)
+        receiving = start(channel.receive())
+        await turns()
+        assert not receiving.done()
+        channel.send_nowait("item")
+        assert await receiving == "item"
+
+    async def test_sending_without_waiting_is_refused_when_it_is_full(self):
+        channel = Channel(1)
+        channel.send_nowait(1)
+        with pytest.raises(Full) as caught:
+            channel.send_nowait(2)
+        assert isinstance(caught.value, HoldfastError)
+        assert channel.queued == 1
+
+    async def test_sending_without_waiting_does_not_overtake_those_who_wait(self):
+        channel = Channel(1)
+        channel.send_nowait(1)
+        sending = start(channel.send(2))
+        await turns()
+        assert await channel.receive() == 1
+        with pytest.raises(Full):
+            channel.send_nowait(3)
+        await sending
+        assert await channel.receive() == 2
+
+    async def test_a_late_sender_does_not_overtake_those_who_wait(self):
+        channel = Channel(2)
+        channel.send_nowait(1)
+        channel.send_nowait(2)
+        first = start(channel.send(3))
+        await turns()
+        await channel.receive()
+        await channel.receive()
+        late = start(channel.send(4))
+        await asyncio.gather(first, late)
+        assert [await channel.receive() for _ in range(2)] == [3, 4]
+
+    async def test_a_late_reader_does_not_overtake_those_who_wait(self):
+        channel = Channel(2)
+        first = start(channel.receive())
+        await turns()
+        channel.send_nowait(1)
+        late = start(channel.receive())
+        channel.send_nowait(2)
+        assert await late == 2
+        assert await first == 1
+
+    @pytest.mark.parametrize("capacity", [0, -1])
+    def test_it_needs_room_for_something(self, capacity):
+        with pytest.raises(InvalidInput):
+            Channel(capacity)
+
+    async def test_closing_lets_readers_drain_and_then_ends_the_loop(self):
+        channel = Channel(3)
+        channel.send_nowait(1)
+        channel.send_nowait(2)
+        channel.close()
+        assert channel.closed
+        assert [item async for item in channel] == [1, 2]
+        assert [item async for item in channel] == []
+        with pytest.raises(Closed):
+            await channel.receive()
+
+    async def test_an_error_is_raised_after_the_last_item_to_everyone(self):
+        channel = Channel(3)
+        channel.send_nowait(1)
+        channel.close(KeyError("why"))
+        received = []
+
+        async def read():
+            async for item in channel:
+                received.append(item)  # noqa: PERF401 - the error must not take the items along
+
+        for _ in range(2):
+            with pytest.raises(KeyError, match="why"):
+                await read()
+            with pytest.raises(KeyError, match="why"):
+                await channel.receive()
+        assert received == [1]
+
+    async def test_a_closed_given_as_the_error_is_raised_by_the_loop_too(self):
+        channel = Channel(1)
+        channel.close(Closed("the other side went away"))
+        with pytest.raises(Closed, match="other side"):
+            await anext(channel)
+
+    async def test_closing_wakes_every_sender_and_nothing_more_goes_in(self):
+        channel = Channel(1)
+        channel.send_nowait(1)
+        senders = [start(channel.send(n)) for n in (2, 3, 4)]
+        await turns()
+        reason = KeyError()
+        channel.close(reason)
+        done, _ = await asyncio.wait(senders)
+        assert all(isinstance(task.exception(), Closed) for task in done)
+        assert all(task.exception().__cause__ is reason for task in done)
+        for send in (lambda: channel.send(5), lambda: channel.send_nowait(5)):
+            with pytest.raises(Closed):
+                await send()
+        assert channel.queued == 1
+
+    async def test_a_sender_whose_turn_had_come_sends_nothing_after_closing(self):
+        channel = Channel(1)
+        channel.send_nowait(1)
+        sending = start(channel.send(2))
+        await turns()
+        await channel.receive()  # The sender is called, but has not run yet.
+        channel.close()
+        with pytest.raises(Closed):
+            await sending
+        assert [item async for item in channel] == []
+
+    async def test_closing_wakes_every_reader(self):
+        channel = Channel(1)
+        readers = [start(channel.receive()) for _ in range(3)]
+        await turns()
+        channel.close()
+        await asyncio.wait(readers)
+        assert all(isinstance(task.exception(), Closed) for task in readers)
+
+    async def test_a_reader_that_waits_gets_the_item_of_one_cancelled_after_closing(self):
+        channel = Channel(1)
+        first, second = start(channel.receive()), start(channel.receive())
+        await turns()
+        channel.send_nowait("item")  # The first is called, but has not run yet.
+        channel.close()
+        first.cancel()
+        assert await second == "item"
+        assert await asyncio.wait({first})
+        assert first.cancelled()
+
+    async def test_closing_may_be_repeated_and_the_first_reason_stands(self):
+        channel = Channel(1)
+        channel.close(KeyError())
+        channel.close()
+        channel.close(ValueError())
+        with pytest.raises(KeyError):
+            await channel.receive()
+
+    async def test_a_reader_that_leaves_early_can_release_the_senders(self):
+        channel = Channel(1)
+
+        async def produce():
+            for n in range(100):
+                await channel.send(n)
+
+        producing = start(produce())
+        with closing(channel):
+            async for item in channel:
+                if item == 3:
+                    break
+        with pytest.raises(Closed):
+            await producing
+
+    async def test_cancelled_readers_leave_no_trace(self):
+        channel = Channel(1)
+
+        def futures():
+            gc.collect()
+            return sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects())
+
+        before = futures()
+        for _ in range(100):
+            receiving = start(channel.receive())
+            await asyncio.sleep(0)
+            receiving.cancel()
+            await asyncio.wait({receiving})
+        del receiving
+        assert futures() <= before + 5
+
+    async def test_wherever_a_reader_is_cancelled_no_item_is_lost(self):
+        sent, received = [], []
+        channel = Channel(2)
+
+        async def scenario():
+            sent.clear()
+            received.clear()
+            while channel.queued:
+                await channel.receive()
+
+            async def produce():
+                for n in range(5):
+                    await channel.send(n)
+                    sent.append(n)
+
+            producing = start(produce())
+            try:
+                while len(received) < 5:
+                    received.append(await channel.receive())
+            finally:
+                producing.cancel()
+                await asyncio.wait({producing})
+
+        def check():
+            rest = [channel._items[n] for n in range(channel.queued)]
+            assert received + rest == sent
+
+        assert await cancel_at_every_await(scenario, check=check) >= 4
+
+    async def test_wherever_a_sender_is_cancelled_its_item_is_sent_or_not_as_it_was_told(self):
+        sent, received = [], []
+
+        async def scenario():
+            sent.clear()
+            received.clear()
+            channel = Channel(1)
+
+            async def consume():
+                received.extend([item async for item in channel])
+
+            consuming = start(consume())
+            try:
+                for n in range(5):
+                    await channel.send(n)
+                    sent.append(n)
+            finally:
+                channel.close()
+                await asyncio.wait({consuming})
+
+        def check():
+            assert received == sent
+
+        assert await cancel_at_every_await(scenario, check=check) >= 4
+
+
+channel_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), st.none()),
+        st.tuples(st.just("send_nowait"), st.none()),
+        st.tuples(st.just("receive"), st.none()),
+        st.tuples(st.just("cancel"), st.integers(0, 30)),
+        st.tuples(st.just("turn"), st.integers(1, 3)),
+        st.tuples(st.just("settle"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+class ChannelDriver:
+    """Applies random steps to a channel and notes what the tasks were told."""
+
+    def __init__(self, capacity):
+        self.channel = Channel(capacity)
+        self.tasks = []
+        self.called_to_send, self.sent, self.refused = [], [], []
+        self.called_to_read, self.readers_done, self.received, self.ended = [], [], [], []
+
+    async def send(self, item):
+        self.called_to_send.append(item)
+        try:
+            await self.channel.send(item)
+        except Closed:
+            self.refused.append(item)
+        else:
+            self.sent.append(item)
+
+    async def receive(self, reader):
+        self.called_to_read.append(reader)
+        try:
+            item = await self.channel.receive()
+        except Closed:
+            self.ended.append(reader)
+        else:
+            self.received.append(item)
+            self.readers_done.append(reader)
+
+    async def step(self, number, name, argument):
+        if name == "send":
+            self.tasks.append(start(self.send(number)))
+        elif name == "receive":
+            self.tasks.append(start(self.receive(number)))
+        elif name == "send_nowait":
+            try:
+                self.channel.send_nowait(number)
+            except (Full, Closed):
+                pass
+            else:
+                self.called_to_send.append(number)
+                self.sent.append(number)
+        elif name == "cancel" and self.tasks:
+            self.tasks[argument % len(self.tasks)].cancel()
+        elif name == "turn":
+            await turns(argument)
+        elif name == "close":
+            self.channel.close()
+        elif name == "settle":
+            await self.settle()
+        assert self.channel.queued <= self.channel.capacity
+
+    async def settle(self):
+        # Each hand-over takes a few turns and sets off at most one other.
+        await turns(4 * len(self.tasks) + 4)
+        waiting = [task for task in self.tasks if not task.done()]
+        sends = [task for task in waiting if "ChannelDriver.send" in repr(task.get_coro())]
+        if self.channel.closed or 0 < self.channel.queued < self.channel.capacity:
+            assert not waiting
+        elif self.channel.queued == 0:
+            assert not sends
+        else:
+            assert len(sends) == len(waiting), "a reader waits although there are items"
+
+    async def finish(self):
+        await self.settle()
+        self.channel.close()
+        await self.settle()
+        self.received += [item async for item in self.channel]
+
+    def judge(self):
+        assert self.received == self.sent, "every item that was sent is received once, in order"
+        told = set(self.sent)
+        assert self.sent == [n for n in self.called_to_send if n in told], "senders are served in turn"
+        served = set(self.readers_done)
+        assert self.readers_done == [n for n in self.called_to_read if n in served]
+
+
+@settings(max_examples=300, deadline=None)
+@given(capacity=st.integers(1, 4), steps=channel_steps, close_at=st.none() | st.integers(0, 40))
+def test_a_channel_keeps_its_promises_under_any_schedule(capacity, steps, close_at):
+    async def play():
+        driver = ChannelDriver(capacity)
+        for number, (name, argument) in enumerate(steps):
+            if number == close_at:
+                await driver.step(number, "close", None)
+            await driver.step(number, name, argument)
+        await driver.finish()
+        driver.judge()
+
+    asyncio.run(play())
+
+
+class TestBroadcast:
+    async def test_every_lane_sees_everything_sent_after_it_was_subscribed(self):
+        broadcast = Broadcast()
+        broadcast.send_nowait("unheard")
+        first = broadcast.subscribe(capacity=5)
+        await broadcast.send(1)
+        second = broadcast.subscribe(capacity=5)
+        await broadcast.send(2)
+        broadcast.close()
+        assert [item async for item in first] == [1, 2]
+        assert [item async for item in second] == [2]
+
+    async def test_a_slow_lane_that_may_drop_loses_the_oldest_and_counts_them(self):
+        broadcast = Broadcast()
+        lane = broadcast.subscribe(capacity=2, overflow=Overflow.DROP_OLDEST)
+        for n in range(5):
+            broadcast.send_nowait(n)
+        broadcast.close()
+        assert [item async for item in lane] == [3, 4]
+        assert lane.dropped == 3
+
+    async def test_a_slow_lane_with_backpressure_holds_the_sender_back(self):
+        broadcast = Broadcast()
+        slow = broadcast.subscribe(capacity=1, overflow=Overflow.BACKPRESSURE)
+        other = broadcast.subscribe(capacity=9, overflow=Overflow.BACKPRESSURE)
+        await broadcast.send(1)
+        with pytest.raises(Full):
+            broadcast.send_nowait(2)
+        sending = start(broadcast.send(2))
+        await turns()
+        assert not sending.done()
+        assert other.queued == 1, "an item arrives in all lanes or in none"
+        assert await slow.receive() == 1
+        await sending
+        assert (slow.queued, other.queued) == (1, 2)
+
+    async def test_waiting_senders_are_served_in_turn_and_not_overtaken(self):
+        broadcast = Broadcast()
+        lane = broadcast.subscribe(capacity=1, overflow=Overflow.BACKPRESSURE)
+        broadcast.send_nowait(0)
+        senders = [start(broadcast.send(n)) for n in (1, 2, 3)]
+        await turns()
+        received = [await lane.receive()]
+        with pytest.raises(Full):
+            broadcast.send_nowait("pushy")
+        received += [await lane.receive() for _ in range(3)]
+        await asyncio.gather(*senders)
+        assert received == [0, 1, 2, 3]
+
+    async def test_closing_ends_every_lane_after_its_buffer_and_refuses_senders(self):
+        broadcast = Broadcast()
+        full = broadcast.subscribe(capacity=1, overflow=Overflow.BACKPRESSURE)
+        idle = broadcast.subscribe(capacity=1)
+        await broadcast.send(1)
+        assert await idle.receive() == 1
+        waiting, sending = start(idle.receive()), start(broadcast.send(2))
+        await turns()
+        broadcast.close(KeyError("why"))
+        broadcast.close()
+        assert broadcast.closed
+        with pytest.raises(Closed):
+            await sending
+        with pytest.raises(KeyError, match="why"):
+            await waiting
+        assert await full.receive() == 1
+        with pytest.raises(KeyError, match="why"):
+            await full.receive()
+        with pytest.raises(Closed):
+            broadcast.send_nowait(3)
+
+    async def test_who_subscribes_after_the_end_finds_the_end(self):
+        broadcast = Broadcast()
+        broadcast.close()
+        assert [item async for item in broadcast.subscribe(capacity=1)] == []
+        broken = Broadcast()
+        broken.close(KeyError())
+        with pytest.raises(KeyError):
+            await broken.subscribe(capacity=1).receive()
+
+    async def test_a_lane_that_is_left_holds_nobody_back(self):
+        broadcast = Broadcast()
+        with broadcast.subscribe(capacity=1, overflow=Overflow.BACKPRESSURE) as lane:
+            await broadcast.send(1)
+            sending = start(broadcast.send(2))
+            await turns()
+            assert not sending.done()
+        await sending
+        assert lane.closed
+        assert [item async for item in lane] == []
+        lane.close()
+        broadcast.send_nowait(3)
+
+    async def test_closing_a_lane_ends_its_reader(self):
+        broadcast = Broadcast()
+        lane = broadcast.subscribe(capacity=1)
+        reading = start(lane.receive())
+        await turns()
+        lane.close()
+        with pytest.raises(Closed):
+            await reading
+
+    @pytest.mark.parametrize("in_a_cycle", [False, True])
+    async def test_a_forgotten_lane_holds_nobody_back(self, in_a_cycle):
+        broadcast = Broadcast()
+
+        async def reads_one():
+            lane = broadcast.subscribe(capacity=1, overflow=Overflow.BACKPRESSURE)
+            if in_a_cycle:
+                lane.itself = lane
+            return await anext(lane)
+
+        reading = start(reads_one())
+        await turns()
+        broadcast.send_nowait(1)
+        sending = start(broadcast.send(2))
+        assert await reading == 1
+        await sending
+        sending = start(broadcast.send(3))
+        del reading
+        gc.collect()
+        await sending
+
+    async def test_a_lane_needs_room_for_something(self):
+        with pytest.raises(InvalidInput):
+            Broadcast().subscribe(capacity=0)
+        gc.collect()
+
+    async def test_wherever_a_sender_is_cancelled_all_lanes_agree(self):
+        seen = {}
+
+        async def scenario():
+            broadcast = Broadcast()
+            seen.clear()
+
+            async def read(name, capacity):
+                lane = broadcast.subscribe(capacity=capacity, overflow=Overflow.BACKPRESSURE)
+                seen[name] = []
+                async for item in lane:
+                    seen[name].append(item)
+                    await asyncio.sleep(0)
+
+            readers = [start(read("fast", 3)), start(read("slow", 1))]
+            try:
+                await asyncio.sleep(0)
+                for n in range(4):
+                    await broadcast.send(n)
+            finally:
+                broadcast.close()
+                await asyncio.wait(readers)
+
+        def check():
+            if seen:
+                assert seen["fast"] == seen["slow"] == list(range(len(seen["fast"])))
+
+        assert await cancel_at_every_await(scenario, check=check) >= 4
+
+
+broadcast_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("subscribe"), st.tuples(st.integers(1, 3), st.sampled_from(Overflow))),
+        st.tuples(st.just("send"), st.none()),
+        st.tuples(st.just("send_nowait"), st.none()),
+        st.tuples(st.just("receive"), st.integers(0, 5)),
+        st.tuples(st.just("receive"), st.integers(0, 5)),
+        st.tuples(st.just("leave"), st.integers(0, 5)),
+        st.tuples(st.just("cancel"), st.integers(0, 30)),
+        st.tuples(st.just("turn"), st.integers(1, 3)),
+        st.tuples(st.just("settle"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+class Listener:
+    """A lane, what it was promised and what it has got."""
+
+    def __init__(self, lane, promised_from):
+        self.lane, self.promised_from, self.left = lane, promised_from, False
+        self.received = []
+
+    async def receive(self):
+        with suppress(Closed):
+            self.received.append(await self.lane.receive())
+
+    def judge(self, sent):
+        promised = sent[self.promised_from :]
+        if self.lane.overflow is Overflow.BACKPRESSURE or self.left:
+            # Whoever left has seen the beginning, without what was dropped.
+            assert self.lane.dropped or self.received == promised[: len(self.received)]
+        if not self.left:
+            assert len(self.received) + self.lane.dropped == len(promised)
+            assert self.lane.dropped == 0 or self.lane.overflow is Overflow.DROP_OLDEST
+        assert self.received == [item for item in promised if item in set(self.received)]
+
+
+class BroadcastDriver:
+    def __init__(self):
+        self.broadcast = Broadcast()
+        self.tasks, self.listeners, self.sent, self.called = [], [], [], []
+
+    async def send(self, item):
+        self.called.append(item)
+        try:
+            await self.broadcast.send(item)
+        except Closed:
+            return
+        self.sent.append(item)
+
+    async def step(self, number, name, argument):
+        if name == "subscribe":
+            capacity, overflow = argument
+            lane = self.broadcast.subscribe(capacity=capacity, overflow=overflow)
+            self.listeners.append(Listener(lane, len(self.sent)))
+        elif name == "send":
+            self.tasks.append(start(self.send(number)))
+        elif name == "send_nowait":
+            try:
+                self.broadcast.send_nowait(number)
+            except (Full, Closed):
+                return
+            self.called.append(number)
+            self.sent.append(number)
+        elif name == "receive" and self.listeners:
+            self.tasks.append(start(self.listeners[argument % len(self.listeners)].receive()))
+        elif name == "leave" and self.listeners:
+            listener = self.listeners[argument % len(self.listeners)]
+            if not listener.left and not self.broadcast.closed:
+                listener.left = True
+                listener.lane.close()
+        elif name == "cancel" and self.tasks:
+            self.tasks[argument % len(self.tasks)].cancel()
+        elif name == "turn":
+            await turns(argument)
+        elif name == "close":
+            self.broadcast.close()
+        elif name == "settle":
+            await self.settle()
+        for listener in self.listeners:
+            assert listener.lane.queued <= listener.lane.capacity
+
+    async def settle(self):
+        await turns(4 * len(self.tasks) + 4)
+        sending = any(not task.done() for task in self.tasks if "BroadcastDriver.send" in repr(task.get_coro()))
+        held_back = any(
+            listener.lane.overflow is Overflow.BACKPRESSURE
+            and listener.lane.queued == listener.lane.capacity
+            and not listener.left
+            for listener in self.listeners
+        )
+        assert not sending or (held_back and not self.broadcast.closed)
+
+    async def finish(self):
+        await self.settle()
+        self.broadcast.close()
+        await self.settle()
+        assert all(task.done() for task in self.tasks)
+        for listener in self.listeners:
+            listener.received += [item async for item in listener.lane]
+            listener.judge(self.sent)
+        told = set(self.sent)
+        assert self.sent == [n for n in self.called if n in told], "senders are served in turn"
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps=broadcast_steps, close_at=st.none() | st.integers(0, 40))
+def test_a_broadcast_keeps_its_promises_under_any_schedule(steps, close_at):
+    async def play():
+        driver = BroadcastDriver()
+        for number, (name, argument) in enumerate(steps):
+            if number == close_at:
+                await driver.step(number, "close", None)
+            await driver.step(number, name, argument)
+        await driver.finish()
+
+    asyncio.run(play())

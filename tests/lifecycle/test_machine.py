@@ -1,0 +1,219 @@
+"""What tables and machines promise."""
+
+from enum import Enum, auto
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.base.errors import HoldfastError, InvalidInput
+from holdfast.lifecycle import FaultyTable, IllegalTransition, Machine, Table
+
+
+class Door(Enum):
+    OPEN = auto()
+    SHUT = auto()
+    GONE = auto()
+
+
+class Did(Enum):
+    PUSH = auto()
+    PULL_HARD = auto()
+    REMOVE = auto()
+
+
+ROWS = {
+    Door.OPEN: {Did.PUSH: Door.SHUT, Did.REMOVE: Door.GONE},
+    Door.SHUT: {Did.PULL_HARD: Door.OPEN, Did.REMOVE: Door.GONE},
+    Door.GONE: {},
+}
+
+
+def table(rows=ROWS, *, initial=Door.OPEN, terminal=(Door.GONE,)):
+    return Table(Door, rows, initial=initial, terminal=frozenset(terminal))
+
+
+def problems(faulty, **options):
+    with pytest.raises(FaultyTable) as caught:
+        faulty.check(**options)
+    assert isinstance(caught.value, InvalidInput)
+    return set(caught.value.problems)
+
+
+def test_an_event_leads_where_the_table_says():
+    machine = Machine(table())
+    assert machine.state is Door.OPEN
+    assert machine.fire(Did.PUSH) is Door.SHUT
+    assert machine.fire(Did.PULL_HARD) is Door.OPEN
+    assert not machine.ended
+    assert machine.fire(Did.REMOVE) is Door.GONE
+    assert machine.ended
+
+
+def test_an_event_that_the_state_does_not_list_is_refused_by_name_and_changes_nothing():
+    seen = []
+    machine = Machine(table(), observe=lambda *transition: seen.append(transition))
+    with pytest.raises(IllegalTransition, match=r"PULL_HARD.*OPEN") as caught:
+        machine.fire(Did.PULL_HARD)
+    assert isinstance(caught.value, HoldfastError)
+    assert (caught.value.state, caught.value.event) == (Door.OPEN, Did.PULL_HARD)
+    assert caught.value.code == "illegal-transition"
+    assert machine.state is Door.OPEN
+    assert seen == []
+
+
+def test_it_can_be_asked_what_is_legal():
+    machine = Machine(table())
+    assert machine.allows(Did.PUSH)
+    assert not machine.allows(Did.PULL_HARD)
+
+
+def test_machines_of_one_table_go_their_own_ways():
+    shared = table()
+    one, other = Machine(shared), Machine(shared)
+    one.fire(Did.PUSH)
+    assert other.state is Door.OPEN
+
+
+def test_an_observer_hears_of_each_transition_after_it_happened():
+    seen = []
+    machine = Machine(table(), observe=lambda *transition: seen.append((*transition, machine.state)))
+    machine.fire(Did.PUSH)
+    machine.fire(Did.REMOVE)
+    assert seen == [
+        (Door.OPEN, Did.PUSH, Door.SHUT, Door.SHUT),
+        (Door.SHUT, Did.REMOVE, Door.GONE, Door.GONE),
+    ]
+
+
+def test_an_observer_may_fire_the_next_event():
+    def close_for_good(before, event, after):
+        if after is Door.SHUT:
+            machine.fire(Did.REMOVE)
+
+    machine = Machine(table(), observe=close_for_good)
+    machine.fire(Did.PUSH)
+    assert machine.state is Door.GONE
+
+
+def test_a_failing_observer_does_not_take_the_transition_back():
+    def fail(*_):
+        raise ZeroDivisionError
+
+    machine = Machine(table(), observe=fail)
+    with pytest.raises(ZeroDivisionError):
+        machine.fire(Did.PUSH)
+    assert machine.state is Door.SHUT
+
+
+def test_a_sound_table_passes():
+    table().check()
+    table().check(stop=Did.REMOVE)
+
+
+def test_staying_in_a_terminal_state_is_not_leaving_it():
+    table({**ROWS, Door.GONE: {Did.REMOVE: Door.GONE}}).check()
+
+
+@pytest.mark.parametrize(
+    ("faulty", "options", "expected"),
+    [
+        pytest.param(
+            table({**ROWS, Door.GONE: {Did.PUSH: Door.OPEN}}),
+            {},
+            {"GONE is terminal and can be left"},
+            id="nothing leaves a terminal state",
+        ),
+        pytest.param(
+            table({**ROWS, Door.SHUT: {Did.PUSH: Door.SHUT}}),
+            {},
+            {"SHUT never comes to an end"},
+            id="every state reaches a terminal one",
+        ),
+        pytest.param(
+            table({**ROWS, Door.SHUT: {Did.PULL_HARD: Door.OPEN}}),
+            {"stop": Did.REMOVE},
+            {"REMOVE is not legal in SHUT"},
+            id="stop is legal in every live state",
+        ),
+        pytest.param(
+            table({**ROWS, Door.OPEN: {Did.REMOVE: Door.GONE}}),
+            {},
+            {"SHUT cannot be reached from OPEN"},
+            id="every state can be reached",
+        ),
+        pytest.param(
+            table({Door.OPEN: ROWS[Door.OPEN], Door.SHUT: ROWS[Door.SHUT]}),
+            {},
+            {"GONE has no row"},
+            id="every state is described",
+        ),
+        pytest.param(
+            table({**ROWS, Door.OPEN: {**ROWS[Door.OPEN], Did.PULL_HARD: Did.PUSH}}),
+            {},
+            {"<Did.PUSH: 1> is not one of the states"},
+            id="every state is one of the enumeration",
+        ),
+        pytest.param(
+            table(terminal=()),
+            {},
+            {"there is no terminal state"} | {f"{s.name} never comes to an end" for s in Door},
+            id="there is an end",
+        ),
+    ],
+)
+def test_a_table_that_breaks_a_promise_does_not_pass(faulty, options, expected):
+    assert problems(faulty, **options) == expected
+
+
+def test_every_problem_is_named_at_once():
+    faulty = table({Door.OPEN: {Did.PUSH: Door.SHUT}, Door.SHUT: {}, Door.GONE: {Did.PUSH: Door.OPEN}})
+    assert problems(faulty, stop=Did.REMOVE) == {
+        "OPEN never comes to an end",
+        "SHUT never comes to an end",
+        "GONE cannot be reached from OPEN",
+        "GONE is terminal and can be left",
+        "REMOVE is not legal in OPEN",
+        "REMOVE is not legal in SHUT",
+    }
+
+
+def test_the_diagram_shows_every_transition():
+    assert table().draw() == (
+        "stateDiagram-v2\n"
+        "    [*] --> OPEN\n"
+        "    OPEN --> SHUT : push\n"
+        "    OPEN --> GONE : remove\n"
+        "    SHUT --> OPEN : pull hard\n"
+        "    SHUT --> GONE : remove\n"
+        "    GONE --> [*]\n"
+    )
+
+
+rows = st.fixed_dictionaries({state: st.dictionaries(st.sampled_from(Did), st.sampled_from(Door)) for state in Door})
+
+
+@given(rows=rows, initial=st.sampled_from(Door), terminal=st.sets(st.sampled_from(Door)))
+def test_a_table_that_passes_lets_every_walk_end(rows, initial, terminal):
+    """Checked against the definition, by walking: as many steps as there are states are enough."""
+    candidate = table(rows, initial=initial, terminal=terminal)
+
+    def within(state, steps):
+        reached = {state}
+        for _ in range(steps):
+            reached |= {target for s in reached for target in rows[s].values()}
+        return reached
+
+    sound = (
+        bool(terminal)
+        and within(initial, 3) == set(Door)
+        and all(within(state, 3) & terminal for state in Door)
+        and all(target is state for state in terminal for target in rows[state].values())
+    )
+    try:
+        candidate.check()
+    except FaultyTable:
+        assert not sound
+    else:
+        assert sound
+    assert all(candidate.reachable(state) == within(state, 3) for state in Door)

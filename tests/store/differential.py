@@ -1,0 +1,199 @@
+"""Random programs for a backend, to be compared with the reference: strategies, and how a step becomes operations."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from holdfast.store import contract
+from holdfast.store.contract import Backend, Op, SessionRecord
+from holdfast.store.view import cut, reach
+
+SESSIONS, RUNS, APPROVALS, LEASES = ("a", "B", "c_%"), ("r1", "r2"), ("p1", "p2"), ("l1", "l2")
+
+data = st.binary(max_size=4)
+many = st.lists(data, max_size=3).map(tuple)
+logged = st.lists(st.tuples(st.sampled_from(["k", "ü"]), data), max_size=3).map(tuple)
+maybe_bytes = st.none() | data
+values = st.none() | st.integers(-5, 2**40) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3)
+metadata = st.dictionaries(st.sampled_from(["x", "y", 'q"\\', "é"]), values, max_size=3)
+session, run, approval, lease = map(st.sampled_from, (SESSIONS, RUNS, APPROVALS, LEASES))
+who = st.none() | st.sampled_from(["me", "you"])
+off = st.sampled_from([0, 0, 0, 0, 1, -1])
+"""How far an expectation is beside the truth."""
+key = st.none() | st.tuples(st.sampled_from(["k1", "k2"]), st.sampled_from(["d1", "d1", "d2"]))
+
+steps = st.one_of(
+    st.tuples(st.just("append"), session, many, key, maybe_bytes, st.none() | off, who),
+    st.tuples(st.just("append"), session, many, st.none(), st.none(), st.none(), st.none()),
+    st.tuples(st.just("reshape"), session, st.integers(0, 6), many, st.booleans(), off),
+    st.tuples(st.just("fork"), session, session, st.integers(0, 6)),
+    st.tuples(st.just("erase"), session, st.none() | off, st.booleans(), maybe_bytes),
+    st.tuples(st.just("annotate"), session, metadata, who),
+    st.tuples(st.just("require"), session, off),
+    st.tuples(st.just("quarantine"), session, st.integers(0, 4), st.text("bad\n€", max_size=3)),
+    st.tuples(st.just("save_run"), run, off, st.sampled_from(["on", "off"]), data, st.none() | session),
+    st.tuples(st.just("journal"), run, logged),
+    st.tuples(st.just("emit"), run, logged),
+    st.tuples(st.just("save_approval"), approval, run, off, data, st.none() | st.floats(0, 10)),
+    st.tuples(st.just("take"), lease, st.sampled_from(["me", "you"]), st.floats(0, 20)),
+    st.tuples(st.just("renew"), lease, off, st.floats(0, 20)),
+    st.tuples(st.just("drop"), lease, off),
+    st.tuples(st.just("fence"), lease, off),
+)
+programs = st.lists(st.tuples(st.floats(-3, 9), st.lists(steps, min_size=1, max_size=4)), min_size=1, max_size=12)
+
+
+class Program:
+    """Turns steps into operations, with the names and the truth of one run against the reference."""
+
+    def __init__(self, reference: Backend, prefix: str) -> None:
+        self.reference = reference
+        self.prefix = prefix
+
+    def named(self, name: str | None) -> str | None:
+        return None if name is None else self.prefix + name
+
+    async def ops(self, step: tuple[Any, ...]) -> list[Op]:
+        made: list[Op] = await getattr(self, step[0])(*step[1:])
+        return made
+
+    async def record(self, session_id: str) -> SessionRecord | None:
+        return await self.reference.record(self.prefix + session_id)
+
+    async def version(self, session_id: str, beside: int | None) -> int | None:
+        record = await self.record(session_id)
+        return None if beside is None else (record.version if record else 0) + beside
+
+    async def append(self, name: str, add: Any, key: Any, seal: Any, beside: Any, owner: Any) -> list[Op]:
+        return [
+            contract.Splice(
+                session_id=self.prefix + name,
+                add=add,
+                words=("some words",) * len(add),
+                key=key and contract.BatchKey(*key),
+                seal=seal,
+                expected=await self.version(name, beside),
+                owner=owner,
+            )
+        ]
+
+    async def reshape(self, name: str, to: int, add: Any, archive: bool, beside: int) -> list[Op]:
+        record = await self.record(name)
+        if record is None:
+            return []
+        closed = cut(record.view, 0, to)
+        size = sum(map(len, closed)) + len(add)
+        shape = contract.Shape(closed, record.next_seq, size, archive)
+        return [contract.Splice(session_id=record.session_id, add=add, shape=shape, expected=record.version + beside)]
+
+    async def fork(self, parent: str, child: str, at: int) -> list[Op]:
+        record = await self.record(parent)
+        if record is None or parent == child:
+            return []
+        closed = cut(record.view, 0, at)
+        shape = contract.Shape(closed, 0, sum(map(len, closed)))
+        links = tuple(reach(closed).items())
+        fork = contract.Splice(session_id=self.prefix + child, shape=shape, expected=0, links=links)
+        return [contract.Require(record.session_id, record.version), fork]
+
+    async def erase(self, name: str, beside: int | None, forget: bool, seal: bytes | None) -> list[Op]:
+        expected = await self.version(name, beside)
+        return [contract.Erase(session_id=self.prefix + name, expected=expected, forget=forget, seal=seal)]
+
+    async def annotate(self, name: str, metadata: dict[str, Any], owner: str | None) -> list[Op]:
+        return [contract.Annotate(session_id=self.prefix + name, metadata=metadata, owner=owner)]
+
+    async def require(self, name: str, beside: int) -> list[Op]:
+        return [contract.Require(self.prefix + name, await self.version(name, beside) or 0)]
+
+    async def quarantine(self, name: str, seq: int, reason: str) -> list[Op]:
+        record = await self.record(name)
+        tape = record.tape if record else 7
+        return [contract.Quarantine(session_id=self.prefix + name, tape=tape, seq=seq, reason=reason)]
+
+    async def save_run(self, name: str, beside: int, status: str, data: bytes, session_id: str | None) -> list[Op]:
+        run = await self.reference.run(self.prefix + name)
+        return [
+            contract.SaveRun(
+                run_id=self.prefix + name,
+                expected=(run.revision if run else 0) + beside,
+                status=status,
+                data=data,
+                session_id=self.named(session_id),
+            )
+        ]
+
+    async def journal(self, name: str, entries: Any) -> list[Op]:
+        return [contract.Journal(run_id=self.prefix + name, entries=entries)]
+
+    async def emit(self, name: str, events: Any) -> list[Op]:
+        return [contract.Emit(run_id=self.prefix + name, events=events)]
+
+    async def save_approval(self, name: str, run: str, beside: int, data: bytes, expires_at: float | None) -> list[Op]:
+        approval = await self.reference.approval(self.prefix + name)
+        return [
+            contract.SaveApproval(
+                approval_id=self.prefix + name,
+                expected=(approval.revision if approval else 0) + beside,
+                run_id=self.prefix + run,
+                status="pending",
+                data=data,
+                expires_at=expires_at,
+            )
+        ]
+
+    async def token(self, name: str, beside: int) -> int:
+        lease = await self.reference.lease(self.prefix + name)
+        return (lease.token if lease else 1) + beside
+
+    async def take(self, name: str, owner: str, ttl: float) -> list[Op]:
+        return [contract.TakeLease(name=self.prefix + name, owner=owner, ttl=ttl)]
+
+    async def renew(self, name: str, beside: int, ttl: float) -> list[Op]:
+        return [contract.RenewLease(name=self.prefix + name, token=await self.token(name, beside), ttl=ttl)]
+
+    async def drop(self, name: str, beside: int) -> list[Op]:
+        return [contract.DropLease(name=self.prefix + name, token=await self.token(name, beside))]
+
+    async def fence(self, name: str, beside: int) -> list[Op]:
+        return [contract.Fence(self.prefix + name, await self.token(name, beside))]
+
+
+async def answer(backend: Backend, ops: list[Op]) -> Any:
+    """The outcomes, or the error with its facts."""
+    try:
+        return await backend.commit(*ops)
+    except Exception as error:
+        return type(error), str(error), vars(error)
+
+
+async def seen(backend: Backend, prefix: str) -> dict[str, Any]:
+    """All that the reads of a backend tell of one program."""
+    told: dict[str, Any] = {}
+    # Letters count alike in a query, whatever their case.
+    told["sessions"] = await backend.sessions(owner=None, query=prefix.upper(), limit=100, after=None)
+    told["mine"] = await backend.sessions(owner="me", query=prefix, limit=2, after=None)
+    if told["sessions"]:
+        first = told["sessions"][0]
+        cursor = contract.Cursor(first.updated_at, first.session_id)
+        told["after"] = await backend.sessions(owner=None, query=prefix, limit=100, after=cursor)
+    for name in (prefix + session_id for session_id in SESSIONS):
+        told[name] = [await backend.record(name), await backend.read(name), await backend.read(name, last=2)]
+        told[name] += [await backend.read(name, start=1, stop=3), await backend.quarantined(name)]
+        generations = await backend.generations(name)
+        told[name] += [await backend.read(name, generation=kept.number) for kept in generations] + generations
+    order = {}
+    for name in (prefix + run_id for run_id in RUNS):
+        run = await backend.run(name)
+        if run is not None:
+            order[name] = run.order
+            told[name] = [getattr(run, field) for field in run.__struct_fields__ if field != "order"]
+        told[f"log of {name}"] = [await backend.journal(name, after=0), await backend.events(name, after=1, limit=2)]
+    told["order"] = sorted(order, key=lambda name: order[name])
+    for name in (prefix + approval_id for approval_id in APPROVALS):
+        told[name] = await backend.approval(name)
+    told["approvals"] = await backend.approvals(
+        status="pending", run_id=prefix + RUNS[0], session_id=None, limit=5, after=""
+    )
+    told["leases"] = [await backend.lease(prefix + name) for name in LEASES]
+    return told

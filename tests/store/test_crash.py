@@ -1,0 +1,184 @@
+"""SQLite under real processes: killed at any moment, opening at once, writing at once."""
+
+import asyncio
+import itertools
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.store.sqlite import SqliteBackend
+from holdfast.testing import owned
+
+SOURCE = Path(holdfast.__file__).parent.parent
+
+WRITER = """
+import asyncio, sys
+from holdfast.store.contract import Splice
+from holdfast.store.sqlite import SqliteBackend
+
+path, name, batches, size, in_place, waits = sys.argv[1:]
+
+async def main():
+    backend = SqliteBackend(path, in_place=in_place == "True")
+    if waits == "True":
+        print("ready", flush=True)
+        sys.stdin.readline()
+    for batch in range(int(batches)):
+        item = b'{"writer": "%s", "batch": %d}' % (name.encode(), batch)
+        await backend.commit(Splice(session_id="s", add=(item,) * int(size)))
+        print(batch, flush=True)
+    await backend.close()
+
+asyncio.run(main())
+"""
+
+CROWD = """
+import asyncio, os, sys
+from holdfast.store.contract import Splice
+from holdfast.store.sqlite import SqliteBackend
+
+path, size = sys.argv[1], int(sys.argv[2])
+
+async def write(name):
+    backend = SqliteBackend(path)
+    item = b'{"writer": "%d", "batch": 0}' % name
+    await backend.commit(Splice(session_id="s", add=(item, item)))
+    await backend.close()
+
+# Everybody waits for the end of a pipe, which comes to all at the same moment.
+gate, key = os.pipe()
+children = []
+for name in range(size):
+    child = os.fork()
+    if child == 0:
+        os.close(key)
+        os.read(gate, 1)
+        asyncio.run(write(name))
+        os._exit(0)
+    children.append(child)
+os.close(key)
+sys.exit(sum(os.waitpid(child, 0)[1] != 0 for child in children))
+"""
+
+
+def start(
+    stack: ExitStack, path: Path, name: str, *, batches: int, size: int, in_place: bool = True, waits: bool = False
+) -> subprocess.Popen[str]:
+    """A process that appends batches and says when each was acknowledged."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), name, str(batches), str(size), str(in_place), str(waits)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": str(SOURCE)},
+    )
+    stack.enter_context(process)
+    stack.callback(process.kill)
+    return process
+
+
+def let_go(processes: list[subprocess.Popen[str]]) -> None:
+    """Start all that wait at the same moment, once each of them is ready."""
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+
+
+def outcomes(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    return [(process.returncode, errors) for process in processes for _, errors in [process.communicate(timeout=60)]]
+
+
+def stored(path: Path) -> list[tuple[str, int]]:
+    """What is in the file, as (writer, batch) of each item in order."""
+
+    async def read() -> list[tuple[str, int]]:
+        async with owned(SqliteBackend(path)) as backend:
+            page = await backend.read("s")
+            items = [json.loads(row.data) for row in page.rows] if page else []
+            return [(item["writer"], item["batch"]) for item in items]
+
+    return asyncio.run(read())
+
+
+def batches_of(items: list[tuple[str, int]], size: int) -> list[tuple[str, int]]:
+    """One entry for each batch; fails when a batch is not whole or not in one piece."""
+    assert len(items) % size == 0
+    groups = [items[at : at + size] for at in range(0, len(items), size)]
+    assert [group for group in groups if len(set(group)) > 1] == []
+    return [group[0] for group in groups]
+
+
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "on the thread"])
+def test_a_killed_writer_leaves_whole_batches_and_every_acknowledged_one(tmp_path: Path, in_place: bool) -> None:
+    path, chance = tmp_path / "store.db", random.Random(f"crash {in_place}")
+    acknowledged: dict[str, int] = {}
+    for turn in range(10):
+        name = f"writer-{turn}"
+        with ExitStack() as stack:
+            process = start(stack, path, name, batches=1_000_000, size=3, in_place=in_place)
+            heard = list(itertools.islice(process.stdout, chance.randrange(1, 60)))
+            time.sleep(chance.random() * 0.004)
+            process.send_signal(signal.SIGKILL)
+            heard += process.stdout.readlines()
+            assert process.wait() == -signal.SIGKILL
+        acknowledged[name] = len([line for line in heard if line.endswith("\n")])
+        written = batches_of(stored(path), 3)
+        assert len(written) == len(set(written))
+        assert [writer for writer, _ in itertools.groupby(written, key=lambda batch: batch[0])] == list(acknowledged)
+        for writer, count in acknowledged.items():
+            own = [batch for other, batch in written if other == writer]
+            assert own == list(range(len(own)))
+            assert len(own) in (count, count + 1)
+
+
+def test_many_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    done = subprocess.run(
+        [sys.executable, "-c", CROWD, str(path), "64"],
+        env={"PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    written = batches_of(stored(path), 2)
+    assert sorted(written) == sorted((str(n), 0) for n in range(64))
+
+
+def test_many_processes_append_to_one_session(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with ExitStack() as stack:
+        processes = [start(stack, path, str(n), batches=500, size=2, waits=True) for n in range(8)]
+        let_go(processes)
+        assert outcomes(processes) == [(0, "")] * 8
+    written = batches_of(stored(path), 2)
+    assert len(written) == 4000
+    for n in range(8):
+        assert [batch for writer, batch in written if writer == str(n)] == list(range(500))
+
+
+def test_a_process_killed_while_it_opens_a_new_file_leaves_it_usable(tmp_path: Path) -> None:
+    chance = random.Random("opening")
+    for turn in range(6):
+        path = tmp_path / f"store-{turn}.db"
+        with ExitStack() as stack:
+            process = start(stack, path, "first", batches=1, size=3, waits=True)
+            let_go([process])
+            time.sleep(chance.random() * 0.01)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        assert batches_of(stored(path), 3) in ([], [("first", 0)])
+        with ExitStack() as stack:
+            assert outcomes([start(stack, path, "second", batches=1, size=3)]) == [(0, "")]
+        assert batches_of(stored(path), 3)[-1] == ("second", 0)

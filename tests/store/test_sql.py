@@ -1,0 +1,625 @@
+"""The store in server databases: the contract on each of them, and what is promised of PostgreSQL alone."""
+
+import asyncio
+import itertools
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+import sqlalchemy
+from differential import Program, answer, programs, seen
+from hypothesis import HealthCheck, given, settings
+from sqlalchemy.ext.asyncio import create_async_engine
+
+import holdfast
+from holdfast.base.errors import (
+    Closed,
+    HistoryMoved,
+    InvalidInput,
+    MissingExtra,
+    SchemaTooNew,
+    SchemaTooOld,
+    StoreUnavailable,
+)
+from holdfast.store.contract import (
+    Annotate,
+    BatchKey,
+    Erase,
+    Head,
+    Journal,
+    Require,
+    SaveRun,
+    Shape,
+    Splice,
+    TakeLease,
+)
+from holdfast.store.memory import MemoryBackend
+from holdfast.store.relational import schema
+from holdfast.store.relational.connection import Names
+from holdfast.store.sql import SqlBackend
+from holdfast.store.view import Span
+from holdfast.testing import FakeClock, SqliteFaults, StoreContract, owned
+from servers import dsn
+from wiretap import RequestAfter, Wiretap
+
+# --- the contract -------------------------------------------------------------------------------
+
+
+class FaultyCursor(sqlite3.Cursor):
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        faults: SqliteFaults = self.connection.faults
+        fail_if(faults, late=False)
+        super().execute(*args)
+        fail_if(faults, late=True)
+        return self
+
+    def executemany(self, *args: Any) -> sqlite3.Cursor:
+        faults: SqliteFaults = self.connection.faults
+        fail_if(faults, late=False)
+        super().executemany(*args)
+        fail_if(faults, late=True)
+        return self
+
+
+def fail_if(faults: SqliteFaults, *, late: bool) -> None:
+    if faults.due(late=late):
+        raise sqlite3.OperationalError("disk I/O error (injected)")
+
+
+def faulty_connections(faults: SqliteFaults) -> type[sqlite3.Connection]:
+    class FaultyConnection(sqlite3.Connection):
+        def cursor(self, factory: Any = FaultyCursor) -> Any:
+            return super().cursor(factory)
+
+    FaultyConnection.faults = faults
+    return FaultyConnection
+
+
+async def damage(backend: SqlBackend, session_id: str, position: int, data: bytes | None) -> None:
+    page = await backend.read(session_id, start=position, stop=position + 1)
+    place = {"tape": page.rows[0].tape, "seq": page.rows[0].seq}
+    async with backend.engine.begin() as connection:
+        if data is None:
+            await connection.execute(
+                sqlalchemy.text("DELETE FROM holdfast_items WHERE tape = :tape AND seq = :seq"), place
+            )
+        else:
+            await connection.execute(
+                sqlalchemy.text("UPDATE holdfast_items SET data = :data WHERE tape = :tape AND seq = :seq"),
+                {**place, "data": data},
+            )
+
+
+class SqlContract(StoreContract):
+    @pytest.fixture
+    def corrupt(self):
+        return damage
+
+
+class TestSqliteFile(SqlContract):
+    @pytest.fixture
+    def faults(self) -> SqliteFaults:
+        return SqliteFaults()
+
+    @pytest.fixture
+    def reopen(self, tmp_path: Path, clock: FakeClock, faults: SqliteFaults):
+        return lambda: owned(
+            SqlBackend.from_url(
+                f"sqlite:///{tmp_path / 'store.db'}",
+                clock=clock,
+                engine_kwargs={"connect_args": {"factory": faulty_connections(faults)}},
+            )
+        )
+
+    @pytest.fixture
+    def failing_after(self, faults: SqliteFaults):
+        return faults.after
+
+
+class TestSqliteInMemory(SqlContract):
+    durable = False
+
+    @pytest.fixture
+    def reopen(self, clock: FakeClock):
+        return lambda: owned(SqlBackend.from_url("sqlite://", clock=clock))
+
+
+class TestSqliteInMemoryOnAnEngineHandedIn(SqlContract):
+    durable = False
+
+    @pytest.fixture
+    def reopen(self, clock: FakeClock):
+        return lambda: owned(SqlBackend(create_async_engine("sqlite+aiosqlite://"), clock=clock, owns_engine=True))
+
+
+class TestPostgres(SqlContract):
+    @pytest.fixture
+    def reopen(self, postgres_tables_url: str, clock: FakeClock):
+        return lambda: owned(SqlBackend.from_url(postgres_tables_url, clock=clock))
+
+
+class TestPostgresByStatements(SqlContract):
+    @pytest.fixture
+    def reopen(self, postgres_tables_url: str, clock: FakeClock):
+        return lambda: owned(
+            SqlBackend(create_async_engine(postgres_tables_url), owns_engine=True, clock=clock, server_side=False)
+        )
+
+
+class TestPostgresThroughAPooler(SqlContract):
+    """With the settings for PgBouncer in transaction mode: no statement outlives its transaction."""
+
+    @pytest.fixture
+    def reopen(self, postgres_tables_url: str, clock: FakeClock):
+        return lambda: owned(
+            SqlBackend.from_url(
+                f"{postgres_tables_url}&prepared_statement_cache_size=0",
+                clock=clock,
+                engine_kwargs={"connect_args": {"statement_cache_size": 0}, "poolclass": sqlalchemy.pool.NullPool},
+            )
+        )
+
+
+# --- beside the reference -----------------------------------------------------------------------
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(params=["sqlite", "postgres", "postgres by statements"])
+async def backend(
+    request: pytest.FixtureRequest, tmp_path: Path, postgres_tables_url: str, clock: FakeClock
+) -> AsyncIterator[SqlBackend]:
+    if request.param == "sqlite":
+        made = SqlBackend.from_url(f"sqlite:///{tmp_path / 'store.db'}", clock=clock)
+    else:
+        made = SqlBackend(
+            create_async_engine(postgres_tables_url),
+            owns_engine=True,
+            clock=clock,
+            server_side=request.param == "postgres",
+        )
+    async with owned(made):
+        yield made
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(program=programs)
+async def test_a_random_program_does_what_it_does_in_memory(
+    backend: SqlBackend, clock: FakeClock, program: list[Any]
+) -> None:
+    reference = MemoryBackend(clock=clock)
+    prefix = f"p{next(_numbers)}."
+    steps = Program(reference, prefix)
+    for seconds, together in program:
+        clock.turn(seconds)
+        ops = [op for step in together for op in await steps.ops(step)]
+        assert await answer(backend, ops) == await answer(reference, ops)
+    assert await seen(backend, prefix) == await seen(reference, prefix)
+
+
+# --- connections that break ---------------------------------------------------------------------
+
+
+async def items(backend: SqlBackend, session_id: str) -> list[bytes | None]:
+    page = await backend.read(session_id)
+    return [row.data for row in page.rows] if page else []
+
+
+@asynccontextmanager
+async def observer(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection of the test's own, beside those of the backend."""
+    connection = await asyncpg.connect(dsn(url))
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def until(connection: asyncpg.Connection, condition: str) -> None:
+    async with asyncio.timeout(20):
+        while not await connection.fetchval(condition):  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0.005)
+
+
+OTHERS = "pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+WAITING = f"SELECT count(*) > 0 FROM {OTHERS} AND wait_event_type = 'Lock'"
+
+
+async def test_a_commit_takes_one_round_trip(postgres_tables_url: str) -> None:
+    async with (
+        Wiretap.on(postgres_tables_url) as tap,
+        owned(SqlBackend.from_url(tap.tapped_url, engine_kwargs=tap.engine_kwargs)) as backend,
+    ):
+        await backend.commit(Splice(session_id="s", add=(b"a",)))
+        tap.listen()
+        await backend.commit(Splice(session_id="s", add=(b"b", b"c"), words=("one", "two")))
+        assert tap.turns == 1
+        tap.listen()
+        await backend.commit(
+            TakeLease(name="l", owner="me", ttl=3),
+            SaveRun(run_id="r", expected=0, status="running", data=b"{}"),
+            Journal(run_id="r", entries=(("call", b"{}"),)),
+            Annotate(session_id="s", metadata={"title": "x"}),
+            Splice(session_id="new", add=(b"a",), key=BatchKey("turn", "digest")),
+        )
+        assert tap.turns == 1
+        tap.listen()
+        with pytest.raises(HistoryMoved):
+            await backend.commit(Require("s", 99))
+        assert tap.turns == 1
+
+
+async def test_a_commit_on_an_engine_handed_in_takes_one_round_trip(postgres_tables_url: str) -> None:
+    async with Wiretap.on(postgres_tables_url) as tap:
+        engine = create_async_engine(tap.tapped_url, **tap.engine_kwargs)
+        async with owned(SqlBackend(engine)) as backend:
+            await backend.commit(Splice(session_id="s", add=(b"a",)))
+            tap.listen()
+            await backend.commit(Splice(session_id="s", add=(b"b",)))
+            assert tap.turns == 1
+        await engine.dispose()
+
+
+@pytest.mark.parametrize("server_side", [True, False], ids=["by call", "by statements"])
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "without a key"])
+async def test_a_commit_whose_answer_is_lost_is_repeated_only_with_a_key(
+    postgres_tables_url: str, keyed: bool, server_side: bool
+) -> None:
+    async with Wiretap.on(postgres_tables_url) as tap:
+        engine = create_async_engine(tap.tapped_url, **tap.engine_kwargs)
+        async with owned(SqlBackend(engine, owns_engine=True, server_side=server_side)) as backend:
+            key, again = (BatchKey("turn 1", "x"), BatchKey("turn 2", "x")) if keyed else (None, None)
+            await backend.commit(Splice(session_id="s", add=(b"a",), key=key))
+            # By statements, the items are followed by the key, if there is one, and then by COMMIT.
+            tap.cut_at = RequestAfter(b"hold me", 0 if server_side else 1 + keyed)
+            splice = Splice(session_id="s", add=(b"hold me",), key=again)
+            if keyed:
+                assert await backend.commit(splice) == [Head(2, 2)]
+            else:
+                with pytest.raises(StoreUnavailable):
+                    await backend.commit(splice)
+            assert tap.cut_at is None
+            assert await items(backend, "s") == [b"a", b"hold me"]
+
+
+async def test_a_connection_that_breaks_before_the_commit_does_no_harm(postgres_tables_url: str) -> None:
+    async with Wiretap.on(postgres_tables_url) as tap:
+        engine = create_async_engine(tap.tapped_url, **tap.engine_kwargs)
+        async with owned(SqlBackend(engine, owns_engine=True, server_side=False)) as backend:
+            await backend.commit(Splice(session_id="s", add=(b"a",)))
+            tap.cut_at = RequestAfter(b"hold me", 0)
+            await backend.commit(Splice(session_id="s", add=(b"hold me",)))
+            assert tap.cut_at is None
+            assert await items(backend, "s") == [b"a", b"hold me"]
+
+
+async def test_a_server_process_killed_in_the_middle_is_unavailable_and_then_works_again(
+    postgres_tables_url: str,
+) -> None:
+    async with (
+        observer(postgres_tables_url) as admin,
+        observer(postgres_tables_url) as rival,
+        owned(SqlBackend.from_url(postgres_tables_url)) as backend,
+    ):
+        await backend.commit(Splice(session_id="s", add=(b"a",)))
+        async with rival.transaction():
+            await rival.execute("SELECT 1 FROM holdfast_sessions FOR UPDATE")
+            writing = asyncio.create_task(backend.commit(Splice(session_id="s", add=(b"b",))))
+            await until(admin, WAITING)
+            await admin.execute(f"SELECT pg_terminate_backend(pid) FROM {OTHERS} AND wait_event_type = 'Lock'")
+            with pytest.raises(StoreUnavailable, match="postgresql"):
+                await writing
+        assert await items(backend, "s") == [b"a"]
+        assert await backend.commit(Splice(session_id="s", add=(b"b",))) == [Head(2, 2)]
+
+
+async def test_a_connection_that_broke_while_idle_is_replaced_unnoticed(postgres_tables_url: str) -> None:
+    async with (
+        observer(postgres_tables_url) as admin,
+        owned(SqlBackend.from_url(postgres_tables_url)) as backend,
+    ):
+        await backend.commit(Splice(session_id="s", add=(b"a",)))
+        await asyncio.gather(*(backend.read("s") for _ in range(4)))
+        await admin.execute(f"SELECT pg_terminate_backend(pid) FROM {OTHERS} AND backend_type = 'client backend'")
+        await until(admin, f"SELECT count(*) = 0 FROM {OTHERS} AND backend_type = 'client backend'")
+        assert await backend.commit(Splice(session_id="s", add=(b"b",))) == [Head(2, 2)]
+        assert await items(backend, "s") == [b"a", b"b"]
+
+
+async def test_a_server_that_is_not_there_is_unavailable_and_the_message_keeps_the_password() -> None:
+    async with owned(SqlBackend.from_url("postgresql://app:secret@127.0.0.1:1/nothing")) as backend:
+        for call in (backend.record("s"), backend.commit(Splice(session_id="s"))):
+            with pytest.raises(StoreUnavailable) as refused:
+                await call
+            assert "127.0.0.1:1/nothing" in str(refused.value)
+            assert "secret" not in str(refused.value)
+
+
+# --- many at once -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("server_side", [True, False], ids=["by call", "by statements"])
+async def test_eight_writers_with_a_hundred_batches_each_lose_nothing(
+    postgres_tables_url: str, server_side: bool
+) -> None:
+    engine = create_async_engine(postgres_tables_url)
+    async with owned(SqlBackend(engine, owns_engine=True, server_side=server_side)) as backend:
+
+        async def writer(number: int) -> None:
+            for batch in range(100):
+                await backend.commit(Splice(session_id="s", add=(b"%d.%d" % (number, batch),) * 2))
+
+        await asyncio.gather(*map(writer, range(8)))
+        there = await items(backend, "s")
+        assert there[::2] == there[1::2]
+        assert sorted(there[::2]) == sorted(b"%d.%d" % (number, batch) for number in range(8) for batch in range(100))
+
+
+async def test_a_repeated_batch_waits_for_the_first_one(backend: SqlBackend) -> None:
+    splice = Splice(session_id="s", add=(b"a",), key=BatchKey("turn", "digest"), expected=0)
+    assert await asyncio.gather(*(backend.commit(splice) for _ in range(8))) == [[Head(1, 1)]] * 8
+    assert await items(backend, "s") == [b"a"]
+
+
+async def test_commits_that_lock_each_other_out_are_tried_again(backend: SqlBackend) -> None:
+    async def write(first: str, second: str) -> None:
+        await backend.commit(Splice(session_id=first, add=(b"x",)), Splice(session_id=second, add=(b"x",)))
+
+    await write("a", "b")
+    await asyncio.gather(*(write(*pair) for pair in [("a", "b"), ("b", "a")] * 2))
+    assert await items(backend, "a") == await items(backend, "b") == [b"x"] * 5
+
+
+async def test_forks_erased_at_once_leave_nothing_behind(backend: SqlBackend) -> None:
+    for attempt in range(5):
+        parent, forks = f"parent {attempt}", [f"fork {attempt} {number}" for number in range(4)]
+        await backend.commit(Splice(session_id=parent, add=(b"secret",) * 3, tape=100 + attempt))
+        for fork in forks:
+            shape = Shape((Span(100 + attempt, 0, 2),), 0, 2)
+            links = ((100 + attempt, 2),)
+            await backend.commit(Splice(session_id=fork, shape=shape, expected=0, links=links))
+        await asyncio.gather(
+            *(backend.commit(Erase(session_id=name, forget=attempt % 2 == 0)) for name in [*forks, parent])
+        )
+    async with backend.engine.connect() as connection:
+        left = await connection.execute(sqlalchemy.text("SELECT COUNT(*) FROM holdfast_items"))
+        assert left.scalar_one() == 0
+
+
+OPENERS = """
+import asyncio, sys
+from holdfast.store.contract import Splice
+from holdfast.store.sql import SqlBackend
+
+async def open_and_write(number):
+    backend = SqlBackend.from_url(sys.argv[1], engine_kwargs={"pool_size": 1})
+    await backend.commit(Splice(session_id="s", add=(b"x",)))
+    await backend.close()
+
+async def main():
+    await asyncio.gather(*map(open_and_write, range(8)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+async def test_processes_that_open_a_new_database_at_once_all_succeed(
+    database: str, postgres_url: str, tmp_path: Path
+) -> None:
+    url = postgres_url if database == "postgres" else f"sqlite+aiosqlite:///{tmp_path / 'store.db'}"
+    environment = {"PYTHONPATH": str(Path(holdfast.__file__).parents[1])}
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", OPENERS, url, env=environment, stderr=asyncio.subprocess.PIPE
+        )
+        for _ in range(4)
+    ]
+    for process in processes:
+        _, complaints = await process.communicate()
+        assert (process.returncode, complaints.decode()) == (0, "")
+    async with owned(SqlBackend.from_url(url)) as backend:
+        assert len(await items(backend, "s")) == 32
+
+
+# --- cancellation -------------------------------------------------------------------------------
+
+
+async def test_cancelling_anything_anywhere_strands_nothing(postgres_tables_url: str) -> None:
+    engine = create_async_engine(postgres_tables_url, pool_size=2, max_overflow=0, pool_timeout=10)
+    for server_side in (True, False):
+        async with owned(SqlBackend(engine, server_side=server_side)) as backend:
+            for turns in range(60):
+                calls = [
+                    asyncio.create_task(backend.commit(Splice(session_id="s", add=(b"%d" % turns,) * 2))),
+                    asyncio.create_task(backend.read("s")),
+                    asyncio.create_task(backend.search(["x"], session_id=None, owner=None, limit=1, skip=0)),
+                ]
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                for call in calls:
+                    call.cancel()
+                await asyncio.gather(*calls, return_exceptions=True)
+            there = await items(backend, "s")
+            assert there[::2] == there[1::2]
+            await asyncio.gather(*(backend.commit(Splice(session_id="t", add=(b"x",))) for _ in range(4)))
+        assert engine.pool.checkedout() == 0
+    async with observer(postgres_tables_url) as admin:
+        await until(admin, f"SELECT count(*) = 0 FROM {OTHERS} AND state LIKE 'idle in transaction%'")
+        assert not await admin.fetchval(WAITING)
+    await engine.dispose()
+
+
+async def test_a_commit_under_way_is_finished_although_its_caller_went_away(postgres_tables_url: str) -> None:
+    async with (
+        observer(postgres_tables_url) as admin,
+        observer(postgres_tables_url) as rival,
+        owned(SqlBackend.from_url(postgres_tables_url)) as backend,
+    ):
+        await backend.commit(Splice(session_id="s", add=(b"a",)))
+        async with rival.transaction():
+            await rival.execute("SELECT 1 FROM holdfast_sessions FOR UPDATE")
+            writing = asyncio.create_task(backend.commit(Splice(session_id="s", add=(b"b",))))
+            await until(admin, WAITING)
+            writing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await writing
+        await backend.commit(Splice(session_id="s", add=(b"c",)))
+        assert await items(backend, "s") == [b"a", b"b", b"c"]
+
+
+# --- engines and tables -------------------------------------------------------------------------
+
+
+async def test_an_engine_handed_in_stays_the_callers(postgres_tables_url: str) -> None:
+    engine = create_async_engine(postgres_tables_url)
+    backend = SqlBackend(engine)
+    await backend.commit(Splice(session_id="s", add=(b"a",)))
+    await backend.close()
+    with pytest.raises(Closed):
+        await backend.record("s")
+    assert engine.pool.checkedin() == 1
+    async with engine.begin() as connection:
+        # Its connections are as it made them: this is still undone without a commit.
+        await connection.execute(sqlalchemy.text("DELETE FROM holdfast_items"))
+        await connection.rollback()
+    async with owned(SqlBackend(engine)) as again:
+        assert await items(again, "s") == [b"a"]
+    await engine.dispose()
+
+
+async def test_tables_have_the_names_that_were_asked_for(postgres_url: str) -> None:
+    names = Names(sessions="Team_sessions", items="Team_entries")
+    async with owned(SqlBackend.from_url(postgres_url, names=names)) as backend:
+        await backend.commit(Splice(session_id="s", add=(b"a",), words=("word",)))
+    async with owned(SqlBackend.from_url(postgres_url, names=names, create_tables=False)) as backend:
+        assert len(await backend.search(["wo"], session_id=None, owner=None, limit=9, skip=0) or []) == 1
+    async with observer(postgres_url) as admin:
+        tables = await admin.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        functions = await admin.fetch("SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace")
+        assert {name.split("_")[0] for (name,) in [*tables, *functions]} == {"team"}
+
+
+async def test_missing_tables_are_not_created_unasked(postgres_url: str) -> None:
+    async with owned(SqlBackend.from_url(postgres_url, create_tables=False)) as backend:
+        with pytest.raises(SchemaTooOld, match="create_tables=True") as missing:
+            await backend.record("s")
+        assert (missing.value.found, missing.value.known) == (0, schema.NEWEST)
+    async with observer(postgres_url) as admin:
+        assert await admin.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
+
+
+async def test_a_newer_schema_is_left_untouched(postgres_url: str) -> None:
+    async with owned(SqlBackend.from_url(postgres_url)) as backend:
+        await backend.commit(Splice(session_id="s", add=(b"a",)))
+    async with observer(postgres_url) as admin:
+        await admin.execute("INSERT INTO holdfast_schema VALUES (99, 'tomorrow', 0)")
+    async with owned(SqlBackend.from_url(postgres_url)) as backend:
+        with pytest.raises(SchemaTooNew) as newer:
+            await backend.commit(Splice(session_id="s", add=(b"b",)))
+        assert newer.value.found == 99
+
+
+@pytest.mark.parametrize("url", ["nonsense", "warehouse://x/y", "postgresql+psycopg2://x/y", "sqlite+pysqlite://"])
+def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
+    with pytest.raises((InvalidInput, MissingExtra)):
+        SqlBackend.from_url(url)
+
+
+# --- what PostgreSQL does besides ---------------------------------------------------------------
+
+
+async def test_leases_go_by_the_servers_clock(postgres_tables_url: str) -> None:
+    async with (
+        observer(postgres_tables_url) as admin,
+        owned(SqlBackend.from_url(postgres_tables_url)) as by_call,
+        owned(SqlBackend(create_async_engine(postgres_tables_url), owns_engine=True, server_side=False)) as by_hand,
+    ):
+        for number, backend in enumerate((by_call, by_hand)):
+            before = await admin.fetchval("SELECT extract(epoch FROM clock_timestamp())")
+            (lease,) = await backend.commit(TakeLease(name=f"l{number}", owner="me", ttl=100))
+            after = await admin.fetchval("SELECT extract(epoch FROM clock_timestamp())")
+            assert float(before) <= lease.expires_at - 100 <= float(after)
+
+
+async def test_annotations_come_back_as_they_went_in(backend: SqlBackend) -> None:
+    first = {"float": 1e5, "whole": 2.0, "large": 2**63, "nul": "a\0b", "nested": {"none": None, "list": [1, "ß"]}}
+    await backend.commit(Annotate(session_id="s", metadata=first))
+    await backend.commit(Annotate(session_id="s", metadata={"nul\0": 1, "float": None, "new": True}))
+    record = await backend.record("s")
+    assert repr(record.metadata) == repr(
+        {"whole": 2.0, "large": 2**63, "nul": "a\0b", "nested": first["nested"], "nul\0": 1, "new": True}
+    )
+
+
+async def test_a_name_that_the_database_cannot_hold_is_refused(postgres_tables_url: str) -> None:
+    async with owned(SqlBackend.from_url(postgres_tables_url)) as backend:
+        for name in ("a\0b", "\ud800"):
+            with pytest.raises(InvalidInput):
+                await backend.commit(Splice(session_id=name, add=(b"a",)))
+        assert await backend.sessions(owner=None, query=None, limit=9, after=None) == []
+
+
+@pytest.fixture(params=[True, False], ids=["by call", "by statements"])
+async def library(request: pytest.FixtureRequest, postgres_tables_url: str) -> AsyncIterator[SqlBackend]:
+    clock = FakeClock()
+    engine = create_async_engine(postgres_tables_url)
+    async with owned(SqlBackend(engine, owns_engine=True, clock=clock, server_side=request.param)) as backend:
+        said = {"old": ["the quick fox", "a lazy dog"], "new": ["quick thinking", "it's über o'clock", ""]}
+        for number, (name, texts) in enumerate(said.items()):
+            add = tuple(text.encode() for text in texts)
+            words = tuple(text.replace("'", " ") for text in texts)
+            await backend.commit(Splice(session_id=name, add=add, words=words, owner=name.upper(), tape=number + 1))
+            clock.turn(1)
+        shape = Shape((Span(1, 0, 1),), 0, 1)
+        await backend.commit(Splice(session_id="fork", shape=shape, expected=0, links=((1, 1),), tape=3))
+        yield backend
+
+
+async def found(backend: SqlBackend, *terms: str, **narrow: Any) -> list[tuple[str, bytes]]:
+    where = {"session_id": None, "owner": None, "limit": 10, "skip": 0, **narrow}
+    return [(hit.session_id, hit.data) for hit in await backend.search(terms, **where) or []]
+
+
+async def test_words_are_found_by_how_they_begin_newest_sessions_first(library: SqlBackend) -> None:
+    fox, thinking = b"the quick fox", b"quick thinking"
+    assert await found(library, "qui") == [("fork", fox), ("new", thinking), ("old", fox)]
+    assert await found(library, "quick", "f") == [("fork", fox), ("old", fox)]
+    assert await found(library, "uick") == []
+    assert await found(library, "übe") == [("new", "it's über o'clock".encode())]
+
+
+async def test_a_search_can_be_narrowed_and_paged(library: SqlBackend) -> None:
+    fox, thinking = b"the quick fox", b"quick thinking"
+    assert await found(library, "quick", session_id="old") == [("old", fox)]
+    assert await found(library, "quick", owner="NEW") == [("new", thinking)]
+    assert await found(library, "quick", limit=1, skip=1) == [("new", thinking)]
+
+
+@pytest.mark.parametrize("term", ["'", "\\", "a & !b", "x':*", ":*", "()", "<->"])
+async def test_a_search_term_is_never_a_query(library: SqlBackend, term: str) -> None:
+    assert await found(library, term) == []
+
+
+async def test_erased_words_are_not_found(library: SqlBackend) -> None:
+    await library.commit(Erase(session_id="new"), Erase(session_id="old"))
+    assert await found(library, "quick") == [("fork", b"the quick fox")]
+    assert await found(library, "lazy") == []
+
+
+async def test_other_databases_leave_searching_to_the_caller() -> None:
+    async with owned(SqlBackend.from_url("sqlite://")) as backend:
+        assert not backend.indexes_words
+        assert await backend.search(["x"], session_id=None, owner=None, limit=1, skip=0) is None

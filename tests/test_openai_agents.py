@@ -1,0 +1,82 @@
+"""A session of ours works inside openai-agents' own runner, unchanged."""
+
+import sqlite3
+from pathlib import Path
+
+import agents
+import pytest
+from agents.testing import ScriptedModel, assistant_message, function_call
+
+from holdfast import SQLiteSession, open_store
+from holdfast.testing import assert_replayable
+
+
+@agents.function_tool
+def weather(city: str) -> str:
+    return f"sunny in {city}"
+
+
+def quiet() -> agents.RunConfig:
+    return agents.RunConfig(tracing_disabled=True)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_run_with_a_tool_is_kept_and_continued(tmp_path: Path, streamed: bool) -> None:
+    model = ScriptedModel(
+        [
+            [function_call("weather", {"city": "Rome"}, call_id="c1")],
+            [assistant_message("It is sunny.")],
+            [assistant_message("You asked about Rome.")],
+        ]
+    )
+    agent = agents.Agent(name="guide", model=model, tools=[weather])
+    session = SQLiteSession("trip", tmp_path / "trip.db")
+
+    async def say(text: str) -> str:
+        if streamed:
+            result = agents.Runner.run_streamed(agent, text, session=session, run_config=quiet())
+            async for _ in result.stream_events():
+                pass
+            return str(result.final_output)
+        return str((await agents.Runner.run(agent, text, session=session, run_config=quiet())).final_output)
+
+    assert await say("How is the weather in Rome?") == "It is sunny."
+    assert await say("What did I ask?") == "You asked about Rome."
+    kinds = [item.get("type", item.get("role")) for item in await session.get_items()]
+    assert kinds[:3] == ["user", "function_call", "function_call_output"]
+    assert kinds.count("function_call") == kinds.count("function_call_output") == 1
+    assert len(kinds) == 6
+    assert_replayable(await session.get_items())
+    session.close()
+
+
+async def test_what_openai_agents_wrote_is_listed_and_found(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/app.db") as store:
+        session = store.session("user-7", owner="ann")
+        agent = agents.Agent(name="guide", model=ScriptedModel([[assistant_message("Refund granted.")]]))
+        await agents.Runner.run(agent, "I want a refund", session=session, run_config=quiet())
+        assert [info.session_id for info in await store.sessions(owner="ann")] == ["user-7"]
+        assert [hit.position for hit in await store.search("refund")] == [1, 0]
+
+
+async def test_conversations_that_openai_agents_stored_are_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    old = agents.SQLiteSession("ann", path)
+    await old.add_items([{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}])
+    other = agents.SQLiteSession("bob", path)
+    await other.add_items([{"role": "user", "content": "mine"}])
+    old.close()
+    other.close()
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO agent_messages (session_id, message_data) VALUES ('ann', '{broken')")
+    session = SQLiteSession("ann", path)
+    assert [item["content"] for item in await session.get_items()] == ["first", "second"]
+    assert [problem.position for problem in (await session.check()).corrupt] == [2]
+    await session.add_items([{"role": "user", "content": "third"}])
+    session.close()
+    again = SQLiteSession("ann", path)
+    assert [item["content"] for item in await again.get_items()] == ["first", "second", "third"]
+    again.close()
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT COUNT(*) FROM agent_messages_openai_agents").fetchone() == (4,)
+    db.close()
