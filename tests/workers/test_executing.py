@@ -66,9 +66,7 @@ async def test_output_of_subprocesses_threads_and_descriptors_is_captured(sessio
 
 
 async def test_top_level_await_works_and_its_loop_lives_on(session):
-    first = await session.run(
-        "import asyncio\nq = asyncio.Queue()\nawait q.put(5)\nawait asyncio.sleep(0, 'slept')"
-    )
+    first = await session.run("import asyncio\nq = asyncio.Queue()\nawait q.put(5)\nawait asyncio.sleep(0, 'slept')")
     assert first.value == "slept"
     assert (await session.run("await q.get()")).value == 5
 

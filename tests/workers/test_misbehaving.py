@@ -14,7 +14,6 @@ import textwrap
 import time
 
 import pytest
-from conftest import until
 
 from holdfast.workers import (
     ErrorMessage,
@@ -28,6 +27,7 @@ from holdfast.workers import (
 )
 from holdfast.workers.wire import encode, frame
 from holdfast.workers.wire import messages as m
+from worker_kit import until
 
 
 def on_the_wire(data: bytes) -> str:
@@ -212,9 +212,7 @@ async def test_a_preload_that_breaks_the_server_falls_back_to_a_plain_start(tmp_
     config = SessionConfig(preload=("fatal",), import_path=(str(tmp_path),), sandbox=policy)
     async with WorkerSession(config) as session:
         assert (await session.run("1")).value == 1
-    config = SessionConfig(
-        preload=("broken", "json", "decimal"), import_path=(str(tmp_path),), sandbox=policy
-    )
+    config = SessionConfig(preload=("broken", "json", "decimal"), import_path=(str(tmp_path),), sandbox=policy)
     async with WorkerSession(config) as session:
         assert "RuntimeError" in session.info.metadata["preload_failed"]["broken"]
         assert session.info.metadata["preloaded"]["decimal"] > 0

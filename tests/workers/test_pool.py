@@ -4,7 +4,6 @@ import asyncio
 import time
 
 import pytest
-from conftest import until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from holdfast.workers import (
     python_function,
 )
 from holdfast.workers.plan import Breaker, Give, Idle, Retire, Start, View, decide
+from worker_kit import until
 
 SESSION = SessionConfig(sandbox=SandboxPolicy(require="namespaces"))
 
@@ -267,9 +267,7 @@ def test_the_plan_keeps_its_promises(config, view):
         assert (given_, started) == ([], 0)
         assert set(retired) == {idle.id for idle in view.idle}
         return
-    assert not (living - set(given_) - set(retired) and len(given_) < view.waiting), (
-        "nobody waits beside stock"
-    )
+    assert not (living - set(given_) - set(retired) and len(given_) < view.waiting), "nobody waits beside stock"
     if started:
         assert view.blocked == 0
         assert view.total - len(retired) + started <= config.max_sessions

@@ -180,9 +180,7 @@ async def test_a_restore_replaces_or_adds(session):
 async def test_a_bad_checkpoint_is_refused_and_changes_nothing(session, damage):
     await session.run("x = 1")
     data = (await session.checkpoint()).data
-    bad = {"foreign": b"\x80\x04pickle", "cut": data[:-3], "flipped": data[:-1] + bytes([data[-1] ^ 1])}[
-        damage
-    ]
+    bad = {"foreign": b"\x80\x04pickle", "cut": data[:-3], "flipped": data[:-1] + bytes([data[-1] ^ 1])}[damage]
     await session.run("x = 2")
     with pytest.raises(RequestFailed) as caught:
         await session.restore(bad)

@@ -6,10 +6,10 @@ import pwd
 import socket
 
 import pytest
-from conftest import children
 
 from holdfast.base.errors import InvalidInput
 from holdfast.workers import SandboxPolicy, SandboxUnavailable, SessionConfig, WorkerSession, probe_sandbox
+from worker_kit import children
 
 
 @pytest.fixture
@@ -34,9 +34,7 @@ async def test_the_home_directory_cannot_be_read(inside):
     home = pwd.getpwuid(os.getuid()).pw_dir
     for path in (f"{home}/.bashrc", f"{home}/.profile"):
         assert await refused(inside, f"open({path!r})") in ("FileNotFoundError", "PermissionError")
-    listed = await inside.run(
-        f"import os\ntry:\n    r = os.listdir({home!r})\nexcept OSError:\n    r = []\nr"
-    )
+    listed = await inside.run(f"import os\ntry:\n    r = os.listdir({home!r})\nexcept OSError:\n    r = []\nr")
     assert set(listed.value) <= {".pyenv", ".local", ".cache"}, "only what leads to the interpreter"
 
 
@@ -64,9 +62,7 @@ async def test_the_interpreter_cannot_be_changed(inside):
 
 async def test_the_session_has_its_own_temporary_and_working_directories(jailed):
     one, two = await jailed(), await jailed()
-    await one.run(
-        "import tempfile; open('mine', 'w').write('1'); open('/tmp/t', 'w').write('2'); tempfile.mkstemp()"
-    )
+    await one.run("import tempfile; open('mine', 'w').write('1'); open('/tmp/t', 'w').write('2'); tempfile.mkstemp()")
     code = "import os; [os.listdir('.'), os.listdir('/tmp'), os.getcwd()]"
     assert (await two.run(code)).value == [[], [], "/session/work"]
     assert not os.path.exists("/tmp/t")
@@ -127,9 +123,7 @@ async def test_the_host_cannot_be_killed_or_seen(inside):
 
 
 async def test_the_keeper_cannot_be_killed_or_read(inside):
-    result = await inside.run(
-        "import os\ntry:\n    os.kill(1, 9)\nexcept OSError: pass\nos.path.exists('/proc/1')"
-    )
+    result = await inside.run("import os\ntry:\n    os.kill(1, 9)\nexcept OSError: pass\nos.path.exists('/proc/1')")
     assert result.value is True
     for name in ("mem", "environ", "maps", "fd/3"):
         assert await refused(inside, f"open('/proc/1/{name}', 'rb').read(10)") in (
@@ -160,10 +154,7 @@ SYSCALLS = {
 
 @pytest.mark.parametrize("name", SYSCALLS)
 async def test_a_dangerous_system_call_is_refused(inside, name):
-    code = (
-        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
-        f"r = {SYSCALLS[name]}\n[r, ctypes.get_errno()]"
-    )
+    code = f"import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nr = {SYSCALLS[name]}\n[r, ctypes.get_errno()]"
     assert (await inside.run(code)).value == [-1, 1]
 
 
@@ -205,7 +196,9 @@ async def test_memory_and_files_together_are_limited_by_a_control_group_and_the_
         pytest.skip("no control groups to be had here")
     policy = SandboxPolicy(require="namespaces", memory_mb=100, disk_mb=400, cgroup=True)
     session = await jailed(sandbox=policy)
-    code = "x = bytearray(60 << 20)\nwith open('/tmp/fill', 'wb') as f:\n    for _ in range(300): f.write(bytes(1 << 20))"
+    code = (
+        "x = bytearray(60 << 20)\nwith open('/tmp/fill', 'wb') as f:\n    for _ in range(300): f.write(bytes(1 << 20))"
+    )
     result = await session.run(code, timeout=20)
     assert (result.state, result.error.cause) == ("lost", "memory-limit")
 
@@ -214,9 +207,7 @@ async def test_the_disk_cannot_be_filled(jailed):
     session = await jailed(sandbox=SandboxPolicy(require="namespaces", disk_mb=8))
     code = "for n in range(100):\n    with open(f'/tmp/{n}' if n % 2 else f'{n}', 'wb') as f: f.write(bytes(1 << 20))"
     assert await refused(session, code) == "OSError"
-    assert (
-        await session.run("import os; os.statvfs('.').f_blocks * os.statvfs('.').f_frsize")
-    ).value == 8 << 20
+    assert (await session.run("import os; os.statvfs('.').f_blocks * os.statvfs('.').f_frsize")).value == 8 << 20
 
 
 async def test_no_descriptor_and_no_variable_of_the_host_leaks(jailed, monkeypatch):

@@ -37,9 +37,7 @@ class Scripted(agents.Model):
             said = [item["output"] for item in input if item.get("type") == "function_call_output"][-1]
             text = ResponseOutputText(type="output_text", text=said, annotations=[])
             output = [
-                ResponseOutputMessage(
-                    id="m", type="message", role="assistant", status="completed", content=[text]
-                )
+                ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])
             ]
         return ModelResponse(output=output, usage=Usage(), response_id=None)
 

@@ -37,9 +37,7 @@ async def collect(session: "Executing", message: m.ExecuteMessage, timeout: floa
         "displays": tuple(displays),
     }
     if late is not None:
-        error = m.ErrorMessage(
-            exception_type="ExecutionTimeout", exception_message=str(late), execution_id=message.id
-        )
+        error = m.ErrorMessage(exception_type="ExecutionTimeout", exception_message=str(late), execution_id=message.id)
         return ExecutionResult(
             **gathered, error=error, timed_out=True, state="lost" if late.state == "lost" else "preserved",
             reason=str(late),

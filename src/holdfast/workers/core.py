@@ -25,9 +25,7 @@ class SessionCore:
         self._machine = Machine(TABLE)
         self.metadata: dict[str, Any] = {}
         self.metrics = {"cancel_event_triggers": 0, "executions_cancelled": 0}
-        self.interceptors = Interceptors(
-            budget=self.config.interceptor_budget, strikes=self.config.interceptor_strikes
-        )
+        self.interceptors = Interceptors(budget=self.config.interceptor_budget, strikes=self.config.interceptor_strikes)
         self.files = Files(self._directory)
         self._created_at = self._last_used_at = time.time()
         self._executions = self._errors = 0

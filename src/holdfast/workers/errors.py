@@ -5,9 +5,7 @@ from typing import Literal
 
 from holdfast.base.errors import HoldfastError, Unsupported
 
-CauseKind = Literal[
-    "exit", "signal", "memory-limit", "cpu-limit", "sandbox", "killed", "protocol", "shutdown", "start"
-]
+CauseKind = Literal["exit", "signal", "memory-limit", "cpu-limit", "sandbox", "killed", "protocol", "shutdown", "start"]
 
 
 @dataclass(frozen=True)

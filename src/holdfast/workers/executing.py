@@ -15,9 +15,7 @@ from holdfast.workers.wire import messages as m
 
 
 class Executing(SessionCore):
-    async def execute(
-        self, message: m.ExecuteMessage, timeout: float | None = UNSET
-    ) -> AsyncIterator[m.Message]:
+    async def execute(self, message: m.ExecuteMessage, timeout: float | None = UNSET) -> AsyncIterator[m.Message]:
         """Run code and stream what it does: Ack, then output, displays and questions, then Result or Error.
 
         Callers queue in order. The timeout covers waiting and running; when it passes, the code is stopped

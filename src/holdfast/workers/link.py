@@ -125,9 +125,7 @@ class Pipe:
 class Link:
     """Open from fork to farewell. ``ended`` is reported once, after everything the worker had said."""
 
-    def __init__(
-        self, family: Family, token: str, endpoints: Endpoints, listener: Listener, *, limit: int
-    ) -> None:
+    def __init__(self, family: Family, token: str, endpoints: Endpoints, listener: Listener, *, limit: int) -> None:
         self.family, self.token, self.limit = family, token, limit
         self._listener = listener
         self._loop = asyncio.get_running_loop()

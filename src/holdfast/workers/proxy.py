@@ -77,9 +77,7 @@ class Proxy:
                 path = parts.path or "/"
                 path += f"?{parts.query}" if parts.query else ""
                 # One request per connection: a second could name another host.
-                kept = [
-                    h for h in rest.split(b"\r\n") if not h.lower().startswith((b"proxy-", b"connection:"))
-                ]
+                kept = [h for h in rest.split(b"\r\n") if not h.lower().startswith((b"proxy-", b"connection:"))]
                 headers = b"\r\n".join([h for h in kept if h] + [b"Connection: close"])
                 upstream.write(f"{method} {path} {version}\r\n".encode("latin-1") + headers + b"\r\n\r\n")
             await asyncio.gather(_copy(reader, upstream), _copy(upstream_reader, writer))

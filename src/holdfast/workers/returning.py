@@ -25,9 +25,7 @@ class Returning(SessionCore):
     async def checkpoint(self, name: str = "") -> Checkpoint:
         """The namespace as durable bytes, and what could not be kept."""
         reply = cast(m.CheckpointMessage, await self._between(m.CheckpointMessage(name=name)))
-        return Checkpoint(
-            reply.data, reply.name, reply.kept, reply.lost, reply.function_count, reply.class_count
-        )
+        return Checkpoint(reply.data, reply.name, reply.kept, reply.lost, reply.function_count, reply.class_count)
 
     async def restore(self, checkpoint: Checkpoint | bytes, *, clear_existing: bool = True) -> Restored:
         """Load a checkpoint inside the worker. A bad one is refused and changes nothing."""

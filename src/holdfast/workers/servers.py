@@ -49,9 +49,7 @@ class _Shared:
             await asyncio.shield(self._owner)
 
 
-_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, _Shared]] = (
-    weakref.WeakKeyDictionary()
-)
+_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, _Shared]] = weakref.WeakKeyDictionary()
 
 
 def _key(config: SessionConfig) -> Key:

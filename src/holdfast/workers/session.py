@@ -69,9 +69,7 @@ class WorkerSession(Executing, Looking, Returning):
         """A new conversation, and the moment at which the worker has said that it is ready."""
         self._cause = None
         self._greeted = asyncio.get_running_loop().create_future()
-        self._talk = Conversation(
-            self.config, interceptors=self.interceptors, noted=self._noted, over=self._over
-        )
+        self._talk = Conversation(self.config, interceptors=self.interceptors, noted=self._noted, over=self._over)
         return self._talk, self._greeted
 
     def _record_home(self, home: Home) -> None:

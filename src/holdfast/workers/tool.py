@@ -87,9 +87,7 @@ def as_text(result: ExecutionResult, *, limit: int = 20_000) -> str:
     if kinds:
         parts.append(f"[displayed: {', '.join(kinds)}]")
     if result.error is not None:
-        parts.append(
-            result.error.traceback or f"{result.error.exception_type}: {result.error.exception_message}"
-        )
+        parts.append(result.error.traceback or f"{result.error.exception_type}: {result.error.exception_message}")
     if result.state == "lost":
         parts.append("[the session was lost; all variables are gone]")
     text = "\n".join(part.rstrip("\n") for part in parts if part)

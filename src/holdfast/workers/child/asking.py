@@ -41,9 +41,7 @@ class Asking:
         sys.stdout.flush()
         sys.stderr.flush()
         timeout = runtime.settings.get("input_timeout")
-        question = InputMessage(
-            prompt=prompt, execution_id=runtime.current, password=password, timeout=timeout
-        )
+        question = InputMessage(prompt=prompt, execution_id=runtime.current, password=password, timeout=timeout)
         runtime.post.send(question)
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:

@@ -100,9 +100,7 @@ def _open(data: bytes) -> Saved:
         raise BadCheckpoint(f"the checkpoint has another form: {problem}") from problem
     if saved.python != sys.version_info[:2]:
         made = ".".join(map(str, saved.python))
-        raise BadCheckpoint(
-            f"the checkpoint was made by Python {made}; pickles do not travel between versions"
-        )
+        raise BadCheckpoint(f"the checkpoint was made by Python {made}; pickles do not travel between versions")
     return saved
 
 
@@ -112,9 +110,7 @@ def _replayable(cells: Cells, modules: dict[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, source in cells.definitions.items():
         value = cells.namespace.get(name)
-        genuine = (
-            getattr(value, "__module__", None) == "__main__" and getattr(value, "__name__", None) == name
-        )
+        genuine = getattr(value, "__module__", None) == "__main__" and getattr(value, "__name__", None) == name
         if not genuine or not isinstance(value, types.FunctionType | type):
             continue
         if _needs(ast.parse(source).body[0]) <= known:
@@ -135,9 +131,7 @@ def _needs(node: ast.stmt) -> set[str]:
         made: set[str] = set()
         for inner in node.body:
             needed |= _needs(inner) - made
-            made |= {
-                n.id for n in ast.walk(inner) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-            }
+            made |= {n.id for n in ast.walk(inner) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
             made |= {inner.name} if hasattr(inner, "name") else set()
         return needed
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}

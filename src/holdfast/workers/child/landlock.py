@@ -27,9 +27,7 @@ _ABSTRACT_SOCKETS_AND_SIGNALS = 3
 def abi() -> int:
     """The version of Landlock the kernel offers; 0 for none."""
     try:
-        return syscall(
-            _CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_QUERY), what="landlock version"
-        )
+        return syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_QUERY), what="landlock version")
     except (OSError, AttributeError):
         return 0
 

@@ -35,9 +35,7 @@ class Leave(Exception):
 
 
 class Runtime:
-    def __init__(
-        self, post: Post, lineage: socket.socket, order: ForkOrder, *, namespace: dict[str, Any]
-    ) -> None:
+    def __init__(self, post: Post, lineage: socket.socket, order: ForkOrder, *, namespace: dict[str, Any]) -> None:
         self.post, self.order, self.namespace = post, order, namespace
         self.settings = order.settings
         self.token = order.token
@@ -140,9 +138,7 @@ class Runtime:
         if not common:
             self._complain(f"no common protocol version: {message.versions} and {m.PROTOCOL_VERSIONS}")
             return
-        features = tuple(
-            feature for feature in FEATURES if not message.features or feature in message.features
-        )
+        features = tuple(feature for feature in FEATURES if not message.features or feature in message.features)
         told = {"python": sys.version.split()[0], "pid": os.getpid(), "notes": list(self.notes)}
         self.post.send(m.HelloMessage(versions=(max(common),), features=features, settings=told))
         self.post.send(m.ReadyMessage(session_id=self.order.session_id, capabilities=features))
@@ -177,13 +173,9 @@ class Runtime:
         shown: dict[str, Any] = {}
         try:
             try:
-                self.asking.allowed = message.allow_input is not False and self.settings.get(
-                    "allow_input", True
-                )
+                self.asking.allowed = message.allow_input is not False and self.settings.get("allow_input", True)
                 self.current = message.id
-                value = self.cells.run(
-                    message.code, filename=message.filename, capture_source=message.capture_source
-                )
+                value = self.cells.run(message.code, filename=message.filename, capture_source=message.capture_source)
                 shown = self._shown(value)
                 self.current = None
             except BaseException as raised:  # noqa: BLE001 - whatever user code raises is a result
@@ -240,9 +232,7 @@ class Runtime:
             self.post.send(outcome)
         except (FrameTooLarge, TypeError, ValueError, OverflowError, RecursionError) as problem:
             name = type(problem).__name__
-            self.post.send(
-                m.ErrorMessage(execution_id=execution, exception_type=name, exception_message=str(problem))
-            )
+            self.post.send(m.ErrorMessage(execution_id=execution, exception_type=name, exception_message=str(problem)))
 
     def display(self, value: Any, *, display_id: str | None = None) -> None:
         """Show an object to the person watching: every rich form it has, within the limits."""
@@ -290,9 +280,7 @@ class Runtime:
             self.post.send(work())
         except Exception as problem:  # noqa: BLE001 - the request failed; the worker goes on
             name = type(problem).__name__
-            self.post.send(
-                m.ErrorMessage(execution_id=request, exception_type=name, exception_message=str(problem))
-            )
+            self.post.send(m.ErrorMessage(execution_id=request, exception_type=name, exception_message=str(problem)))
 
     def _complain(self, text: str) -> None:
         self.post.send(m.ErrorMessage(exception_type="ProtocolError", exception_message=text))

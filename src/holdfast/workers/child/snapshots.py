@@ -156,9 +156,7 @@ class Snapshots:
         if len(fds) != 3:
             problem = "a fork needs three descriptors"
             runtime.post.send(
-                ErrorMessage(
-                    execution_id=message.id, exception_type="ProtocolError", exception_message=problem
-                )
+                ErrorMessage(execution_id=message.id, exception_type="ProtocolError", exception_message=problem)
             )
             return
         hazards = self.hazards()

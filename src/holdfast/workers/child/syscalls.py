@@ -69,9 +69,7 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
     def encoded(text: str | None) -> bytes | None:
         return None if text is None else os.fsencode(text)
 
-    result = libc().mount(
-        encoded(source), encoded(target), encoded(kind), ctypes.c_ulong(flags), encoded(options)
-    )
+    result = libc().mount(encoded(source), encoded(target), encoded(kind), ctypes.c_ulong(flags), encoded(options))
     checked(result, f"mount {source or kind} on {target}")
 
 
