@@ -17,8 +17,9 @@ async def collect(session: "Executing", message: m.ExecuteMessage, timeout: floa
     displays: list[m.DisplayMessage] = []
     last: m.Message | None = None
     late: ExecutionTimeout | None = None
+    running = await session.open(message, timeout)
     try:
-        async for item in session.execute(message, timeout):
+        while (item := await running.outlet.get()) is not None:
             last = item
             if isinstance(item, m.OutputMessage):
                 if item.dropped:
@@ -27,8 +28,10 @@ async def collect(session: "Executing", message: m.ExecuteMessage, timeout: floa
                 text[item.stream].append(item.data)
             elif isinstance(item, m.DisplayMessage):
                 displays.append(item)
-    except ExecutionTimeout as problem:
-        late = problem
+    except TimeoutError:
+        late = await session.overrun(running)
+    finally:
+        session.leave(running)
     gathered: dict[str, Any] = {
         "execution_id": message.id,
         "stdout": "".join(text["stdout"]),

@@ -4,14 +4,26 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 from holdfast.workers.collect import collect
 from holdfast.workers.conversation import Conversation, Execution
 from holdfast.workers.core import UNSET, SessionCore
 from holdfast.workers.errors import Cause, ExecutionTimeout
+from holdfast.workers.outlet import Outlet
 from holdfast.workers.result import ExecutionResult, Interrupted
 from holdfast.workers.states import Event, SessionState
 from holdfast.workers.wire import messages as m
+
+
+class Running(NamedTuple):
+    """Code that was sent and is being listened to."""
+
+    talk: Conversation
+    execution: Execution
+    outlet: Outlet
+    limit: float | None
+    timer: asyncio.TimerHandle | None
 
 
 class Executing(SessionCore):
@@ -22,27 +34,39 @@ class Executing(SessionCore):
         and ExecutionTimeout raised. Leaving the iteration early stops the code as well. A worker that dies
         ends the stream with an ErrorMessage whose ``state`` is ``lost``.
         """
+        running = await self.open(message, timeout)
+        try:
+            while (following := await running.outlet.get()) is not None:
+                yield following
+        except TimeoutError:
+            raise await self.overrun(running) from None
+        finally:
+            self.leave(running)
+
+    async def open(self, message: m.ExecuteMessage, timeout: float | None) -> "Running":
+        """Wait for one's turn and send the code. Whoever opens must ``leave``."""
         limit = self.config.default_execute_timeout if timeout is UNSET else timeout
         loop = asyncio.get_running_loop()
         deadline = None if limit is None else loop.time() + limit
         talk = await self._take_turn(message, limit)
         execution = self._begin(talk, message)
-        outlet = execution.outlet
-        timer = None if deadline is None else loop.call_at(deadline, outlet.expire)
-        try:
-            while (following := await outlet.get()) is not None:
-                yield following
-        except TimeoutError:
-            outlet.discard()
-            stopped = await self._stop(talk, execution, self.config.grace)
-            raise ExecutionTimeout(execution.id, limit or 0.0, stopped.state) from None
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if not execution.ended.done():
-                self._count("executions_cancelled")
-                outlet.discard()
-                self._spawn(self._stop(talk, execution, self.config.grace))
+        timer = None if deadline is None else loop.call_at(deadline, execution.outlet.expire)
+        return Running(talk, execution, execution.outlet, limit, timer)
+
+    async def overrun(self, running: "Running") -> ExecutionTimeout:
+        """The time is up: stop the code, and say what became of the variables."""
+        running.outlet.discard()
+        stopped = await self._stop(running.talk, running.execution, self.config.grace)
+        return ExecutionTimeout(running.execution.id, running.limit or 0.0, stopped.state)
+
+    def leave(self, running: "Running") -> None:
+        """Nobody listens any more; code that still runs is stopped."""
+        if running.timer is not None:
+            running.timer.cancel()
+        if not running.execution.ended.done():
+            self._count("executions_cancelled")
+            running.outlet.discard()
+            self._spawn(self._stop(running.talk, running.execution, self.config.grace))
 
     async def _take_turn(self, message: m.ExecuteMessage, limit: float | None) -> Conversation:
         talk = self._usable()

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 _BURST, _WINDOW, _DELAY = 32, 0.01, 0.002
@@ -31,33 +32,60 @@ _WRITERS = frozenset(
 )
 
 
-class Held(io.BufferedWriter):
-    """``flush``, which a text stream calls for every line, holds back in a flood; ``flush_now`` does not."""
+class Raw(io.FileIO):
+    """A descriptor that counts its writes."""
 
-    def __init__(self, fd: int, timer: "Timer") -> None:
-        super().__init__(io.FileIO(fd, "w", closefd=False), 1 << 16)
-        self._timer = timer
+    writes = 0
+
+    def write(self, data: Any, /) -> int:
+        self.writes += 1
+        return super().write(data)
+
+
+class Held(io.BufferedWriter):
+    """Its ``flush``, which a text stream calls for every line, notices a flood."""
+
+    def __init__(self, fd: int, flooded: Callable[[], None]) -> None:
+        self.descriptor = Raw(fd, "w", closefd=False)
+        super().__init__(self.descriptor, 1 << 16)
+        self._flooded = flooded
         self._window = 0.0
         self._lines = 0
 
     def flush(self) -> None:
+        super().flush()
         now = time.monotonic()
         if now - self._window > _WINDOW:
             self._window, self._lines = now, 0
         self._lines += 1
-        if self._lines <= _BURST or not self._timer.arm():
-            super().flush()
-
-    def flush_now(self) -> None:
-        super().flush()
+        if self._lines > _BURST:
+            self._lines = 0
+            self._flooded()
 
 
 class Out(io.TextIOWrapper):
-    """A real text file over a descriptor; an explicit ``flush`` is immediate."""
+    """A real text file over a descriptor, line by line until a flood comes."""
 
-    def flush(self) -> None:
-        super().flush()
-        self.buffer.flush_now()  # type: ignore[attr-defined]
+    def __init__(self, fd: int, timer: "Timer") -> None:
+        self.held = Held(fd, self._flooded)
+        super().__init__(self.held, "utf-8", errors="backslashreplace", line_buffering=True)
+        self._timer = timer
+        self._seen = 0
+
+    def _flooded(self) -> None:
+        if self.line_buffering and self._timer.arm():
+            self.reconfigure(line_buffering=False)
+
+    def settle(self) -> bool:
+        """Write out what is held; back to single lines if nothing came since the last time."""
+        if self.line_buffering:
+            return True
+        self.flush()
+        quiet = self._seen == self.held.descriptor.writes
+        self._seen = self.held.descriptor.writes
+        if quiet:
+            self.reconfigure(line_buffering=True)
+        return quiet
 
 
 class Timer:
@@ -100,15 +128,14 @@ class Streams:
 
     def __init__(self) -> None:
         self.timer = Timer()
-        self.held = [Held(number, self.timer) for number in (1, 2)]
+        self.outs = [Out(number, self.timer) for number in (1, 2)]
         self._write, self._exit = os.write, os._exit
 
     def install(self) -> None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - open as long as the process
-        for held, name in zip(self.held, ("stdout", "stderr"), strict=True):
-            stream = Out(held, "utf-8", errors="backslashreplace", line_buffering=True)
-            setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
+        for out, name in zip(self.outs, ("stdout", "stderr"), strict=True):
+            setattr(sys, name, out)
+            setattr(sys, f"__{name}__", out)
         if _ALARM:
             signal.signal(_ALARM, self._alarm)
         os.register_at_fork(before=self.flush)
@@ -116,9 +143,9 @@ class Streams:
         os.write, os._exit = self.write, self.exit
 
     def flush(self) -> None:
-        for held in self.held:
+        for out in self.outs:
             with contextlib.suppress(OSError, ValueError, RuntimeError):
-                held.flush_now()
+                out.flush()
 
     def write(self, fd: int, data: Any, /) -> int:
         """``os.write``, after what was printed before it."""
@@ -137,11 +164,13 @@ class Streams:
 
     def _alarm(self, _signum: int, _frame: Any) -> None:
         self.timer.armed = False
-        for held in self.held:
+        for out in self.outs:
             try:
-                held.flush_now()
+                settled = out.settle()
             except RuntimeError:
                 # The signal came inside this very writer; once more when it is done.
-                self.timer.arm()
+                settled = False
             except (OSError, ValueError):
                 continue
+            if not settled:
+                self.timer.arm()
