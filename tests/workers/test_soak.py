@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from worker_kit import until
 
 from holdfast.workers import ExecuteMessage, OutputMessage, SandboxPolicy, SessionConfig, WorkerSession, fork_server
+from worker_kit import until
 
 pytestmark = pytest.mark.soak
 CONFIG = SessionConfig(sandbox=SandboxPolicy(require="namespaces"), output_limit=None)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from holdfast.workers.config import SessionConfig
 from holdfast.workers.errors import Cause, RequestFailed, WorkerDied
-from holdfast.workers.exchange import Deliver, Drain, Exchange, General, Note, Reply, Step
+from holdfast.workers.exchange import Deliver, Drain, Exchange, General, Reply, Step
 from holdfast.workers.interceptors import Interceptors
 from holdfast.workers.link import Link
 from holdfast.workers.outlet import Clip, Outlet, Stream
@@ -140,20 +140,19 @@ class Conversation:
 
     def _take(self, steps: tuple[Step, ...]) -> None:
         for step in steps:
-            match step:
-                case Drain():
-                    if self.link is not None:
-                        self.link.drain()
-                case Deliver():
-                    self._deliver(step)
-                case Reply():
-                    answer = self._requests.get(step.request_id)
-                    if answer is not None and not answer.done():
-                        answer.set_result(step.message)
-                case General():
-                    self._file(step.message)
-                case Note():
-                    self._noted(step.message)
+            if isinstance(step, Deliver):
+                self._deliver(step)
+            elif isinstance(step, Drain):
+                if self.link is not None:
+                    self.link.drain()
+            elif isinstance(step, Reply):
+                answer = self._requests.get(step.request_id)
+                if answer is not None and not answer.done():
+                    answer.set_result(step.message)
+            elif isinstance(step, General):
+                self._file(step.message)
+            else:
+                self._noted(step.message)
 
     def _deliver(self, step: Deliver) -> None:
         execution = self.execution

@@ -8,19 +8,16 @@ The rules it keeps, whatever a worker sends:
 - a reply reaches the request it names, once.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from holdfast.workers.wire import messages as m
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(NamedTuple):
     """Read what the output pipes hold before going on: it was written before what follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(NamedTuple):
     """To the caller of an execution. ``last`` ends it."""
 
     execution_id: str
@@ -28,29 +25,27 @@ class Deliver:
     last: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """To whoever made a request."""
 
     request_id: str
     message: m.Message
 
 
-@dataclass(frozen=True, slots=True)
-class General:
+class General(NamedTuple):
     """To the general queue."""
 
     message: m.Message
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """For the session itself: greetings and heartbeats."""
 
     message: m.HelloMessage | m.ReadyMessage | m.HeartbeatMessage
 
 
 Step = Drain | Deliver | Reply | General | Note
+DRAIN = Drain()
 Phase = Literal["sent", "acknowledged", "ending"]
 
 
@@ -170,17 +165,17 @@ class Exchange:
 
     def _during(self, message: m.Message, execution_id: str) -> tuple[Step, ...]:
         if execution_id and execution_id == self.running and self.phase == "acknowledged":
-            return Drain(), Deliver(execution_id, message)
+            return DRAIN, Deliver(execution_id, message)
         if execution_id:
             return self._stray(message)
-        return Drain(), General(message)
+        return DRAIN, General(message)
 
     def _end(self, message: m.Message, execution_id: str) -> tuple[Step, ...]:
         if execution_id != self.running or self.phase != "acknowledged":
             return self._stray(message)
         self.phase = "ending"
         self.questions.clear()
-        return Drain(), Deliver(execution_id, message, last=True)
+        return DRAIN, Deliver(execution_id, message, last=True)
 
     def _error(self, message: m.ErrorMessage) -> tuple[Step, ...]:
         if message.execution_id in self.requests:
@@ -194,7 +189,7 @@ class Exchange:
         if self.running is None:
             return (General(error),)
         self.phase = "ending"
-        return Drain(), Deliver(self.running, error, last=True)
+        return DRAIN, Deliver(self.running, error, last=True)
 
     def _reply(self, message: m.Message, request: str) -> tuple[Step, ...]:
         if request not in self.requests:

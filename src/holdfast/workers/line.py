@@ -10,6 +10,7 @@ from collections.abc import Callable
 from holdfast.workers.wire.frames import FrameReader, Oversize, frame
 
 _SPACE = socket.CMSG_SPACE(8 * 4)
+_CHUNK = 65536
 
 
 class Line:
@@ -63,7 +64,7 @@ class Line:
     def read(self) -> None:
         """Take in what is there, once. Also called to look before something else is believed."""
         try:
-            data, ancillary, _, _ = self.sock.recvmsg(65536, _SPACE)
+            data, ancillary, _, _ = self.sock.recvmsg(_CHUNK, _SPACE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
