@@ -145,12 +145,12 @@ async def slowdown(session: WorkerSession) -> float:
 
 
 async def crowd() -> tuple[int, float]:
-    """How many sessions live at once and answer, and the private megabytes of each."""
+    """How many sessions live at once and answer, and the private mebibytes of each."""
     sessions = [WorkerSession(CONFIG) for _ in range(LIVE)]
     try:
         for at in range(0, LIVE, 10):
             await asyncio.gather(*(session.start() for session in sessions[at : at + 10]))
-        private = statistics.median(session.usage().private for session in sessions[:20]) / 1e6
+        private = statistics.median(session.usage().private for session in sessions[:20]) / (1 << 20)
         answers = await asyncio.gather(*(session.run(f"{n} + 1") for n, session in enumerate(sessions)))
         return sum(answer.value == n + 1 for n, answer in enumerate(answers)), private
     finally:
@@ -202,7 +202,7 @@ async def measure() -> list[Figure]:
     figures.append(limit("interrupt of a sleep, p95", percentile(sleep, 0.95) * 1e3, 20))
     figures.append(limit("cancel under a flood, p95", percentile(flood, 0.95) * 1e3, 50))
     figures.append(limit("death notice, p50", percentile(dead, 0.5) * 1e3, 10))
-    figures.append(limit("private memory of an idle worker", private, 4, "MB"))
+    figures.append(limit("private memory of an idle worker", private, 4, "MiB"))
     figures.append(
         Figure(f"{LIVE} sessions at once, answering", str(alive), "", alive / LIVE, f"{LIVE}", alive == LIVE)
     )
