@@ -184,9 +184,7 @@ class Channel(_Inbox[T]):
         return item
 
     def _call_senders(self) -> None:
-        while self._senders.waiting and (
-            self._ended or self._senders.called + len(self._items) < self.capacity
-        ):
+        while self._senders.waiting and (self._ended or self._senders.called + len(self._items) < self.capacity):
             self._senders.call()
 
     def _refuse_if_closed(self) -> None:
