@@ -304,9 +304,14 @@ class TestLoops:
             asyncio.create_task(one.run(int))  # noqa: RUF006
             await gate.until_entered()
 
+        async def stand_in_line_behind():
+            calling = asyncio.create_task(one.run(len, "on"))
+            await turns()
+            gate.opened.set()
+            return await calling
+
         asyncio.run(give_up())
-        gate.opened.set()
-        assert asyncio.run(one.run(len, "on")) == 2
+        assert asyncio.run(stand_in_line_behind()) == 2
         asyncio.run(one.close())
 
     def test_a_loop_closed_before_the_end_of_closing_does_not_break_it(self, gate, caplog):

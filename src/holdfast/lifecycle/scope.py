@@ -276,15 +276,14 @@ class Scope:
         self, leave: Callable[..., Coroutine[Any, Any, bool | None]], name: str
     ) -> Callable[..., Coroutine[Any, Any, bool | None]]:
         async def leave_in_time(*what_happened: Any) -> bool | None:
-            assert self._owner is not None  # noqa: S101
-            before = self._owner.cancelling()
             budget = max(self.deadline, Deadline.after(_MOMENT)).timeout()
             try:
                 async with budget:
                     return await leave(*what_happened)
             except (TimeoutError, asyncio.CancelledError):
-                # Before 3.11.5 a timeout in a task that was cancelled earlier shows as a cancellation.
-                if not budget.expired() or self._owner.cancelling() > before:
+                # In a task that is being cancelled, a timeout may show as a cancellation. Whether there
+                # was one from outside is counted at the end.
+                if not budget.expired():
                     raise
                 return False
             finally:
