@@ -5,8 +5,9 @@ import asyncio
 import contextvars
 import gc
 import math
+import sys
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 
 import pytest
 from witness import Log, forever, turns
@@ -246,6 +247,26 @@ class TestCancellingAScope:
             await turns()
         assert asyncio.current_task().cancelling() == 0
         await turns()
+
+    @pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks start eagerly since 3.12")
+    @pytest.mark.parametrize("ends", ["cancelling", "failing"])
+    async def test_an_eager_child_that_ends_the_scope_does_not_disturb_the_releases(self, log, ends):
+        async def child():
+            if ends == "failing":
+                raise KeyError
+            scope.cancel()
+
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        try:
+            with pytest.raises(KeyError) if ends == "failing" else nullcontext():
+                async with Scope() as scope:
+                    scope.push(lambda: log.append("undisturbed"))
+                    scope.push(turns)
+                    scope.start(child())
+        finally:
+            asyncio.get_running_loop().set_task_factory(None)
+        assert log == ["undisturbed"]
+        assert asyncio.current_task().cancelling() == 0
 
     async def test_a_cancellation_from_outside_wins_over_one_from_inside(self):
         async def body():

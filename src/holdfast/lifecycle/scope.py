@@ -194,19 +194,23 @@ class Scope:
         assert owner is not None  # noqa: S101
         failure = error
         self._leaving = True
-        if self._interrupted:
-            owner.uncancel()
-            if isinstance(error, asyncio.CancelledError) and owner.cancelling() <= self._cancelling:
-                failure = None  # This cancellation was ours, and nobody else asked for one.
+        before = owner.uncancel() if self._interrupted else owner.cancelling()
+        if self._interrupted and not isinstance(error, asyncio.CancelledError):
+            # The body ran to its end, or was running when an eagerly started child cancelled
+            # it. Then the cancellation is still to come, and must not strike a release.
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+        elif self._interrupted and before <= self._cancelling:
+            failure = None  # This cancellation was ours, and nobody else asked for one.
         if failure is not None:
             self.cancel()
-        before = owner.cancelling()
-        held = await self._join(owner, before)
+        held = await self._join()
         if held is not None and (failure is None or isinstance(failure, Exception)):
             self._errors[:0] = [failure] if failure is not None else []
             failure = held
         told = isinstance(failure, asyncio.CancelledError)
         failure = await self._release(_together(failure, self._errors))
+        self._errors.clear()
         if self._cut or self._left:
             failure = _together(failure, [CutOff(cut=self._cut, left=self._left)])
         outstanding = owner.cancelling() > (self._cancelling if told else before)
@@ -238,7 +242,7 @@ class Scope:
         if self._stirred is not None and not self._stirred.done():
             self._stirred.set_result(None)
 
-    async def _join(self, owner: asyncio.Task[Any], before: int) -> asyncio.CancelledError | None:
+    async def _join(self) -> asyncio.CancelledError | None:
         """Wait for the children, through any cancellation from outside, which is given back afterwards."""
         held = None
         while self._tasks:
@@ -247,7 +251,7 @@ class Scope:
             try:
                 await asyncio.wait({self._stirred}, timeout=limit.remaining())
             except asyncio.CancelledError as cancelled:
-                held = cancelled if owner.cancelling() > before else held
+                held = cancelled
                 self.cancel()
             if limit.passed:
                 break
