@@ -37,34 +37,30 @@ class _Line:
     call the next. So a turn is never lost, and neither is an item: it stays where it is until it is taken.
     """
 
-    __slots__ = ("_waiting", "called")
+    __slots__ = ("called", "waiting")
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self.waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self.called = 0
 
     @property
-    def waiting(self) -> bool:
-        return bool(self._waiting)
-
-    @property
     def idle(self) -> bool:
-        return not self.called and not self._waiting
+        return not self.called and not self.waiting
 
     def call(self) -> None:
         """Call the first in line, if it has not been cancelled meanwhile."""
-        first, _ = self._waiting.popitem(last=False)
+        first, _ = self.waiting.popitem(last=False)
         if not first.done():
             first.set_result(None)
             self.called += 1
 
     async def turn(self) -> None:
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[mine] = None
+        self.waiting[mine] = None
         try:
             await mine
         finally:
-            self._waiting.pop(mine, None)
+            self.waiting.pop(mine, None)
             if mine.done() and not mine.cancelled():
                 self.called -= 1
 
