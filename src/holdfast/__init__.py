@@ -20,6 +20,8 @@ _HOMES = {
         "MissingExtra",
         "NotFound",
         "SchemaTooNew",
+        "SchemaTooOld",
+        "SessionDamaged",
         "StoreUnavailable",
         "Unsupported",
         "WrongKey",

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import msgspec
 
-from holdfast.base.errors import AlreadyExists, HistoryMoved, HistoryTampered, InvalidInput, NotFound
+from holdfast.base.errors import AlreadyExists, HistoryMoved, HistoryTampered, InvalidInput, NotFound, SessionDamaged
 from holdfast.base.ids import checked_name, new_id
 from holdfast.base.items import Item, encode_items, matches, text_of, words_of
 from holdfast.base.pairing import paired
@@ -553,7 +553,7 @@ async def search_index(
         for candidate in page:
             name = candidate.session_id
             if name not in records:
-                records[name] = await backend.record(name)
+                records[name] = await readable_record(backend, name)
             record = records[name]
             hit = hit_in(record, candidate.tape, candidate.seq, candidate.data, terms) if record else None
             if hit is not None:
@@ -565,6 +565,14 @@ async def search_index(
             ordered = [hit for hits in found.values() for hit in sorted(hits, key=lambda hit: -hit.position)]
             return ordered[:limit]
         skip += len(page)
+
+
+async def readable_record(backend: Backend, session_id: str) -> SessionRecord | None:
+    """The record, unless it is damaged: one that is must not hide what others hold."""
+    try:
+        return await backend.record(session_id)
+    except SessionDamaged:
+        return None
 
 
 def enough(found: dict[str, list[Hit]], limit: int) -> bool:

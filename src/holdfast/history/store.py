@@ -2,11 +2,12 @@
 
 import base64
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable
+from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
 
-from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, InvalidItem, NotFound
+from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, InvalidItem, NotFound, SessionDamaged
 from holdfast.base.ids import checked_name
 from holdfast.base.items import Item, encode_items, plain_json, text_of, words_of
 from holdfast.history.codec import Unreadable
@@ -102,8 +103,8 @@ class Store:
 
     async def delete(self, session_id: str) -> None:
         """Destroy the session, its generations and everything noted about it. Forks keep what they show."""
-        if await self.backend.record(checked_name("session id", session_id)) is None:
-            raise NotFound("session", session_id)
+        with suppress(SessionDamaged):  # there it is, and beyond repair
+            await self.stored_record(checked_name("session id", session_id))
         await self.backend.commit(Erase(session_id=session_id, forget=True))
 
     async def search(self, query: str, *, owner: str | None = None, limit: int = 20) -> list[Hit]:
