@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast import open_store
-from holdfast.base.errors import Closed
+from holdfast.base.errors import Closed, SessionDamaged
 from holdfast.history.session import StoredSession
 from holdfast.history.sqlite_session import AsyncSQLiteSession, SQLiteSession
 from holdfast.store.contract import Annotate, Op, Splice
@@ -222,7 +223,10 @@ assert texts() == ["a", "b", "c", "d", "e"], texts()
 
 class TestSharing:
     def test_a_forked_child_goes_on_with_the_session_of_its_parent(self, path: Path) -> None:
-        subprocess.run([sys.executable, "-c", FORKING, str(path)], check=True, timeout=60)
+        source = str(Path(holdfast.__file__).parents[1])
+        subprocess.run(
+            [sys.executable, "-c", FORKING, str(path)], check=True, timeout=60, env={**os.environ, "PYTHONPATH": source}
+        )
 
     async def test_a_fork_keeps_the_file_of_the_session_that_it_came_from(self, path: Path) -> None:
         async def branch() -> StoredSession:
@@ -247,3 +251,43 @@ class TestSharing:
         old.close()
         assert [item["content"] for item in await new.get_items()] == ["new"]
         new.close()
+
+
+class TestDamagedRows:
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            "closed = 'junk'",
+            "closed = '[[1, 2]]'",
+            "closed = '[[1, 5, 2]]'",
+            "next_seq = -5",
+            "tape = 'x'",
+            "version = 'x'",
+        ],
+    )
+    async def test_a_session_that_cannot_be_read_hides_no_other(self, path: Path, damage: str) -> None:
+        async with open_store(f"sqlite:///{path}") as store:
+            for name in ("before", "bad", "behind"):
+                await store.session(name).add_items([{"role": "user", "content": f"word {name}"}])
+            with closing(sqlite3.connect(path)) as raw, raw:
+                raw.execute(f"UPDATE holdfast_sessions SET {damage} WHERE session_id = 'bad'")
+            assert [info.session_id for info in await store.sessions()] == ["behind", "before"]
+            assert [hit.session_id for hit in await store.search("word")] == ["behind", "before"]
+            for call in (store.describe("bad"), store.session("bad").get_items(), store.session("bad").check()):
+                with pytest.raises(SessionDamaged, match="bad"):
+                    await call
+            await store.delete("bad")
+            assert await store.session("bad").get_items() == []
+
+    @pytest.mark.parametrize("metadata", ["junk", "[1]", b"\xff"])
+    async def test_annotations_that_cannot_be_read_hide_no_history(self, path: Path, metadata: str | bytes) -> None:
+        async with open_store(f"sqlite:///{path}") as store:
+            await store.session("s").add_items([{"role": "user", "content": "word"}])
+            with closing(sqlite3.connect(path)) as raw, raw:
+                raw.execute("UPDATE holdfast_sessions SET metadata = ?", (metadata,))
+            assert len(await store.session("s").get_items()) == len(await store.search("word")) == 1
+            assert (await store.describe("s")).metadata == {}
+            with pytest.raises(SessionDamaged, match="annotations"):
+                await store.annotate("s", {"title": "new"})
+            with closing(sqlite3.connect(path)) as raw:
+                assert raw.execute("SELECT metadata FROM holdfast_sessions").fetchone() == (metadata,)

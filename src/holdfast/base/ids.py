@@ -29,3 +29,8 @@ def checked_name(what: str, name: object) -> str:
     if "\x00" in name or not name.isprintable():
         raise InvalidInput(f"{what} must be printable: {name!r}")
     return name
+
+
+def checked_owner(owner: object) -> str | None:
+    """``owner`` itself when there is none or every backend can store it, else :class:`InvalidInput`."""
+    return None if owner is None else checked_name("owner", owner)

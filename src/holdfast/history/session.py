@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import msgspec
 
-from holdfast.base.errors import AlreadyExists, HistoryMoved, HistoryTampered, InvalidInput, NotFound
-from holdfast.base.ids import checked_name, new_id
+from holdfast.base.errors import AlreadyExists, HistoryMoved, HistoryTampered, InvalidInput, NotFound, SessionDamaged
+from holdfast.base.ids import checked_name, checked_owner, new_id
 from holdfast.base.items import Item, encode_items, matches, text_of, words_of
 from holdfast.base.pairing import paired
 from holdfast.history.checking import Report, examine
@@ -69,7 +69,7 @@ class StoredSession(SessionABC):
         self.session_settings = SessionSettings.of(settings)
         self.backend = backend
         self.codec = codec
-        self.owner = owner
+        self.owner = checked_owner(owner)
         self.clock = clock
 
     @property
@@ -87,6 +87,7 @@ class StoredSession(SessionABC):
         before it was rewound or replaced.
         """
         limit = self.resolved_limit(limit)
+        checked_generation(generation)
         if limit == 0:
             return []
         return [entry.item for entry in await self.latest(limit, generation=generation)]
@@ -223,6 +224,7 @@ class StoredSession(SessionABC):
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
         """Undo a rewind or replacement: show that generation again, and after it what was added since."""
         checked_head(expected)
+        checked_generation(generation)
         while True:
             head, earlier = await self.past()
             chosen = next((entry for entry in earlier if entry.number == generation), None)
@@ -545,15 +547,15 @@ async def search_index(
     """Hits by way of the backend's index, or ``None`` when it has none. Candidates are looked at one by one."""
     found: dict[str, list[Hit]] = {}
     records: dict[str, SessionRecord | None] = {}
-    skip = 0
+    skip, size = 0, limit * 2
     while True:
-        page = await backend.search(terms, session_id=session_id, owner=owner, limit=limit * 2, skip=skip)
+        page = await backend.search(terms, session_id=session_id, owner=owner, limit=size, skip=skip)
         if page is None:
             return None
         for candidate in page:
             name = candidate.session_id
             if name not in records:
-                records[name] = await backend.record(name)
+                records[name] = await readable_record(backend, name)
             record = records[name]
             hit = hit_in(record, candidate.tape, candidate.seq, candidate.data, terms) if record else None
             if hit is not None:
@@ -561,10 +563,19 @@ async def search_index(
         last = records[page[-1].session_id] if page else None
         # The last session may have more to come, and newer ones, unless its items stand in the order of writing.
         settled = [hit for name, hits in found.items() if not last or name != last.session_id for hit in hits]
-        if len(page) < limit * 2 or len(settled) >= limit or (last and written_in_order(last) and enough(found, limit)):
+        if len(page) < size or len(settled) >= limit or (last and written_in_order(last) and enough(found, limit)):
             ordered = [hit for hits in found.values() for hit in sorted(hits, key=lambda hit: -hit.position)]
             return ordered[:limit]
         skip += len(page)
+        size = skip  # a backend finds all candidates for each page, so there must not be many
+
+
+async def readable_record(backend: Backend, session_id: str) -> SessionRecord | None:
+    """The record, unless it is damaged: one that is must not hide what others hold."""
+    try:
+        return await backend.record(session_id)
+    except SessionDamaged:
+        return None
 
 
 def enough(found: dict[str, list[Hit]], limit: int) -> bool:
@@ -583,6 +594,13 @@ def checked_position(position: object) -> int:
     if not isinstance(position, int) or isinstance(position, bool):
         raise InvalidInput(f"a position must be a whole number, not {position!r}")
     return position
+
+
+def checked_generation(number: object) -> None:
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+        raise InvalidInput(f"a generation is a whole number, as generations() lists it, not {number!r}")
+    if number is not None and not 0 <= number < 2**63:
+        raise NotFound("generation", number)
 
 
 def checked_head(expected: object) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from holdfast.base.errors import InvalidInput, MissingExtra
 from holdfast.store.contract import Backend
@@ -17,11 +17,13 @@ async def open_backend(url: Any, **options: Any) -> Backend:
     """The backend at an address, ready for use. ``options`` are those of its class."""
     if not isinstance(url, str):
         return await open_injected(url, options)
-    scheme = urlsplit(url).scheme
+    scheme, there_is_one, _ = url.partition("://")  # what follows may hold a password
+    if not there_is_one:
+        raise InvalidInput(f"a store is opened by a URL with a scheme; known are {SCHEMES}")
     for known, opener in _OPENERS.items():
         if scheme == known or scheme.startswith(f"{known}+"):
             return await opener(url, options)
-    raise InvalidInput(f"{scheme or url!r} is not a kind of store; known are {SCHEMES}")
+    raise InvalidInput(f"{scheme!r} is not a kind of store; known are {SCHEMES}")
 
 
 async def open_memory(url: str, options: dict[str, Any]) -> Backend:
@@ -71,7 +73,7 @@ async def open_redis(url: str, options: dict[str, Any]) -> Backend:
 async def open_injected(handle: Any, options: dict[str, Any]) -> Backend:
     """An engine or client that the caller made and keeps."""
     module = type(handle).__module__.partition(".")[0]
-    if module == "sqlalchemy":
+    if module == "sqlalchemy" and hasattr(handle, "sync_engine"):
         from holdfast.store.sql import SqlBackend
 
         return await opened(SqlBackend(handle, **options))

@@ -534,8 +534,8 @@ async def discard(connection: AsyncConnection) -> None:
 
 
 def engine_for(url: str | URL, kwargs: dict[str, Any]) -> AsyncEngine:
+    parsed = taken_apart(url)
     try:
-        parsed = sqlalchemy.make_url(url)
         parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
         if parsed.get_backend_name() != "sqlite":
             return create_async_engine(parsed, **kwargs)
@@ -544,6 +544,16 @@ def engine_for(url: str | URL, kwargs: dict[str, Any]) -> AsyncEngine:
         raise MissingExtra("sql", f"the driver {error.name}") from error
     except (ArgumentError, InvalidRequestError, NoSuchModuleError) as error:
         raise InvalidInput(f"not the URL of a database: {error}") from None
+
+
+def taken_apart(url: str | URL) -> URL:
+    try:
+        return sqlalchemy.make_url(url)
+    except (ArgumentError, ValueError):  # what they say may quote the password
+        raise InvalidInput(
+            "not the URL of a database: special characters in its user name and password must be quoted,"
+            " see urllib.parse.quote"
+        ) from None
 
 
 def sqlite_engine(url: URL, kwargs: dict[str, Any]) -> AsyncEngine:
