@@ -133,7 +133,7 @@ async def deaths() -> list[float]:
 async def slowdown(session: WorkerSession) -> float:
     """The same loop inside a worker and in plain Python, taking turns; the fastest of each."""
     inside, plain = [], []
-    for _ in range(5):
+    for _ in range(9):
         inside.append((await session.run(SPIN, timeout=60)).value)
         code = SPIN.replace("\nr = ", "\nprint(").replace(" - t\nr", " - t)")
         wrapped = f"exec(compile({code!r}, 'x', 'exec'), {{}})"

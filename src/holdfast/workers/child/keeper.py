@@ -42,7 +42,9 @@ class Keeper:
 
     def run(self, protocol: int, out: int, err: int) -> NoReturn:
         if sys.platform.startswith("linux"):
-            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+            # Without a process namespace nobody takes the descendants along but us: we must live to do it.
+            last_word = signal.SIGKILL if self.site.namespaces else signal.SIGTERM
+            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, last_word)
             if not self.site.namespaces:
                 syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         try:
@@ -96,7 +98,8 @@ class Keeper:
 
     def _mind_signals(self) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal.SIGTERM, lambda *_: self._end_all())
+        for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         # Before the worker exists: a ring that comes early must not kill it.
         signal.signal(worker.DOORBELL, lambda *_: None)
