@@ -151,7 +151,8 @@ class Keeper:
             except (BlockingIOError, OSError):
                 return
             token, _, number = word.partition(" ")
-            if not number.isdecimal():
+            if not number.isdecimal() or not _is_child(int(number)):
+                # User code can write here too, and must not make us signal somebody else.
                 continue
             for pid, name in list(self.live.items()):
                 if name == token:
@@ -190,6 +191,14 @@ class Keeper:
                 if not _kill_children():
                     break
         os._exit(0)
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (ChildProcessError, OverflowError, OSError):
+        return False
+    return True
 
 
 def _kill_children() -> bool:
