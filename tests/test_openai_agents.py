@@ -5,9 +5,11 @@ from pathlib import Path
 
 import agents
 import pytest
+from agents.extensions.memory import SQLAlchemySession as PeerSQLAlchemySession
 from agents.testing import ScriptedModel, assistant_message, function_call
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from holdfast import SQLiteSession, open_store
+from holdfast import SQLAlchemySession, SQLiteSession, open_store
 from holdfast.testing import assert_replayable
 
 
@@ -80,3 +82,18 @@ async def test_conversations_that_openai_agents_stored_are_taken_over(tmp_path: 
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT COUNT(*) FROM agent_messages_openai_agents").fetchone() == (4,)
     db.close()
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+async def test_conversations_in_a_server_database_are_taken_over(kind: str, postgres_url: str, tmp_path: Path) -> None:
+    url = postgres_url if kind == "postgresql" else f"sqlite+aiosqlite:///{tmp_path}/old.db"
+    engine = create_async_engine(url)
+    old = PeerSQLAlchemySession("ann", engine=engine, create_tables=True)
+    await old.add_items([{"role": "user", "content": "first refund"}, {"role": "assistant", "content": "second"}])
+    session = SQLAlchemySession("ann", engine=engine, create_tables=True)
+    assert [item["content"] for item in await session.get_items()] == ["first refund", "second"]
+    await session.add_items([{"role": "user", "content": "third"}])
+    assert [hit.position for hit in await session.search("refund")] == [0]
+    assert (await session.check()).ok
+    assert [item["content"] for item in await session.get_items(2)] == ["second", "third"]
+    await engine.dispose()

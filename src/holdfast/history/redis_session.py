@@ -29,9 +29,9 @@ class RedisSession(StoredSession):
         ttl: int | None = None,
         session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
-        self._client = redis_client
+        self._redis = RedisBackend(redis_client, prefix=key_prefix, ttl=ttl)
         self._owned: Redis | None = None
-        super().__init__(session_id, RedisBackend(redis_client, prefix=key_prefix, ttl=ttl), settings=session_settings)
+        super().__init__(session_id, self._redis, settings=session_settings)
 
     @classmethod
     def from_url(
@@ -55,10 +55,7 @@ class RedisSession(StoredSession):
 
     async def ping(self) -> bool:
         """Whether the server answers."""
-        try:
-            return bool(await self._client.ping())
-        except OSError:
-            return False
+        return await self._redis.ping()
 
     async def close(self) -> None:
         """Close the client that :meth:`from_url` made; a client that was handed in is left alone."""

@@ -119,8 +119,7 @@ class StoredSession(SessionABC):
 
         Records that cannot be read and stand behind it are set aside, not destroyed: see :meth:`check`.
         """
-        popped: list[Item] = []
-        window = 8
+        window, lost = 8, 0
         while True:
             page = await self.page(last=window)
             if page is None or not page.rows:
@@ -133,13 +132,14 @@ class StoredSession(SessionABC):
             if not shown and readable:
                 return None
             end = shown[-1].row.position if shown else 0
-            popped[:] = [shown[-1].item] if shown else []
             ops = self.popping(page.record, end, [row for row in broken if row[0].position >= end])
             try:
                 await self.backend.commit(*ops)
             except HistoryMoved:
+                await pause(lost)
+                lost += 1
                 continue
-            return popped[0] if popped else None
+            return shown[-1].item if shown else None
 
     async def clear_session(self) -> None:
         """Erase the history and its earlier generations. What a fork shows stays with the fork."""
@@ -593,4 +593,4 @@ def checked_head(expected: object) -> None:
 async def pause(attempt: int) -> None:
     """Step back a little, so that writers who meet again and again meet less often."""
     if attempt:
-        await asyncio.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.1)))
+        await asyncio.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 7)))

@@ -54,10 +54,13 @@ class Store:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.closed = False
 
     async def close(self) -> None:
         """Release what opening this store acquired. Engines and clients that were handed in stay open."""
-        await self.backend.close()
+        if not self.closed:  # once: other stores on the same file share its backend
+            self.closed = True
+            await self.backend.close()
 
     def session(
         self,

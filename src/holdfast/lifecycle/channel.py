@@ -134,9 +134,7 @@ class _Inbox(Generic[T]):
         self._call_readers()
 
     def _call_readers(self) -> None:
-        # While items remain after the end, those not called yet keep waiting: a called
-        # reader may be cancelled, and then its item is the next one's.
-        while self._readers.waiting and (self._readers.called < len(self._items) or (self._ended and not self._items)):
+        while self._readers.waiting and (self._ended or self._readers.called < len(self._items)):
             self._readers.call()
 
 
@@ -165,7 +163,7 @@ class Channel(_Inbox[T]):
                 raise
         self._refuse_if_closed()
         self._put(item)
-        self._call_senders()  # those who came while this one had been called but had not yet run
+        self._call_senders()  # Those who came while this turn was out wait even if there is room.
 
     def send_nowait(self, item: T) -> None:
         """Put ``item`` at the end of the queue now, or raise ``Full``. Never overtakes a waiting sender."""
@@ -241,7 +239,7 @@ class Lane(_Inbox[T]):
     def _take(self) -> T:
         held_back = self._holds_back
         item = super()._take()
-        if held_back and self._listening:
+        if held_back:
             self._broadcast._found_room()
         return item
 

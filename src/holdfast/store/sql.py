@@ -48,7 +48,7 @@ from holdfast.store.contract import (
     SessionRecord,
     Splice,
 )
-from holdfast.store.relational import reads, schema
+from holdfast.store.relational import adopting, reads, schema
 from holdfast.store.relational.apply import apply
 from holdfast.store.relational.connection import Names
 from holdfast.store.sql_dialects import MigratingConnection, SqlConnection, Statements, dialect_named
@@ -72,6 +72,10 @@ class OutcomeUnknown(Exception):
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class NotSent(Exception):
+    """The connection was gone before anything went over it."""
 
 
 class SqlBackend:
@@ -169,9 +173,7 @@ class SqlBackend:
 
     def installed(self, raw: sqlalchemy.Connection) -> int:
         """The version of the tables, 0 when there are none."""
-        table = self.names.fill("{_schema}")
-        if self.dialect.name == "postgresql":
-            table = table.lower()  # as it does with every name that is not quoted
+        table = self.as_stored(self.names.fill("{_schema}"))
         if not sqlalchemy.inspect(raw).has_table(table):
             return 0
         return schema.version(self.adapted(raw), where=self.where)
@@ -214,13 +216,21 @@ class SqlBackend:
 
     def migrate(self, raw: sqlalchemy.Connection) -> None:
         connection = MigratingConnection(raw, self.dialect, self.statements)
-        schema.migrate(
-            connection,
-            dialect=self.dialect.name,
-            types=self.dialect.types,
-            where=self.where,
-            now=self.now(connection),
-        )
+        now = self.now(connection)
+
+        def columns_of(table: str) -> list[str]:
+            inspector = sqlalchemy.inspect(raw)
+            name = self.as_stored(table)
+            return [column["name"] for column in inspector.get_columns(name)] if inspector.has_table(name) else []
+
+        def migrate() -> None:
+            schema.migrate(connection, dialect=self.dialect.name, types=self.dialect.types, where=self.where, now=now)
+
+        adopting.around(migrate, connection, self.names, columns_of, now=now)
+
+    def as_stored(self, table: str) -> str:
+        """A table's name as the catalogue has it: PostgreSQL lowers every name that is not quoted."""
+        return table.lower() if self.dialect.name == "postgresql" else table
 
     def lock_number(self) -> int:
         digest = hashlib.sha256(f"holdfast {self.names.stem.lower()}".encode()).digest()
@@ -254,7 +264,7 @@ class SqlBackend:
     async def connect(self) -> AsyncConnection:
         while True:
             connection = await self.autocommit.connect()
-            if not has_hung_up(connection):
+            if not has_hung_up(connection.sync_connection):
                 return connection
             await asyncio.shield(discard(connection))
 
@@ -329,11 +339,14 @@ class SqlBackend:
         # Nobody knows whether a commit arrived that broke off in its last moment. A key makes it safe to ask again.
         repeatable = all(isinstance(op, Splice) and op.key is not None for op in ops)
         write = self.write_by_call if self.server_side else self.write_by_statements
+        problem: Exception
         for attempt in range(_TRIES):
             if attempt:
                 await asyncio.sleep(random.uniform(0, min(0.2, 0.002 * 2**attempt)))
             try:
                 return await write(ops)
+            except NotSent as error:
+                problem = error
             except OutcomeUnknown as lost:
                 problem = lost.error
                 if not repeatable:
@@ -352,11 +365,17 @@ class SqlBackend:
         except UnicodeEncodeError as error:
             raise InvalidInput(f"{self.where} cannot hold this: {error}") from None
         params = {"ops": call.ops, "blobs": call.blobs, "now": self.clock() if self.clock else None}
+
+        def send(raw: sqlalchemy.Connection) -> str:
+            if has_hung_up(raw):  # in the moment since it was borrowed
+                raw.invalidate()
+                raise NotSent(f"{self.where}: the connection is closed")
+            answer: str = raw.execute(self.statements[postgres.CALL], params).scalar_one()
+            return answer
+
         connection = await self.borrow()
         try:
-            answer: str = await self.finish(
-                self.run_on(connection, lambda raw: raw.execute(self.statements[postgres.CALL], params).scalar_one())
-            )
+            answer = await self.finish(self.run_on(connection, send))
         except DBAPIError as error:
             refusal = postgres.refusal(sql_errors.sqlstate(error), sql_errors.detail(error))
             if refusal is not None:
@@ -408,6 +427,8 @@ class SqlBackend:
                 raw.connection.rollback()  # unlike the statement, this does not mind if there is none
             else:
                 raw.exec_driver_sql("ROLLBACK")
+        except Exception:  # noqa: BLE001 - what made it necessary is what the caller must hear of
+            raw.invalidate()
         except BaseException:
             raw.invalidate()
             raise
@@ -498,9 +519,8 @@ class SqlBackend:
         return await self.see(reads.lease, name)
 
 
-def has_hung_up(connection: AsyncConnection) -> bool:
+def has_hung_up(raw: sqlalchemy.Connection | None) -> bool:
     """Whether the driver already knows that the other side is gone. The drivers call it differently."""
-    raw = connection.sync_connection
     driver: Any = raw.connection.driver_connection if raw is not None else None
     gone = getattr(driver, "is_closed", None) or getattr(driver, "closed", False)
     return bool(gone() if callable(gone) else gone)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.base.items import decode_item, text_of, words_of
 from holdfast.store.contract import Splice
 from holdfast.store.relational.apply import splice
 from holdfast.store.relational.connection import Connection, Names
@@ -22,14 +23,20 @@ ColumnsOf = Callable[[str], Collection[str]]
 """The columns of a table, none when there is no such table."""
 
 
-def set_aside(db: Connection, names: Names, columns_of: ColumnsOf) -> bool:
-    """Rename that layout's tables if they have the names of ours; whether there were any."""
-    if "message_data" not in columns_of(names.items):
-        return False
-    for table, columns in ((names.items, True), (names.sessions, columns_of(names.sessions))):
-        if columns:
+def around(migrate: Callable[[], None], db: Connection, names: Names, columns_of: ColumnsOf, *, now: float) -> None:
+    """Migrate, and take over that layout's tables if they have the names of ours."""
+    foreign = "message_data" in columns_of(names.items)
+    if foreign:
+        set_aside(db, names, columns_of)
+    migrate()
+    if foreign:
+        take_over(db, names, columns_of, now)
+
+
+def set_aside(db: Connection, names: Names, columns_of: ColumnsOf) -> None:
+    for table in (names.items, names.sessions):
+        if columns_of(table):
             db.run(f"ALTER TABLE {table} RENAME TO {table}{_SUFFIX}", {})
-    return True
 
 
 def take_over(db: Connection, names: Names, columns_of: ColumnsOf, now: float) -> None:
@@ -44,7 +51,8 @@ def take_over(db: Connection, names: Names, columns_of: ColumnsOf, now: float) -
             {"session_id": session_id},
         )
         items = tuple(as_bytes(row[0]) or b"" for row in rows)
-        splice(db, Splice(session_id=session_id, add=items), seconds(begun.get(session_id), now))
+        words = tuple(map(words_in, items)) if db.words else ()
+        splice(db, Splice(session_id=session_id, add=items, words=words), seconds(begun.get(session_id), now))
     _log.warning(
         "took over %d conversations of openai-agents; its tables are kept as %s%s and %s%s",
         len(known),
@@ -53,6 +61,13 @@ def take_over(db: Connection, names: Names, columns_of: ColumnsOf, now: float) -
         names.items,
         _SUFFIX,
     )
+
+
+def words_in(data: bytes) -> str:
+    try:
+        return " ".join(words_of(text_of(decode_item(data))))
+    except ValueError:
+        return ""
 
 
 def seconds(timestamp: Any, default: float) -> float:

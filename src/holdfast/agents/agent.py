@@ -1,0 +1,226 @@
+"""Agents: who answers, with which instructions, tools and limits. A declaration; runs bring it to life."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, get_origin
+
+from holdfast.agents.agent_tool import (
+    AgentTool,
+    AgentToolStreamEvent,
+    StructuredToolInputBuilder,
+    needs_a_run,
+)
+from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.enablement import enabled
+from holdfast.agents.errors import InvalidDeclaration, UserError
+from holdfast.agents.guardrails import InputGuardrail, OutputGuardrail
+from holdfast.agents.handoffs import Handoff, as_handoff
+from holdfast.agents.hooks import AgentHooks, RunHooks
+from holdfast.agents.model_settings import ModelSettings
+from holdfast.agents.names import function_name
+from holdfast.agents.output import AgentOutputSchemaBase
+from holdfast.agents.prompts import DynamicPromptFunction, Prompt, prompt_for
+from holdfast.agents.tools import (
+    FunctionTool,
+    StopAtTools,
+    Tool,
+    ToolOrigin,
+    ToolOriginType,
+    ToolsToFinalOutputFunction,
+    default_tool_error_function,
+)
+from holdfast.agents.types import (
+    Enabled,
+    MaybeAwaitable,
+    ModelLike,
+    NeedsApproval,
+    TContext,
+    ToolErrorFunction,
+    ToolSource,
+    resolved,
+)
+
+A = TypeVar("A", bound="AgentBase[Any]")
+
+Instructions: TypeAlias = str | Callable[[RunContextWrapper[Any], Any], MaybeAwaitable[str]]
+ToolUseBehavior: TypeAlias = Literal["run_llm_again", "stop_on_first_tool"] | StopAtTools | ToolsToFinalOutputFunction
+
+
+class MCPConfig(TypedDict):
+    """How the tools of MCP servers become tools of the agent."""
+
+    convert_schemas_to_strict: NotRequired[bool]
+    failure_error_function: NotRequired[ToolErrorFunction | None]
+    include_server_in_tool_names: NotRequired[bool]
+
+
+@dataclass(eq=False)
+class AgentBase(Generic[TContext]):
+    """What every kind of agent has. Two agents are equal only when they are the same one."""
+
+    name: str
+    handoff_description: str | None = None
+    tools: list[Tool] = field(default_factory=list)
+    mcp_servers: list[ToolSource] = field(default_factory=list)
+    mcp_config: MCPConfig = field(default_factory=MCPConfig)
+
+    def __post_init__(self) -> None:
+        _expect("name", self.name, str)
+        _expect("handoff_description", self.handoff_description, str | None)
+        _expect("tools", self.tools, list)
+        _expect("mcp_servers", self.mcp_servers, list)
+        _expect("mcp_config", self.mcp_config, dict)
+
+    async def get_mcp_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
+        """What its MCP servers offer now, server by server."""
+        return [tool for server in self.mcp_servers for tool in await server.function_tools(run_context, self)]
+
+    async def get_all_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
+        """Every tool that is enabled now: those of the MCP servers, then its own."""
+        offered = [*await self.get_mcp_tools(run_context), *self.tools] if self.mcp_servers else self.tools
+        return await enabled(offered, run_context, self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r})"
+
+
+@dataclass(eq=False, repr=False)
+class Agent(AgentBase[TContext]):
+    """A model with instructions, tools, guardrails and other agents it may hand over to.
+
+    Lists may still be changed after the agent was made (that is how two agents hand over to each other); a run
+    looks at them as they are when it needs them.
+    """
+
+    instructions: Instructions | None = None
+    prompt: Prompt | DynamicPromptFunction | None = None
+    handoffs: "list[Agent[Any] | Handoff[TContext, Any]]" = field(default_factory=list)
+    model: str | ModelLike | None = None
+    model_settings: ModelSettings = field(default_factory=ModelSettings)
+    input_guardrails: list[InputGuardrail[TContext]] = field(default_factory=list)
+    output_guardrails: list[OutputGuardrail[TContext]] = field(default_factory=list)
+    output_type: type[Any] | AgentOutputSchemaBase | None = None
+    hooks: AgentHooks[TContext] | None = None
+    tool_use_behavior: ToolUseBehavior = "run_llm_again"
+    reset_tool_choice: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("handoffs", "input_guardrails", "output_guardrails"):
+            _expect(name, getattr(self, name), list)
+        _expect("model", self.model, str | ModelLike | None)
+        _expect("hooks", self.hooks, AgentHooks | None)
+        _expect("reset_tool_choice", self.reset_tool_choice, bool)
+        for name, kind in (("instructions", str), ("prompt", dict)):
+            value = getattr(self, name)
+            if not callable(value):
+                _expect(name, value, kind | None)
+        self.model_settings = ModelSettings.of(self.model_settings)
+        _check_output_type(self.output_type)
+        _check_tool_use(self.tool_use_behavior)
+
+    def clone(self, **kwargs: Any) -> "Agent[TContext]":
+        """A copy with some fields replaced. Lists that are not replaced are shared with the original."""
+        unknown = set(kwargs) - {f.name for f in fields(self)}
+        if unknown:
+            raise InvalidDeclaration("Agent.clone", f"an agent has no {', '.join(sorted(unknown))}")
+        return replace(self, **kwargs)
+
+    async def get_system_prompt(self, run_context: RunContextWrapper[TContext]) -> str | None:
+        """The instructions for this moment; those that are a function are asked anew every time."""
+        if self.instructions is None or isinstance(self.instructions, str):
+            return self.instructions
+        _check_instructions(self)
+        return await resolved(self.instructions(run_context, self))
+
+    async def get_prompt(self, run_context: RunContextWrapper[TContext]) -> dict[str, Any] | None:
+        """The prompt kept at the provider, as the provider takes it."""
+        return await prompt_for(self.prompt, run_context, self)
+
+    async def get_handoffs(self, run_context: RunContextWrapper[TContext]) -> list[Handoff[Any, Any]]:
+        """Every handoff that is enabled now; plain agents among them with the default names."""
+        return await enabled([as_handoff(target) for target in self.handoffs], run_context, self)
+
+    def as_tool(
+        self,
+        tool_name: str | None,
+        tool_description: str | None,
+        custom_output_extractor: Callable[[Any], Awaitable[str]] | None = None,
+        is_enabled: Enabled = True,
+        on_stream: Callable[[AgentToolStreamEvent], MaybeAwaitable[None]] | None = None,
+        run_config: Any | None = None,
+        max_turns: int | None = None,
+        hooks: RunHooks[Any] | None = None,
+        previous_response_id: str | None = None,
+        conversation_id: str | None = None,
+        session: Any | None = None,
+        failure_error_function: ToolErrorFunction | None = default_tool_error_function,
+        needs_approval: NeedsApproval = False,
+        parameters: type[Any] | None = None,
+        input_builder: StructuredToolInputBuilder | None = None,
+        include_input_schema: bool = False,
+    ) -> FunctionTool:
+        """This agent as a tool: the other agent asks, this one answers, and the other one goes on.
+
+        The model gives a text, or with ``parameters`` the fields of that type, which ``input_builder`` turns into
+        what this agent is given.
+        """
+        name = tool_name or function_name(self.name)
+        nested = AgentTool(
+            agent=self,
+            tool_name=name,
+            custom_output_extractor=custom_output_extractor,
+            on_stream=on_stream,
+            run_config=run_config,
+            max_turns=max_turns,
+            hooks=hooks,
+            previous_response_id=previous_response_id,
+            conversation_id=conversation_id,
+            session=session,
+            parameters=parameters,
+            input_builder=input_builder,
+            include_input_schema=include_input_schema,
+        )
+        return FunctionTool(
+            name=name,
+            description=tool_description or "",
+            params_json_schema=nested.params_json_schema(),
+            on_invoke_tool=needs_a_run,
+            is_enabled=is_enabled,
+            needs_approval=needs_approval,
+            failure_error_function=failure_error_function,
+            origin=ToolOrigin(ToolOriginType.AGENT_AS_TOOL, agent_name=self.name, agent_tool_name=name),
+            agent_tool=nested,
+        )
+
+
+def _expect(name: str, value: object, kind: Any) -> None:
+    if not isinstance(value, kind):
+        wanted = getattr(kind, "__name__", None) or str(kind).replace("NoneType", "None").replace(
+            "holdfast.agents.", ""
+        )
+        raise InvalidDeclaration("Agent", f"{name} must be {wanted}, got {type(value).__name__}")
+
+
+def _check_output_type(kind: Any) -> None:
+    if kind is None or isinstance(kind, type | AgentOutputSchemaBase) or get_origin(kind) is not None:
+        return
+    raise InvalidDeclaration("Agent", f"output_type must be a type or an AgentOutputSchema, got {kind!r}")
+
+
+def _check_tool_use(behavior: Any) -> None:
+    if behavior in ("run_llm_again", "stop_on_first_tool") or callable(behavior):
+        return
+    if isinstance(behavior, dict) and isinstance(behavior.get("stop_at_tool_names"), list):
+        return
+    wanted = "'run_llm_again', 'stop_on_first_tool', StopAtTools(stop_at_tool_names=[...]) or a function"
+    raise InvalidDeclaration("Agent", f"tool_use_behavior must be {wanted}, got {behavior!r}")
+
+
+def _check_instructions(agent: Agent[Any]) -> None:
+    taken = list(inspect.signature(agent.instructions).parameters)  # type: ignore[arg-type]
+    if len(taken) != 2:
+        raise UserError(
+            f"the instructions of {agent.name!r} must take (context, agent), they take ({', '.join(taken)})"
+        )

@@ -1,0 +1,148 @@
+"""An agent as a tool of another agent: the declaration. The nested run itself is the business of runs."""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+
+from holdfast.agents.errors import ModelBehaviorError, UserError
+from holdfast.agents.strict_schema import strict_schema
+from holdfast.agents.types import MaybeAwaitable, resolved
+from holdfast.base.items import Item
+
+if TYPE_CHECKING:
+    from holdfast.agents.agent import Agent
+    from holdfast.agents.context import ToolContext
+    from holdfast.agents.hooks import RunHooks
+
+TEXT_INPUT: dict[str, Any] = {
+    "type": "object",
+    "title": "AgentAsToolInput",
+    "description": "What the agent is asked to do.",
+    "properties": {"input": {"title": "Input", "type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+class StructuredToolInputBuilderOptions(TypedDict, total=False):
+    """What an ``input_builder`` may look at: the arguments, and what is known about their shape."""
+
+    params: Any
+    summary: str | None
+    json_schema: dict[str, Any] | None
+
+
+StructuredToolInputBuilder: TypeAlias = Callable[[StructuredToolInputBuilderOptions], MaybeAwaitable[str | list[Item]]]
+
+
+class AgentToolStreamEvent(TypedDict):
+    """One event of a nested run, for ``on_stream``."""
+
+    event: Any
+    agent: "Agent[Any]"
+    tool_call: Any | None
+
+
+@dataclass(frozen=True)
+class AgentToolInvocation:
+    """Which call of the outer run a nested run answers."""
+
+    tool_name: str
+    tool_call_id: str
+    tool_arguments: str
+
+
+@dataclass(frozen=True)
+class NestedInput:
+    """What a nested agent is given: its input, and the arguments as they are found in ``context.tool_input``."""
+
+    input: str | list[Item]
+    tool_input: Any
+
+
+@dataclass(frozen=True, eq=False)
+class AgentTool:
+    """Which agent a tool runs, and how. Nested runs share the program's context object and the usage."""
+
+    agent: "Agent[Any]"
+    tool_name: str
+    custom_output_extractor: Callable[[Any], Awaitable[str]] | None = None
+    on_stream: Callable[[AgentToolStreamEvent], MaybeAwaitable[None]] | None = None
+    run_config: Any | None = None
+    max_turns: int | None = None
+    hooks: "RunHooks[Any] | None" = None
+    previous_response_id: str | None = None
+    conversation_id: str | None = None
+    session: Any | None = None
+    parameters: type[Any] | None = None
+    input_builder: StructuredToolInputBuilder | None = None
+    include_input_schema: bool = False
+
+    def params_json_schema(self) -> dict[str, Any]:
+        """The arguments that the outer model is asked for."""
+        if self.parameters is None:
+            return TEXT_INPUT
+        return strict_schema(self._adapter().json_schema(), where=f"parameters of {self.tool_name}")
+
+    async def nested_input(self, arguments: str) -> NestedInput:
+        """The nested agent's input for the outer model's arguments, or :class:`ModelBehaviorError`."""
+        given = self._parsed(arguments)
+        if self.parameters is None and self.input_builder is None:
+            return NestedInput(given["input"], given)
+        schema = self.params_json_schema() if self.include_input_schema or self.input_builder else None
+        options = StructuredToolInputBuilderOptions(
+            params=given, summary=summary_of(schema) if schema else None, json_schema=schema
+        )
+        built = await resolved((self.input_builder or default_tool_input_builder)(options))
+        if not isinstance(built, str | list):
+            raise UserError(f"the input_builder of {self.tool_name} must return text or items, not {type(built)}")
+        return NestedInput(built, given)
+
+    def _parsed(self, arguments: str) -> Any:
+        if self.parameters is not None:
+            from pydantic import ValidationError
+
+            from holdfast.agents.function_schema import problems
+
+            adapter = self._adapter()
+            try:
+                return adapter.dump_python(adapter.validate_json(arguments or "{}"), mode="json")
+            except ValidationError as error:
+                raise ModelBehaviorError(f"invalid arguments for tool {self.tool_name}: {problems(error)}") from None
+        try:
+            given = json.loads(arguments)
+        except ValueError as error:
+            raise ModelBehaviorError(f"invalid arguments for tool {self.tool_name}: {error}") from None
+        if not isinstance(given, dict) or not isinstance(given.get("input"), str):
+            raise ModelBehaviorError(f"invalid arguments for tool {self.tool_name}: 'input' must be a text")
+        return given
+
+    def _adapter(self) -> Any:
+        # Imported here: an agent that is asked in text does not pay for pydantic.
+        from pydantic import TypeAdapter
+
+        kind: Any = self.parameters
+        return TypeAdapter(kind)
+
+
+def default_tool_input_builder(options: StructuredToolInputBuilderOptions) -> str:
+    """The arguments as a text that tells the nested agent what they are."""
+    parts = ["You were called as a tool. The request, as JSON:", json.dumps(options.get("params"), ensure_ascii=False)]
+    if options.get("summary"):
+        parts += ["What its fields mean:", options["summary"] or ""]
+    if options.get("json_schema"):
+        parts += ["Its JSON schema:", json.dumps(options["json_schema"], ensure_ascii=False)]
+    return "\n".join(parts)
+
+
+def summary_of(schema: dict[str, Any]) -> str | None:
+    """The described fields of a schema, one to a line."""
+    fields = schema.get("properties", {}).items()
+    lines = [f"- {name}: {part['description']}" for name, part in fields if part.get("description")]
+    return "\n".join(lines) or None
+
+
+async def needs_a_run(context: "ToolContext[Any]", arguments: str) -> Any:
+    """What an agent tool does when it is called by hand: it cannot, for there is no run to nest in."""
+    raise UserError(f"the tool {context.tool_name!r} is an agent: only a run can call it")

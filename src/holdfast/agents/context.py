@@ -1,0 +1,183 @@
+"""What the functions of a program are given: the program's own object, and what the run knows about the moment."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic
+
+from holdfast.agents.approvals import Approvals, Decision, digest
+from holdfast.agents.errors import InvalidDeclaration, ModelBehaviorError
+from holdfast.agents.tool_refs import FunctionToolLookupKey, ToolRef, part_of
+from holdfast.agents.types import TContext
+from holdfast.base.items import Item
+from holdfast.base.usage import Usage
+
+if TYPE_CHECKING:
+    from holdfast.agents.agent import AgentBase
+
+
+@dataclass(eq=False)
+class RunContextWrapper(Generic[TContext]):
+    """The program's ``context`` object and the run around it. No model ever sees any of it."""
+
+    context: TContext
+    usage: Usage = field(default_factory=Usage)
+    turn_input: list[Item] = field(default_factory=list)
+    approvals: Approvals = field(default_factory=Approvals)
+    tool_input: Any | None = None
+
+    def approve_tool(self, approval_item: Any, always_approve: bool = False, *, arguments: str | None = None) -> None:
+        """Say yes to a call; with ``always_approve`` also to every further call of that tool by that agent.
+
+        ``arguments`` (JSON) replace the model's own for this call.
+        """
+        self._decide(approval_item, Decision(True, arguments=arguments), always=always_approve)
+
+    def reject_tool(
+        self, approval_item: Any, always_reject: bool = False, rejection_message: str | None = None
+    ) -> None:
+        """Say no to a call; with ``always_reject`` also to every further call. The message is for the model."""
+        self._decide(approval_item, Decision(False, message=rejection_message), always=always_reject)
+
+    def is_tool_approved(self, tool_name: str, call_id: str) -> bool | None:
+        """``True`` or ``False`` when it was decided, ``None`` when a person has yet to be asked."""
+        return self.get_approval_status(tool_name, call_id)
+
+    def get_approval_status(
+        self,
+        tool_name: str,
+        call_id: str,
+        *,
+        tool_namespace: str | None = None,
+        existing_pending: Any | None = None,
+        tool_lookup_key: FunctionToolLookupKey | None = None,
+        current_invocation: Any | None = None,
+    ) -> bool | None:
+        """As :meth:`is_tool_approved`, for a tool that its name alone does not identify.
+
+        With ``current_invocation`` the decision must have been about the very same arguments.
+        """
+        known = current_invocation or existing_pending
+        found = self.approvals.find(
+            _ref(tool_name, tool_namespace, tool_lookup_key, known),
+            call_id,
+            owner=getattr(known, "agent_path", None),
+            arguments=getattr(current_invocation, "arguments", None),
+        )
+        return None if found is None else found.approved
+
+    def get_rejection_message(
+        self,
+        tool_name: str,
+        call_id: str,
+        *,
+        tool_namespace: str | None = None,
+        existing_pending: Any | None = None,
+        tool_lookup_key: FunctionToolLookupKey | None = None,
+    ) -> str | None:
+        """What the person who said no wants the model to be told, if anything."""
+        ref = _ref(tool_name, tool_namespace, tool_lookup_key, existing_pending)
+        found = self.approvals.find(ref, call_id, owner=getattr(existing_pending, "agent_path", None))
+        return None if found is None or found.approved else found.message
+
+    def _decide(self, item: Any, decision: Decision, *, always: bool) -> None:
+        tool, call_id, arguments = ToolRef.of_approval(item), item.call_id, getattr(item, "arguments", None)
+        if not isinstance(call_id, str) or not call_id:
+            raise ModelBehaviorError(f"a call of {tool} has no id, so nothing can be decided about it")
+        if always:
+            sticky = Decision(decision.approved, decision.message)
+            self.approvals.record(tool, None, sticky, owner=getattr(item, "agent_path", None))
+        asked = None if arguments is None else digest(arguments)
+        exact = Decision(decision.approved, decision.message, decision.arguments, asked)
+        self.approvals.record(tool, call_id, exact)
+
+
+@dataclass(eq=False)
+class AgentHookContext(RunContextWrapper[TContext]):
+    """What agent start and end hooks are given; ``turn_input`` is what the agent is about to see."""
+
+
+class ToolContext(RunContextWrapper[TContext]):
+    """What a tool is given: the run's context, and the call it is to answer.
+
+    ``idempotency_key`` is the same whenever this call is made again, after a crash too, and differs for every
+    other call: hand it to whatever must not happen twice.
+    """
+
+    def __init__(
+        self,
+        context: TContext,
+        usage: Usage | None = None,
+        tool_name: str | None = None,
+        tool_call_id: str | None = None,
+        tool_arguments: str | None = None,
+        tool_call: Any | None = None,
+        *,
+        tool_namespace: str | None = None,
+        agent: "AgentBase[Any] | None" = None,
+        run_config: Any | None = None,
+        turn_input: list[Item] | None = None,
+        approvals: Approvals | None = None,
+        tool_input: Any | None = None,
+        idempotency_key: str | None = None,
+    ) -> None:
+        super().__init__(
+            context,
+            Usage() if usage is None else usage,
+            [] if turn_input is None else turn_input,
+            Approvals() if approvals is None else approvals,
+            tool_input,
+        )
+        self.tool_name = _given("tool_name", tool_name)
+        self.tool_call_id = _given("tool_call_id", tool_call_id)
+        self.tool_arguments = _given("tool_arguments", tool_arguments)
+        self.tool_call = tool_call
+        self.tool_namespace = tool_namespace or part_of(tool_call, "namespace")
+        self.agent, self.run_config = agent, run_config
+        self.idempotency_key = idempotency_key or self.tool_call_id
+
+    @property
+    def qualified_tool_name(self) -> str:
+        """The tool's name with its namespace in front, if it has one."""
+        return str(ToolRef.of_call(self.tool_name, self.tool_namespace)).removeprefix("deferred_top_level:")
+
+    @classmethod
+    def from_agent_context(
+        cls,
+        context: RunContextWrapper[TContext],
+        tool_call_id: str,
+        tool_call: Any | None = None,
+        agent: "AgentBase[Any] | None" = None,
+        *,
+        tool_name: str | None = None,
+        tool_arguments: str | None = None,
+        tool_namespace: str | None = None,
+        run_config: Any | None = None,
+        idempotency_key: str | None = None,
+    ) -> "ToolContext[TContext]":
+        """The context of one call within a run; usage and approvals stay those of the run."""
+        return cls(
+            context.context,
+            context.usage,
+            tool_name or part_of(tool_call, "name"),
+            tool_call_id,
+            part_of(tool_call, "arguments") if tool_arguments is None else tool_arguments,
+            tool_call,
+            tool_namespace=tool_namespace,
+            agent=agent or getattr(context, "agent", None),
+            run_config=run_config or getattr(context, "run_config", None),
+            turn_input=context.turn_input,
+            approvals=context.approvals,
+            tool_input=context.tool_input,
+            idempotency_key=idempotency_key,
+        )
+
+
+def _given(name: str, value: str | None) -> str:
+    if not isinstance(value, str):
+        raise InvalidDeclaration("ToolContext", f"needs {name} as a string, got {value!r}")
+    return value
+
+
+def _ref(name: str, namespace: str | None, key: FunctionToolLookupKey | None, item: Any | None) -> ToolRef:
+    if key is not None:
+        return ToolRef.of_key(key)
+    return ToolRef.of_approval(item) if item is not None else ToolRef.of_call(name, namespace)

@@ -1,0 +1,141 @@
+"""What a docstring says about a function and its parameters, in the three styles people write."""
+
+import functools
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+DocstringStyle: TypeAlias = Literal["google", "numpy", "sphinx"]
+
+_GOOGLE_PARAMETERS = frozenset(["args", "arguments", "params", "parameters", "keyword args", "keyword arguments"])
+_GOOGLE_OTHERS = frozenset(
+    ["return", "returns", "yield", "yields", "raise", "raises", "exceptions", "example", "examples", "note", "notes"]
+)
+_GOOGLE_RARE = frozenset(["warning", "warnings", "attributes", "todo", "references", "tip", "see also"])
+_GOOGLE_SECTIONS = _GOOGLE_PARAMETERS | _GOOGLE_OTHERS | _GOOGLE_RARE
+_NUMPY_PARAMETERS = frozenset(["parameters", "other parameters"])
+
+_GOOGLE_HEAD = re.compile(r"^([A-Za-z][A-Za-z ]*):\s*$")
+_GOOGLE_ENTRY = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\)|\[[^\]]*\])?\s*:\s*(.*)$")
+_NUMPY_RULE = re.compile(r"^-{3,}\s*$")
+_NUMPY_ENTRY = re.compile(r"^(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
+_SPHINX_FIELD = re.compile(r"^:(\w+)(?:\s+([^:]*?))?\s*:\s*(.*)$")
+_SPHINX_PARAMETERS = frozenset(["param", "parameter", "arg", "argument", "key", "keyword"])
+
+
+@dataclass(frozen=True)
+class Documentation:
+    """The text before any section, and what is said about each parameter."""
+
+    description: str | None = None
+    parameters: dict[str, str] = field(default_factory=dict)
+
+
+def documentation(func: Any, style: DocstringStyle | None = None) -> Documentation:
+    """What the docstring of ``func`` says. Without a ``style`` the one that it looks most like is taken."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    text = inspect.getdoc(func)
+    if not text or not text.strip():
+        return Documentation()
+    lines = text.strip().splitlines()
+    return _READERS[style or detected_style(lines)](lines)
+
+
+def detected_style(lines: list[str]) -> DocstringStyle:
+    """Sphinx fields and numpy's ruled headings give themselves away; everything else reads as google's."""
+    if any(match and match[1] in _SPHINX_PARAMETERS | {"type", "returns", "return", "rtype", "raises"}
+           for match in map(_SPHINX_FIELD.match, lines)):  # fmt: skip
+        return "sphinx"
+    if any(_NUMPY_RULE.match(line) and index and lines[index - 1].strip() for index, line in enumerate(lines)):
+        return "numpy"
+    return "google"
+
+
+def _google(lines: list[str]) -> Documentation:
+    def head(index: int) -> str | None:
+        match = _GOOGLE_HEAD.match(lines[index])
+        return match[1].lower() if match and match[1].lower() in _GOOGLE_SECTIONS else None
+
+    before, sections = _sections(lines, head, skip=1)
+    found: dict[str, str] = {}
+    for title, body in sections:
+        if title in _GOOGLE_PARAMETERS:
+            for first, rest in _entries(body):
+                match = _GOOGLE_ENTRY.match(first)
+                if match:
+                    found[match[1]] = _joined([match[2], *rest])
+    return Documentation(_joined(before) or None, found)
+
+
+def _numpy(lines: list[str]) -> Documentation:
+    def head(index: int) -> str | None:
+        ruled = index + 1 < len(lines) and _NUMPY_RULE.match(lines[index + 1])
+        return lines[index].strip().lower() if ruled and lines[index].strip() else None
+
+    before, sections = _sections(lines, head, skip=2)
+    found: dict[str, str] = {}
+    for title, body in sections:
+        if title in _NUMPY_PARAMETERS:
+            for first, rest in _entries(body):
+                match = _NUMPY_ENTRY.match(first)
+                for name in match[1].split(",") if match else ():
+                    found[name.strip().lstrip("*")] = _joined(rest)
+    return Documentation(_joined(before) or None, found)
+
+
+def _sphinx(lines: list[str]) -> Documentation:
+    before: list[str] = []
+    fields: list[tuple[str, str, list[str]]] = []
+    for line in lines:
+        match = _SPHINX_FIELD.match(line)
+        if match:
+            fields.append((match[1], match[2] or "", [match[3]]))
+        elif fields and (line.startswith((" ", "\t")) or not line.strip()):
+            fields[-1][2].append(line)
+        elif not fields:
+            before.append(line)
+    found = {
+        subject.split()[-1].lstrip("*\\"): _joined(text)
+        for kind, subject, text in fields
+        if kind in _SPHINX_PARAMETERS and subject
+    }
+    return Documentation(_joined(before) or None, found)
+
+
+_READERS = {"google": _google, "numpy": _numpy, "sphinx": _sphinx}
+
+
+def _sections(lines: list[str], head: Any, *, skip: int) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The lines before the first heading, and each heading with the lines under it."""
+    heads = [(index, title) for index in range(len(lines)) if (title := head(index)) is not None]
+    if not heads:
+        return lines, []
+    ends = [*(index for index, _ in heads[1:]), len(lines)]
+    found = [(title, lines[index + skip : end]) for (index, title), end in zip(heads, ends, strict=True)]
+    return lines[: heads[0][0]], found
+
+
+def _entries(body: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Entries of a section: a line at its outermost indentation, and the deeper lines that follow."""
+    depth = min((len(line) - len(line.lstrip()) for line in body if line.strip()), default=0)
+    first: str | None = None
+    rest: list[str] = []
+    for line in body:
+        if line.strip() and len(line) - len(line.lstrip()) <= depth:
+            if first is not None:
+                yield first, rest
+            first, rest = line.strip(), []
+        elif first is not None:
+            rest.append(line)
+    if first is not None:
+        yield first, rest
+
+
+def _joined(lines: list[str]) -> str:
+    """Lines as one text: the first as it stands, the others without their common indentation."""
+    if not lines:
+        return ""
+    return inspect.cleandoc("\n".join(lines)).strip()

@@ -1,0 +1,216 @@
+"""What can go wrong around agents, as types. Every one of them can carry the run it ended.
+
+AgentsException
+├── UserError                       the program uses holdfast in a way that cannot work
+│   ├── InvalidDeclaration          ... an agent, tool, guardrail or handoff is declared wrongly
+│   ├── AgentMissing                ... a saved run names an agent that this graph does not have
+│   ├── AgentChanged                ... a saved run names an agent that is no longer the same
+│   └── ToolMissing                 ... no such tool
+├── ModelBehaviorError              the model asked for something impossible or answered out of shape
+├── ModelRefusalError               the model declined to answer
+├── ModelTimeoutError               the model did not answer in time
+├── MaxTurnsExceeded                the run took more turns than it was allowed
+├── ToolTimeoutError                a tool did not return in time
+├── MCPToolCancellationError        an MCP server cancelled a call
+├── InputGuardrailTripwireTriggered, OutputGuardrailTripwireTriggered
+└── ToolInputGuardrailTripwireTriggered, ToolOutputGuardrailTripwireTriggered
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from holdfast.base.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.agents.agent import Agent
+    from holdfast.agents.context import RunContextWrapper
+    from holdfast.agents.guardrails import (
+        InputGuardrailResult,
+        OutputGuardrailResult,
+        ToolGuardrailFunctionOutput,
+        ToolInputGuardrail,
+        ToolInputGuardrailResult,
+        ToolOutputGuardrail,
+        ToolOutputGuardrailResult,
+    )
+    from holdfast.base.items import Item
+
+
+@dataclass
+class RunErrorDetails:
+    """The run as it was when it failed. ``state`` resumes it."""
+
+    input: "str | list[Item]"
+    new_items: list[Any]
+    raw_responses: list[Any]
+    last_agent: "Agent[Any]"
+    context_wrapper: "RunContextWrapper[Any]"
+    input_guardrail_results: "list[InputGuardrailResult]"
+    output_guardrail_results: "list[OutputGuardrailResult]"
+    tool_input_guardrail_results: "list[ToolInputGuardrailResult]" = field(default_factory=list)
+    tool_output_guardrail_results: "list[ToolOutputGuardrailResult]" = field(default_factory=list)
+    state: Any = None
+
+
+class AgentsException(HoldfastError):
+    """The root of everything that a run raises. ``run_data`` is set when a run raised it."""
+
+    code = "agents"
+    run_data: RunErrorDetails | None
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.run_data = None
+
+
+class UserError(AgentsException):
+    """The program uses holdfast in a way that cannot work; the message says what to change."""
+
+    code = "user-error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidDeclaration(UserError, TypeError, ValueError):
+    """An agent, tool, guardrail or handoff cannot be declared like that."""
+
+    code = "invalid-declaration"
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}")
+        self.where, self.problem = where, problem
+
+
+class ModelBehaviorError(AgentsException):
+    """The model did something that its instructions do not allow: an unknown tool, arguments or output out of shape."""
+
+    code = "model-behavior"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ModelRefusalError(AgentsException):
+    """The model declined to answer; ``refusal`` is what it said."""
+
+    code = "model-refusal"
+
+    def __init__(self, refusal: str) -> None:
+        super().__init__(f"the model refused to answer: {refusal}")
+        self.refusal = refusal
+
+
+class ModelTimeoutError(AgentsException):
+    """The model did not answer within ``timeout_seconds``. The attempt was cancelled and has ended."""
+
+    code = "model-timeout"
+
+    def __init__(self, timeout_seconds: float) -> None:
+        super().__init__(f"the model did not answer within {timeout_seconds:g} seconds")
+        self.timeout_seconds = timeout_seconds
+
+
+class MaxTurnsExceeded(AgentsException):
+    """The run took all its turns without an answer."""
+
+    code = "max-turns"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ToolTimeoutError(AgentsException):
+    """The tool did not return within ``timeout_seconds`` and was cancelled."""
+
+    code = "tool-timeout"
+
+    def __init__(self, tool_name: str, timeout_seconds: float) -> None:
+        super().__init__(f"Tool '{tool_name}' timed out after {timeout_seconds:g} seconds.")
+        self.tool_name, self.timeout_seconds = tool_name, timeout_seconds
+
+
+class MCPToolCancellationError(AgentsException):
+    """An MCP server cancelled the call; whether it had an effect is unknown."""
+
+    code = "mcp-cancelled"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InputGuardrailTripwireTriggered(AgentsException):
+    """An input guardrail refused what the user said."""
+
+    code = "input-guardrail"
+
+    def __init__(self, guardrail_result: "InputGuardrailResult") -> None:
+        super().__init__(f"the input guardrail {guardrail_result.guardrail.get_name()!r} was triggered")
+        self.guardrail_result = guardrail_result
+
+
+class OutputGuardrailTripwireTriggered(AgentsException):
+    """An output guardrail refused what the agent said."""
+
+    code = "output-guardrail"
+
+    def __init__(self, guardrail_result: "OutputGuardrailResult") -> None:
+        super().__init__(f"the output guardrail {guardrail_result.guardrail.get_name()!r} was triggered")
+        self.guardrail_result = guardrail_result
+
+
+class ToolInputGuardrailTripwireTriggered(AgentsException):
+    """A guardrail of a tool refused the arguments and ended the run. The tool was not called."""
+
+    code = "tool-input-guardrail"
+
+    def __init__(self, guardrail: "ToolInputGuardrail[Any]", output: "ToolGuardrailFunctionOutput") -> None:
+        super().__init__(f"the tool input guardrail {guardrail.get_name()!r} was triggered")
+        self.guardrail, self.output = guardrail, output
+
+
+class ToolOutputGuardrailTripwireTriggered(AgentsException):
+    """A guardrail of a tool refused its output and ended the run. The tool had been called."""
+
+    code = "tool-output-guardrail"
+
+    def __init__(self, guardrail: "ToolOutputGuardrail[Any]", output: "ToolGuardrailFunctionOutput") -> None:
+        super().__init__(f"the tool output guardrail {guardrail.get_name()!r} was triggered")
+        self.guardrail, self.output = guardrail, output
+
+
+class AgentMissing(UserError):
+    """A saved run names an agent that this graph does not have. No other agent takes its place."""
+
+    code = "agent-missing"
+
+    def __init__(self, path: str, name: str, *, elsewhere: "Sequence[str]" = ()) -> None:
+        hint = f"; the same agent is now at {', '.join(elsewhere)}" if elsewhere else ""
+        super().__init__(f"there is no agent {name!r} at {path!r} in this graph{hint}")
+        self.path, self.name, self.elsewhere = path, name, tuple(elsewhere)
+
+
+class AgentChanged(UserError):
+    """The agent at this path is not the one that the run was saved with; ``changed`` says in which parts."""
+
+    code = "agent-changed"
+
+    def __init__(self, path: str, name: str, *, changed: "Sequence[str]") -> None:
+        super().__init__(f"the agent {name!r} at {path!r} has changed since the run was saved: {', '.join(changed)}")
+        self.path, self.name, self.changed = path, name, tuple(changed)
+
+
+class ToolMissing(UserError):
+    """There is no such tool. ``known`` are the tools there are."""
+
+    code = "tool-missing"
+
+    def __init__(self, key: str, *, agent_name: str, known: "Sequence[str]" = ()) -> None:
+        super().__init__(f"the agent {agent_name!r} has no tool {key!r}; it has {', '.join(known) or 'none'}")
+        self.key, self.agent_name, self.known = key, agent_name, tuple(known)

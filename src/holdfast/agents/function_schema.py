@@ -1,0 +1,206 @@
+"""From a Python function to what a model needs to call it, and back from the model's arguments to the call."""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+
+from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.docstrings import DocstringStyle, Documentation, documentation
+from holdfast.agents.errors import InvalidDeclaration, ModelBehaviorError
+from holdfast.agents.guardrails import name_of
+from holdfast.agents.strict_schema import strict_schema
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class FuncSchema:
+    """A function as a model sees it, and how to call it with what the model sends."""
+
+    name: str
+    description: str | None
+    params_pydantic_model: type[BaseModel]
+    params_json_schema: dict[str, Any]
+    signature: inspect.Signature
+    takes_context: bool = False
+    strict_json_schema: bool = True
+    return_annotation: Any = inspect.Signature.empty
+
+    def parse(self, arguments: str) -> BaseModel:
+        """The model's arguments, checked and converted; :class:`ModelBehaviorError` says what does not fit."""
+        try:
+            return self.params_pydantic_model.model_validate_json(arguments or "{}")
+        except ValidationError as error:
+            raise ModelBehaviorError(f"invalid arguments for tool {self.name}: {problems(error)}") from None
+
+    def to_call_args(self, data: BaseModel) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments for the function, its context parameter not among them."""
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        fields = iter(type(data).model_fields)
+        for parameter in self._parameters():
+            value = getattr(data, next(fields))
+            if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+                positional.extend(value)
+            elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                named.update(value)
+            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                named[parameter.name] = value
+            else:
+                positional.append(value)
+        return positional, named
+
+    async def call(self, func: Callable[..., Any], context: Any, arguments: str) -> Any:
+        """Call ``func`` with the model's arguments.
+
+        A function that is not async runs in a thread, so that it may block, and sees the caller's context variables.
+        """
+        positional, named = self.to_call_args(self.parse(arguments))
+        if self.takes_context:
+            positional.insert(0, context)
+        if is_async(func):
+            return await func(*positional, **named)
+        result = await asyncio.to_thread(func, *positional, **named)
+        return await result if inspect.isawaitable(result) else result
+
+    def _parameters(self) -> Iterator[inspect.Parameter]:
+        found = iter(self.signature.parameters.values())
+        if self.takes_context:
+            next(found)
+        return found
+
+
+def function_schema(
+    func: Callable[..., Any],
+    docstring_style: DocstringStyle | None = None,
+    name_override: str | None = None,
+    description_override: str | None = None,
+    use_docstring_info: bool = True,
+    strict_json_schema: bool = True,
+) -> FuncSchema:
+    """Read a function: its name, its docstring, and a JSON schema of its parameters.
+
+    A first parameter annotated as :class:`RunContextWrapper` or :class:`ToolContext` is the run's, not the model's.
+    """
+    name = name_override or name_of(func)
+    told = documentation(func, docstring_style) if use_docstring_info else Documentation()
+    signature, hints = inspect.signature(func), _hints(func, name)
+    parameters = list(signature.parameters.values())
+    takes_context = bool(parameters) and _is_context(hints.get(parameters[0].name))
+    asked = parameters[1:] if takes_context else parameters
+    _check(name, asked, hints, strict=strict_json_schema)
+    model = _arguments_model(name, asked, hints, told)
+    schema = model.model_json_schema()
+    if strict_json_schema:
+        schema = strict_schema(schema, where=name)
+    return FuncSchema(
+        name=name,
+        description=description_override or told.description,
+        params_pydantic_model=model,
+        params_json_schema=schema,
+        signature=signature,
+        takes_context=takes_context,
+        strict_json_schema=strict_json_schema,
+        return_annotation=hints.get("return", signature.return_annotation),
+    )
+
+
+def is_async(func: Any) -> bool:
+    """Whether calling it gives something to await: an async function, method, partial or object."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004
+
+
+def problems(error: ValidationError, *, most: int = 5) -> str:
+    """What is wrong and where, without repeating the values."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    told = [": ".join(filter(None, (".".join(map(str, part["loc"])), part["msg"]))) for part in found[:most]]
+    return "; ".join(told + ([f"and {len(found) - most} more"] if len(found) > most else []))
+
+
+def _hints(func: Any, name: str) -> dict[str, Any]:
+    while isinstance(func, functools.partial):
+        func = func.func
+    target = func if inspect.isroutine(func) else type(func).__call__
+    try:
+        return get_type_hints(target, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise InvalidDeclaration(name, f"its annotations cannot be resolved: {error}") from None
+
+
+def _is_context(annotation: Any) -> bool:
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    kind = get_origin(annotation) or annotation
+    return inspect.isclass(kind) and issubclass(kind, RunContextWrapper)
+
+
+def _check(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], *, strict: bool) -> None:
+    for parameter in parameters:
+        if _is_context(hints.get(parameter.name)):
+            raise InvalidDeclaration(name, f"the context must be its first parameter, not {parameter.name!r}")
+        if strict and parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            raise InvalidDeclaration(
+                name, f"**{parameter.name} takes arbitrary names, which a strict schema cannot: use strict_mode=False"
+            )
+
+
+def _arguments_model(
+    name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], told: Documentation
+) -> type[BaseModel]:
+    fields: dict[str, Any] = {}
+    for parameter in parameters:
+        annotation = hints.get(parameter.name, Any)
+        field_name, alias = _field_name(parameter.name, len(fields))
+        fields[field_name] = _field(parameter, annotation, told.parameters.get(parameter.name), alias)
+    # Names that a model puts beside **kwargs instead of into it would be lost without a word.
+    open_ended = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    config = ConfigDict(protected_namespaces=(), extra="forbid" if open_ended else "ignore")
+    try:
+        return create_model(f"{name}_args", __config__=config, **fields)
+    except (PydanticUserError, TypeError) as error:
+        raise InvalidDeclaration(name, f"a parameter has a type that has no JSON schema: {error}") from None
+
+
+def _field(parameter: inspect.Parameter, annotation: Any, told: str | None, alias: str | None) -> tuple[Any, Any]:
+    """The pydantic field of a parameter. What its annotation says about it beats what the docstring says."""
+    settings: dict[str, Any] = {} if alias is None else {"alias": alias, "title": _title(alias)}
+    description = _annotated_text(annotation) or told
+    described = any(isinstance(part, FieldInfo) and part.description for part in get_args(annotation)[1:])
+    if description and not described:
+        settings["description"] = description
+    if parameter.kind in _VARIADIC:
+        many = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        kind: Any = list[annotation] if many else dict[str, annotation]
+        return kind, Field(default_factory=list if many else dict, **settings)
+    default = parameter.default
+    if isinstance(default, FieldInfo):
+        if default.description:
+            settings.pop("description", None)
+        return annotation, FieldInfo.merge_field_infos(default, **settings) if settings else default
+    return annotation, Field(... if default is inspect.Parameter.empty else default, **settings)
+
+
+def _annotated_text(annotation: Any) -> str | None:
+    if get_origin(annotation) is not Annotated:
+        return None
+    return next((part for part in get_args(annotation)[1:] if isinstance(part, str)), None)
+
+
+def _field_name(name: str, index: int) -> tuple[str, str | None]:
+    """A name that pydantic accepts as a field, and the true one when it does not accept that."""
+    if name.startswith(("_", "model_")) or hasattr(BaseModel, name):
+        return f"argument_{index}", name
+    return name, None
+
+
+def _title(name: str) -> str:
+    return name.strip("_").replace("_", " ").title()

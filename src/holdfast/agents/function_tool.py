@@ -1,0 +1,145 @@
+"""Tools made of Python functions."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
+
+from pydantic import TypeAdapter
+
+from holdfast.agents.docstrings import DocstringStyle
+from holdfast.agents.errors import InvalidDeclaration
+from holdfast.agents.function_schema import function_schema, is_async
+from holdfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
+from holdfast.agents.strict_schema import strict_schema
+from holdfast.agents.tools import (
+    FunctionTool,
+    FunctionToolCustomDataExtractor,
+    OnUncertain,
+    ToolCaller,
+    ToolOrigin,
+    ToolOriginType,
+    ToolTimeoutBehavior,
+    default_tool_error_function,
+    explained,
+)
+from holdfast.agents.types import Enabled, NeedsApproval, ToolErrorFunction
+
+if TYPE_CHECKING:
+    from holdfast.agents.context import ToolContext
+
+_UNSET: Final[Any] = object()
+
+
+class FunctionToolOptions(TypedDict, total=False):
+    """The options of :func:`function_tool`."""
+
+    name_override: str | None
+    description_override: str | None
+    docstring_style: DocstringStyle | None
+    use_docstring_info: bool
+    failure_error_function: ToolErrorFunction | None
+    strict_mode: bool
+    is_enabled: Enabled
+    needs_approval: NeedsApproval
+    tool_input_guardrails: list[ToolInputGuardrail[Any]] | None
+    tool_output_guardrails: list[ToolOutputGuardrail[Any]] | None
+    timeout: float | None
+    timeout_behavior: ToolTimeoutBehavior
+    timeout_error_function: ToolErrorFunction | None
+    defer_loading: bool
+    custom_data_extractor: FunctionToolCustomDataExtractor | None
+    allowed_callers: list[ToolCaller] | None
+    output_type: Any | None
+    output_json_schema: dict[str, Any] | None
+    idempotent: bool
+    on_uncertain: OnUncertain
+
+
+@overload
+def function_tool(func: Callable[..., Any], **options: Unpack[FunctionToolOptions]) -> FunctionTool: ...
+@overload
+def function_tool(
+    func: None = None, **options: Unpack[FunctionToolOptions]
+) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+def function_tool(
+    func: Callable[..., Any] | None = None,
+    *,
+    name_override: str | None = None,
+    description_override: str | None = None,
+    docstring_style: DocstringStyle | None = None,
+    use_docstring_info: bool = True,
+    failure_error_function: ToolErrorFunction | None = _UNSET,
+    strict_mode: bool = True,
+    is_enabled: Enabled = True,
+    needs_approval: NeedsApproval = False,
+    tool_input_guardrails: list[ToolInputGuardrail[Any]] | None = None,
+    tool_output_guardrails: list[ToolOutputGuardrail[Any]] | None = None,
+    timeout: float | None = None,
+    timeout_behavior: ToolTimeoutBehavior = "error_as_result",
+    timeout_error_function: ToolErrorFunction | None = None,
+    defer_loading: bool = False,
+    custom_data_extractor: FunctionToolCustomDataExtractor | None = None,
+    allowed_callers: list[ToolCaller] | None = None,
+    output_type: Any | None = None,
+    output_json_schema: dict[str, Any] | None = None,
+    idempotent: bool = False,
+    on_uncertain: OnUncertain = "ask",
+) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
+    """Make a tool of a function; its name, docstring and annotations are what the model is told.
+
+    An exception in the function becomes a text for the model, by ``failure_error_function``; with ``None`` it is
+    raised. A timeout needs an async function: a thread cannot be stopped.
+    """
+
+    def make(function: Callable[..., Any]) -> FunctionTool:
+        check_callable("function_tool", function)
+        schema = function_schema(
+            function, docstring_style, name_override, description_override, use_docstring_info, strict_mode
+        )
+        if timeout is not None and not is_async(function):
+            raise InvalidDeclaration(f"tool {schema.name!r}", "only an async function can have a timeout")
+        explain = default_tool_error_function if failure_error_function is _UNSET else failure_error_function
+
+        async def on_invoke_tool(context: "ToolContext[Any]", arguments: str) -> Any:
+            try:
+                return await schema.call(function, context, arguments)
+            except Exception as error:
+                if explain is None:
+                    raise
+                return await explained(explain, context, error)
+
+        adapter = None if output_type is None else TypeAdapter(output_type)
+        output_schema = output_json_schema or (None if adapter is None else _object_schema(schema.name, adapter))
+        tool = FunctionTool(
+            name=schema.name,
+            description=schema.description or "",
+            params_json_schema=schema.params_json_schema,
+            on_invoke_tool=on_invoke_tool,
+            strict_json_schema=strict_mode,
+            is_enabled=is_enabled,
+            tool_input_guardrails=tool_input_guardrails,
+            tool_output_guardrails=tool_output_guardrails,
+            needs_approval=needs_approval,
+            timeout_seconds=timeout,
+            timeout_behavior=timeout_behavior,
+            timeout_error_function=timeout_error_function,
+            defer_loading=defer_loading,
+            custom_data_extractor=custom_data_extractor,
+            allowed_callers=allowed_callers,
+            output_json_schema=output_schema,
+            idempotent=idempotent,
+            on_uncertain=on_uncertain,
+            failure_error_function=explain,
+            origin=ToolOrigin(ToolOriginType.FUNCTION),
+            output_type_adapter=adapter,
+        )
+        tool.__wrapped__ = function  # type: ignore[attr-defined]
+        return tool
+
+    return make if func is None else make(func)
+
+
+def _object_schema(name: str, adapter: TypeAdapter[Any]) -> dict[str, Any]:
+    schema = adapter.json_schema(mode="serialization")
+    if schema.get("type") != "object":
+        raise InvalidDeclaration(f"tool {name!r}", "output_type must be an object: a model, TypedDict or dataclass")
+    return strict_schema(schema, where=f"output_type of {name}")

@@ -1,0 +1,176 @@
+"""The agents that a run can reach, and names for them that survive the program.
+
+A saved run must not hold live objects, and the name of an agent does not identify it. So an agent is named by its
+path from the agent that the run started with, and by a signature of what it is. :meth:`AgentGraph.bind` finds it
+again in the graph of another process, or says why it does not.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.agents.agent import AgentBase
+from holdfast.agents.errors import AgentChanged, AgentMissing
+from holdfast.agents.handoffs import Handoff
+from holdfast.agents.output import output_schema_of
+from holdfast.agents.tool_refs import ToolRef
+from holdfast.agents.tools import FunctionTool
+
+ROOT = "root"
+PARTS = ("name", "instructions", "tools", "handoffs", "output type")
+
+
+class AgentRef(msgspec.Struct, frozen=True):
+    """An agent, for a run that is saved. The signature has a digest for each of :data:`PARTS`."""
+
+    path: str
+    name: str
+    signature: str
+
+
+class AgentGraph:
+    """The agents reachable from ``root`` by handoffs and agent tools, as they are now.
+
+    A snapshot: agents can be changed at any time, so make one for each run and keep it. Making it takes time
+    linear in the graph; signatures are worked out when they are asked for, once.
+    """
+
+    def __init__(self, root: AgentBase[Any]) -> None:
+        self.root = root
+        self._paths: dict[int, str] = {id(root): ROOT}
+        self._agents: dict[str, AgentBase[Any]] = {ROOT: root}
+        self._signatures: dict[str, str] = {}
+        waiting = deque([root])
+        while waiting:
+            agent = waiting.popleft()
+            for label, target in _edges(agent):
+                if id(target) not in self._paths:
+                    path = f"{self._paths[id(agent)]}/{label}"
+                    self._paths[id(target)], self._agents[path] = path, target
+                    waiting.append(target)
+
+    def __iter__(self) -> Iterator[tuple[str, AgentBase[Any]]]:
+        """Every agent with its path, nearest first."""
+        return iter(self._agents.items())
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    def path(self, agent: AgentBase[Any]) -> str:
+        """Where the agent is, by the shortest way; :class:`AgentMissing` when no declared way leads to it."""
+        try:
+            return self._paths[id(agent)]
+        except KeyError:
+            raise AgentMissing("?", agent.name) from None
+
+    def ref(self, agent: AgentBase[Any]) -> AgentRef:
+        """The name to save for an agent of this graph."""
+        path = self.path(agent)
+        return AgentRef(path, agent.name, self._signature(path))
+
+    def bind(self, ref: AgentRef, *, tolerate: Collection[str] = ()) -> Any:
+        """The agent that ``ref`` means, if it is still there and still the same.
+
+        Raises :class:`AgentMissing` or :class:`AgentChanged` otherwise; another agent of the same name is never
+        taken instead. Changes in the parts named by ``tolerate`` are let pass.
+        """
+        agent = self._agents.get(ref.path)
+        if agent is None:
+            raise AgentMissing(ref.path, ref.name, elsewhere=self._elsewhere(ref))
+        changed = [part for part in changes(ref.signature, self._signature(ref.path)) if part not in tolerate]
+        if changed:
+            raise AgentChanged(ref.path, ref.name, changed=changed)
+        return agent
+
+    def _signature(self, path: str) -> str:
+        if path not in self._signatures:
+            self._signatures[path] = signature(self._agents[path])
+        return self._signatures[path]
+
+    def _elsewhere(self, ref: AgentRef) -> list[str]:
+        named = (path for path, agent in self if agent.name == ref.name)
+        return [path for path in named if self._signature(path) == ref.signature]
+
+
+def bind(root: AgentBase[Any], ref: AgentRef, *, tolerate: Collection[str] = ()) -> Any:
+    """As :meth:`AgentGraph.bind`, for a single reference."""
+    return AgentGraph(root).bind(ref, tolerate=tolerate)
+
+
+def signature(agent: AgentBase[Any]) -> str:
+    """What the agent is, as digests of its parts. Hooks, models and settings are not among them."""
+    instructions = getattr(agent, "instructions", None)
+    parts: list[Any] = [
+        agent.name,
+        "(a function)" if callable(instructions) else instructions,
+        sorted(_tool_facts(agent), key=msgspec.json.encode),
+        sorted(_handoff_facts(agent)),
+        _output_facts(getattr(agent, "output_type", None)),
+    ]
+    return ".".join(_digest(part) for part in parts)
+
+
+def changes(old: str, new: str) -> list[str]:
+    """The parts in which two signatures differ."""
+    pairs = list(zip(old.split("."), new.split("."), strict=False))
+    if len(pairs) != len(PARTS) or old.count(".") != new.count("."):
+        return [] if old == new else ["signature"]
+    return [part for part, (mine, yours) in zip(PARTS, pairs, strict=True) if mine != yours]
+
+
+def _edges(agent: AgentBase[Any]) -> Iterator[tuple[str, AgentBase[Any]]]:
+    """The agents one step away, each by a label that no other step from here has."""
+    seen: dict[str, int] = {}
+    for kind, name, target in _steps(agent):
+        label = f"{kind}:{_escaped(name)}"
+        seen[label] = seen.get(label, 0) + 1
+        yield label if seen[label] == 1 else f"{label}~{seen[label]}", target
+
+
+def _steps(agent: AgentBase[Any]) -> Iterator[tuple[str, str, AgentBase[Any]]]:
+    for target in getattr(agent, "handoffs", ()):
+        known = target.agent if isinstance(target, Handoff) else target
+        if isinstance(known, AgentBase):
+            yield "handoff", known.name, known
+    for tool in agent.tools:
+        if isinstance(tool, FunctionTool) and tool.agent_tool is not None:
+            yield "tool", str(ToolRef.of(tool)), tool.agent_tool.agent
+
+
+def _escaped(name: str) -> str:
+    return name.replace("%", "%25").replace("/", "%2F").replace("~", "%7E")
+
+
+def _tool_facts(agent: AgentBase[Any]) -> Iterator[list[Any]]:
+    for tool in agent.tools:
+        if isinstance(tool, FunctionTool):
+            yield ["function", *ToolRef.of(tool).lookup_key, _digest(tool.params_json_schema)]
+        else:
+            yield ["hosted", getattr(tool, "name", type(tool).__name__), _label(tool)]
+    for server in agent.mcp_servers:
+        yield ["mcp", server.name]
+
+
+def _label(tool: Any) -> str:
+    config = getattr(tool, "tool_config", None)
+    return str(config.get("server_label", "")) if isinstance(config, dict) else ""
+
+
+def _handoff_facts(agent: AgentBase[Any]) -> Iterator[list[str]]:
+    for target in getattr(agent, "handoffs", ()):
+        if isinstance(target, Handoff):
+            yield [target.tool_name, target.agent_name]
+        else:
+            yield [Handoff.default_tool_name(target), target.name]
+
+
+def _output_facts(output_type: Any) -> Any:
+    schema = output_schema_of(output_type)
+    return None if schema is None or schema.is_plain_text() else [schema.name(), schema.json_schema()]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted", enc_hook=repr)).hexdigest()[:16]

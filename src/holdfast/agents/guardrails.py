@@ -1,0 +1,254 @@
+"""Guardrails: functions of the user's that look at what goes in and what comes out.
+
+A guardrail of an agent can end the run (its tripwire); a guardrail of a tool can also replace one call's content.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, overload
+
+from typing_extensions import TypeVar
+
+from holdfast.agents.errors import InvalidDeclaration, UserError
+from holdfast.agents.types import MaybeAwaitable, TContext, resolved
+from holdfast.base.items import Item
+
+if TYPE_CHECKING:
+    from holdfast.agents.agent import Agent
+    from holdfast.agents.context import RunContextWrapper, ToolContext
+
+TData = TypeVar("TData", default=Any)
+
+
+@dataclass
+class GuardrailFunctionOutput:
+    """What a guardrail found. ``output_info`` is for people and logs."""
+
+    output_info: Any
+    tripwire_triggered: bool
+
+
+@dataclass
+class InputGuardrailResult:
+    guardrail: "InputGuardrail[Any]"
+    output: GuardrailFunctionOutput
+
+
+@dataclass
+class OutputGuardrailResult:
+    guardrail: "OutputGuardrail[Any]"
+    agent_output: Any
+    agent: "Agent[Any]"
+    output: GuardrailFunctionOutput
+
+
+@dataclass
+class InputGuardrail(Generic[TContext]):
+    """Judges what the user said, once, for the first agent of a run.
+
+    With ``run_in_parallel`` it runs beside the model and a trip throws the model's work away; without, the model
+    is not asked before every such guardrail has agreed.
+    """
+
+    guardrail_function: (
+        "Callable[[RunContextWrapper[TContext], Agent[Any], str | list[Item]], MaybeAwaitable[GuardrailFunctionOutput]]"
+    )
+    name: str | None = None
+    run_in_parallel: bool = True
+
+    def __post_init__(self) -> None:
+        check_callable("InputGuardrail", self.guardrail_function)
+
+    def get_name(self) -> str:
+        return self.name or name_of(self.guardrail_function)
+
+    async def run(
+        self, agent: "Agent[Any]", input: "str | list[Item]", context: "RunContextWrapper[TContext]"
+    ) -> InputGuardrailResult:
+        found = await resolved(self.guardrail_function(context, agent, input))
+        return InputGuardrailResult(self, _verdict(self.get_name(), found, GuardrailFunctionOutput))
+
+
+@dataclass
+class OutputGuardrail(Generic[TContext]):
+    """Judges the final output of the agent that produced it."""
+
+    guardrail_function: (
+        "Callable[[RunContextWrapper[TContext], Agent[Any], Any], MaybeAwaitable[GuardrailFunctionOutput]]"
+    )
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_callable("OutputGuardrail", self.guardrail_function)
+
+    def get_name(self) -> str:
+        return self.name or name_of(self.guardrail_function)
+
+    async def run(
+        self, context: "RunContextWrapper[TContext]", agent: "Agent[Any]", agent_output: Any
+    ) -> OutputGuardrailResult:
+        found = await resolved(self.guardrail_function(context, agent, agent_output))
+        verdict = _verdict(self.get_name(), found, GuardrailFunctionOutput)
+        return OutputGuardrailResult(self, agent_output, agent, verdict)
+
+
+class AllowBehavior(TypedDict):
+    type: Literal["allow"]
+
+
+class RejectContentBehavior(TypedDict):
+    type: Literal["reject_content"]
+    message: str
+
+
+class RaiseExceptionBehavior(TypedDict):
+    type: Literal["raise_exception"]
+
+
+def _allowing() -> RejectContentBehavior | RaiseExceptionBehavior | AllowBehavior:
+    return {"type": "allow"}
+
+
+@dataclass
+class ToolGuardrailFunctionOutput:
+    """What becomes of a call: go on, give the model a message in its place, or end the run."""
+
+    output_info: Any
+    behavior: RejectContentBehavior | RaiseExceptionBehavior | AllowBehavior = field(default_factory=_allowing)
+
+    @classmethod
+    def allow(cls, output_info: Any = None) -> "ToolGuardrailFunctionOutput":
+        return cls(output_info, {"type": "allow"})
+
+    @classmethod
+    def reject_content(cls, message: str, output_info: Any = None) -> "ToolGuardrailFunctionOutput":
+        """The model gets ``message`` instead: the call is not made, or its output is not shown."""
+        return cls(output_info, {"type": "reject_content", "message": message})
+
+    @classmethod
+    def raise_exception(cls, output_info: Any = None) -> "ToolGuardrailFunctionOutput":
+        """The run ends with a tripwire error."""
+        return cls(output_info, {"type": "raise_exception"})
+
+
+@dataclass
+class ToolInputGuardrailData:
+    """A call about to be made; its arguments are in ``context.tool_arguments``."""
+
+    context: "ToolContext[Any]"
+    agent: "Agent[Any]"
+
+
+@dataclass
+class ToolOutputGuardrailData(ToolInputGuardrailData):
+    """A call that was made."""
+
+    output: Any
+
+
+@dataclass
+class ToolGuardrail(Generic[TData]):
+    """What the guardrails of tools share."""
+
+    guardrail_function: Callable[[TData], MaybeAwaitable[ToolGuardrailFunctionOutput]]
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_callable(type(self).__name__, self.guardrail_function)
+
+    def get_name(self) -> str:
+        return self.name or name_of(self.guardrail_function)
+
+    async def run(self, data: TData) -> ToolGuardrailFunctionOutput:
+        found = await resolved(self.guardrail_function(data))
+        return _verdict(self.get_name(), found, ToolGuardrailFunctionOutput)
+
+
+class ToolInputGuardrail(ToolGuardrail[ToolInputGuardrailData], Generic[TContext]):
+    """Judges a call before it is made, and again when it was approved later."""
+
+
+class ToolOutputGuardrail(ToolGuardrail[ToolOutputGuardrailData], Generic[TContext]):
+    """Judges a call's output before the model sees it."""
+
+
+@dataclass
+class ToolInputGuardrailResult:
+    guardrail: ToolInputGuardrail[Any]
+    output: ToolGuardrailFunctionOutput
+
+
+@dataclass
+class ToolOutputGuardrailResult:
+    guardrail: ToolOutputGuardrail[Any]
+    output: ToolGuardrailFunctionOutput
+
+
+@overload
+def input_guardrail(func: Callable[..., Any], /) -> InputGuardrail[Any]: ...
+@overload
+def input_guardrail(
+    *, name: str | None = None, run_in_parallel: bool = True
+) -> Callable[[Callable[..., Any]], InputGuardrail[Any]]: ...
+def input_guardrail(
+    func: Callable[..., Any] | None = None, *, name: str | None = None, run_in_parallel: bool = True
+) -> InputGuardrail[Any] | Callable[[Callable[..., Any]], InputGuardrail[Any]]:
+    """Make an :class:`InputGuardrail` of ``(context, agent, input)``, sync or async."""
+    if func is not None:
+        return InputGuardrail(func, name, run_in_parallel)
+    return lambda func: InputGuardrail(func, name, run_in_parallel)
+
+
+@overload
+def output_guardrail(func: Callable[..., Any], /) -> OutputGuardrail[Any]: ...
+@overload
+def output_guardrail(*, name: str | None = None) -> Callable[[Callable[..., Any]], OutputGuardrail[Any]]: ...
+def output_guardrail(
+    func: Callable[..., Any] | None = None, *, name: str | None = None
+) -> OutputGuardrail[Any] | Callable[[Callable[..., Any]], OutputGuardrail[Any]]:
+    """Make an :class:`OutputGuardrail` of ``(context, agent, output)``, sync or async."""
+    return OutputGuardrail(func, name) if func is not None else lambda func: OutputGuardrail(func, name)
+
+
+@overload
+def tool_input_guardrail(func: Callable[..., Any], /) -> ToolInputGuardrail[Any]: ...
+@overload
+def tool_input_guardrail(*, name: str | None = None) -> Callable[[Callable[..., Any]], ToolInputGuardrail[Any]]: ...
+def tool_input_guardrail(
+    func: Callable[..., Any] | None = None, *, name: str | None = None
+) -> ToolInputGuardrail[Any] | Callable[[Callable[..., Any]], ToolInputGuardrail[Any]]:
+    """Make a :class:`ToolInputGuardrail` of a function of :class:`ToolInputGuardrailData`, sync or async."""
+    return ToolInputGuardrail(func, name) if func is not None else lambda func: ToolInputGuardrail(func, name)
+
+
+@overload
+def tool_output_guardrail(func: Callable[..., Any], /) -> ToolOutputGuardrail[Any]: ...
+@overload
+def tool_output_guardrail(*, name: str | None = None) -> Callable[[Callable[..., Any]], ToolOutputGuardrail[Any]]: ...
+def tool_output_guardrail(
+    func: Callable[..., Any] | None = None, *, name: str | None = None
+) -> ToolOutputGuardrail[Any] | Callable[[Callable[..., Any]], ToolOutputGuardrail[Any]]:
+    """Make a :class:`ToolOutputGuardrail` of a function of :class:`ToolOutputGuardrailData`, sync or async."""
+    return ToolOutputGuardrail(func, name) if func is not None else lambda func: ToolOutputGuardrail(func, name)
+
+
+def name_of(func: Any) -> str:
+    """What to call a function of the user's, be it a partial or an object with ``__call__``."""
+    while hasattr(func, "func") and not hasattr(func, "__name__"):
+        func = func.func
+    return getattr(func, "__name__", None) or type(func).__name__
+
+
+def check_callable(where: str, func: Any) -> None:
+    if not callable(func) or inspect.isclass(func):
+        raise InvalidDeclaration(where, f"needs a function, got {func!r}")
+
+
+V = TypeVar("V")
+
+
+def _verdict(name: str, found: object, kind: type[V]) -> V:
+    if not isinstance(found, kind):
+        raise UserError(f"the guardrail {name!r} must return {kind.__name__}, not {type(found).__name__}")
+    return found

@@ -1,0 +1,160 @@
+"""Handoffs: one agent lets another take over the conversation."""
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+
+from typing_extensions import TypeVar
+
+from holdfast.agents.errors import InvalidDeclaration, ModelBehaviorError, UserError
+from holdfast.agents.names import function_name
+from holdfast.agents.strict_schema import strict_schema
+from holdfast.agents.types import Enabled, MaybeAwaitable, RunItemLike, TContext, resolved
+from holdfast.base.items import Item
+
+if TYPE_CHECKING:
+    from holdfast.agents.agent import Agent, AgentBase
+    from holdfast.agents.context import RunContextWrapper
+
+TAgent = TypeVar("TAgent", default=Any)
+THandoffInput = TypeVar("THandoffInput", default=Any)
+
+OnHandoffWithInput: TypeAlias = Callable[["RunContextWrapper[Any]", Any], MaybeAwaitable[Any]]
+OnHandoffWithoutInput: TypeAlias = Callable[["RunContextWrapper[Any]"], MaybeAwaitable[Any]]
+
+
+@dataclass(frozen=True)
+class HandoffInputData:
+    """What the next agent is about to be given, for an input filter to change.
+
+    ``new_items`` are kept as the run's history in any case; when ``input_items`` is set, the next agent's model
+    is given those instead.
+    """
+
+    input_history: str | tuple[Item, ...]
+    pre_handoff_items: tuple[RunItemLike, ...]
+    new_items: tuple[RunItemLike, ...]
+    run_context: "RunContextWrapper[Any] | None" = None
+    input_items: tuple[RunItemLike, ...] | None = None
+
+    def clone(self, **kwargs: Any) -> "HandoffInputData":
+        """A copy with some parts replaced."""
+        return replace(self, **kwargs)
+
+
+HandoffInputFilter: TypeAlias = Callable[[HandoffInputData], MaybeAwaitable[HandoffInputData]]
+HandoffHistoryMapper: TypeAlias = Callable[[list[Item]], list[Item]]
+
+
+@dataclass(eq=False)
+class Handoff(Generic[TContext, TAgent]):
+    """A way to another agent, shown to the model as a tool. Mostly made by :func:`handoff`.
+
+    ``agent`` is where it leads, when that is known before it is taken: only such agents can be found again by a
+    run that was saved.
+    """
+
+    tool_name: str
+    tool_description: str
+    input_json_schema: dict[str, Any]
+    on_invoke_handoff: "Callable[[RunContextWrapper[Any], str], Awaitable[TAgent]]" = field(repr=False)
+    agent_name: str
+    input_filter: HandoffInputFilter | None = None
+    nest_handoff_history: bool | None = None
+    strict_json_schema: bool = True
+    is_enabled: Enabled = True
+    agent: "TAgent | None" = field(default=None, kw_only=True, repr=False)
+
+    def get_transfer_message(self, agent: "AgentBase[Any]") -> str:
+        """The output of the handoff's call: it tells the model who has taken over."""
+        return json.dumps({"assistant": agent.name}, ensure_ascii=False)
+
+    @classmethod
+    def default_tool_name(cls, agent: "AgentBase[Any]") -> str:
+        return function_name(f"transfer_to_{agent.name}")
+
+    @classmethod
+    def default_tool_description(cls, agent: "AgentBase[Any]") -> str:
+        return f"Handoff to the {agent.name} agent to handle the request. {agent.handoff_description or ''}"
+
+
+def handoff(
+    agent: "Agent[TContext]",
+    tool_name_override: str | None = None,
+    tool_description_override: str | None = None,
+    on_handoff: OnHandoffWithInput | OnHandoffWithoutInput | None = None,
+    input_type: type[THandoffInput] | None = None,
+    input_filter: HandoffInputFilter | None = None,
+    nest_handoff_history: bool | None = None,
+    is_enabled: Enabled = True,
+) -> "Handoff[TContext, Agent[TContext]]":
+    """A way to ``agent``. With an ``input_type`` the model has to say something along with it.
+
+    ``on_handoff`` is called with the context, and with that input if there is an ``input_type``.
+    """
+    tool_name = tool_name_override or Handoff.default_tool_name(agent)
+    _check_on_handoff(tool_name, on_handoff, input_type)
+    adapter = None if input_type is None else _adapter(tool_name, input_type)
+    schema = {} if adapter is None else adapter.json_schema()
+
+    async def on_invoke_handoff(context: "RunContextWrapper[Any]", arguments: str | None = None) -> "Agent[TContext]":
+        if on_handoff is not None:
+            given = () if adapter is None else (_parsed(tool_name, adapter, arguments),)
+            await resolved(on_handoff(context, *given))
+        return agent
+
+    return Handoff(
+        tool_name=tool_name,
+        tool_description=tool_description_override or Handoff.default_tool_description(agent),
+        input_json_schema=strict_schema(schema, where=f"input_type of {tool_name}"),
+        on_invoke_handoff=on_invoke_handoff,
+        agent_name=agent.name,
+        input_filter=input_filter,
+        nest_handoff_history=nest_handoff_history,
+        is_enabled=is_enabled,
+        agent=agent,
+    )
+
+
+def as_handoff(target: "Agent[Any] | Handoff[Any, Any]") -> Handoff[Any, Any]:
+    """An entry of an agent's ``handoffs`` as a handoff: a bare agent gets the defaults."""
+    return target if isinstance(target, Handoff) else handoff(target)
+
+
+def _check_on_handoff(tool_name: str, on_handoff: Any, input_type: Any) -> None:
+    if on_handoff is None:
+        if input_type is not None:
+            raise UserError(f"{tool_name}: an input_type needs an on_handoff to receive it")
+        return
+    if not callable(on_handoff):
+        raise InvalidDeclaration(tool_name, f"on_handoff must be a function, got {on_handoff!r}")
+    wanted = ("context",) if input_type is None else ("context", "input")
+    taken = len(inspect.signature(on_handoff).parameters)
+    if taken != len(wanted):
+        raise UserError(f"{tool_name}: on_handoff must take ({', '.join(wanted)}), it takes {taken} parameters")
+
+
+def _adapter(tool_name: str, input_type: Any) -> Any:
+    # Imported here: a handoff without input does not pay for pydantic.
+    from pydantic import TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    try:
+        return TypeAdapter(input_type)
+    except PydanticUserError as error:
+        raise InvalidDeclaration(tool_name, f"input_type has no JSON schema: {error}") from None
+
+
+def _parsed(tool_name: str, adapter: Any, arguments: str | None) -> Any:
+    from pydantic import ValidationError
+
+    from holdfast.agents.function_schema import problems
+
+    if arguments is None:
+        raise ModelBehaviorError(f"the handoff {tool_name} needs an input, the model gave none")
+    try:
+        return adapter.validate_json(arguments)
+    except ValidationError as error:
+        raise ModelBehaviorError(f"invalid input for the handoff {tool_name}: {problems(error)}") from None

@@ -1,0 +1,81 @@
+"""Tools that the provider runs, as plain data. What they hold is what the provider's API takes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict
+
+from holdfast.agents.types import MaybeAwaitable
+
+if TYPE_CHECKING:
+    from holdfast.agents.context import RunContextWrapper
+
+
+@dataclass
+class FileSearchTool:
+    """Search in the provider's vector stores."""
+
+    vector_store_ids: list[str]
+    max_num_results: int | None = None
+    include_search_results: bool = False
+    ranking_options: Any | None = None
+    filters: Any | None = None
+
+    @property
+    def name(self) -> str:
+        return "file_search"
+
+
+@dataclass
+class WebSearchTool:
+    """Search the web."""
+
+    user_location: Any | None = None
+    filters: Any | None = None
+    search_context_size: Literal["low", "medium", "high"] = "medium"
+    external_web_access: bool | None = None
+
+    @property
+    def name(self) -> str:
+        return "web_search"
+
+
+@dataclass
+class CodeInterpreterTool:
+    """Run code in a container of the provider's."""
+
+    tool_config: Any
+
+    @property
+    def name(self) -> str:
+        return "code_interpreter"
+
+
+@dataclass
+class MCPToolApprovalRequest:
+    """A hosted MCP server wants to call a tool; ``data`` is the request as the provider sent it."""
+
+    ctx_wrapper: "RunContextWrapper[Any]"
+    data: Any
+
+
+class MCPToolApprovalFunctionResult(TypedDict):
+    approve: bool
+    reason: NotRequired[str]
+
+
+MCPToolApprovalFunction: TypeAlias = Callable[[MCPToolApprovalRequest], MaybeAwaitable[MCPToolApprovalFunctionResult]]
+
+
+@dataclass
+class HostedMCPTool:
+    """Tools of an MCP server that the provider talks to. Without a function, approvals come up in the run."""
+
+    tool_config: Any
+    on_approval_request: MCPToolApprovalFunction | None = None
+
+    @property
+    def name(self) -> str:
+        return "hosted_mcp"
+
+
+HostedTool: TypeAlias = FileSearchTool | WebSearchTool | CodeInterpreterTool | HostedMCPTool

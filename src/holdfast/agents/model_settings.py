@@ -1,0 +1,171 @@
+"""How a model is to be called. ``None`` means: whatever the provider does by default."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
+
+from holdfast.agents.errors import InvalidDeclaration
+
+S = TypeVar("S", bound="Overlaid")
+
+
+class Overlaid:
+    """Settings that can be laid over others: what is set wins, what is ``None`` lets the other show through."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @classmethod
+    def of(cls, value: Self | Mapping[str, Any]) -> Self:
+        """The settings themselves, or those in a dict; unknown names are refused."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping):
+            raise InvalidDeclaration(cls.__name__, f"expected settings or a dict, got {type(value).__name__}")
+        unknown = [name for name in value if name not in cls.__dataclass_fields__]
+        if unknown:
+            raise InvalidDeclaration(cls.__name__, f"there is no setting {', '.join(map(repr, unknown))}")
+        return cls(**value)
+
+    def resolve(self, override: Any) -> Self:
+        """New settings in which everything that ``override`` sets replaces what is here."""
+        if override is None:
+            return self
+        over = type(self).of(override)
+        given = {f.name: getattr(over, f.name) for f in fields(over) if getattr(over, f.name) is not None}
+        for name, value in given.items():
+            mine = getattr(self, name)
+            if isinstance(mine, Overlaid) and isinstance(value, Overlaid):
+                given[name] = mine.resolve(value)
+        return replace(self, **given)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Every setting as JSON would hold it; functions are left out."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: _plain(value) for name, value in found.items() if not callable(value) or value is None}
+
+
+@dataclass
+class ModelRetryBackoffSettings(Overlaid):
+    """How long to wait between attempts."""
+
+    initial_delay: float | None = None
+    max_delay: float | None = None
+    multiplier: float | None = None
+    jitter: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("initial_delay", "max_delay", "multiplier"):
+            _check_number(f"ModelRetryBackoffSettings.{name}", getattr(self, name), at_least=0)
+
+
+ModelRetryBackoffInput: TypeAlias = ModelRetryBackoffSettings | dict[str, Any]
+
+
+@dataclass
+class ModelRetrySettings(Overlaid):
+    """Whether and how often a failed request is repeated. ``policy`` is code and is never stored."""
+
+    max_retries: int | None = None
+    backoff: ModelRetryBackoffInput | None = None
+    policy: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        _check_number("ModelRetrySettings.max_retries", self.max_retries, at_least=0)
+        if self.backoff is not None:
+            self.backoff = ModelRetryBackoffSettings.of(self.backoff)
+        if self.policy is not None and not callable(self.policy):
+            raise InvalidDeclaration("ModelRetrySettings.policy", "must be a function of RetryPolicyContext")
+
+    def to_json_dict(self) -> dict[str, Any]:
+        found = super().to_json_dict()
+        found.pop("policy", None)
+        return found
+
+
+@dataclass
+class MCPToolChoice:
+    """The model must use this tool of this MCP server."""
+
+    server_label: str
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "required", "none"] | str | MCPToolChoice
+
+_PRIVATE = frozenset(["extra_query", "extra_body", "extra_headers", "extra_args", "preserve_raw_usage"])
+
+
+@dataclass
+class ModelSettings(Overlaid):
+    """How a model is to be called. Not every provider knows every setting."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    max_tokens: int | None = None
+    reasoning: Any = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    include_usage: bool | None = None
+    response_include: list[str] | None = None
+    top_logprobs: int | None = None
+    extra_query: Mapping[str, object] | None = None
+    extra_body: object | None = None
+    extra_headers: Mapping[str, Any] | None = None
+    extra_args: dict[str, Any] | None = None
+    retry: ModelRetrySettings | None = None
+    context_management: list[dict[str, Any]] | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    preserve_raw_usage: bool | None = None
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty", "max_tokens", "top_logprobs"):
+            _check_number(f"ModelSettings.{name}", getattr(self, name))
+        _check_number("ModelSettings.timeout", self.timeout, above=0)
+        if self.retry is not None:
+            self.retry = ModelRetrySettings.of(self.retry)
+
+    def resolve(self, override: "ModelSettings | dict[str, Any] | None") -> "ModelSettings":
+        """New settings in which everything that ``override`` sets replaces what is here.
+
+        ``extra_args`` and ``retry`` are merged, entry by entry; everything else is replaced whole.
+        """
+        found = super().resolve(override)
+        if found is not self and self.extra_args and found.extra_args is not self.extra_args:
+            found.extra_args = self.extra_args | (found.extra_args or {})
+        return found
+
+    def to_traceable_dict(self) -> dict[str, Any]:
+        """The settings without those in which programs put secrets."""
+        return {name: value for name, value in self.to_json_dict().items() if name not in _PRIVATE}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Overlaid):
+        return value.to_json_dict()
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value
+
+
+def _check_number(where: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidDeclaration(where, f"must be a finite number or None, got {value!r}")
+    if value < at_least or value <= above:
+        raise InvalidDeclaration(where, f"{value!r} is too small")

@@ -1,0 +1,100 @@
+"""What an agent's final output must look like."""
+
+from abc import ABC, abstractmethod
+from inspect import isclass
+from typing import Any, get_origin, is_typeddict
+
+from holdfast.agents.errors import InvalidDeclaration, ModelBehaviorError, UserError
+from holdfast.agents.strict_schema import strict_schema
+
+
+class AgentOutputSchemaBase(ABC):
+    """The shape of an agent's final output. Subclass it for shapes that no Python type describes."""
+
+    @abstractmethod
+    def is_plain_text(self) -> bool:
+        """Whether the output is just text, without a schema."""
+
+    @abstractmethod
+    def name(self) -> str:
+        """What to call the type in messages and requests."""
+
+    @abstractmethod
+    def json_schema(self) -> dict[str, Any]:
+        """The schema that the model is given. Not called for plain text."""
+
+    @abstractmethod
+    def is_strict_json_schema(self) -> bool:
+        """Whether the schema is in the strict form, so that the provider may guarantee it."""
+
+    @abstractmethod
+    def validate_json(self, json_str: str) -> Any:
+        """The value in the model's answer, or :class:`ModelBehaviorError`."""
+
+
+class AgentOutputSchema(AgentOutputSchemaBase):
+    """The shape of a Python type, through pydantic.
+
+    A type whose JSON is not an object travels inside one, under the key ``response``.
+    """
+
+    def __init__(self, output_type: type[Any] | None, strict_json_schema: bool = True) -> None:
+        self.output_type = output_type
+        self._strict = strict_json_schema
+        self._wrapped = False
+        self._schema: dict[str, Any] = {}
+        self._adapter: Any = None
+        if not self.is_plain_text():
+            self._prepare()
+
+    def is_plain_text(self) -> bool:
+        return self.output_type is None or self.output_type is str
+
+    def is_strict_json_schema(self) -> bool:
+        return self._strict
+
+    def name(self) -> str:
+        kind = self.output_type
+        return kind.__name__ if isclass(kind) and get_origin(kind) is None else str(kind).replace("typing.", "")
+
+    def json_schema(self) -> dict[str, Any]:
+        if self.is_plain_text():
+            raise UserError("the output type is plain text: it has no JSON schema")
+        return self._schema
+
+    def validate_json(self, json_str: str) -> Any:
+        if self.is_plain_text():
+            return json_str
+        from pydantic import ValidationError
+
+        from holdfast.agents.function_schema import problems
+
+        try:
+            value = self._adapter.validate_json(json_str)
+        except ValidationError as error:
+            raise ModelBehaviorError(f"the answer does not fit {self.name()}: {problems(error)}") from None
+        return value.response if self._wrapped else value
+
+    def _prepare(self) -> None:
+        # Imported here: an agent that answers in text does not pay for pydantic.
+        from pydantic import BaseModel, TypeAdapter, create_model
+        from pydantic.errors import PydanticUserError
+
+        kind: Any = self.output_type
+        plain = get_origin(kind) or kind
+        self._wrapped = not (is_typeddict(plain) or (isclass(plain) and issubclass(plain, BaseModel | dict)))
+        try:
+            shape: Any = create_model("OutputType", response=(kind, ...)) if self._wrapped else kind
+            self._adapter = TypeAdapter(shape)
+            schema = self._adapter.json_schema()
+        except PydanticUserError as error:
+            raise InvalidDeclaration("output_type", f"{self.name()} has no JSON schema: {error}") from None
+        where = f"output_type {self.name()}"
+        self._schema = strict_schema(schema, where=where) if self._strict else schema
+
+
+def output_schema_of(output_type: Any) -> AgentOutputSchemaBase | None:
+    """The schema of an agent's ``output_type``; ``None`` for plain text."""
+    if output_type is None or output_type is str:
+        return None
+    return output_type if isinstance(output_type, AgentOutputSchemaBase) else AgentOutputSchema(output_type)

@@ -1,0 +1,100 @@
+"""Names of tools that survive a program: how a call, an approval and a saved run say which tool they mean."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.agents.errors import ModelBehaviorError, ToolMissing
+from holdfast.agents.tools import FunctionTool
+
+FunctionToolLookupKey: TypeAlias = tuple[str, str] | tuple[str, str, str]
+
+
+class ToolRef(msgspec.Struct, frozen=True):
+    """The canonical key of a tool. Two tools with one name are told apart by kind and namespace.
+
+    ``bare`` tools have just a name, ``namespaced`` ones belong to a :func:`tool_namespace`, ``deferred_top_level``
+    ones are loaded by tool search, and ``hosted_mcp`` ones live at the MCP server that ``namespace`` labels.
+    """
+
+    kind: Literal["bare", "namespaced", "deferred_top_level", "hosted_mcp"]
+    name: str
+    namespace: str | None = None
+
+    @classmethod
+    def of(cls, tool: FunctionTool) -> "ToolRef":
+        """The key of a tool that was declared."""
+        if tool.namespace is not None:
+            return cls("namespaced", tool.name, tool.namespace)
+        return cls("deferred_top_level" if tool.defer_loading else "bare", tool.name)
+
+    @classmethod
+    def of_call(cls, name: str, namespace: str | None = None) -> "ToolRef":
+        """The key that a model's call means. A deferred tool is called in a namespace of its own name."""
+        if not namespace:
+            return cls("bare", name)
+        return cls("deferred_top_level", name) if namespace == name else cls("namespaced", name, namespace)
+
+    @classmethod
+    def of_key(cls, key: Sequence[str]) -> "ToolRef":
+        """The inverse of :attr:`lookup_key`; anything else is refused."""
+        match tuple(key):
+            case ("bare" | "deferred_top_level" as kind, str(name)):
+                return cls(kind, name)
+            case ("namespaced" | "hosted_mcp" as kind, str(namespace), str(name)):
+                return cls(kind, name, namespace)
+        raise ModelBehaviorError(f"this is no key of a tool: {key!r}")
+
+    @classmethod
+    def of_approval(cls, item: Any) -> "ToolRef":
+        """The key of the tool that an approval item asks for."""
+        raw = item.raw_item
+        if part_of(raw, "type") in ("mcp_approval_request", "hosted_tool_call"):
+            label, name = part_of(raw, "server_label"), part_of(raw, "name")
+            if label and name:
+                return cls("hosted_mcp", name, label)
+        key = getattr(item, "tool_lookup_key", None)
+        if key is not None:
+            return cls.of_key(key)
+        name = getattr(item, "tool_name", None) or part_of(raw, "name")
+        if not isinstance(name, str) or not name:
+            raise ModelBehaviorError("an approval must name its tool")
+        return cls.of_call(name, getattr(item, "tool_namespace", None) or part_of(raw, "namespace"))
+
+    @property
+    def lookup_key(self) -> FunctionToolLookupKey:
+        """The key as plain strings, for those who store or compare it."""
+        return (self.kind, self.name) if self.namespace is None else (self.kind, self.namespace, self.name)
+
+    def __str__(self) -> str:
+        if self.namespace is not None:
+            return f"{self.namespace}.{self.name}"
+        return f"deferred_top_level:{self.name}" if self.kind == "deferred_top_level" else self.name
+
+
+def tools_by_ref(tools: Iterable[Any]) -> dict[ToolRef, FunctionTool]:
+    """The function tools by their keys, in order; of two with one key the first stays."""
+    found: dict[ToolRef, FunctionTool] = {}
+    for tool in tools:
+        if isinstance(tool, FunctionTool):
+            found.setdefault(ToolRef.of(tool), tool)
+    return found
+
+
+def find_tool(tools: Mapping[ToolRef, FunctionTool], ref: ToolRef, *, agent_name: str) -> FunctionTool:
+    """The tool of that key, or :class:`ToolMissing`.
+
+    A bare call may also mean a deferred tool: models without namespaces call those by their name.
+    """
+    tool = tools.get(ref)
+    if tool is None and ref.kind == "bare":
+        tool = tools.get(ToolRef("deferred_top_level", ref.name))
+    if tool is None:
+        raise ToolMissing(str(ref), agent_name=agent_name, known=[str(known) for known in tools])
+    return tool
+
+
+def part_of(raw: Any, name: str) -> Any:
+    """A part of a raw item, be it a dict or an object of the provider's library."""
+    return raw.get(name) if isinstance(raw, Mapping) else getattr(raw, name, None)

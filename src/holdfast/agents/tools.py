@@ -1,0 +1,214 @@
+"""Tools that the program itself runs, as declarations: what the model is told and how a call is made."""
+
+import asyncio
+import copy
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+
+from holdfast.agents.errors import InvalidDeclaration, ToolTimeoutError, UserError
+from holdfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
+from holdfast.agents.hosted_tools import HostedTool
+from holdfast.agents.strict_schema import strict_schema
+from holdfast.agents.types import Enabled, MaybeAwaitable, NeedsApproval, ToolErrorFunction, resolved
+
+if TYPE_CHECKING:
+    from holdfast.agents.agent_tool import AgentTool
+    from holdfast.agents.context import RunContextWrapper, ToolContext
+
+ToolTimeoutBehavior: TypeAlias = Literal["error_as_result", "raise_exception"]
+ToolCaller: TypeAlias = Literal["direct", "programmatic"]
+OnUncertain: TypeAlias = Literal["ask", "retry", "fail"]
+
+FunctionToolCustomDataExtractor: TypeAlias = Callable[
+    ["FunctionToolCustomDataContext"], MaybeAwaitable[Mapping[str, Any] | None]
+]
+
+
+class ToolOriginType(StrEnum):
+    FUNCTION = "function"
+    MCP = "mcp"
+    AGENT_AS_TOOL = "agent_as_tool"
+
+
+@dataclass(frozen=True)
+class ToolOrigin:
+    """Where a tool comes from, for people and logs."""
+
+    type: ToolOriginType
+    mcp_server_name: str | None = None
+    agent_name: str | None = None
+    agent_tool_name: str | None = None
+
+    def to_json_dict(self) -> dict[str, str]:
+        found = {"type": self.type.value}
+        for name in ("mcp_server_name", "agent_name", "agent_tool_name"):
+            if getattr(self, name) is not None:
+                found[name] = getattr(self, name)
+        return found
+
+    @classmethod
+    def from_json_dict(cls, data: Any) -> "ToolOrigin | None":
+        """The origin in ``data``, or ``None`` when there is none that is known here."""
+        if not isinstance(data, Mapping) or data.get("type") not in [kind.value for kind in ToolOriginType]:
+            return None
+        names = ("mcp_server_name", "agent_name", "agent_tool_name")
+        known = {name: data[name] for name in names if isinstance(data.get(name), str)}
+        return cls(ToolOriginType(data["type"]), **known)
+
+
+@dataclass(eq=False)
+class FunctionTool:
+    """A tool that the program runs. Mostly made by :func:`function_tool`; by hand for schemas of one's own.
+
+    ``idempotent`` promises that making a call twice does no harm. ``on_uncertain`` says what happens to a call
+    that was started when its process died and is not idempotent: ask a person, make it again, or fail it.
+    """
+
+    name: str
+    description: str
+    params_json_schema: dict[str, Any]
+    on_invoke_tool: "Callable[[ToolContext[Any], str], Awaitable[Any]]" = field(repr=False)
+    strict_json_schema: bool = True
+    is_enabled: Enabled = True
+    tool_input_guardrails: list[ToolInputGuardrail[Any]] | None = None
+    tool_output_guardrails: list[ToolOutputGuardrail[Any]] | None = None
+    needs_approval: NeedsApproval = False
+    timeout_seconds: float | None = None
+    timeout_behavior: ToolTimeoutBehavior = "error_as_result"
+    timeout_error_function: ToolErrorFunction | None = None
+    defer_loading: bool = False
+    custom_data_extractor: FunctionToolCustomDataExtractor | None = field(default=None, kw_only=True)
+    allowed_callers: list[ToolCaller] | None = field(default=None, kw_only=True)
+    output_json_schema: dict[str, Any] | None = field(default=None, kw_only=True)
+    idempotent: bool = field(default=False, kw_only=True)
+    on_uncertain: OnUncertain = field(default="ask", kw_only=True)
+    failure_error_function: ToolErrorFunction | None = field(default=None, kw_only=True, repr=False)
+    namespace: str | None = field(default=None, kw_only=True)
+    namespace_description: str | None = field(default=None, kw_only=True, repr=False)
+    origin: ToolOrigin | None = field(default=None, kw_only=True, repr=False)
+    agent_tool: "AgentTool | None" = field(default=None, kw_only=True, repr=False)
+    output_type_adapter: Any = field(default=None, kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_tool(self)
+        if self.strict_json_schema:
+            self.params_json_schema = strict_schema(self.params_json_schema, where=f"tool {self.name}")
+
+    @property
+    def qualified_name(self) -> str:
+        """The name with its namespace in front, if it has one."""
+        return self.name if self.namespace is None else f"{self.namespace}.{self.name}"
+
+    async def invoke(self, context: "ToolContext[Any]", arguments: str) -> Any:
+        """Make the call within its time; what becomes of a late one is up to ``timeout_behavior``.
+
+        A late call is cancelled and has ended when this returns. Approval and guardrails are not looked at here.
+        """
+        try:
+            async with asyncio.timeout(self.timeout_seconds) as clock:
+                return await self.on_invoke_tool(context, arguments)
+        except TimeoutError:
+            if self.timeout_seconds is None or not clock.expired():  # one of the tool's own
+                raise
+        late = ToolTimeoutError(self.name, self.timeout_seconds)
+        if self.timeout_behavior == "raise_exception":
+            raise late
+        if self.timeout_error_function is None:
+            return str(late)
+        return await explained(self.timeout_error_function, context, late)
+
+
+@dataclass
+class FunctionToolResult:
+    """What a call came to. ``interruptions`` are approvals that a nested agent waits for."""
+
+    tool: FunctionTool
+    output: Any
+    run_item: Any | None
+    interruptions: list[Any] = field(default_factory=list)
+    agent_run_result: Any = None
+
+
+@dataclass
+class FunctionToolCustomDataContext:
+    """What a ``custom_data_extractor`` may look at."""
+
+    tool_context: "ToolContext[Any]"
+    tool: FunctionTool
+    output: Any
+    raw_item: Mapping[str, Any]
+
+
+class StopAtTools(TypedDict):
+    """End the run with the output of the first of these tools that was called."""
+
+    stop_at_tool_names: list[str]
+
+
+@dataclass
+class ToolsToFinalOutputResult:
+    """Whether what the tools returned is the final output already."""
+
+    is_final_output: bool
+    final_output: Any | None = None
+
+
+Tool: TypeAlias = FunctionTool | HostedTool
+ToolsToFinalOutputFunction: TypeAlias = Callable[
+    ["RunContextWrapper[Any]", list[FunctionToolResult]], MaybeAwaitable[ToolsToFinalOutputResult]
+]
+
+
+def default_tool_error_function(ctx: "RunContextWrapper[Any]", error: Exception) -> str:
+    """What a model is told when a tool failed, unless the tool has words of its own."""
+    return f"An error occurred while running the tool. Please try again. Error: {error}"
+
+
+async def explained(function: ToolErrorFunction, context: "RunContextWrapper[Any]", error: Exception) -> str:
+    """What the user's function wants the model to be told about an error."""
+    text = await resolved(function(context, error))
+    if not isinstance(text, str):
+        raise UserError(f"an error function must return a string, not {type(text).__name__}")
+    return text
+
+
+def tool_namespace(*, name: str, description: str | None, tools: list[FunctionTool]) -> list[FunctionTool]:
+    """Copies of the tools inside a namespace, so that a model can find them as a group."""
+    name, description = (name or "").strip(), (description or "").strip()
+    if not name or not description:
+        raise UserError("a tool namespace needs a name and a description")
+    found = []
+    for tool in tools:
+        if not isinstance(tool, FunctionTool):
+            raise InvalidDeclaration(f"tool_namespace {name!r}", f"only function tools can be in one, not {tool!r}")
+        if tool.name == name:
+            raise UserError(f"the namespace {name!r} may not have the name of its tool: deferred tools are called so")
+        inside = copy.copy(tool)
+        inside.namespace, inside.namespace_description = name, description
+        found.append(inside)
+    return found
+
+
+def _check_tool(tool: FunctionTool) -> None:
+    where = f"tool {tool.name!r}"
+    if not isinstance(tool.name, str) or not tool.name:
+        raise InvalidDeclaration("FunctionTool", f"the name must be a string with something in it, got {tool.name!r}")
+    if not isinstance(tool.params_json_schema, Mapping):
+        raise InvalidDeclaration(where, "params_json_schema must be a dict")
+    check_callable(f"{where}: on_invoke_tool", tool.on_invoke_tool)
+    for name in ("is_enabled", "needs_approval"):
+        value = getattr(tool, name)
+        if not isinstance(value, bool) and not callable(value):
+            raise InvalidDeclaration(where, f"{name} must be a bool or a function, got {value!r}")
+    if tool.on_uncertain not in ("ask", "retry", "fail"):
+        raise InvalidDeclaration(where, f"on_uncertain must be 'ask', 'retry' or 'fail', got {tool.on_uncertain!r}")
+    if tool.timeout_behavior not in ("error_as_result", "raise_exception"):
+        raise InvalidDeclaration(where, f"timeout_behavior {tool.timeout_behavior!r} is not known")
+    seconds: Any = tool.timeout_seconds
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds) or seconds <= 0:
+        raise InvalidDeclaration(where, f"the timeout must be a positive number of seconds, got {seconds!r}")
