@@ -24,7 +24,9 @@ CONFIG = SessionConfig(sandbox=SandboxPolicy(require="namespaces"), output_limit
 PEERS = Path(__file__).parent.parent / ".venv-peers" / "jupyter"
 STARTS, CALLS, LINES, LIVE = 40, 1000, 200_000, 300
 ECHO = "import os\nwhile d := os.read(0, 65536): os.write(1, d)"
-SPIN = "import time\nt = time.perf_counter()\nn = 0\nwhile n < 3_000_000: n += 1\nr = time.perf_counter() - t\nr"
+SPIN = "import time\nt = time.process_time()\nn = 0\nwhile n < 3_000_000: n += 1\nprint(time.process_time() - t)"
+
+PLAIN = f"import sys\ncode = compile({SPIN!r}, 'x', 'exec')\nfor line in sys.stdin: exec(code, {{}})"
 
 
 def percentile(times: list[float], part: float) -> float:
@@ -131,17 +133,22 @@ async def deaths() -> list[float]:
 
 
 async def slowdown(session: WorkerSession) -> float:
-    """The same loop inside a worker and in plain Python, taking turns; the fastest of each."""
+    """The same loop inside a worker and in a plain, equally warm Python, taking turns; medians.
+
+    Processor time, not the clock: on a machine with other work the clock measures the others.
+    """
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, "-I", "-u", "-c", PLAIN, stdin=pipe, stdout=pipe)
+    assert process.stdin is not None
+    assert process.stdout is not None
     inside, plain = [], []
-    for _ in range(5):
-        inside.append((await session.run(SPIN, timeout=60)).value)
-        code = SPIN.replace("\nr = ", "\nprint(").replace(" - t\nr", " - t)")
-        wrapped = f"exec(compile({code!r}, 'x', 'exec'), {{}})"
-        done = await asyncio.to_thread(
-            subprocess.run, [sys.executable, "-I", "-c", wrapped], capture_output=True, text=True
-        )
-        plain.append(float(done.stdout))
-    return min(inside) / min(plain)
+    for _ in range(15):
+        inside.append(float((await session.run(SPIN, timeout=60)).stdout))
+        process.stdin.write(b"go\n")
+        plain.append(float(await process.stdout.readline()))
+    process.stdin.close()
+    await process.wait()
+    return statistics.median(inside) / statistics.median(plain)
 
 
 async def crowd() -> tuple[int, float]:

@@ -84,6 +84,36 @@ async def test_messages_for_nobody_reach_nobody(session):
     assert seen[-1].value == "mine"
 
 
+async def test_a_worker_cannot_rewrite_what_was_negotiated(session):
+    before = session.info.metadata
+    lies = m.HelloMessage(versions=(99,), settings={"notes": 5, "python": "0"})
+    assert (await session.run(on_the_wire(frame(encode(lies)) + frame(encode(m.ReadyMessage()))) + "1")).value == 1
+    assert session.info.metadata == before
+
+
+async def test_a_worker_cannot_fill_the_host_with_descriptors(session):
+    before = len(os.listdir("/proc/self/fd"))
+    payload = frame(encode(m.HeartbeatMessage()))
+    code = f"import os, socket\ns = socket.socket(fileno=os.dup(3))\nfor _ in range(50): socket.send_fds(s, [{payload!r}], [0, 1, 2])\n'sent'"
+    assert (await session.run(code)).value == "sent"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_worker_cannot_make_its_keeper_kill_somebody_else(session):
+    victim = await asyncio.create_subprocess_exec("sleep", "60")
+    try:
+        token = session._talk.link.token
+        code = f"import os, socket\nsocket.socket(fileno=os.dup(4)).send({f'{token} {victim.pid}'.encode()!r})\n'said'"
+        assert (await session.run(code)).value == "said"
+        assert (await session.run("1")).value == 1
+        await session.terminate()
+        assert victim.returncode is None
+        assert alive(victim.pid)
+    finally:
+        victim.kill()
+        await victim.wait()
+
+
 async def test_a_second_result_is_not_a_second_end(session):
     message = ExecuteMessage(code="")
     fake = m.ResultMessage(execution_id=message.id, value="forged")

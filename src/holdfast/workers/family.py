@@ -34,7 +34,7 @@ class Family:
         self._pidfd = pidfd
         self._killed: set[str] = set()
         self._reasons: dict[str, Cause] = {}
-        self._line = Line(sock, heard=self._heard, gone=self._gone)
+        self._line = Line(sock, heard=self._heard, gone=self._gone, descriptors=True)
 
     @property
     def host_pid(self) -> int:

@@ -78,7 +78,7 @@ class ForkServer:
         self._first: asyncio.Future[ServerUp] = asyncio.get_running_loop().create_future()
         self._orders: dict[int, asyncio.Future[Offspring]] = {}
         self._number = 0
-        self._line = Line(sock, heard=self._heard, gone=self._gone)
+        self._line = Line(sock, heard=self._heard, gone=self._gone, descriptors=True)
 
     @classmethod
     @asynccontextmanager

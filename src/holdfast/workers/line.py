@@ -23,11 +23,12 @@ class Line:
     def __init__(
         self, sock: socket.socket, *, heard: Callable[[bytes | Oversize], None], gone: Callable[[], None],
         limit: int = 16 << 20,
+        descriptors: bool = False,
     ) -> None:  # fmt: skip
         sock.setblocking(False)
         self.sock, self.limit = sock, limit
         self.fds: list[int] = []
-        self._heard, self._gone = heard, gone
+        self._heard, self._gone, self._descriptors = heard, gone, descriptors
         self._reader = FrameReader(limit=limit)
         self._backlog: collections.deque[memoryview] = collections.deque()
         self._loop = asyncio.get_running_loop()
@@ -64,14 +65,11 @@ class Line:
     def read(self) -> None:
         """Take in what is there, once. Also called to look before something else is believed."""
         try:
-            data, ancillary, _, _ = self.sock.recvmsg(_CHUNK, _SPACE)
+            data = self._receive()
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            data, ancillary = b"", []
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                self.fds.extend(memoryview(content).cast("i"))
+            data = b""
         if not data:
             self.close()
             self._gone()
@@ -80,6 +78,16 @@ class Line:
             self._heard(payload)
             if self.closed:
                 return
+
+    def _receive(self) -> bytes:
+        if not self._descriptors:
+            # Without room for them the kernel closes what a worker may send along.
+            return self.sock.recv(_CHUNK)
+        data, ancillary, _, _ = self.sock.recvmsg(_CHUNK, _SPACE)
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self.fds.extend(memoryview(content).cast("i"))
+        return data
 
     def take_fds(self) -> list[int]:
         fds, self.fds = self.fds, []

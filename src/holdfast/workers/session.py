@@ -192,20 +192,21 @@ class WorkerSession(Executing, Looking, Returning):
     # -- what the worker says about itself
 
     def _noted(self, message: m.Message) -> None:
+        if isinstance(message, m.HeartbeatMessage):
+            self._heartbeat = message
         greeted = self._greeted
-        match message:
-            case m.HelloMessage():
-                self.metadata |= {
-                    "protocol": message.versions[0] if message.versions else None,
-                    "features": message.features,
-                    "python": message.settings.get("python"),
-                    "notes": tuple(message.settings.get("notes", ())),
-                }
-            case m.ReadyMessage():
-                if greeted is not None and not greeted.done():
-                    greeted.set_result(None)
-            case m.HeartbeatMessage():
-                self._heartbeat = message
+        if greeted is None or greeted.done():
+            # User code can say hello as well; what was negotiated stands.
+            return
+        if isinstance(message, m.HelloMessage):
+            self.metadata |= {
+                "protocol": message.versions[0] if message.versions else None,
+                "features": message.features,
+                "python": message.settings.get("python"),
+                "notes": tuple(message.settings.get("notes", ())),
+            }
+        elif isinstance(message, m.ReadyMessage):
+            greeted.set_result(None)
 
     def _over(self, cause: Cause) -> None:
         self._cause = cause

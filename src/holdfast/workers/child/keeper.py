@@ -42,7 +42,9 @@ class Keeper:
 
     def run(self, protocol: int, out: int, err: int) -> NoReturn:
         if sys.platform.startswith("linux"):
-            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+            # Without a process namespace nobody takes the descendants along but us: we must live to do it.
+            last_word = signal.SIGKILL if self.site.namespaces else signal.SIGTERM
+            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, last_word)
             if not self.site.namespaces:
                 syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         try:
@@ -96,7 +98,8 @@ class Keeper:
 
     def _mind_signals(self) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal.SIGTERM, lambda *_: self._end_all())
+        for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         # Before the worker exists: a ring that comes early must not kill it.
         signal.signal(worker.DOORBELL, lambda *_: None)
@@ -148,7 +151,8 @@ class Keeper:
             except (BlockingIOError, OSError):
                 return
             token, _, number = word.partition(" ")
-            if not number.isdecimal():
+            if not number.isdecimal() or not _is_child(int(number)):
+                # User code can write here too, and must not make us signal somebody else.
                 continue
             for pid, name in list(self.live.items()):
                 if name == token:
@@ -187,6 +191,14 @@ class Keeper:
                 if not _kill_children():
                     break
         os._exit(0)
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (ChildProcessError, OverflowError, OSError):
+        return False
+    return True
 
 
 def _kill_children() -> bool:
