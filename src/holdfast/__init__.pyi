@@ -96,6 +96,8 @@ from holdfast.base.errors import KeyReused as KeyReused
 from holdfast.base.errors import MissingExtra as MissingExtra
 from holdfast.base.errors import NotFound as NotFound
 from holdfast.base.errors import SchemaTooNew as SchemaTooNew
+from holdfast.base.errors import SchemaTooOld as SchemaTooOld
+from holdfast.base.errors import SessionDamaged as SessionDamaged
 from holdfast.base.errors import StoreUnavailable as StoreUnavailable
 from holdfast.base.errors import Unsupported as Unsupported
 from holdfast.base.errors import WrongKey as WrongKey

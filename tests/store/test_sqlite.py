@@ -20,7 +20,7 @@ from holdfast.base.errors import Closed, SessionDamaged
 from holdfast.history.session import StoredSession
 from holdfast.history.sqlite_session import AsyncSQLiteSession, SQLiteSession
 from holdfast.store.contract import Annotate, Op, Splice
-from holdfast.store.sqlite import SqliteBackend
+from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.testing import owned
 
 

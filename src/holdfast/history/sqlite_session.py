@@ -8,7 +8,7 @@ from holdfast.base.errors import Closed
 from holdfast.history.contract import SessionSettings
 from holdfast.history.session import StoredSession
 from holdfast.store.relational.connection import Names
-from holdfast.store.sqlite import share
+from holdfast.store.sqlite.backend import share
 
 
 class SQLiteSession(StoredSession):

@@ -8,7 +8,7 @@ from holdfast.base.errors import InvalidInput, MissingExtra
 from holdfast.store.contract import Backend
 
 if TYPE_CHECKING:
-    from holdfast.store.sql import SqlBackend
+    from holdfast.store.sql.backend import SqlBackend
 
 SCHEMES = "memory:// · sqlite:///path · postgresql+asyncpg://... · mysql+asyncmy://... · redis://..."
 
@@ -35,7 +35,7 @@ async def open_memory(url: str, options: dict[str, Any]) -> Backend:
 async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
     if not url.startswith("sqlite://"):  # sqlite+aiosqlite://: somebody wants SQLAlchemy
         return await open_sql(url, options)
-    from holdfast.store.sqlite import MEMORY, share
+    from holdfast.store.sqlite.backend import MEMORY, share
 
     address, _, query = url.removeprefix("sqlite://").partition("?")
     given = dict(parse_qsl(query))
@@ -55,7 +55,7 @@ async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
 
 async def open_sql(url: str, options: dict[str, Any]) -> Backend:
     try:
-        from holdfast.store.sql import SqlBackend
+        from holdfast.store.sql.backend import SqlBackend
     except ImportError as error:
         raise MissingExtra("sql", "a store in an SQL database") from error
     backend = SqlBackend.from_url(url, **options)
@@ -64,7 +64,7 @@ async def open_sql(url: str, options: dict[str, Any]) -> Backend:
 
 async def open_redis(url: str, options: dict[str, Any]) -> Backend:
     try:
-        from holdfast.store.redis import RedisBackend
+        from holdfast.store.redis.backend import RedisBackend
     except ImportError as error:
         raise MissingExtra("redis", "a store in Redis") from error
     return RedisBackend.from_url(url, **options)
@@ -74,11 +74,11 @@ async def open_injected(handle: Any, options: dict[str, Any]) -> Backend:
     """An engine or client that the caller made and keeps."""
     module = type(handle).__module__.partition(".")[0]
     if module == "sqlalchemy" and hasattr(handle, "sync_engine"):
-        from holdfast.store.sql import SqlBackend
+        from holdfast.store.sql.backend import SqlBackend
 
         return await opened(SqlBackend(handle, **options))
     if module == "redis":
-        from holdfast.store.redis import RedisBackend
+        from holdfast.store.redis.backend import RedisBackend
 
         return RedisBackend(handle, **options)
     raise InvalidInput(f"a store is opened by a URL, an AsyncEngine or a Redis client, not {type(handle).__name__}")

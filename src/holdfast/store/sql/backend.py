@@ -32,7 +32,6 @@ try:
 except ImportError as missing:
     raise MissingExtra("sql", "a database server") from missing
 
-from holdfast.store import postgres, sql_errors
 from holdfast.store.contract import (
     ApprovalRecord,
     Cursor,
@@ -51,7 +50,9 @@ from holdfast.store.contract import (
 from holdfast.store.relational import adopting, reads, schema
 from holdfast.store.relational.apply import apply
 from holdfast.store.relational.connection import Names
-from holdfast.store.sql_dialects import MigratingConnection, SqlConnection, Statements, dialect_named
+from holdfast.store.sql import errors as sql_errors
+from holdfast.store.sql import postgres
+from holdfast.store.sql.dialects import MigratingConnection, SqlConnection, Statements, dialect_named
 
 T = TypeVar("T")
 

@@ -18,7 +18,6 @@ from typing import Any, Literal, TypeVar, cast
 from holdfast.base.clock import Clock, system_clock
 from holdfast.base.errors import Closed, InvalidInput, StoreUnavailable
 from holdfast.lifecycle.threads import Job, OneThread
-from holdfast.store import sqlite_search
 from holdfast.store.contract import (
     ApprovalRecord,
     Cursor,
@@ -36,7 +35,8 @@ from holdfast.store.contract import (
 from holdfast.store.relational import adopting, reads, schema
 from holdfast.store.relational.apply import apply
 from holdfast.store.relational.connection import Names
-from holdfast.store.sqlite_commits import (
+from holdfast.store.sqlite import search as sqlite_search
+from holdfast.store.sqlite.commits import (
     DECLINED,
     BrokenConnection,
     CannotBegin,
@@ -47,7 +47,7 @@ from holdfast.store.sqlite_commits import (
     left_transaction,
     weight,
 )
-from holdfast.store.sqlite_forks import survives_forks
+from holdfast.store.sqlite.forks import survives_forks
 
 T = TypeVar("T")
 MEMORY = ":memory:"
