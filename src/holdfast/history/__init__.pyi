@@ -13,7 +13,7 @@ from holdfast.history.responses_compaction import OpenAIResponsesCompactionArgs 
 from holdfast.history.responses_compaction import OpenAIResponsesCompactionAwareSession as OpenAIResponsesCompactionAwareSession
 from holdfast.history.responses_compaction import OpenAIResponsesCompactionSession as OpenAIResponsesCompactionSession
 from holdfast.history.responses_compaction import is_openai_responses_compaction_aware_session as is_openai_responses_compaction_aware_session
-from holdfast.history.session import Hit as Hit
+from holdfast.history.searching import Hit as Hit
 from holdfast.history.session import StoredSession as StoredSession
 from holdfast.history.sqlalchemy_session import SQLAlchemySession as SQLAlchemySession
 from holdfast.history.sqlite_session import AsyncSQLiteSession as AsyncSQLiteSession

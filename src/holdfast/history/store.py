@@ -12,7 +12,8 @@ from holdfast.base.ids import checked_name, checked_owner
 from holdfast.base.items import Item, encode_items, plain_json, text_of, words_of
 from holdfast.history.codec import Unreadable
 from holdfast.history.contract import SessionSettings, checked_limit
-from holdfast.history.session import Hit, StoredSession, search_index, search_terms
+from holdfast.history.searching import Hit, search_index, search_terms
+from holdfast.history.session import StoredSession
 from holdfast.store.contract import Annotate, Backend, Cursor, Erase, Head, SessionRecord, Splice
 from holdfast.store.opening import open_backend
 

@@ -19,22 +19,14 @@ from holdfast.base.clock import Clock, system_clock
 from holdfast.base.errors import Closed, InvalidInput, StoreUnavailable
 from holdfast.lifecycle.threads import Job, OneThread
 from holdfast.store.contract import (
-    ApprovalRecord,
-    Cursor,
     Found,
-    Generation,
-    Lease,
-    Logged,
     Op,
     Outcome,
-    Page,
-    Quarantined,
-    RunRecord,
-    SessionRecord,
 )
-from holdfast.store.relational import adopting, reads, schema
+from holdfast.store.relational import adopting, schema
 from holdfast.store.relational.apply import apply
 from holdfast.store.relational.connection import Names
+from holdfast.store.relational.reading import RelationalReads
 from holdfast.store.sqlite import search as sqlite_search
 from holdfast.store.sqlite.commits import (
     DECLINED,
@@ -98,7 +90,7 @@ class Reader:
         self.disconnect()
 
 
-class SqliteBackend:
+class SqliteBackend(RelationalReads):
     """A store in one file. It survives a kill at any moment; with ``synchronous="FULL"`` also a power cut."""
 
     indexes_words = False
@@ -348,31 +340,6 @@ class SqliteBackend:
                 self.readers.append(best)
             return best
 
-    async def record(self, session_id: str) -> SessionRecord | None:
-        return await self.see(reads.record, session_id)
-
-    async def read(
-        self,
-        session_id: str,
-        *,
-        start: int = 0,
-        stop: int | None = None,
-        last: int | None = None,
-        generation: int | None = None,
-    ) -> Page | None:
-        return await self.see(reads.read, session_id, start=start, stop=stop, last=last, generation=generation)
-
-    async def sessions(
-        self, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
-    ) -> list[SessionRecord]:
-        return await self.see(reads.sessions, owner=owner, query=query, limit=limit, after=after)
-
-    async def generations(self, session_id: str) -> list[Generation]:
-        return await self.see(reads.generations, session_id)
-
-    async def quarantined(self, session_id: str) -> list[Quarantined]:
-        return await self.see(reads.quarantined, session_id)
-
     async def search(
         self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
     ) -> list[Found] | None:
@@ -385,33 +352,6 @@ class SqliteBackend:
         while await self.see(sqlite_search.behind):
             await self.write(sqlite_search.catch_up)
         return await self.see(sqlite_search.find, terms, session_id=session_id, owner=owner, limit=limit, skip=skip)
-
-    async def run(self, run_id: str) -> RunRecord | None:
-        return await self.see(reads.run, run_id)
-
-    async def runs(
-        self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
-    ) -> list[RunRecord]:
-        return await self.see(reads.runs, status=status, session_id=session_id, limit=limit, after=after)
-
-    async def journal(self, run_id: str, *, after: int) -> list[Logged]:
-        return await self.see(reads.logged, "{_journal}", run_id, after=after, limit=reads.ALL)
-
-    async def events(self, run_id: str, *, after: int, limit: int) -> list[Logged]:
-        return await self.see(reads.logged, "{_events}", run_id, after=after, limit=limit)
-
-    async def approval(self, approval_id: str) -> ApprovalRecord | None:
-        return await self.see(reads.approval, approval_id)
-
-    async def approvals(
-        self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
-    ) -> list[ApprovalRecord]:
-        return await self.see(
-            reads.approvals, status=status, run_id=run_id, session_id=session_id, limit=limit, after=after
-        )
-
-    async def lease(self, name: str) -> Lease | None:
-        return await self.see(reads.lease, name)
 
 
 class SharedSqliteBackend(SqliteBackend):
