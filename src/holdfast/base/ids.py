@@ -26,8 +26,10 @@ def checked_name(what: str, name: object) -> str:
         raise InvalidInput(f"{what} must be a string, not {type(name).__name__}")
     if not name or len(name) > LONGEST_NAME:
         raise InvalidInput(f"{what} must have 1 to {LONGEST_NAME} characters, this has {len(name)}")
-    if "\x00" in name or not name.isprintable():
+    if not name.isprintable():
         raise InvalidInput(f"{what} must be printable: {name!r}")
+    if name != name.strip():
+        raise InvalidInput(f"{what} must not begin or end with a space: {name!r}")
     return name
 
 
