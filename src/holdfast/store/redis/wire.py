@@ -211,8 +211,6 @@ def refusal(step: Any, reason: bytes, facts: Sequence[bytes]) -> HoldfastError:
             return sealed_against(step.session_id)
         case b"key":
             return KeyReused(step.session_id, step.key.name)
-        case b"sealed":
-            return contract.sealed_against(step.session_id)
         case b"tape":
             return NotFound("tape", int(facts[0]))
         case b"held":
