@@ -1,0 +1,141 @@
+"""A language model inside the program's own machine: no key, and no network once it is installed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.agents.handoffs import Handoff
+from holdfast.agents.model_settings import ModelSettings
+from holdfast.agents.output import AgentOutputSchemaBase
+from holdfast.agents.tools import Tool
+from holdfast.base.items import Item
+from holdfast.models.contract import Model, ModelProvider, ModelResponse, ModelTracing, TResponseStreamEvent
+from holdfast.models.local_server import Address, LocalServer
+from holdfast.models.openai_chat import OpenAIChatCompletionsModel
+from holdfast.models.openai_errors import advice_on, load_openai
+from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+
+class LocalModel(Model):
+    """A GGUF model, loaded at the first request and kept until ``close``.
+
+    Without a path it is SmolLM2-135M, which is small enough for any machine and not clever. ``max_tokens`` bounds
+    answers that do not bound themselves; settings go before it. The model may be used from several event loops, one
+    after the other.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        context_size: int = 2048,
+        threads: int | None = None,
+        parallel: int = 1,
+        max_tokens: int | None = 512,
+    ) -> None:
+        self.server = LocalServer(path, context_size=context_size, threads=threads, parallel=parallel)
+        self._max_tokens = max_tokens
+        self._client: AsyncOpenAI | None = None
+        self._used_by: tuple[asyncio.AbstractEventLoop, Address] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[Item],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff[Any, Any]],
+        tracing: ModelTracing,
+        *,
+        previous_response_id: str | None = None,
+        conversation_id: str | None = None,
+        prompt: Any | None = None,
+    ) -> ModelResponse:
+        chat = await self._chat()
+        return await chat.get_response(
+            system_instructions, input, self._bounded(model_settings), tools, output_schema, handoffs, tracing,
+            previous_response_id, conversation_id, prompt,
+        )  # fmt: skip
+
+    async def stream_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[Item],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff[Any, Any]],
+        tracing: ModelTracing,
+        *,
+        previous_response_id: str | None = None,
+        conversation_id: str | None = None,
+        prompt: Any | None = None,
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        chat = await self._chat()
+        events = chat.stream_response(
+            system_instructions, input, self._bounded(model_settings), tools, output_schema, handoffs, tracing,
+            previous_response_id, conversation_id, prompt,
+        )  # fmt: skip
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+    def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
+        return advice_on(request)
+
+    async def close(self) -> None:
+        """End the model's process. A later request loads it again."""
+        client, used_by = self._client, self._used_by
+        self._client = self._used_by = None
+        try:
+            if client is not None and used_by is not None and used_by[0] is asyncio.get_running_loop():
+                await client.close()
+        finally:
+            await self.server.close()
+
+    async def _chat(self) -> OpenAIChatCompletionsModel:
+        user = (asyncio.get_running_loop(), await self.server.start())
+        if self._client is None or self._used_by != user:
+            library = load_openai("a local model")
+            address = user[1]
+            # Connections belong to the loop that opened them, and the address to this process of the model.
+            self._client = library.AsyncOpenAI(base_url=address.base_url, api_key=address.api_key, max_retries=0)
+            self._used_by = user
+        return OpenAIChatCompletionsModel("local", self._client)
+
+    def _bounded(self, settings: ModelSettings) -> ModelSettings:
+        most = self._max_tokens if settings.max_tokens is None else settings.max_tokens
+        counted = True if settings.include_usage is None else settings.include_usage
+        return replace(settings, max_tokens=most, include_usage=counted)
+
+
+class LocalModelProvider(ModelProvider):
+    """Local models by the paths of their files. ``aclose`` ends all of them."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._models: dict[str | None, LocalModel] = {}
+
+    def get_model(self, model_name: str | None) -> LocalModel:
+        if model_name not in self._models:
+            self._models[model_name] = LocalModel(model_name, **self._options)
+        return self._models[model_name]
+
+    async def aclose(self) -> None:
+        models, self._models = self._models, {}
+        await asyncio.gather(*(model.close() for model in models.values()))
