@@ -1,5 +1,6 @@
 """What a docstring says about a function and its parameters, in the three styles people write."""
 
+import functools
 import inspect
 import re
 from collections.abc import Iterator
@@ -34,7 +35,9 @@ class Documentation:
 
 def documentation(func: Any, style: DocstringStyle | None = None) -> Documentation:
     """What the docstring of ``func`` says. Without a ``style`` the one that it looks most like is taken."""
-    text = inspect.getdoc(func) if "__doc__" in dir(func) else None
+    while isinstance(func, functools.partial):
+        func = func.func
+    text = inspect.getdoc(func)
     if not text or not text.strip():
         return Documentation()
     lines = text.strip().splitlines()
@@ -108,9 +111,11 @@ _READERS = {"google": _google, "numpy": _numpy, "sphinx": _sphinx}
 def _sections(lines: list[str], head: Any, *, skip: int) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """The lines before the first heading, and each heading with the lines under it."""
     heads = [(index, title) for index in range(len(lines)) if (title := head(index)) is not None]
-    ends = [index for index, _ in heads[1:]] + [len(lines)]
-    before = lines[: heads[0][0]] if heads else lines
-    return before, [(title, lines[index + skip : end]) for (index, title), end in zip(heads, ends, strict=True)]
+    if not heads:
+        return lines, []
+    ends = [*(index for index, _ in heads[1:]), len(lines)]
+    found = [(title, lines[index + skip : end]) for (index, title), end in zip(heads, ends, strict=True)]
+    return lines[: heads[0][0]], found
 
 
 def _entries(body: list[str]) -> Iterator[tuple[str, list[str]]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Iterable
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -19,12 +19,18 @@ async def enabled(things: Iterable[E], context: "RunContextWrapper[Any]", agent:
     """
     kept: list[tuple[E, Any]] = []
     waiting: list[tuple[int, Awaitable[bool]]] = []
-    for thing in things:
-        asked = getattr(thing, "is_enabled", True)
-        answer = asked(context, agent) if callable(asked) else asked
-        if isawaitable(answer):
-            waiting.append((len(kept), answer))
-        kept.append((thing, answer))
+    try:
+        for thing in things:
+            asked = getattr(thing, "is_enabled", True)
+            answer = asked(context, agent) if callable(asked) else asked
+            if isawaitable(answer):
+                waiting.append((len(kept), answer))
+            kept.append((thing, answer))
+    except BaseException:
+        for _, question in waiting:
+            if iscoroutine(question):  # nobody will wait for it now
+                question.close()
+        raise
     if waiting:
         answers = await _together([answer for _, answer in waiting])
         for (index, _), answer in zip(waiting, answers, strict=True):

@@ -132,7 +132,7 @@ def function_tool(
             origin=ToolOrigin(ToolOriginType.FUNCTION),
             output_type_adapter=adapter,
         )
-        tool.__wrapped__ = function
+        tool.__wrapped__ = function  # type: ignore[attr-defined]
         return tool
 
     return make if func is None else make(func)

@@ -19,7 +19,7 @@ class _Wrappers:
 
 _wrappers = _Wrappers()
 _LEAD = "What was said before, between the user and the agents in charge until now:"
-_LINE = re.compile(r"^\d+\. (?:(\w+): )?(.*)$")
+_LINE = re.compile(r"\d+\. (?:(\w+): )?(.*)", re.DOTALL)
 _SILENT_ITEMS = frozenset(["reasoning_item", "tool_approval_item"])
 _SPOKEN_ITEMS = frozenset(["message_output_item", "input_item", "compaction_item"])
 
@@ -93,9 +93,10 @@ def _is_tool(item: Item) -> bool:
 def _told(item: Item) -> str:
     """An item on one line. Only what can be read back from there is put plainly."""
     role, content = item.get("role"), item.get("content")
-    plain = isinstance(role, str) and isinstance(content, str) and set(item) <= {"role", "content", "type"}
-    if plain and "\n" not in str(content) and "\r" not in str(content):
-        return f"{role}: {content}"
+    if item.keys() <= {"role", "content", "type"} and isinstance(role, str) and isinstance(content, str):
+        plain = f"{role}: {content}"
+        if _read(f"1. {plain}") == {"role": role, "content": content} and "\n" not in plain:
+            return plain
     return json.dumps(item, ensure_ascii=False, default=str)
 
 
@@ -112,14 +113,14 @@ def _unpacked(item: Item) -> list[Item] | None:
     content = item.get("content")
     if item.get("role") != "assistant" or not isinstance(content, str) or not content.startswith(_LEAD):
         return None
-    lines = content.splitlines()
+    lines = content.split("\n")
     if len(lines) < 3 or lines[1] != _wrappers.start or lines[-1] != _wrappers.end:
         return None
     return [part for line in lines[2:-1] if (part := _read(line)) is not None]
 
 
 def _read(line: str) -> Item | None:
-    match = _LINE.match(line)
+    match = _LINE.fullmatch(line)
     if match is None:
         return None
     if match[1]:

@@ -58,7 +58,7 @@ class _Strictness:
 
     def _close(self, found: Schema, path: str) -> None:
         kind = found.get("type")
-        if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        if kind != "object" and not (isinstance(kind, list) and "object" in kind) and "properties" not in found:
             return
         if found.setdefault("additionalProperties", False) is not False:
             raise InvalidDeclaration(

@@ -91,7 +91,6 @@ class FunctionTool:
     origin: ToolOrigin | None = field(default=None, kw_only=True, repr=False)
     agent_tool: "AgentTool | None" = field(default=None, kw_only=True, repr=False)
     output_type_adapter: Any = field(default=None, kw_only=True, repr=False)
-    __wrapped__: Callable[..., Any] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_tool(self)
@@ -117,11 +116,9 @@ class FunctionTool:
         late = ToolTimeoutError(self.name, self.timeout_seconds)
         if self.timeout_behavior == "raise_exception":
             raise late
-        return (
-            str(late)
-            if self.timeout_error_function is None
-            else await explained(self.timeout_error_function, context, late)
-        )
+        if self.timeout_error_function is None:
+            return str(late)
+        return await explained(self.timeout_error_function, context, late)
 
 
 @dataclass

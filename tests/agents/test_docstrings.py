@@ -1,0 +1,129 @@
+"""What docstrings in the three styles say."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.agents import function_schema
+from holdfast.agents.docstrings import documentation
+
+
+def google() -> None:
+    """Find a thing.
+
+    It looks everywhere,
+    twice.
+
+    Args:
+        name: What to find,
+            by its name.
+        count (int): How many. Note: not more.
+        **options: Anything else.
+
+    Returns:
+        What was found.
+    """
+
+
+def numpy() -> None:
+    """Find a thing.
+
+    It looks everywhere,
+    twice.
+
+    Parameters
+    ----------
+    name : str
+        What to find,
+        by its name.
+    count : int, optional
+        How many. Note: not more.
+    **options
+        Anything else.
+
+    Returns
+    -------
+    str
+        What was found.
+    """
+
+
+def sphinx() -> None:
+    """Find a thing.
+
+    It looks everywhere,
+    twice.
+
+    :param name: What to find,
+        by its name.
+    :param int count: How many. Note: not more.
+    :param \\**options: Anything else.
+    :type name: str
+    :returns: What was found.
+    """
+
+
+@pytest.mark.parametrize("func", [google, numpy, sphinx], ids=lambda func: func.__name__)
+@pytest.mark.parametrize("told", [True, False], ids=["told", "detected"])
+def test_each_style_says_the_same(func: Any, told: bool) -> None:
+    found = documentation(func, func.__name__ if told else None)
+    assert found.description == "Find a thing.\n\nIt looks everywhere,\ntwice."
+    assert found.parameters == {
+        "name": "What to find,\nby its name.",
+        "count": "How many. Note: not more.",
+        "options": "Anything else.",
+    }
+
+
+def test_a_plain_docstring_is_all_description() -> None:
+    def tool() -> None:
+        """One line: with a colon, and :param in the middle."""
+
+    assert documentation(tool).description == "One line: with a colon, and :param in the middle."
+
+
+def test_other_sections_are_not_the_models_business() -> None:
+    def tool() -> None:
+        """Do it.
+
+        Note:
+            Nothing of this.
+
+        Raises:
+            ValueError: never
+        """
+
+    assert documentation(tool).description == "Do it."
+    assert documentation(tool).parameters == {}
+
+
+def test_a_word_with_a_colon_is_no_section() -> None:
+    def tool() -> None:
+        """Do it.
+
+        Beware:
+            of the dog
+        """
+
+    assert documentation(tool).description == "Do it.\n\nBeware:\n    of the dog"
+
+
+def test_a_function_without_a_docstring_says_nothing() -> None:
+    def tool(a: int) -> None: ...
+
+    assert documentation(tool).description is None
+    assert documentation(tool).parameters == {}
+
+
+def test_the_docstring_can_be_left_out_and_the_description_replaced() -> None:
+    def tool(name: str) -> None:
+        """Secret.
+
+        Args:
+            name: Secret too.
+        """
+
+    silent = function_schema(tool, use_docstring_info=False)
+    assert silent.description is None
+    assert "description" not in silent.params_json_schema["properties"]["name"]
+    assert function_schema(tool, description_override="Public.").description == "Public."

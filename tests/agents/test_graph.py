@@ -1,0 +1,288 @@
+"""Agents of a saved run, found again or reported, never mistaken for others."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from holdfast import (
+    Agent,
+    AgentChanged,
+    AgentHooks,
+    AgentMissing,
+    FunctionTool,
+    Handoff,
+    HostedMCPTool,
+    ModelSettings,
+    function_tool,
+    handoff,
+    tool_namespace,
+)
+from holdfast.agents import AgentGraph, AgentRef, bind
+from holdfast.agents.graph import changes, signature
+
+
+async def nothing(ctx: Any, arguments: str) -> str:
+    return arguments
+
+
+def tool(name: str, **options: Any) -> FunctionTool:
+    return FunctionTool(name, "", options.pop("schema", {}), nothing, **options)
+
+
+def support() -> Agent[Any]:
+    """A graph with every kind of edge, two agents of one name, and a cycle."""
+    root = Agent("support", instructions="Help.", tools=[tool("find")])
+    writer = Agent("writer")
+    root.tools.append(writer.as_tool("write", "Writes."))
+    mine = Agent("billing", instructions="For private customers.")
+    theirs = Agent("billing", instructions="For companies.")
+    root.handoffs += [mine, handoff(theirs, tool_name_override="to_company_billing")]
+    mine.handoffs.append(root)
+    writer.handoffs.append(Agent("editor"))
+    return root
+
+
+def test_every_reachable_agent_has_a_path_of_its_own() -> None:
+    assert [(path, agent.name) for path, agent in AgentGraph(support())] == [
+        ("root", "support"),
+        ("root/handoff:billing", "billing"),
+        ("root/handoff:billing~2", "billing"),
+        ("root/tool:write", "writer"),
+        ("root/tool:write/handoff:editor", "editor"),
+    ]
+
+
+def test_an_agent_reached_twice_is_one_agent_by_its_shortest_path() -> None:
+    shared = Agent("shared")
+    root = Agent("root", handoffs=[Agent("far", handoffs=[shared]), shared])
+    graph = AgentGraph(root)
+    assert graph.path(shared) == "root/handoff:shared"
+    assert len(graph) == 3
+
+
+def test_names_cannot_forge_paths() -> None:
+    root = Agent("a", handoffs=[Agent("b/handoff:c"), Agent("b", handoffs=[Agent("c")]), Agent("d~2"), Agent("100%")])
+    assert [path for path, _ in AgentGraph(root)] == [
+        "root",
+        "root/handoff:b%2Fhandoff:c",
+        "root/handoff:b",
+        "root/handoff:d%7E2",
+        "root/handoff:100%25",
+        "root/handoff:b/handoff:c",
+    ]
+
+
+def test_a_reference_finds_the_same_agent_in_another_process() -> None:
+    here = AgentGraph(support())
+    saved = [here.ref(agent) for _, agent in here]
+    saved = msgspec.json.decode(msgspec.json.encode(saved), type=list[AgentRef])
+    there = support()
+    for ref, (path, agent) in zip(saved, AgentGraph(there), strict=True):
+        assert ref.path == path
+        assert bind(there, ref) is agent
+
+
+def test_two_agents_of_one_name_are_not_mixed_up() -> None:
+    graph = AgentGraph(support())
+    refs = [graph.ref(agent) for _, agent in graph if agent.name == "billing"]
+    assert [graph.bind(ref).instructions for ref in refs] == ["For private customers.", "For companies."]
+    swapped = support()
+    swapped.handoffs.reverse()
+    with pytest.raises(AgentChanged) as caught:
+        bind(swapped, refs[0])
+    assert caught.value.changed == ("instructions", "handoffs")
+
+
+def test_a_removed_agent_is_missing_even_if_another_has_its_name() -> None:
+    root = support()
+    ref = AgentGraph(root).ref(root.handoffs[1].agent)  # type: ignore[union-attr]
+    root.handoffs.pop()
+    with pytest.raises(AgentMissing, match="no agent 'billing' at 'root/handoff:billing~2'") as caught:
+        bind(root, ref)
+    assert caught.value.elsewhere == ()
+
+
+def test_a_moved_agent_is_missing_and_the_error_says_where_it_went() -> None:
+    root = support()
+    ref = AgentGraph(root).ref(root.handoffs[0])  # type: ignore[arg-type]
+    root.handoffs.reverse()
+    root.handoffs[0] = Agent("front", handoffs=[root.handoffs[1]])
+    root.handoffs.pop()
+    with pytest.raises(AgentMissing, match="now at root/handoff:front/handoff:billing") as caught:
+        bind(root, ref)
+    assert caught.value.elsewhere == ("root/handoff:front/handoff:billing",)
+
+
+def test_a_renamed_agent_is_missing() -> None:
+    editor = Agent("editor")
+    root = Agent("support", handoffs=[editor])
+    ref = AgentGraph(root).ref(editor)
+    editor.name = "proofreader"
+    with pytest.raises(AgentMissing, match="no agent 'editor' at 'root/handoff:editor'"):
+        bind(root, ref)
+
+
+def test_an_agent_that_inherits_a_path_does_not_inherit_the_run() -> None:
+    root = support()
+    first: Any = root.handoffs[0]
+    ref = AgentGraph(root).ref(first)
+    first.name = "accounts"
+    assert dict(AgentGraph(root))["root/handoff:billing"] is not first
+    with pytest.raises(AgentChanged):
+        bind(root, ref)
+
+
+def test_a_renamed_root_has_changed_and_what_is_below_is_still_found() -> None:
+    root = support()
+    graph = AgentGraph(root)
+    top, writer = graph.ref(root), graph.ref(root.tools[1].agent_tool.agent)  # type: ignore[union-attr]
+    root.name = "desk"
+    with pytest.raises(AgentChanged, match=r"'support' at 'root'.*: name") as caught:
+        bind(root, top)
+    assert caught.value.changed == ("name",)
+    assert bind(root, writer).name == "writer"
+
+
+class Answer(BaseModel):
+    text: str
+
+
+def with_schema(agent: Agent[Any]) -> None:
+    agent.tools[0] = tool("find", schema={"type": "object", "properties": {"q": {"type": "string"}}})
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (lambda agent: setattr(agent, "instructions", "Help less."), "instructions"),
+        (lambda agent: setattr(agent, "instructions", lambda context, agent: ""), "instructions"),
+        (lambda agent: agent.tools.pop(0), "tools"),
+        (lambda agent: agent.tools.append(tool("extra")), "tools"),
+        (with_schema, "tools"),
+        (lambda agent: setattr(agent.tools[0], "defer_loading", True), "tools"),
+        (
+            lambda agent: agent.tools.__setitem__(0, *tool_namespace(name="n", description="d", tools=[tool("find")])),
+            "tools",
+        ),
+        (lambda agent: agent.tools.append(HostedMCPTool({"server_label": "shop"})), "tools"),
+        (lambda agent: agent.handoffs.append(Agent("other")), "handoffs"),
+        (lambda agent: setattr(agent, "output_type", Answer), "output type"),
+    ],
+)
+def test_what_changed_is_reported(change: Any, part: str) -> None:
+    root = support()
+    ref = AgentGraph(root).ref(root)
+    change(root)
+    with pytest.raises(AgentChanged) as caught:
+        bind(root, ref)
+    assert caught.value.changed == (part,)
+    assert bind(root, ref, tolerate=[part]) is root
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hooks": AgentHooks()},
+        {"model": "another"},
+        {"model_settings": ModelSettings(temperature=0)},
+        {"handoff_description": "Helps."},
+        {"output_type": str},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_a_run_does_not_depend_on_may_change(change: dict[str, Any]) -> None:
+    root = support()
+    ref = AgentGraph(root).ref(root)
+    other = root.clone(**change)
+    assert bind(other, ref) is other
+
+
+def test_the_order_of_tools_does_not_matter() -> None:
+    root = support()
+    ref = AgentGraph(root).ref(root)
+    root.tools.reverse()
+    assert bind(root, ref) is root
+
+
+def test_a_signature_is_the_same_in_every_process() -> None:
+    @function_tool
+    def find(q: str) -> str:
+        """Find it."""
+        return q
+
+    agent = Agent("a", instructions="Help.", tools=[find], handoffs=[Agent("b")], output_type=Answer)
+    assert signature(agent) == signature(agent.clone())
+    assert signature(Agent("a")) == (
+        "ac8d8342bbb2362d.74234e98afe7498f.4f53cda18c2baa0c.4f53cda18c2baa0c.74234e98afe7498f"
+    )
+
+
+def test_a_signature_of_another_form_has_changed() -> None:
+    root = support()
+    ref = AgentGraph(root).ref(root)
+    with pytest.raises(AgentChanged) as caught:
+        bind(root, AgentRef(ref.path, ref.name, "old"))
+    assert caught.value.changed == ("signature",)
+    assert changes("old", "old") == []
+
+
+def test_an_agent_that_no_declared_way_leads_to_has_no_reference() -> None:
+    async def somewhere(context: Any, arguments: str) -> Any: ...
+
+    hidden = Agent("hidden")
+    root = Agent("a", handoffs=[Handoff("go", "", {}, somewhere, "hidden")])
+    with pytest.raises(AgentMissing, match="'hidden'"):
+        AgentGraph(root).ref(hidden)
+
+
+def test_a_graph_is_a_snapshot() -> None:
+    root = support()
+    graph = AgentGraph(root)
+    ref = graph.ref(root)
+    root.handoffs.clear()
+    assert len(graph) == 5
+    assert graph.ref(root) == ref
+    assert replace(root).handoffs == []
+
+
+EDGES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans()), max_size=25)
+NAMES = st.lists(st.sampled_from(["a", "b", "c/d"]), min_size=7, max_size=7)
+
+
+def built(names: list[str], edges: list[tuple[int, int, bool]]) -> list[Agent[Any]]:
+    agents = [Agent(name, instructions=str(index)) for index, name in enumerate(names)]
+    for source, target, by_handoff in edges:
+        if by_handoff:
+            agents[source].handoffs.append(agents[target])
+        else:
+            agents[source].tools.append(agents[target].as_tool(f"ask_{target}", ""))
+    return agents
+
+
+@given(NAMES, EDGES)
+def test_any_graph_can_be_saved_and_found_again(names: list[str], edges: list[tuple[int, int, bool]]) -> None:
+    here, there = built(names, edges), built(names, edges)
+    graph, other = AgentGraph(here[0]), AgentGraph(there[0])
+    assert len({path for path, _ in graph}) == len(graph)
+    for _, agent in graph:
+        assert other.bind(graph.ref(agent)) is there[here.index(agent)]  # type: ignore[arg-type]
+
+
+@given(NAMES, EDGES, st.integers(0, 6))
+def test_a_reference_never_finds_an_agent_with_other_instructions(
+    names: list[str], edges: list[tuple[int, int, bool]], removed: int
+) -> None:
+    here = built(names, edges)
+    there = built(names, [edge for index, edge in enumerate(edges) if index != removed])
+    graph, other = AgentGraph(here[0]), AgentGraph(there[0])
+    for _, agent in graph:
+        try:
+            found = other.bind(graph.ref(agent), tolerate=["handoffs", "tools"])
+        except (AgentMissing, AgentChanged):
+            continue
+        assert found.instructions == agent.instructions  # type: ignore[attr-defined]

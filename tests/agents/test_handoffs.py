@@ -1,0 +1,207 @@
+"""Handoffs, and what the next agent is given."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from holdfast import (
+    Agent,
+    Handoff,
+    HandoffInputData,
+    InvalidDeclaration,
+    ModelBehaviorError,
+    RunContextWrapper,
+    UserError,
+    default_handoff_history_mapper,
+    get_conversation_history_wrappers,
+    handoff,
+    nest_handoff_history,
+    reset_conversation_history_wrappers,
+    set_conversation_history_wrappers,
+)
+from holdfast.handoff_filters import remove_all_tools
+
+BILLING = Agent("Billing Desk", handoff_description="Knows about money.")
+CONTEXT = RunContextWrapper("ann")
+
+
+class Reason(BaseModel):
+    why: str
+    urgent: bool = False
+
+
+@dataclass
+class Said:
+    type: str
+    item: dict[str, Any]
+
+    def to_input_item(self) -> dict[str, Any]:
+        return self.item
+
+
+def message(text: str) -> Said:
+    return Said("message_output_item", {"type": "message", "role": "assistant", "content": text})
+
+
+def call(name: str = "find") -> Said:
+    return Said("tool_call_item", {"type": "function_call", "name": name, "call_id": "1", "arguments": "{}"})
+
+
+def output() -> Said:
+    return Said("tool_call_output_item", {"type": "function_call_output", "call_id": "1", "output": "42"})
+
+
+async def test_a_plain_handoff_has_the_usual_names() -> None:
+    found = handoff(BILLING)
+    assert found.tool_name == "transfer_to_billing_desk"
+    assert found.tool_description == "Handoff to the Billing Desk agent to handle the request. Knows about money."
+    assert found.input_json_schema == {
+        "type": "object",
+        "properties": {},
+        "required": [],
+        "additionalProperties": False,
+    }
+    assert json.loads(found.get_transfer_message(BILLING)) == {"assistant": "Billing Desk"}
+    assert await found.on_invoke_handoff(CONTEXT, "") is BILLING
+    assert found.agent is BILLING
+
+
+def test_names_can_be_ones_own() -> None:
+    found = handoff(BILLING, tool_name_override="to_billing", tool_description_override="For money.")
+    assert (found.tool_name, found.tool_description, found.agent_name) == ("to_billing", "For money.", "Billing Desk")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_the_input_arrives_as_its_type(is_async: bool) -> None:
+    got = []
+
+    def taken(context: RunContextWrapper[str], reason: Reason) -> None:
+        got.append((context.context, reason))
+
+    async def taken_later(context: RunContextWrapper[str], reason: Reason) -> None:
+        got.append((context.context, reason))
+
+    found = handoff(BILLING, on_handoff=taken_later if is_async else taken, input_type=Reason)
+    assert found.input_json_schema["required"] == ["why", "urgent"]
+    assert await found.on_invoke_handoff(CONTEXT, '{"why": "refund"}') is BILLING
+    assert got == [("ann", Reason(why="refund"))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [("{", "Invalid JSON"), ("{}", "why: Field required"), (None, "needs an input")]
+)
+async def test_an_input_out_of_shape_is_the_models_fault(arguments: Any, said: str) -> None:
+    found = handoff(BILLING, on_handoff=lambda context, reason: None, input_type=Reason)
+    with pytest.raises(ModelBehaviorError, match=said):
+        await found.on_invoke_handoff(CONTEXT, arguments)
+
+
+@pytest.mark.parametrize(
+    ("on_handoff", "input_type", "said"),
+    [
+        (lambda a, b: None, None, r"must take \(context\), it takes 2"),
+        (lambda a: None, Reason, r"must take \(context, input\), it takes 1"),
+        (None, Reason, "needs an on_handoff"),
+        (3, None, "must be a function"),
+    ],
+)
+def test_an_on_handoff_that_does_not_fit_is_refused(on_handoff: Any, input_type: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        handoff(BILLING, on_handoff=on_handoff, input_type=input_type)
+
+
+def test_an_input_type_without_a_schema_is_refused() -> None:
+    class Opaque: ...
+
+    with pytest.raises(InvalidDeclaration, match="no JSON schema"):
+        handoff(BILLING, on_handoff=lambda context, it: None, input_type=Opaque)
+
+
+async def test_only_enabled_handoffs_are_offered_and_plain_agents_become_handoffs() -> None:
+    other = handoff(Agent("other"), is_enabled=lambda context, agent: context.context == "bob")
+    agent = Agent("a", handoffs=[BILLING, other])
+    found = await agent.get_handoffs(CONTEXT)
+    assert [type(one) for one in found] == [Handoff]
+    assert [one.agent_name for one in await agent.get_handoffs(RunContextWrapper("bob"))] == ["Billing Desk", "other"]
+
+
+def test_the_past_becomes_one_message() -> None:
+    reasoning = Said("reasoning_item", {"type": "reasoning", "id": "r"})
+    data = HandoffInputData("hi there", (reasoning, call(), output()), (message("one moment"),))
+    nested = nest_handoff_history(data)
+    assert nested.new_items == data.new_items
+    assert (nested.pre_handoff_items, nested.input_items) == ((), ())
+    (summary,) = nested.input_history
+    assert summary["role"] == "assistant"  # type: ignore[index]
+    lines = summary["content"].splitlines()  # type: ignore[index]
+    start, end = get_conversation_history_wrappers()
+    assert (lines[1], lines[-1]) == (start, end)
+    assert lines[2] == "1. user: hi there"
+    assert [json.loads(line.split(". ", 1)[1])["type"] for line in lines[3:5]] == [
+        "function_call",
+        "function_call_output",
+    ]
+    assert lines[5] == "4. assistant: one moment"
+
+
+def test_a_past_never_nests_twice() -> None:
+    once = nest_handoff_history(HandoffInputData("hi", (), (message("a"),)))
+    twice = nest_handoff_history(once.clone(new_items=(message("b"),), input_items=None))
+    (summary,) = twice.input_history
+    assert summary["content"].splitlines()[2:-1] == ["1. user: hi", "2. assistant: a", "3. assistant: b"]  # type: ignore[index]
+
+
+def test_what_only_looks_like_a_nested_past_stays_as_it_is() -> None:
+    (forged,) = default_handoff_history_mapper([{"role": "user", "content": "hi"}])
+    forged["role"] = "user"
+    (summary,) = nest_handoff_history(HandoffInputData((forged,), (), ())).input_history
+    assert len(summary["content"].splitlines()) == 4  # type: ignore[index]
+
+
+ITEMS = st.one_of(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": st.text(max_size=30)}),
+    st.fixed_dictionaries({"type": st.just("function_call"), "call_id": st.text(max_size=3), "name": st.text()}),
+)
+
+
+@given(st.lists(ITEMS, min_size=1, max_size=5))
+def test_a_nested_past_comes_back_whole(items: list[dict[str, Any]]) -> None:
+    seen: list[Any] = []
+
+    def keep(transcript: list[Any]) -> list[Any]:
+        seen.extend(transcript)
+        return transcript
+
+    nested = nest_handoff_history(HandoffInputData(tuple(items), (), ()))
+    nest_handoff_history(nested, history_mapper=keep)
+    assert seen == items
+
+
+def test_the_wrappers_can_be_changed_and_come_back() -> None:
+    try:
+        set_conversation_history_wrappers(start="<<<")
+        assert get_conversation_history_wrappers() == ("<<<", "</CONVERSATION HISTORY>")
+        assert "\n<<<\n" in default_handoff_history_mapper([])[0]["content"]
+    finally:
+        reset_conversation_history_wrappers()
+    assert get_conversation_history_wrappers()[0] == "<CONVERSATION HISTORY>"
+
+
+def test_everything_about_tools_can_be_removed() -> None:
+    history = (
+        {"role": "user", "content": "x"},
+        *({"type": kind} for kind in ("function_call", "function_call_output", "reasoning", "web_search_call")),
+        *({"type": kind} for kind in ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")),
+        {"type": "compaction"},
+    )
+    data = HandoffInputData(history, (call(), message("a")), (output(), message("b")))
+    found = remove_all_tools(data)
+    assert found.input_history == ({"role": "user", "content": "x"}, {"type": "compaction"})
+    assert [item.to_input_item()["content"] for item in (*found.pre_handoff_items, *found.new_items)] == ["a", "b"]
+    assert remove_all_tools(data.clone(input_history="hi")).input_history == "hi"
+    assert remove_all_tools(data.clone(input_items=(call(),))).input_items == ()

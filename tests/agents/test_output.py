@@ -1,0 +1,88 @@
+"""The shape of a final output."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from holdfast import AgentOutputSchema, InvalidDeclaration, ModelBehaviorError, UserError
+
+
+class Answer(BaseModel):
+    text: str
+    score: float | None = None
+
+
+class Pair(TypedDict):
+    a: int
+
+
+@dataclasses.dataclass
+class Box:
+    width: int
+
+
+@pytest.mark.parametrize("kind", [None, str])
+def test_text_is_text(kind: Any) -> None:
+    schema = AgentOutputSchema(kind)
+    assert schema.is_plain_text()
+    assert schema.validate_json("not json") == "not json"
+    with pytest.raises(UserError, match="plain text"):
+        schema.json_schema()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (Answer, '{"text": "hi"}', Answer(text="hi")),
+        (Pair, '{"a": 1}', {"a": 1}),
+        (int, '{"response": 3}', 3),
+        (list[Answer], '{"response": [{"text": "hi"}]}', [Answer(text="hi")]),
+        (Box, '{"response": {"width": 2}}', Box(2)),
+        (int | None, '{"response": null}', None),
+    ],
+    ids=str,
+)
+def test_a_type_is_read_from_the_answer(kind: Any, text: str, value: Any) -> None:
+    schema = AgentOutputSchema(kind)
+    assert schema.validate_json(text) == value
+    assert schema.json_schema()["type"] == "object"
+    assert schema.json_schema()["additionalProperties"] is False
+    assert schema.is_strict_json_schema()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{", "Invalid JSON"), ("[]", "object"), ("{}", "text: Field required"), ('{"text": 1}', "text: ")],
+)
+def test_an_answer_out_of_shape_says_what_does_not_fit(text: str, said: str) -> None:
+    with pytest.raises(ModelBehaviorError, match=f"does not fit Answer: .*{said}"):
+        AgentOutputSchema(Answer).validate_json(text)
+
+
+def test_names_are_those_of_the_types() -> None:
+    assert AgentOutputSchema(Answer).name() == "Answer"
+    assert AgentOutputSchema(list[int]).name() == "list[int]"
+
+
+def test_free_keys_need_strictness_turned_off() -> None:
+    with pytest.raises(UserError, match=r"output_type dict\[str, int\].*strict_json_schema=False"):
+        AgentOutputSchema(dict[str, int])
+    loose = AgentOutputSchema(dict[str, int], strict_json_schema=False)
+    assert loose.validate_json('{"a": 1}') == {"a": 1}
+    assert not loose.is_strict_json_schema()
+
+
+def test_a_type_without_a_schema_is_refused() -> None:
+    class Opaque: ...
+
+    with pytest.raises(InvalidDeclaration, match="Opaque has no JSON schema"):
+        AgentOutputSchema(Opaque)
+
+
+def test_schemas_are_those_of_the_peer() -> None:
+    peer = pytest.importorskip("agents")
+    for kind in (Answer, Pair, int, list[Answer], Box, int | None):
+        assert AgentOutputSchema(kind).json_schema() == peer.AgentOutputSchema(kind).json_schema()
