@@ -130,13 +130,12 @@ def _chunk(writer: asyncio.StreamWriter, text: str) -> None:
 @asynccontextmanager
 async def model_server() -> AsyncIterator[ModelServer]:
     serving = ModelServer()
-    connections: set[asyncio.Task[None]] = set()
+    connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        connections.add(task)
-        task.add_done_callback(connections.discard)
+        connections[task] = writer
         await serving.serve(reader, writer)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -145,10 +144,10 @@ async def model_server() -> AsyncIterator[ModelServer]:
         yield serving
     finally:
         server.close()
+        for writer in connections.values():
+            writer.transport.abort()
+        await asyncio.gather(*connections)
         await server.wait_closed()
-        for task in list(connections):
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
 
 
 # What the APIs answer.

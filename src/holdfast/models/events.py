@@ -1,6 +1,6 @@
 """The events in which an answer is streamed, as plain dicts. What follows what is decided here and nowhere else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from holdfast.base.items import Item
@@ -88,6 +88,15 @@ class EventLog:
 
     def done(self, item: Item, index: int) -> Event:
         return self.event("response.output_item.done", item=item, output_index=index)
+
+
+def whole_answer(log: EventLog, items: Iterable[Item], *, usage: Any, **parts: Any) -> Iterator[Event]:
+    """All the events of an answer that is there from the start. ``parts`` go into the response."""
+    output = list(items)
+    yield from log.begin()
+    for index, item in enumerate(output):
+        yield from log.whole_item(item, index)
+    yield log.end(output, usage=usage, **parts)
 
 
 def text_part(text: str) -> Item:

@@ -12,9 +12,12 @@ from holdfast.agents.output import AgentOutputSchemaBase
 from holdfast.agents.tools import Tool
 from holdfast.base.items import Item
 from holdfast.models.contract import Model, ModelProvider, ModelResponse, ModelTracing, TResponseStreamEvent
+from holdfast.models.events import EventLog, usage_part, whole_answer
+from holdfast.models.local_calls import forced_call
 from holdfast.models.local_server import Address, LocalServer
 from holdfast.models.openai_chat import OpenAIChatCompletionsModel
 from holdfast.models.openai_errors import advice_on, load_openai
+from holdfast.models.openai_typed import typed_event
 from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ class LocalModel(Model):
 
     Without a path it is SmolLM2-135M, which is small enough for any machine and not clever. ``max_tokens`` bounds
     answers that do not bound themselves; settings go before it. The model may be used from several event loops, one
-    after the other.
+    after the other. A ``tool_choice`` that demands a call is always fulfilled: the server keeps the model to it.
     """
 
     def __init__(
@@ -64,11 +67,17 @@ class LocalModel(Model):
         conversation_id: str | None = None,
         prompt: Any | None = None,
     ) -> ModelResponse:
-        chat = await self._chat()
-        return await chat.get_response(
-            system_instructions, input, self._bounded(model_settings), tools, output_schema, handoffs, tracing,
-            previous_response_id, conversation_id, prompt,
-        )  # fmt: skip
+        chat, settings = await self._chat(), self._bounded(model_settings)
+        call = forced_call(settings.tool_choice, tools, handoffs)
+        if call is None:
+            return await chat.get_response(
+                system_instructions, input, settings, tools, output_schema, handoffs, tracing,
+                previous_response_id, conversation_id, prompt,
+            )  # fmt: skip
+        answer = await chat.get_response(
+            call.instructions(system_instructions), input, replace(settings, tool_choice=None), [], call, [], tracing
+        )
+        return replace(answer, output=[call.call_in(answer, tools)])
 
     async def stream_response(
         self,
@@ -84,11 +93,24 @@ class LocalModel(Model):
         conversation_id: str | None = None,
         prompt: Any | None = None,
     ) -> AsyncIterator[TResponseStreamEvent]:
+        ids: dict[str, Any] = {
+            "previous_response_id": previous_response_id,
+            "conversation_id": conversation_id,
+            "prompt": prompt,
+        }
+        given = (system_instructions, input, model_settings, tools, output_schema, handoffs, tracing)
+        if forced_call(model_settings.tool_choice, tools, handoffs) is not None:
+            # A call is of use when it is complete, and not before.
+            answer = await self.get_response(*given, **ids)
+            log = EventLog(answer.response_id, model="local")
+            for event in whole_answer(log, answer.items, usage=usage_part(answer.usage)):
+                yield typed_event(event)
+            return
         chat = await self._chat()
+        settings = self._bounded(model_settings)
         events = chat.stream_response(
-            system_instructions, input, self._bounded(model_settings), tools, output_schema, handoffs, tracing,
-            previous_response_id, conversation_id, prompt,
-        )  # fmt: skip
+            system_instructions, input, settings, tools, output_schema, handoffs, tracing, **ids
+        )
         try:
             async for event in events:
                 yield event
@@ -113,8 +135,13 @@ class LocalModel(Model):
         if self._client is None or self._used_by != user:
             library = load_openai("a local model")
             address = user[1]
-            # Connections belong to the loop that opened them, and the address to this process of the model.
-            self._client = library.AsyncOpenAI(base_url=address.base_url, api_key=address.api_key, max_retries=0)
+            # Connections belong to the loop that opened them: none is kept, so that none is left when a loop ends.
+            self._client = library.AsyncOpenAI(
+                base_url=address.base_url,
+                api_key=address.api_key,
+                max_retries=0,
+                default_headers={"Connection": "close"},
+            )
             self._used_by = user
         return OpenAIChatCompletionsModel("local", self._client)
 

