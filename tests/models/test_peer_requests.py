@@ -93,6 +93,6 @@ async def test_a_request_to_the_chat_api_is_the_peers(server: ModelServer, clien
     answer = completion({"content": "{}"})
     theirs = await sent_by_peer(server, "OpenAIChatCompletionsModel", client, answer)
     # Texts that a tool returned are sent as one text: many servers know nothing else.
-    assert theirs["messages"][5]["content"] == [{"type": "text", "text": "rain"}]
-    theirs["messages"][5]["content"] = "rain"
+    assert theirs["messages"][4]["content"] == [{"type": "text", "text": "rain"}]
+    theirs["messages"][4]["content"] = "rain"
     assert await sent_by_us(server, "OpenAIChatCompletionsModel", client, answer) == theirs
