@@ -120,6 +120,30 @@ from holdfast.history import SessionSettings as SessionSettings
 from holdfast.history import Store as Store
 from holdfast.history import is_openai_responses_compaction_aware_session as is_openai_responses_compaction_aware_session
 from holdfast.history import open_store as open_store
+from holdfast.models import LocalModel as LocalModel
+from holdfast.models import LocalModelProvider as LocalModelProvider
+from holdfast.models import LocalModelUnavailable as LocalModelUnavailable
+from holdfast.models import Model as Model
+from holdfast.models import ModelProvider as ModelProvider
+from holdfast.models import ModelResponse as ModelResponse
+from holdfast.models import ModelRetryAdvice as ModelRetryAdvice
+from holdfast.models import ModelRetryAdviceRequest as ModelRetryAdviceRequest
+from holdfast.models import ModelRetryNormalizedError as ModelRetryNormalizedError
+from holdfast.models import ModelTracing as ModelTracing
+from holdfast.models import MultiProvider as MultiProvider
+from holdfast.models import MultiProviderMap as MultiProviderMap
+from holdfast.models import OpenAIChatCompletionsModel as OpenAIChatCompletionsModel
+from holdfast.models import OpenAIProvider as OpenAIProvider
+from holdfast.models import OpenAIResponsesModel as OpenAIResponsesModel
+from holdfast.models import ResponseFailed as ResponseFailed
+from holdfast.models import RetryDecision as RetryDecision
+from holdfast.models import RetryPolicy as RetryPolicy
+from holdfast.models import RetryPolicyContext as RetryPolicyContext
+from holdfast.models import StreamCut as StreamCut
+from holdfast.models import retry_policies as retry_policies
+from holdfast.models import set_default_openai_api as set_default_openai_api
+from holdfast.models import set_default_openai_client as set_default_openai_client
+from holdfast.models import set_default_openai_key as set_default_openai_key
 from holdfast.store.contract import Head as Head
 
 __version__: str
