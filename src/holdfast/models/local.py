@@ -1,0 +1,168 @@
+"""A language model inside the program's own machine: no key, and no network once it is installed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.agents.handoffs import Handoff
+from holdfast.agents.model_settings import ModelSettings
+from holdfast.agents.output import AgentOutputSchemaBase
+from holdfast.agents.tools import Tool
+from holdfast.base.items import Item
+from holdfast.models.contract import Model, ModelProvider, ModelResponse, ModelTracing, TResponseStreamEvent
+from holdfast.models.events import EventLog, usage_part, whole_answer
+from holdfast.models.local_calls import forced_call
+from holdfast.models.local_server import Address, LocalServer
+from holdfast.models.openai_chat import OpenAIChatCompletionsModel
+from holdfast.models.openai_errors import advice_on, load_openai
+from holdfast.models.openai_typed import typed_event
+from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+
+class LocalModel(Model):
+    """A GGUF model, loaded at the first request and kept until ``close``.
+
+    Without a path it is SmolLM2-135M, which is small enough for any machine and not clever. ``max_tokens`` bounds
+    answers that do not bound themselves; settings go before it. The model may be used from several event loops, one
+    after the other. A ``tool_choice`` that demands a call is always fulfilled: the server keeps the model to it.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        context_size: int = 2048,
+        threads: int | None = None,
+        parallel: int = 1,
+        max_tokens: int | None = 512,
+    ) -> None:
+        self.server = LocalServer(path, context_size=context_size, threads=threads, parallel=parallel)
+        self._max_tokens = max_tokens
+        self._client: AsyncOpenAI | None = None
+        self._used_by: tuple[asyncio.AbstractEventLoop, Address] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[Item],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff[Any, Any]],
+        tracing: ModelTracing,
+        *,
+        previous_response_id: str | None = None,
+        conversation_id: str | None = None,
+        prompt: Any | None = None,
+    ) -> ModelResponse:
+        chat, settings = await self._chat(), self._bounded(model_settings)
+        call = forced_call(settings.tool_choice, tools, handoffs)
+        if call is None:
+            return await chat.get_response(
+                system_instructions, input, settings, tools, output_schema, handoffs, tracing,
+                previous_response_id, conversation_id, prompt,
+            )  # fmt: skip
+        answer = await chat.get_response(
+            call.instructions(system_instructions), input, replace(settings, tool_choice=None), [], call, [], tracing
+        )
+        return replace(answer, output=[call.call_in(answer, tools)])
+
+    async def stream_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[Item],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff[Any, Any]],
+        tracing: ModelTracing,
+        *,
+        previous_response_id: str | None = None,
+        conversation_id: str | None = None,
+        prompt: Any | None = None,
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        ids: dict[str, Any] = {
+            "previous_response_id": previous_response_id,
+            "conversation_id": conversation_id,
+            "prompt": prompt,
+        }
+        given = (system_instructions, input, model_settings, tools, output_schema, handoffs, tracing)
+        if forced_call(model_settings.tool_choice, tools, handoffs) is not None:
+            # A call is of use when it is complete, and not before.
+            answer = await self.get_response(*given, **ids)
+            log = EventLog(answer.response_id, model="local")
+            for event in whole_answer(log, answer.items, usage=usage_part(answer.usage)):
+                yield typed_event(event)
+            return
+        chat = await self._chat()
+        settings = self._bounded(model_settings)
+        events = chat.stream_response(
+            system_instructions, input, settings, tools, output_schema, handoffs, tracing, **ids
+        )
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+    def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
+        return advice_on(request)
+
+    async def close(self) -> None:
+        """End the model's process. A later request loads it again."""
+        client, used_by = self._client, self._used_by
+        self._client = self._used_by = None
+        try:
+            if client is not None and used_by is not None and used_by[0] is asyncio.get_running_loop():
+                await client.close()
+        finally:
+            await self.server.close()
+
+    async def _chat(self) -> OpenAIChatCompletionsModel:
+        user = (asyncio.get_running_loop(), await self.server.start())
+        if self._client is None or self._used_by != user:
+            library = load_openai("a local model")
+            address = user[1]
+            # Connections belong to the loop that opened them: none is kept, so that none is left when a loop ends.
+            self._client = library.AsyncOpenAI(
+                base_url=address.base_url,
+                api_key=address.api_key,
+                max_retries=0,
+                default_headers={"Connection": "close"},
+            )
+            self._used_by = user
+        return OpenAIChatCompletionsModel("local", self._client)
+
+    def _bounded(self, settings: ModelSettings) -> ModelSettings:
+        most = self._max_tokens if settings.max_tokens is None else settings.max_tokens
+        counted = True if settings.include_usage is None else settings.include_usage
+        return replace(settings, max_tokens=most, include_usage=counted)
+
+
+class LocalModelProvider(ModelProvider):
+    """Local models by the paths of their files. ``aclose`` ends all of them."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._models: dict[str | None, LocalModel] = {}
+
+    def get_model(self, model_name: str | None) -> LocalModel:
+        if model_name not in self._models:
+            self._models[model_name] = LocalModel(model_name, **self._options)
+        return self._models[model_name]
+
+    async def aclose(self) -> None:
+        models, self._models = self._models, {}
+        await asyncio.gather(*(model.close() for model in models.values()))

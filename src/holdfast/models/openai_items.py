@@ -1,0 +1,184 @@
+"""Requests to the Responses API, made of plain dicts: tools, output format, settings and items."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.agents.errors import UserError
+from holdfast.agents.handoffs import Handoff
+from holdfast.agents.hosted_tools import CodeInterpreterTool, FileSearchTool, HostedMCPTool, WebSearchTool
+from holdfast.agents.model_settings import MCPToolChoice, ModelSettings
+from holdfast.agents.output import AgentOutputSchemaBase
+from holdfast.agents.tools import FunctionTool, Tool
+from holdfast.base.items import Item
+from holdfast.models.raw import bare
+
+# Ids that were made up here because a provider gave none. No server knows them.
+MADE_UP = "local_"
+_UNKNOWN_IDS = ("__fake_id__", "scripted-message")
+# What the API reports and does not take back.
+_REPORTED = frozenset(["created_by", "provider_data"])
+
+_HOSTED_CHOICES = frozenset(
+    ["file_search", "web_search", "web_search_preview", "code_interpreter", "image_generation", "computer", "mcp"]
+)
+
+
+def input_items(given: str | Iterable[Item]) -> list[Item]:
+    """The conversation as the API takes it."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    return [item if _acceptable(item) else _cleaned(item) for item in given]
+
+
+def _acceptable(item: Item) -> bool:
+    return not _made_up(item.get("id")) and _REPORTED.isdisjoint(item)
+
+
+def _cleaned(item: Item) -> Item:
+    return {
+        name: part for name, part in item.items() if name not in _REPORTED and not (name == "id" and _made_up(part))
+    }
+
+
+def _made_up(item_id: Any) -> bool:
+    return isinstance(item_id, str) and (item_id.startswith(MADE_UP) or item_id in _UNKNOWN_IDS)
+
+
+def response_tools(tools: Iterable[Tool], handoffs: Iterable[Handoff[Any, Any]]) -> list[Item]:
+    """Everything the model may call. Tools of one namespace go together, where the first of them stood."""
+    found: list[Item] = []
+    namespaces: dict[str, Item] = {}
+    deferred = False
+    for tool in tools:
+        if not isinstance(tool, FunctionTool):
+            found.append(_hosted(tool))
+            continue
+        deferred = deferred or tool.defer_loading
+        if tool.namespace is None:
+            found.append(_function(tool))
+            continue
+        if tool.namespace not in namespaces:
+            group: Item = {
+                "type": "namespace",
+                "name": tool.namespace,
+                "description": tool.namespace_description,
+                "tools": [],
+            }
+            namespaces[tool.namespace] = group
+            found.append(group)
+        namespaces[tool.namespace]["tools"].append(_function(tool))
+    found += [
+        {
+            "type": "function",
+            "name": way.tool_name,
+            "description": way.tool_description,
+            "parameters": way.input_json_schema,
+            "strict": way.strict_json_schema,
+        }
+        for way in handoffs
+    ]
+    # Deferred tools are found by searching; without a search nobody would ever find them.
+    return [*found, {"type": "tool_search"}] if deferred else found
+
+
+def _function(tool: FunctionTool) -> Item:
+    found: Item = {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.params_json_schema,
+        "strict": tool.strict_json_schema,
+    }
+    if tool.defer_loading:
+        found["defer_loading"] = True
+    if tool.allowed_callers is not None:
+        found["allowed_callers"] = tool.allowed_callers
+    if tool.output_json_schema is not None:
+        found["output_schema"] = tool.output_json_schema
+    return found
+
+
+def _hosted(tool: Any) -> Item:
+    match tool:
+        case WebSearchTool():
+            return given(
+                type="web_search",
+                filters=tool.filters,
+                user_location=tool.user_location,
+                search_context_size=tool.search_context_size,
+                external_web_access=tool.external_web_access,
+            )
+        case FileSearchTool():
+            return given(
+                type="file_search",
+                vector_store_ids=tool.vector_store_ids,
+                max_num_results=tool.max_num_results,
+                ranking_options=tool.ranking_options,
+                filters=tool.filters,
+            )
+        case CodeInterpreterTool() | HostedMCPTool():
+            config: Item = bare(tool.tool_config)
+            return config
+    raise UserError(f"the Responses API has no tool like {tool!r}")
+
+
+def tool_choice(choice: Any, tools: Iterable[Tool]) -> Any | None:
+    """What the model has to call, as the API takes it. A function of that name comes before a hosted tool."""
+    if choice is None or choice in ("auto", "required", "none"):
+        return choice
+    if isinstance(choice, MCPToolChoice):
+        return {"type": "mcp", "server_label": choice.server_label, "name": choice.name}
+    functions = {tool.name for tool in tools if isinstance(tool, FunctionTool)}
+    if choice in _HOSTED_CHOICES and choice not in functions:
+        return {"type": choice}
+    return {"type": "function", "name": choice}
+
+
+def text_format(schema: AgentOutputSchemaBase | None, verbosity: str | None) -> Item | None:
+    """The shape that the answer must have, and how wordy it may be."""
+    found: Item = {}
+    if schema is not None and not schema.is_plain_text():
+        found["format"] = {
+            "type": "json_schema",
+            "name": "final_output",
+            "schema": schema.json_schema(),
+            "strict": schema.is_strict_json_schema(),
+        }
+    if verbosity is not None:
+        found["verbosity"] = verbosity
+    return found or None
+
+
+def includes(settings: ModelSettings, tools: Iterable[Tool]) -> list[str] | None:
+    """What the answer is to contain beyond the usual."""
+    found = list(settings.response_include or [])
+    if any(isinstance(tool, FileSearchTool) and tool.include_search_results for tool in tools):
+        found.append("file_search_call.results")
+    if settings.top_logprobs is not None:
+        found.append("message.output_text.logprobs")
+    return list(dict.fromkeys(found)) or None
+
+
+def parallel_calls(settings: ModelSettings, tools: list[Item]) -> bool | None:
+    """The API refuses to be asked for parallel calls when there is nothing to call."""
+    return None if settings.parallel_tool_calls and not tools else settings.parallel_tool_calls
+
+
+def given(**parts: Any) -> Item:
+    """Those parts that are not ``None``: the API distinguishes absent from null."""
+    simple = (str, bool, int, float, list)
+    return {name: part if isinstance(part, simple) else bare(part) for name, part in parts.items() if part is not None}
+
+
+def with_extras(request: Item, settings: ModelSettings) -> Item:
+    """The request with the user's own additions; what is said in both places is refused."""
+    extra = settings.extra_args or {}
+    both = sorted(set(extra) & set(request))
+    if both:
+        raise UserError(f"extra_args sets what the request has already: {', '.join(both)}")
+    found = {**request, **extra}
+    for name in ("extra_headers", "extra_query", "extra_body"):
+        value = getattr(settings, name)
+        if value is not None:
+            found[name] = dict(value) if isinstance(value, Mapping) else value
+    return found

@@ -1,0 +1,58 @@
+"""Items and events as objects of the OpenAI library, for programs that ask ``isinstance``."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from holdfast.base.items import Item
+from holdfast.models.openai_errors import load_openai
+
+
+def typed_item(item: Item) -> Any:
+    """The item as the object that the Responses API's client would have made of it."""
+    kind = _items().get(item["type"])
+    return item if kind is None else kind(**item)
+
+
+def typed_event(event: Item) -> Any:
+    """The event as the object that the Responses API's client would have made of it."""
+    kind = _events().get(event["type"])
+    return event if kind is None else kind(**event)
+
+
+@cache
+def _items() -> dict[str, Callable[..., Any]]:
+    load_openai("a model behind an OpenAI API")
+    from openai.types import responses as kinds
+
+    return {
+        "message": kinds.ResponseOutputMessage.construct,
+        "function_call": kinds.ResponseFunctionToolCall.construct,
+        "reasoning": kinds.ResponseReasoningItem.construct,
+    }
+
+
+@cache
+def _events() -> dict[str, Callable[..., Any]]:
+    load_openai("a model behind an OpenAI API")
+    from openai.types import responses as kinds
+
+    return {
+        "response.created": kinds.ResponseCreatedEvent.construct,
+        "response.in_progress": kinds.ResponseInProgressEvent.construct,
+        "response.completed": kinds.ResponseCompletedEvent.construct,
+        "response.output_item.added": kinds.ResponseOutputItemAddedEvent.construct,
+        "response.output_item.done": kinds.ResponseOutputItemDoneEvent.construct,
+        "response.content_part.added": kinds.ResponseContentPartAddedEvent.construct,
+        "response.content_part.done": kinds.ResponseContentPartDoneEvent.construct,
+        "response.output_text.delta": kinds.ResponseTextDeltaEvent.construct,
+        "response.output_text.done": kinds.ResponseTextDoneEvent.construct,
+        "response.refusal.delta": kinds.ResponseRefusalDeltaEvent.construct,
+        "response.refusal.done": kinds.ResponseRefusalDoneEvent.construct,
+        "response.function_call_arguments.delta": kinds.ResponseFunctionCallArgumentsDeltaEvent.construct,
+        "response.function_call_arguments.done": kinds.ResponseFunctionCallArgumentsDoneEvent.construct,
+        "response.reasoning_summary_part.added": kinds.ResponseReasoningSummaryPartAddedEvent.construct,
+        "response.reasoning_summary_part.done": kinds.ResponseReasoningSummaryPartDoneEvent.construct,
+        "response.reasoning_summary_text.delta": kinds.ResponseReasoningSummaryTextDeltaEvent.construct,
+        "response.reasoning_summary_text.done": kinds.ResponseReasoningSummaryTextDoneEvent.construct,
+    }

@@ -1,0 +1,65 @@
+"""What a model said, as JSON that can also be read like an object: ``item.content[0].text``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.base.items import Item
+
+
+class Raw(dict[str, Any]):
+    """A JSON object whose entries are attributes too; the objects inside it are of the same kind.
+
+    It is a dict like any other to everybody who does not care. Entries named like a method of ``dict`` are
+    reached by subscript only.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, entries: Mapping[str, Any] = {}, /, **more: Any) -> None:
+        super().__init__({name: readable(value) for name, value in {**entries, **more}.items()})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"this {self.get('type', 'object')!r} has no {name!r}") from None
+
+    def model_dump(self, **_: Any) -> dict[str, Any]:
+        """The plain dict, for programs that know this method from the provider's objects."""
+        return {name: bare(value) for name, value in self.items()}
+
+
+def readable(value: Any) -> Any:
+    """The value with every JSON object in it made readable by attribute."""
+    if isinstance(value, Raw):
+        return value
+    if isinstance(value, dict):
+        return Raw(value)
+    if isinstance(value, list | tuple):
+        return [readable(part) for part in value]
+    return value
+
+
+def bare(value: Any) -> Any:
+    """A copy of the value made of plain dicts and lists, sharing nothing that could be changed."""
+    if isinstance(value, Mapping):
+        return {name: bare(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [bare(part) for part in value]
+    return _dumped(value) if hasattr(value, "model_dump") else value
+
+
+def as_item(said: Any) -> Item:
+    """A model's output item as the plain dict that holdfast works with: exactly what the provider sent."""
+    if isinstance(said, Mapping):
+        return {name: bare(part) for name, part in said.items()}
+    if hasattr(said, "model_dump"):
+        item = _dumped(said)
+        item.setdefault("type", said.type)  # set by default, and then the library does not count it as sent
+        return item
+    raise TypeError(f"a model's output item must be a JSON object, not {type(said).__name__}")
+
+
+def _dumped(value: Any) -> Item:
+    found: Item = value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
+    return found

@@ -1,0 +1,336 @@
+"""A model that says what a test told it to say, and remembers what it was asked."""
+
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypeAlias
+
+from holdfast.agents.handoffs import Handoff
+from holdfast.agents.model_settings import ModelSettings
+from holdfast.agents.output import AgentOutputSchemaBase
+from holdfast.agents.tools import Tool
+from holdfast.agents.types import resolved
+from holdfast.base.items import Item
+from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, Usage
+from holdfast.models.contract import Model, ModelResponse, ModelTracing, TResponseOutputItem, TResponseStreamEvent
+from holdfast.models.events import EventLog, text_part, usage_part, whole_answer
+from holdfast.models.raw import Raw, as_item, readable
+from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+
+ModelStepReason: TypeAlias = Literal[
+    "invalid_input",
+    "unsupported_field",
+    "invalid_error",
+    "invalid_responder",
+    "invalid_stream_events",
+    "conflicting_outcomes",
+    "invalid_retry_advice",
+]
+
+
+class ModelScriptError(Exception):
+    """The script and what the program did with it do not fit."""
+
+
+class InvalidModelStep(ModelScriptError):
+    """A step of the script cannot be played. ``input_index`` counts from 0."""
+
+    def __init__(self, message: str, *, reason: ModelStepReason, input_index: int) -> None:
+        super().__init__(message)
+        self.reason, self.input_index = reason, input_index
+
+
+class UnexpectedModelCall(ModelScriptError):
+    """The model was asked more often than the script has answers. ``call_index`` counts from 0."""
+
+    def __init__(self, message: str, *, call: "ModelCall", call_index: int) -> None:
+        super().__init__(message)
+        self.call, self.call_index = call, call_index
+
+
+class UnconsumedModelSteps(ModelScriptError):
+    """The program ended before the script did."""
+
+    def __init__(self, message: str, *, remaining_steps: int) -> None:
+        super().__init__(message)
+        self.remaining_steps = remaining_steps
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """What the model was asked, at that moment: the lists are copies, the items in them are not."""
+
+    system_instructions: str | None
+    input: Any
+    model_settings: ModelSettings
+    tools: list[Tool]
+    output_schema: AgentOutputSchemaBase | None
+    handoffs: list[Handoff[Any, Any]]
+    tracing: ModelTracing
+    previous_response_id: str | None
+    conversation_id: str | None
+    prompt: Any | None
+    streamed: bool
+
+
+ModelStreamFactory: TypeAlias = Callable[[ModelCall], AsyncIterator[TResponseStreamEvent]]
+
+
+@dataclass
+class ModelStep:
+    """One answer of the script: output, an error, or a function that decides when it is asked.
+
+    ``stream_events`` replaces what a streamed call is given; without it the events are made from the output.
+    """
+
+    output: Sequence[TResponseOutputItem] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    response_id: str | None = "resp-789"
+    request_id: str | None = None
+    raw_usage: dict[str, Any] | None = None
+    error: Exception | None = None
+    responder: "ModelResponder | None" = None
+    stream_events: Sequence[TResponseStreamEvent] | ModelStreamFactory | None = None
+    retry_advice: ModelRetryAdvice | None = None
+
+    @classmethod
+    def raise_error(cls, error: Exception, *, retry_advice: ModelRetryAdvice | None = None) -> "ModelStep":
+        return cls(error=error, retry_advice=retry_advice)
+
+    @classmethod
+    def respond(cls, responder: "ModelResponder") -> "ModelStep":
+        return cls(responder=responder)
+
+    @classmethod
+    def stream(
+        cls,
+        events: Sequence[TResponseStreamEvent] | ModelStreamFactory,
+        *,
+        output: Sequence[TResponseOutputItem] = (),
+        usage: Usage | None = None,
+        response_id: str | None = "resp-789",
+    ) -> "ModelStep":
+        return cls(output=output, usage=usage or Usage(), response_id=response_id, stream_events=events)
+
+
+ModelScriptItem: TypeAlias = ModelStep | ModelResponse | Mapping[str, Any] | Sequence[TResponseOutputItem] | Exception
+ModelResponder: TypeAlias = Callable[[ModelCall], ModelScriptItem | Awaitable[ModelScriptItem]]
+
+
+class ScriptedModel(Model):
+    """Plays a script. Every request takes the next step; a request too many is an error.
+
+    A step is a :class:`ModelStep` (or a dict of its fields), a :class:`ModelResponse`, a list of output items, or an
+    exception to raise. A wrong step is refused when it is given, not when it is played.
+    """
+
+    def __init__(
+        self,
+        steps: Iterable[ModelScriptItem] = (),
+        *,
+        emit_traces: bool = False,
+        default_usage: Usage | None = None,
+    ) -> None:
+        self.emit_traces = emit_traces
+        self._steps: deque[ModelStep] = deque()
+        self._calls: list[ModelCall] = []
+        self._advice: deque[tuple[Exception, ModelRetryAdvice]] = deque(maxlen=16)
+        self._default_usage = default_usage
+        self.extend(steps)
+
+    @property
+    def calls(self) -> list[ModelCall]:
+        """What the model was asked so far; the list is the caller's."""
+        return list(self._calls)
+
+    @property
+    def first_call(self) -> ModelCall | None:
+        return self._calls[0] if self._calls else None
+
+    @property
+    def last_call(self) -> ModelCall | None:
+        return self._calls[-1] if self._calls else None
+
+    @property
+    def remaining_steps(self) -> int:
+        return len(self._steps)
+
+    def enqueue(self, step: ModelScriptItem) -> None:
+        """Put one more step at the end of the script."""
+        self._steps.append(_checked(step, 0))
+
+    def extend(self, steps: Iterable[ModelScriptItem]) -> None:
+        """Put more steps at the end of the script: all of them, or none when one is wrong."""
+        self._steps.extend([_checked(step, index) for index, step in enumerate(steps)])
+
+    def set_default_usage(self, usage: Usage | None) -> None:
+        """What steps without a usage of their own are to report."""
+        self._default_usage = usage
+
+    def assert_complete(self) -> None:
+        """Raise :class:`UnconsumedModelSteps` if the script was not played to its end."""
+        if self._steps:
+            raise UnconsumedModelSteps(
+                f"{len(self._steps)} scripted model step(s) were not consumed.", remaining_steps=len(self._steps)
+            )
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[Item],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff[Any, Any]],
+        tracing: ModelTracing,
+        *,
+        previous_response_id: str | None,
+        conversation_id: str | None,
+        prompt: Any | None,
+    ) -> ModelResponse:
+        call = ModelCall(
+            system_instructions, _kept(input), copy(model_settings), list(tools), output_schema, list(handoffs),
+            tracing, previous_response_id, conversation_id, prompt, streamed=False,
+        )  # fmt: skip
+        step = await self._next(call)
+        return ModelResponse(
+            [readable(item) for item in step.output],
+            self._usage(step),
+            step.response_id,
+            step.request_id,
+            step.raw_usage,
+        )
+
+    async def stream_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[Item],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff[Any, Any]],
+        tracing: ModelTracing,
+        *,
+        previous_response_id: str | None,
+        conversation_id: str | None,
+        prompt: Any | None,
+    ) -> AsyncIterator[TResponseStreamEvent]:
+        call = ModelCall(
+            system_instructions, _kept(input), copy(model_settings), list(tools), output_schema, list(handoffs),
+            tracing, previous_response_id, conversation_id, prompt, streamed=True,
+        )  # fmt: skip
+        step = await self._next(call)
+        if callable(step.stream_events):
+            async for event in step.stream_events(call):
+                yield readable(event)
+            return
+        for event in self._events(step) if step.stream_events is None else step.stream_events:
+            yield readable(event)
+
+    def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
+        return next((advice for error, advice in self._advice if error is request.error), None)
+
+    async def close(self) -> None:
+        """Nothing to close: the script can be played on."""
+
+    async def _next(self, call: ModelCall) -> ModelStep:
+        """The step for a call, once its function was asked, its error raised and the call written down."""
+        self._calls.append(call)
+        if not self._steps:
+            how = "streaming" if call.streamed else "non-streaming"
+            number = len(self._calls)
+            raise UnexpectedModelCall(
+                f"Unexpected {how} model call #{number}: no scripted steps remain.", call=call, call_index=number - 1
+            )
+        step = self._steps.popleft()
+        while step.responder is not None:
+            step = _checked(await resolved(step.responder(call)), 0)
+        if step.error is not None:
+            if step.retry_advice is not None:
+                self._advice.append((step.error, step.retry_advice))
+            raise step.error
+        return step
+
+    def _usage(self, step: ModelStep) -> Usage:
+        """A usage of its own for every answer: it is counted as one request unless the step says otherwise."""
+        given = step.usage if step.usage != Usage() else self._default_usage or Usage()
+        return replace(
+            given,
+            requests=given.requests or 1,
+            input_tokens_details=InputTokensDetails.of(given.input_tokens_details),
+            output_tokens_details=OutputTokensDetails.of(given.output_tokens_details),
+            request_usage_entries=list(given.request_usage_entries),
+        )
+
+    def _events(self, step: ModelStep) -> Iterable[TResponseStreamEvent]:
+        log = EventLog(step.response_id, model="scripted-model")
+        more = {} if step.request_id is None else {"_request_id": step.request_id}
+        yield from whole_answer(log, map(as_item, step.output), usage=usage_part(self._usage(step)), **more)
+
+
+def assistant_message(text: str, *, item_id: str = "scripted-message") -> TResponseOutputItem:
+    """A message as a model says it."""
+    return Raw(id=item_id, type="message", role="assistant", status="completed", content=[text_part(text)])
+
+
+def function_call(
+    name: str,
+    arguments: str | Mapping[str, Any],
+    *,
+    call_id: str,
+    item_id: str | None = None,
+    namespace: str | None = None,
+) -> TResponseOutputItem:
+    """A call as a model makes it. Arguments that are a string are sent as they are, valid or not."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, separators=(",", ":"))
+    call = Raw(id=item_id or call_id, type="function_call", call_id=call_id, name=name, arguments=text)
+    if namespace is not None:
+        call["namespace"] = namespace
+    return call
+
+
+def _kept(input: str | list[Item]) -> Any:
+    # Not a deep copy: a test of many turns would spend its time there, and nobody changes an item.
+    return list(input) if isinstance(input, list) else input
+
+
+_FIELDS = frozenset(f.name for f in fields(ModelStep))
+
+
+def _checked(step: Any, index: int) -> ModelStep:
+    """The step in the form that is played, or :class:`InvalidModelStep`."""
+
+    def wrong(reason: ModelStepReason, problem: str) -> InvalidModelStep:
+        return InvalidModelStep(f"Scripted model step #{index + 1} {problem}.", reason=reason, input_index=index)
+
+    if isinstance(step, Exception):
+        return ModelStep(error=step)
+    if isinstance(step, ModelResponse):
+        return ModelStep(step.output, step.usage, step.response_id, step.request_id, step.raw_usage)
+    if isinstance(step, Mapping) and "type" not in step:
+        unknown = sorted(set(step) - _FIELDS)
+        if unknown:
+            raise wrong("unsupported_field", f"has unknown fields: {', '.join(unknown)}")
+        step = ModelStep(**step)
+    found = step if isinstance(step, ModelStep) else ModelStep(output=step)
+    if isinstance(found.output, str | bytes | Mapping) or not isinstance(found.output, Sequence):
+        raise wrong("invalid_input", "must use a sequence for output")
+    for item in found.output:
+        if not isinstance(item, Mapping) and not hasattr(item, "model_dump"):
+            raise wrong("invalid_input", f"has an output item that is no JSON object: {item!r}")
+    if found.error is not None and not isinstance(found.error, Exception):
+        raise wrong("invalid_error", f"must raise an exception, not {found.error!r}")
+    if found.responder is not None and not callable(found.responder):
+        raise wrong("invalid_responder", "must have a function as its responder")
+    events = found.stream_events
+    if isinstance(events, str | bytes | Mapping) or not (
+        events is None or callable(events) or isinstance(events, Sequence)
+    ):
+        raise wrong("invalid_stream_events", "must have a sequence of events, or a function that makes them")
+    if found.retry_advice is not None and not isinstance(found.retry_advice, ModelRetryAdvice):
+        raise wrong("invalid_retry_advice", "must have a ModelRetryAdvice as its retry advice")
+    if sum(outcome is not None for outcome in (found.error, found.responder, found.stream_events)) > 1:
+        raise wrong("conflicting_outcomes", "can have only one of error, responder and stream_events")
+    return found

@@ -1,0 +1,325 @@
+"""The model behind the Chat Completions API, over real HTTP; and items as messages and back."""
+
+import json
+import logging
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import AsyncOpenAI
+from openai.types.responses import ResponseCompletedEvent, ResponseFunctionToolCall, ResponseTextDeltaEvent
+from pydantic import BaseModel
+
+from holdfast import (
+    AgentOutputSchema,
+    ModelRetrySettings,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    ResponseFailed,
+    StreamCut,
+    UserError,
+    WebSearchTool,
+    function_tool,
+    handoff,
+    retry_policies,
+    tool_namespace,
+)
+from holdfast.agents import Agent
+from holdfast.models import ModelRequest, ask
+from holdfast.models.openai_chat_items import Names, chat_messages, output_items
+from holdfast.models.openai_chat_stream import ChatStream
+from holdfast.models.raw import Raw
+from model_server import ModelServer, Reply, Stream, chunks, completion, failed
+
+
+@function_tool
+def weather(city: str) -> str:
+    """How the weather is."""
+    return city
+
+
+class Forecast(BaseModel):
+    city: str
+
+
+@pytest.fixture
+def model(client: AsyncOpenAI) -> OpenAIChatCompletionsModel:
+    return OpenAIChatCompletionsModel("small", client)
+
+
+async def streamed(model: Any, request: ModelRequest) -> tuple[Any, list[Any]]:
+    events: list[Any] = []
+
+    async def emit(event: Any) -> None:
+        events.append(event)
+
+    return await ask(model, request, emit=emit), events
+
+
+def without_ids(items: list[Any]) -> list[Any]:
+    return [{name: part for name, part in item.items() if name != "id"} for item in items]
+
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}}
+WHOLE = {"reasoning_content": "hm", "content": "Let me see.", "tool_calls": [CALL]}
+PIECES = chunks(
+    {"role": "assistant", "content": None},
+    {"reasoning_content": "h"},
+    {"reasoning_content": "m"},
+    {"content": "Let me"},
+    {"content": " see."},
+    {
+        "tool_calls": [
+            {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}
+        ]
+    },
+    {"tool_calls": [{"index": 0, "function": {"arguments": '{"city":'}}]},
+    {"tool_calls": [{"index": 0, "function": {"arguments": '"Rome"}'}}]},
+    finish_reason="tool_calls",
+)
+
+
+async def test_an_answer_becomes_items(server: ModelServer, model: OpenAIChatCompletionsModel) -> None:
+    server.plays(Reply(completion(WHOLE, "tool_calls"), headers={"x-request-id": "req_1"}))
+    answer = await ask(model, ModelRequest("hello", system_instructions="Be kind."))
+    thought, message, call = answer.items
+    assert thought["summary"] == [{"type": "summary_text", "text": "hm"}]
+    assert message["content"][0]["text"] == answer.output[1].content[0].text == "Let me see."
+    assert isinstance(answer.output[2], ResponseFunctionToolCall)
+    assert (call["call_id"], call["name"], call["arguments"]) == ("call_1", "weather", '{"city":"Rome"}')
+    assert len({item["id"] for item in answer.items}) == 3
+    assert (answer.usage.requests, answer.usage.total_tokens, answer.request_id) == (1, 18, "req_1")
+    assert server.asked[0].path == "/v1/chat/completions"
+    assert server.last == {
+        "model": "small",
+        "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hello"}],
+    }
+
+
+async def test_a_stream_gives_the_same_answer_as_a_request(
+    server: ModelServer, model: OpenAIChatCompletionsModel
+) -> None:
+    server.plays(Reply(completion(WHOLE, "tool_calls")), Stream(PIECES, headers={"x-request-id": "req_1"}))
+    whole = await ask(model, ModelRequest("hello"))
+    answer, events = await streamed(model, ModelRequest("hello"))
+    assert without_ids(answer.items) == without_ids(whole.items)
+    assert (answer.usage, answer.response_id, answer.request_id) == (whole.usage, whole.response_id, "req_1")
+    assert "".join(event.delta for event in events if isinstance(event, ResponseTextDeltaEvent)) == "Let me see."
+    assert isinstance(events[-1], ResponseCompletedEvent)
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+async def test_everything_a_run_can_say_is_sent(server: ModelServer, model: OpenAIChatCompletionsModel) -> None:
+    server.plays(Reply(completion({"content": "{}"})))
+    request = ModelRequest(
+        "x",
+        model_settings=ModelSettings(
+            temperature=0.1, tool_choice="weather", parallel_tool_calls=False, max_tokens=5, reasoning={"effort": "low"}
+        ),
+        tools=[weather, *tool_namespace(name="geo", description="Places.", tools=[weather])],
+        handoffs=[handoff(Agent(name="Billing"))],
+        output_schema=AgentOutputSchema(Forecast),
+    )
+    await ask(model, request)
+    sent = server.last
+    names = [tool["function"]["name"] for tool in sent["tools"]]
+    assert names == ["weather", "geo__weather", "transfer_to_billing"]
+    assert sent["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
+    assert sent["response_format"]["json_schema"]["schema"]["properties"].keys() == {"city"}
+    assert (sent["parallel_tool_calls"], sent["max_tokens"], sent["reasoning_effort"]) == (False, 5, "low")
+
+
+async def test_a_call_finds_back_into_its_namespace(server: ModelServer, model: OpenAIChatCompletionsModel) -> None:
+    call = {**CALL, "function": {"name": "geo__weather", "arguments": "{}"}}
+    piece = {"index": 0, **call}
+    server.plays(Reply(completion({"tool_calls": [call]})), Stream(chunks({"tool_calls": [piece]})))
+    request = ModelRequest("x", tools=tool_namespace(name="geo", description="Places.", tools=[weather]))
+    for items in ((await ask(model, request)).items, (await streamed(model, request))[0].items):
+        assert (items[0]["name"], items[0]["namespace"]) == ("weather", "geo")
+        assert chat_messages(None, items)[0]["tool_calls"][0]["function"]["name"] == "geo__weather"
+
+
+async def test_usage_in_a_stream_is_asked_for_when_wanted(
+    server: ModelServer, model: OpenAIChatCompletionsModel
+) -> None:
+    server.plays(Stream(chunks({"content": "a"}, usage=False)), Stream(chunks({"content": "a"})))
+    answer, _ = await streamed(model, ModelRequest("x"))
+    assert (answer.usage.requests, answer.usage.total_tokens) == (1, 0)
+    assert "stream_options" not in server.last
+    await streamed(model, ModelRequest("x", model_settings=ModelSettings(include_usage=True)))
+    assert server.last["stream_options"] == {"include_usage": True}
+
+
+async def test_an_answer_cut_short_says_so(server: ModelServer, model: OpenAIChatCompletionsModel) -> None:
+    server.plays(Stream(chunks({"content": "a"}, finish_reason="length")))
+    _, events = await streamed(model, ModelRequest("x"))
+    assert events[-1].response.status == "incomplete"
+    assert events[-1].response.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_a_refusal_stays_one(server: ModelServer, model: OpenAIChatCompletionsModel) -> None:
+    server.plays(Reply(completion({"refusal": "No."})), Stream(chunks({"refusal": "N"}, {"refusal": "o."})))
+    for answer in (await ask(model, ModelRequest("x")), (await streamed(model, ModelRequest("x")))[0]):
+        assert answer.items[0]["content"] == [{"type": "refusal", "refusal": "No."}]
+    assert chat_messages(None, answer.items) == [{"role": "assistant", "refusal": "No.", "content": None}]
+
+
+async def test_buffered_calls_come_in_one_piece(server: ModelServer, client: AsyncOpenAI) -> None:
+    server.plays(Stream(PIECES))
+    model = OpenAIChatCompletionsModel("small", client, buffer_streamed_tool_calls=True)
+    _, events = await streamed(model, ModelRequest("x"))
+    deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+    assert deltas == ['{"city":"Rome"}']
+
+
+async def test_a_stream_that_just_ends_is_no_answer(server: ModelServer, model: OpenAIChatCompletionsModel) -> None:
+    server.plays(Stream(chunks({"content": "a"}, finish_reason=None, usage=False)))
+    with pytest.raises(StreamCut):
+        await streamed(model, ModelRequest("x"))
+
+
+async def test_a_failure_in_an_answer_that_claims_success_is_one(
+    server: ModelServer, model: OpenAIChatCompletionsModel
+) -> None:
+    server.plays(Reply({"error": {"message": "overloaded", "code": 529}}))
+    with pytest.raises(ResponseFailed, match="overloaded"):
+        await ask(model, ModelRequest("x"))
+
+
+async def test_a_failed_request_is_repeated_as_its_settings_say(
+    server: ModelServer, model: OpenAIChatCompletionsModel
+) -> None:
+    server.plays(failed(500), failed(500), Reply(completion({"content": "hi"})))
+    settings = ModelSettings(
+        retry=ModelRetrySettings(max_retries=2, backoff={"initial_delay": 0}, policy=retry_policies.http_status([500]))
+    )
+    assert (await ask(model, ModelRequest("x", model_settings=settings))).usage.requests == 3
+
+
+async def test_what_the_api_cannot_do_is_left_out_or_refused(
+    server: ModelServer, client: AsyncOpenAI, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.plays(Reply(completion({"content": "hi"})))
+    request = ModelRequest("x", conversation_id="conv_1")
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        await ask(OpenAIChatCompletionsModel("m", client), request)
+    assert "conversation_id" in caplog.text
+    with pytest.raises(UserError, match="conversation_id"):
+        await ask(OpenAIChatCompletionsModel("m", client, strict_feature_validation=True), request)
+    with pytest.raises(UserError, match="web_search"):
+        await ask(OpenAIChatCompletionsModel("m", client), ModelRequest("x", tools=[WebSearchTool()]))
+
+
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+
+
+def test_a_conversation_becomes_messages() -> None:
+    items: list[Any] = [
+        {"role": "user", "content": [{"type": "input_text", "text": "What is this?"}, PICTURE]},
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me look."}]},
+        {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"},
+        {"type": "function_call", "call_id": "b", "name": "look", "arguments": ""},
+        {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "seen"}, PICTURE]},
+        {"type": "function_call_output", "call_id": "b", "output": "nothing"},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"role": "assistant", "content": "A cat."},
+        {"role": "assistant", "content": "Or a dog."},
+    ]
+    shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "detail": "auto"}}
+    calls = [
+        {"id": call_id, "type": "function", "function": {"name": "look", "arguments": "{}"}} for call_id in ("a", "b")
+    ]
+    assert chat_messages("Be kind.", items) == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": [{"type": "text", "text": "What is this?"}, shown]},
+        {"role": "assistant", "content": "Let me look.", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "a", "content": "seen\n[see image below]"},
+        {"role": "tool", "tool_call_id": "b", "content": "nothing"},
+        {"role": "user", "content": [shown]},
+        {"role": "assistant", "content": "A cat."},
+        {"role": "assistant", "content": "Or a dog."},
+    ]
+
+
+def test_thoughts_go_back_to_models_that_want_them() -> None:
+    items: list[Any] = [
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"},
+    ]
+    assert chat_messages(None, items, model="deepseek-reasoner")[0]["reasoning_content"] == "hm"
+    assert "reasoning_content" not in chat_messages(None, items, model="gpt")[0]
+    assert "reasoning_content" in chat_messages(None, items, model="gpt", should_replay=lambda context: True)[0]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "item_reference", "id": "x"},
+        {"role": "robot", "content": "x"},
+        {"role": "user", "content": [{"type": "input_image", "file_id": "f"}]},
+        {"role": "user", "content": 3},
+    ],
+)
+def test_what_cannot_be_said_in_messages_is_named(item: Any) -> None:
+    with pytest.raises(UserError, match=r"input\[0\]"):
+        chat_messages(None, [item])
+
+
+texts = st.text(min_size=1, max_size=12)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> dict[str, Any]:
+    """A message as a server would send it whole."""
+    message: dict[str, Any] = {"role": "assistant", "content": draw(st.none() | texts)}
+    if draw(st.booleans()):
+        message["reasoning_content"] = draw(texts)
+    count = draw(st.integers(0, 3))
+    if count:
+        message["tool_calls"] = [
+            {"id": f"call_{n}", "type": "function", "function": {"name": f"tool_{n}", "arguments": draw(texts)}}
+            for n in range(count)
+        ]
+    return message
+
+
+def pieces(text: str, cuts: list[int]) -> Iterator[str]:
+    points = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    for begin, end in pairwise(points):
+        yield text[begin:end]
+
+
+@given(message=answers(), cuts=st.lists(st.integers(0, 12), max_size=3), indexed=st.booleans(), buffered=st.booleans())
+def test_however_an_answer_is_cut_it_is_the_same(
+    message: dict[str, Any], cuts: list[int], indexed: bool, buffered: bool
+) -> None:
+    stream = ChatStream(Names([]), model="m", buffer_calls=buffered)
+    deltas: list[dict[str, Any]] = [{"role": "assistant"}]
+    for name in ("reasoning_content", "content"):
+        deltas += [{name: piece} for piece in pieces(message.get(name) or "", cuts)]
+    for number, call in enumerate(message.get("tool_calls") or []):
+        key = {"index": number} if indexed else {}
+        deltas.append({"tool_calls": [{**key, "id": call["id"], "function": {"name": call["function"]["name"]}}]})
+        for piece in pieces(call["function"]["arguments"], cuts):
+            deltas.append({"tool_calls": [{**key, "function": {"arguments": piece}}]})
+    events = [event for chunk in chunks(*deltas) for event in stream.feed(Raw(chunk))]
+    events += stream.end()
+    output = events[-1]["response"]["output"]
+    assert without_ids(output) == without_ids(output_items(Raw(message), Names([])))
+    assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == output
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    opened = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]
+    assert sorted(opened) == list(range(len(output)))
+    for kind, part in (("output_text", "text"), ("function_call_arguments", "arguments")):
+        for done in [event for event in events if event["type"] == f"response.{kind}.done"]:
+            written = [
+                event["delta"]
+                for event in events
+                if event["type"] == f"response.{kind}.delta" and event["item_id"] == done["item_id"]
+            ]
+            assert "".join(written) == done[part]
+    json.dumps(events)

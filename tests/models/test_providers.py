@@ -1,0 +1,114 @@
+"""Models by name, and whose client they use."""
+
+from collections.abc import Iterator
+
+import pytest
+from openai import AsyncOpenAI
+
+from holdfast import (
+    LocalModel,
+    Model,
+    ModelProvider,
+    MultiProvider,
+    MultiProviderMap,
+    OpenAIChatCompletionsModel,
+    OpenAIProvider,
+    OpenAIResponsesModel,
+    Unsupported,
+    UserError,
+    set_default_openai_api,
+    set_default_openai_client,
+    set_default_openai_key,
+)
+from holdfast.models import ModelRequest, ask, openai_provider
+from holdfast.testing import ScriptedModel
+from model_server import ModelServer, Reply, completion, response, said
+
+
+@pytest.fixture(autouse=True)
+def fresh_defaults(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_DEFAULT_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    vars(openai_provider._defaults).update(vars(openai_provider.Defaults()))
+
+
+async def test_the_api_is_chosen_by_the_provider_or_by_default() -> None:
+    assert isinstance(OpenAIProvider(api_key="k").get_model("m"), OpenAIResponsesModel)
+    assert isinstance(OpenAIProvider(api_key="k", use_responses=False).get_model("m"), OpenAIChatCompletionsModel)
+    set_default_openai_api("chat_completions")
+    assert isinstance(OpenAIProvider(api_key="k").get_model("m"), OpenAIChatCompletionsModel)
+    with pytest.raises(UserError):
+        set_default_openai_api("telepathy")  # type: ignore[arg-type]
+
+
+async def test_without_a_key_the_error_says_what_to_do() -> None:
+    provider = OpenAIProvider()
+    with pytest.raises(UserError, match="OPENAI_API_KEY"):
+        provider.get_model("m")
+    set_default_openai_key("k")
+    assert isinstance(provider.get_model(None), Model)
+
+
+async def test_a_provider_closes_the_client_that_it_made_and_no_other(server: ModelServer, client: AsyncOpenAI) -> None:
+    provider = OpenAIProvider(api_key="k", base_url=server.url)
+    made = provider.client()
+    assert provider.client() is made
+    server.plays(Reply(response(said("hi"))))
+    await ask(provider.get_model("m"), ModelRequest("x"))
+    assert server.asked[0].headers["authorization"] == "Bearer k"
+    await provider.aclose()
+    assert made.is_closed()
+    for borrowing in (OpenAIProvider(openai_client=client), OpenAIProvider()):
+        set_default_openai_client(client)
+        assert borrowing.client() is client
+        await borrowing.aclose()
+    assert not client.is_closed()
+
+
+async def test_a_model_does_not_close_its_client(client: AsyncOpenAI) -> None:
+    await OpenAIResponsesModel("m", client).close()
+    await OpenAIChatCompletionsModel("m", client).close()
+    assert not client.is_closed()
+
+
+async def test_a_client_of_ones_own_has_its_own_settings(client: AsyncOpenAI) -> None:
+    with pytest.raises(UserError, match="api_key"):
+        OpenAIProvider(api_key="k", openai_client=client)
+    with pytest.raises(Unsupported):
+        OpenAIProvider(use_responses_websocket=True)
+
+
+class Mine(ModelProvider):
+    def __init__(self) -> None:
+        self.asked: list[str | None] = []
+
+    def get_model(self, model_name: str | None) -> Model:
+        self.asked.append(model_name)
+        return ScriptedModel()
+
+
+async def test_a_prefix_names_the_provider(server: ModelServer, client: AsyncOpenAI) -> None:
+    mine, providers = Mine(), MultiProviderMap()
+    providers.add_provider("mine", mine)
+    multi = MultiProvider(provider_map=providers, openai_client=client, openai_use_responses=False)
+    assert isinstance(multi.get_model("mine/big/model"), ScriptedModel)
+    assert mine.asked == ["big/model"]
+    server.plays(*[Reply(completion({"content": "hi"}))] * 4)
+    sent = []
+    for provider, name in (
+        (multi, "gpt"),
+        (multi, "openai/gpt"),
+        (MultiProvider(openai_client=client, openai_use_responses=False, openai_prefix_mode="model_id"), "openai/gpt"),
+        (MultiProvider(openai_client=client, openai_use_responses=False, unknown_prefix_mode="model_id"), "meta/llama"),
+    ):
+        await ask(provider.get_model(name), ModelRequest("x"))
+        sent.append(server.last["model"])
+    assert sent == ["gpt", "gpt", "openai/gpt", "meta/llama"]
+    with pytest.raises(UserError, match="'meta'"):
+        multi.get_model("meta/llama")
+    local = multi.get_model("local/")
+    assert isinstance(local, LocalModel)
+    assert multi.get_model("local/") is local
+    await multi.aclose()
+    assert not client.is_closed()

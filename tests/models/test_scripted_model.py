@@ -1,0 +1,153 @@
+"""The scripted model of the test kit."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from holdfast import ModelResponse, ModelSettings, Usage
+from holdfast.models import ModelRequest, Raw, ask
+from holdfast.models.contract import completed
+from holdfast.testing import (
+    InvalidModelStep,
+    ModelStep,
+    ScriptedModel,
+    UnconsumedModelSteps,
+    UnexpectedModelCall,
+    assistant_message,
+    function_call,
+)
+
+
+async def events_of(model: ScriptedModel, request: ModelRequest | None = None) -> list[Any]:
+    return [event async for event in (request or ModelRequest("x")).put_to(model.stream_response)]
+
+
+async def test_a_script_is_played_in_order_and_the_calls_are_kept() -> None:
+    model = ScriptedModel([[function_call("f", {"a": 1}, call_id="c1")], [assistant_message("done")]])
+    first = await ask(model, ModelRequest("hello", system_instructions="s", conversation_id="conv"))
+    second = await ask(model, ModelRequest([{"role": "user", "content": "more"}]))
+    assert first.output[0].arguments == '{"a":1}'
+    assert second.output[0].content[0].text == "done"
+    assert second.items == [assistant_message("done")]
+    assert type(second.items[0]) is dict
+    assert model.first_call is not None
+    assert (model.first_call.input, model.first_call.conversation_id, model.first_call.streamed) == (
+        "hello",
+        "conv",
+        False,
+    )
+    assert model.last_call is model.calls[1]
+    model.assert_complete()
+
+
+async def test_a_stream_carries_the_same_answer() -> None:
+    output = [
+        Raw(id="rs", type="reasoning", summary=[{"type": "summary_text", "text": "hm"}]),
+        assistant_message("hello world"),
+        function_call("f", '{"a":1}', call_id="c1", namespace="n"),
+        Raw(id="ws", type="web_search_call", status="completed"),
+    ]
+    step = ModelStep(output, Usage(requests=1, input_tokens=3, output_tokens=4, total_tokens=7), request_id="req")
+    model = ScriptedModel([step, step])
+    whole = await ask(model, ModelRequest("x"))
+    events = await events_of(model)
+    answer = completed(events[-1])
+    assert answer is not None
+    assert answer == whole
+    assert answer.items == output
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    assert kinds.count("response.output_item.added") == kinds.count("response.output_item.done") == 4
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    [text] = [event for event in events if event.type == "response.output_text.delta"]
+    assert (text.delta, text.item_id, text["output_index"]) == ("hello world", "scripted-message", 1)
+
+
+async def test_a_step_may_bring_its_own_events() -> None:
+    async def made(call: Any) -> Any:
+        yield {"type": "response.output_text.delta", "delta": call.input}
+
+    output = [assistant_message("q")]
+    model = ScriptedModel(
+        [ModelStep.stream([{"type": "x"}]), ModelStep.stream(made), ModelStep.stream([], output=output)]
+    )
+    assert (await events_of(model))[0].type == "x"
+    assert (await events_of(model, ModelRequest("hi")))[0].delta == "hi"
+    assert (await ask(model, ModelRequest("x"))).output == output
+
+
+async def test_a_step_may_decide_when_it_is_asked() -> None:
+    async def later(call: Any) -> Any:
+        return ModelStep.respond(lambda again: [assistant_message(again.input)])
+
+    model = ScriptedModel([ModelStep.respond(later), ModelStep.respond(lambda call: ValueError("no"))])
+    assert (await ask(model, ModelRequest("echo"))).output[0].content[0].text == "echo"
+    with pytest.raises(ValueError, match="no"):
+        await ask(model, ModelRequest("x"))
+
+
+async def test_steps_are_counted_as_requests() -> None:
+    counted = Usage(requests=1, input_tokens=3, total_tokens=3)
+    model = ScriptedModel([[], [], ModelResponse([], Usage(requests=2), "r")], default_usage=counted)
+    first, second = await ask(model, ModelRequest("x")), await ask(model, ModelRequest("x"))
+    assert first.usage == second.usage == counted
+    first.usage.add(second.usage)
+    assert counted.input_tokens == 3
+    assert (await ask(model, ModelRequest("x"))).usage.requests == 2
+    model.set_default_usage(None)
+    model.enqueue([])
+    assert (await ask(model, ModelRequest("x"))).usage == Usage(requests=1)
+
+
+async def test_a_call_too_many_and_a_call_too_few_are_errors() -> None:
+    model = ScriptedModel([[assistant_message("a")]])
+    with pytest.raises(UnconsumedModelSteps) as unplayed:
+        model.assert_complete()
+    assert unplayed.value.remaining_steps == model.remaining_steps == 1
+    await ask(model, ModelRequest("x"))
+    with pytest.raises(UnexpectedModelCall) as unexpected:
+        await events_of(model, ModelRequest("again", model_settings=ModelSettings(temperature=1)))
+    assert (unexpected.value.call_index, unexpected.value.call.input, unexpected.value.call.streamed) == (
+        1,
+        "again",
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        ("text", "invalid_input"),
+        (3, "invalid_input"),
+        ([3], "invalid_input"),
+        (None, "invalid_input"),
+        (assistant_message("bare"), "invalid_input"),
+        ({"outptu": []}, "unsupported_field"),
+        (ModelStep(error="no"), "invalid_error"),  # type: ignore[arg-type]
+        (ModelStep(responder=3), "invalid_responder"),  # type: ignore[arg-type]
+        (ModelStep(stream_events="no"), "invalid_stream_events"),
+        (ModelStep(retry_advice=True), "invalid_retry_advice"),  # type: ignore[arg-type]
+        (ModelStep(error=ValueError(), responder=lambda call: []), "conflicting_outcomes"),
+    ],
+)
+def test_a_wrong_step_is_refused_when_it_is_given(step: Any, reason: str) -> None:
+    model = ScriptedModel()
+    with pytest.raises(InvalidModelStep) as caught:
+        model.extend([[assistant_message("fine")], step])
+    assert (caught.value.reason, caught.value.input_index, model.remaining_steps) == (reason, 1, 0)
+
+
+def test_it_needs_no_library_of_a_provider() -> None:
+    code = """
+import sys, asyncio
+sys.modules["openai"] = None
+from holdfast.testing import ScriptedModel, assistant_message
+from holdfast.models import ModelRequest, ask
+print(asyncio.run(ask(ScriptedModel([[assistant_message("hi")]]), ModelRequest("x"))).output[0].content[0].text)
+"""
+    path = {"PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
+    assert done.stdout.strip() == "hi"
