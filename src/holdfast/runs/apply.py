@@ -4,7 +4,7 @@ from functools import singledispatch
 
 from msgspec.structs import replace
 
-from holdfast.runs.state import CallRecord, Conversation, OnServer, State
+from holdfast.runs.state import CallRecord, CallStatus, Conversation, OnServer, State
 from holdfast.runs.steps import (
     Answered,
     CallsMade,
@@ -33,9 +33,14 @@ def _apply(outcome: Outcome, state: State) -> State:
 
 @_apply.register
 def _(outcome: Resumed, state: State) -> State:
-    # Whether a call that was under way has happened is not known; a person may have decided about the waiting ones.
-    fresh = {"waiting": "asked", "started": "unknown", "failed": "approved"}
-    calls = tuple(replace(call, status=fresh.get(call.status, call.status)) for call in state.calls)
+    # A call that failed was allowed to be made, and it may again.
+    fresh: dict[str, CallStatus] = {"started": "unknown", "failed": "approved"}
+    calls = tuple(
+        replace(call, status="asked")
+        if call.status == "waiting" and call.id in outcome.decided
+        else replace(call, status=fresh.get(call.status, call.status))
+        for call in state.calls
+    )
     return state if calls == state.calls else replace(state, calls=calls)
 
 

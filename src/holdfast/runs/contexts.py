@@ -28,7 +28,7 @@ class ContextNotSaved(UserError):
         self.path, self.problem = path, problem
 
 
-class SavedContext(Record):
+class SavedContext(Record, frozen=True):
     """``codec`` is what brings ``data`` back: a registered name, ``serializer`` for one of the caller's, or none.
 
     ``type`` is what it was, for people; nothing is ever imported by that name.

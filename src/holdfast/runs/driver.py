@@ -1,5 +1,6 @@
 """The one loop behind running, streaming, resuming and nested agents."""
 
+from holdfast.agents.approvals import Approvals
 from holdfast.runs.apply import apply
 from holdfast.runs.call_steps import judge_calls, make_calls
 from holdfast.runs.decide import decide
@@ -10,6 +11,7 @@ from holdfast.runs.handing_over import hand_over
 from holdfast.runs.live import Live
 from holdfast.runs.model_step import ask_model
 from holdfast.runs.persistence import save, take_input
+from holdfast.runs.state import State
 from holdfast.runs.steps import (
     AskModel,
     Finish,
@@ -36,7 +38,7 @@ async def drive(run: Live, *, steps: int | None = None) -> None:
         while (step := decide(run.state)) is not None:
             if steps == 0 or (run.stopping and isinstance(step, AskModel | GiveUp)):
                 break
-            await _advance(run, await perform(run, step))
+            await advance(run, await perform(run, step))
             steps = None if steps is None else steps - 1
     except BaseException as error:
         attach(run, error)
@@ -70,11 +72,26 @@ async def _resume(run: Live) -> None:
         await run.emit(AgentUpdatedStreamEvent(run.current_agent))
     if run.state.taken:
         run.resumed = True
-        run.state = apply(run.state, Resumed())
+        run.state = apply(run.state, Resumed(decided(run.state, run.context.approvals)))
         await save(run)
 
 
-async def _advance(run: Live, outcome: Outcome) -> None:
+def decided(state: State, approvals: Approvals) -> frozenset[str]:
+    """The waiting calls about which a person has decided by now, or about a call of their nested run."""
+    found = set()
+    for call in state.calls:
+        if call.status != "waiting":
+            continue
+        if call.child is not None:
+            known = bool(decided(call.child, Approvals(list(call.child.approvals))))
+        else:
+            known = approvals.find(call.tool, call.id, owner=state.agent) is not None
+        if known:
+            found.add(call.id)
+    return frozenset(found)
+
+
+async def advance(run: Live, outcome: Outcome) -> None:
     """Take an outcome in, store what is settled, tell who listens; only then let an error out."""
     before, agent = len(run.state.transcript), run.state.agent
     run.state = apply(run.state, outcome)

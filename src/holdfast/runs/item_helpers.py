@@ -59,7 +59,8 @@ class ItemHelpers:
     ) -> Item:
         """What a model is told that a call returned."""
         item = output_item(part_of(tool_call, "call_id"), output, adapter=output_type_adapter)
-        return cls.copy_tool_call_caller(tool_call, item)
+        answered: Item = cls.copy_tool_call_caller(tool_call, item)
+        return answered
 
     @classmethod
     def copy_tool_call_caller(cls, tool_call: Any, output_item: Any) -> Any:

@@ -86,12 +86,13 @@ class ToolCallItem(RunItemBase[Any]):
 
     @property
     def tool_name(self) -> str | None:
-        name = part_of(self.raw_item, "name")
-        return name if isinstance(name, str) else part_of(self.raw_item, "type")
+        name, kind = part_of(self.raw_item, "name"), part_of(self.raw_item, "type")
+        return name if isinstance(name, str) else kind if isinstance(kind, str) else None
 
     @property
     def call_id(self) -> str | None:
-        return part_of(self.raw_item, "call_id") or part_of(self.raw_item, "id")
+        found: str | None = part_of(self.raw_item, "call_id") or part_of(self.raw_item, "id")
+        return found
 
 
 @dataclass(eq=False)
@@ -105,7 +106,8 @@ class ToolCallOutputItem(RunItemBase[Any]):
 
     @property
     def call_id(self) -> str | None:
-        return part_of(self.raw_item, "call_id")
+        found: str | None = part_of(self.raw_item, "call_id")
+        return found
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from holdfast.runs.state import InSession, OnServer, Record, State, from_hook, t
 from holdfast.runs.upgrades import CURRENT_SCHEMA_VERSION, UnreadableState, upgraded
 
 
-class Saved(Record):
+class Saved(Record, frozen=True):
     """What is written: the run, the agents that it names, and the program's context."""
 
     version: str = msgspec.field(name="$schemaVersion")

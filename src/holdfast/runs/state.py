@@ -38,7 +38,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """What all parts of a saved run have in common."""
 
 
-class Entry(Record):
+class Entry(Record, frozen=True):
     """One item of the run. ``given`` items came with the input, all others are the run's own.
 
     ``tool`` is the key of the tool that a call means. ``value`` is what a tool returned, as far as JSON can hold it,
@@ -60,7 +60,7 @@ class Transcript(Log[Entry]):
     entry: ClassVar[Any] = Entry
 
 
-class UsageRecord(Record):
+class UsageRecord(Record, frozen=True):
     """Tokens and requests; ``entries`` are those of single requests where they are known."""
 
     requests: int = 0
@@ -73,7 +73,7 @@ class UsageRecord(Record):
     entries: tuple["UsageRecord", ...] = ()
 
 
-class ResponseRecord(Record):
+class ResponseRecord(Record, frozen=True):
     """One answer of a model: its items are the transcript's from ``start`` to ``stop``."""
 
     start: int
@@ -88,7 +88,7 @@ class Responses(Log[ResponseRecord]):
     entry: ClassVar[Any] = ResponseRecord
 
 
-class CallRecord(Record):
+class CallRecord(Record, frozen=True):
     """One call of the current turn and what became of it. ``position`` is where its item stands in the transcript.
 
     ``arguments`` replace the model's own, if a person edited them. ``child`` is the run of a nested agent.
@@ -105,7 +105,7 @@ class CallRecord(Record):
     child: "State | None" = None
 
 
-class GuardrailRecord(Record):
+class GuardrailRecord(Record, frozen=True):
     """What a guardrail said. ``info`` and ``judged`` are kept as far as JSON can hold them."""
 
     kind: Literal["input", "output", "tool_input", "tool_output"]
@@ -121,7 +121,7 @@ class Verdicts(Log[GuardrailRecord]):
     entry: ClassVar[Any] = GuardrailRecord
 
 
-class View(Record):
+class View(Record, frozen=True):
     """What the model is shown where that is not simply everything.
 
     ``shown`` has positions and substitutes; positions count the session's items that this run read first and the
@@ -132,11 +132,11 @@ class View(Record):
     since: int
 
 
-class Inline(Record, tag="inline"):
+class Inline(Record, frozen=True, tag="inline"):
     """The run's own transcript is the whole conversation."""
 
 
-class InSession(Record, tag="session"):
+class InSession(Record, frozen=True, tag="session"):
     """The conversation goes on in a session, of which this run read the latest ``window`` items first."""
 
     session_id: str
@@ -144,7 +144,7 @@ class InSession(Record, tag="session"):
     limit: int | None = None
 
 
-class OnServer(Record, tag="server"):
+class OnServer(Record, frozen=True, tag="server"):
     """The provider keeps the conversation; it has the first ``acknowledged`` entries of the transcript."""
 
     conversation_id: str | None = None
@@ -156,7 +156,7 @@ class OnServer(Record, tag="server"):
 Conversation: TypeAlias = Inline | InSession | OnServer
 
 
-class Answer(Record):
+class Answer(Record, frozen=True):
     """The final output, or a candidate for it until the output guardrails agreed.
 
     A text is still to be read with the agent's output type; ``call_id`` names the tool whose output it is otherwise.
@@ -170,7 +170,7 @@ class Answer(Record):
     settled: bool = False
 
 
-class State(Record):
+class State(Record, frozen=True):
     """A run. ``stored`` is how much of the transcript its session has; ``turn`` counts the model's answers."""
 
     run_id: str
@@ -217,5 +217,5 @@ def to_hook(value: Any) -> Any:
 def from_hook(kind: Any, value: Any) -> Any:
     """How logs come back from JSON."""
     if isinstance(kind, type) and issubclass(kind, Log):
-        return kind(msgspec.convert(value, list[kind.entry], dec_hook=from_hook))  # type: ignore[name-defined]
+        return kind(msgspec.convert(value, list[kind.entry], dec_hook=from_hook))
     raise NotImplementedError(f"a saved run cannot hold {kind}")

@@ -73,7 +73,9 @@ Step: TypeAlias = TakeInput | AskModel | Judge | Start | Invoke | HandOver | Wei
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run goes on: decisions may have been made, and calls that were under way may or may not have happened."""
+    """A run goes on: the ``decided`` calls need not wait, and calls that were under way may have happened or not."""
+
+    decided: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

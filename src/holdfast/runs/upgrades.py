@@ -60,7 +60,8 @@ def upgraded(saved: Any) -> dict[str, Any]:
         raise UnreadableState(f"it has no {VERSION_KEY}", path=VERSION_KEY)
     if found not in UPGRADES:
         raise UnknownVersion(found)
+    plain: dict[str, Any] = saved
     versions = list(UPGRADES)
     for version in versions[versions.index(found) + 1 :]:
-        saved = {**UPGRADES[version](saved), VERSION_KEY: version}
-    return saved
+        plain = {**UPGRADES[version](plain), VERSION_KEY: version}
+    return plain

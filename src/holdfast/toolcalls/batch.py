@@ -41,11 +41,12 @@ async def all_of(
                 raise
 
     tasks = [asyncio.ensure_future(one(begin)) for begin in work]
-    cancelled = await _ended(tasks)
-    return [_result(task) for task in tasks], cancelled
+    told = await _ended(tasks)
+    results: list[T | BaseException] = [_result(task) for task in tasks]
+    return results, told
 
 
-async def _ended(tasks: Sequence["asyncio.Future[T]"]) -> asyncio.CancelledError | None:
+async def _ended(tasks: Sequence["asyncio.Task[T]"]) -> asyncio.CancelledError | None:
     cancelled = None
     while not all(task.done() for task in tasks):
         try:
@@ -57,7 +58,7 @@ async def _ended(tasks: Sequence["asyncio.Future[T]"]) -> asyncio.CancelledError
     return cancelled
 
 
-def _result(task: "asyncio.Future[T]") -> T | BaseException:
+def _result(task: "asyncio.Task[T]") -> T | BaseException:
     if task.cancelled():
         return asyncio.CancelledError()
     error = task.exception()
