@@ -24,14 +24,16 @@ def is_waiting(state: State) -> bool:
     return not state.ended and decide(state) is None
 
 
-def saveable(state: State) -> int:
+def saveable(state: State, *, failing: bool = False) -> int:
     """How much of the transcript a session may have now.
 
-    Not the work of a turn that is still under way, and not a final output that has yet to be judged.
+    Not the work of a turn that is still under way, and not a final output that has yet to be judged. When the run is
+    ``failing``, what tools have returned in this turn is worth keeping all the same.
     """
     if state.answer is not None and not state.answer.settled:
         return state.turn_start
-    if _with(state, ("asked", "approved", "rejected", "started", "unknown")):
+    under_way = _with(state, ("asked", "approved", "rejected", "started", "unknown"))
+    if under_way and not (failing and len(state.transcript) > state.responses[-1].stop):
         return state.turn_start
     return len(state.transcript)
 

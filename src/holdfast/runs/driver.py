@@ -97,7 +97,7 @@ async def advance(run: Live, outcome: Outcome) -> None:
     run.state = apply(run.state, outcome)
     error: BaseException | None = getattr(outcome, "error", None)
     try:
-        await save(run)
+        await save(run, failing=error is not None)
         if run.checkpoint is not None:
             await run.checkpoint(run.frozen())
     finally:

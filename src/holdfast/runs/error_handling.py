@@ -107,7 +107,8 @@ def _validated(run: Live, value: Any) -> tuple[Any, str]:
     kind: Any = getattr(schema, "output_type", None) or type(value)
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
     try:
-        return adapter.validate_python(value), adapter.dump_json(value).decode()
+        valid = adapter.validate_python(value)
+        return valid, adapter.dump_json(valid).decode()
     except ValueError as error:
         raise UserError(f"the error handler's final output does not fit {schema.name()}: {error}") from error
 

@@ -70,12 +70,12 @@ async def load_history(run: Live) -> None:
     run.view.begin(everything[max(start - window, 0) : start])
 
 
-async def save(run: Live) -> None:
+async def save(run: Live, *, failing: bool = False) -> None:
     """Store what is new and settled, in one batch. Nothing is ever stored twice."""
     session, state = run.session, run.state
     if session is None or not state.taken:
         return
-    until = saveable(state)
+    until = saveable(state, failing=failing)
     if until <= state.stored:
         return
     batch = [_stored_form(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden]
