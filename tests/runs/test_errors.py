@@ -52,7 +52,11 @@ async def test_a_run_whose_model_failed_goes_on_where_it_was(way: str) -> None:
     assert len(await session.get_items()) == 3
     result = await Runner.run(agent, await through_json(raised.value, agent), session=session)
     assert result.final_output == "3"
-    assert [item.type for item in result.new_items] == ["tool_call_item", "tool_call_output_item", "message_output_item"]
+    assert [item.type for item in result.new_items] == [
+        "tool_call_item",
+        "tool_call_output_item",
+        "message_output_item",
+    ]
     assert len(await session.get_items()) == 4
 
 
@@ -238,7 +242,12 @@ async def test_errors_of_the_model_are_typed_and_say_what() -> None:
         ([refusal], ModelRefusalError, "I won't", None),
         ([call("nope", "1")], ModelBehaviorError, "nope", None),
         ([assistant_message("{}")], ModelBehaviorError, "value", Answer),
-        ([{"type": "function_call", "name": "add", "arguments": "{}", "call_id": ""}], ModelBehaviorError, "call_id", None),
+        (
+            [{"type": "function_call", "name": "add", "arguments": "{}", "call_id": ""}],
+            ModelBehaviorError,
+            "call_id",
+            None,
+        ),
         ([call("add", "1", a=1, b=1), call("add", "1", a=2, b=2)], ModelBehaviorError, "two calls", None),
         ([{"type": "computer_call", "call_id": "1", "action": {}}], ModelBehaviorError, "computer_call", None),
     ]:

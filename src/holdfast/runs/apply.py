@@ -4,7 +4,7 @@ from functools import singledispatch
 
 from msgspec.structs import replace
 
-from holdfast.runs.state import CallRecord, CallStatus, Conversation, OnServer, State
+from holdfast.runs.state import CallRecord, CallStatus, Conversation, OnServer, State, Transcript
 from holdfast.runs.steps import (
     Answered,
     CallsMade,
@@ -123,11 +123,12 @@ def _(outcome: Weighed, state: State) -> State:
 
 @_apply.register
 def _(outcome: Finished, state: State) -> State:
+    transcript = state.transcript if outcome.withheld is None else _without_output(state, outcome.withheld)
     return replace(
         state,
         answer=outcome.answer,
         calls=() if outcome.error is None else state.calls,
-        transcript=state.transcript.plus(outcome.entries),
+        transcript=transcript.plus(outcome.entries),
         guardrails=state.guardrails.plus(outcome.guardrails),
     )
 
@@ -135,6 +136,18 @@ def _(outcome: Finished, state: State) -> State:
 @_apply.register
 def _(outcome: Stored, state: State) -> State:
     return replace(state, stored=max(state.stored, outcome.length))
+
+
+def _without_output(state: State, text: str) -> Transcript:
+    """The transcript without what the tools returned in this turn, as far as it was to be the final output."""
+    meant = state.answer.call_id if state.answer is not None else None
+    turn = [
+        replace(entry, item={**entry.item, "output": text}, value=None, custom_data=None)
+        if entry.kind == "output" and meant in ("", entry.item.get("call_id"))
+        else entry
+        for entry in state.transcript.since(state.turn_start)
+    ]
+    return state.transcript.upto(state.turn_start).plus(turn)
 
 
 def _merged(state: State, changed: tuple[CallRecord, ...]) -> tuple[CallRecord, ...]:

@@ -28,14 +28,16 @@ def saveable(state: State, *, failing: bool = False) -> int:
     """How much of the transcript a session may have now.
 
     Not the work of a turn that is still under way, and not a final output that has yet to be judged. When the run is
-    ``failing``, what tools have returned in this turn is worth keeping all the same.
+    ``failing``, what tools have returned in this turn is worth keeping all the same; when it waits for a person, so
+    is the question.
     """
     if state.answer is not None and not state.answer.settled:
-        return state.turn_start
-    under_way = _with(state, ("asked", "approved", "rejected", "started", "unknown"))
-    if under_way and not (failing and len(state.transcript) > state.responses[-1].stop):
-        return state.turn_start
-    return len(state.transcript)
+        kept = failing and state.answer.call_id is not None
+        return len(state.transcript) if kept else state.turn_start
+    if not state.calls or decide(state) is None:
+        return len(state.transcript)
+    kept = failing and len(state.transcript) > state.responses[-1].stop
+    return len(state.transcript) if kept else state.turn_start
 
 
 def _with_calls(state: State) -> Step | None:

@@ -26,6 +26,9 @@ from holdfast.runs.verdicts import verdict_record
 from holdfast.toolcalls.output import plain_value
 
 
+WITHHELD = "This output was withheld by a guardrail."
+
+
 async def weigh(run: Live) -> Weighed:
     """Whether the tools have given the final output already, by the agent's ``tool_use_behavior``."""
     behavior: Any = run.current_agent.tool_use_behavior
@@ -89,7 +92,9 @@ async def finish(run: Live) -> Finished:
     records = tuple(verdict_record(result, agent=run.state.agent) for result in results)
     for result in results:
         if result.output.tripwire_triggered:
-            return Finished(answer, guardrails=records, error=OutputGuardrailTripwireTriggered(result))
+            tripped = OutputGuardrailTripwireTriggered(result)
+            run.forget_since(run.state.turn_start)
+            return Finished(answer, guardrails=records, error=tripped, withheld=None if answer.text else WITHHELD)
     await _farewell(run, agent)
     return Finished(replace(answer, settled=True), guardrails=records)
 

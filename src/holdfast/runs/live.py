@@ -128,6 +128,12 @@ class Live:
     def _made(self, position: int) -> RunItem:
         return self.shape(self.state.transcript[position], self.raws.get(position))
 
+    def forget_since(self, position: int) -> None:
+        """Show what the transcript says from there on, not what is remembered of it."""
+        for kept in (self.raws, self._items):
+            for place in [place for place in kept if place >= position]:
+                del kept[place]
+
     def shape(self, entry: Entry, said: Any = None) -> RunItem:
         """An entry as programs see it; ``said`` is what it was before it became JSON."""
         agent = self.agent(entry.agent)

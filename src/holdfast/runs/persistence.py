@@ -61,7 +61,7 @@ async def load_history(run: Live) -> None:
         raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: give it that session")
     own = [entry.item for entry in state.transcript[: state.stored] if not entry.hidden]
     everything = await session.get_items(limit=None) if not _limited(session) else await _all(session, state, own)
-    start = _find(everything, [_stored_form(run, item) for item in own])
+    start = _find(everything, [stored_form(run, item) for item in own])
     window = state.conversation.window
     if start is None:
         run.view.begin(everything)
@@ -78,7 +78,7 @@ async def save(run: Live, *, failing: bool = False) -> None:
     until = saveable(state, failing=failing)
     if until <= state.stored:
         return
-    batch = [_stored_form(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden]
+    batch = [stored_form(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden]
     if batch:
         await _add(run, session, batch, key=f"{state.run_id}:{state.stored}:{until}")
     run.state = apply(run.state, Stored(until))
@@ -137,7 +137,8 @@ def _given(items: Sequence[Item]) -> tuple[Entry, ...]:
     return tuple(Entry(item, "given") for item in items)
 
 
-def _stored_form(run: Live, item: Item) -> Item:
+def stored_form(run: Live, item: Item) -> Item:
+    """The item as a session has it."""
     return without_id(run.state, item)
 
 

@@ -16,6 +16,7 @@ from holdfast.agents.errors import UserError
 from holdfast.agents.graph import AgentGraph
 from holdfast.base.ids import new_id
 from holdfast.base.items import Item
+from holdfast.history.contract import Session
 from holdfast.runs.apply import apply
 from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from holdfast.runs.contexts import ContextDeserializer, ContextSerializer, restored_context, saved_context
@@ -23,7 +24,8 @@ from holdfast.runs.conversations import conversation_of
 from holdfast.runs.decide import is_waiting
 from holdfast.runs.items import ToolApprovalItem
 from holdfast.runs.live import Live
-from holdfast.runs.persistence import as_items, checked_input
+from holdfast.runs.persistence import as_items, checked_input, stored_form
+from holdfast.runs.rewind import take_back
 from holdfast.runs.saving import from_plain, to_plain
 from holdfast.runs.state import State
 from holdfast.runs.steps import InputStaged
@@ -206,6 +208,15 @@ class RunState(Generic[TContext, TAgent]):
         exported = trace.to_json() if hasattr(trace, "to_json") else trace
         kept = None if exported is None else {k: v for k, v in dict(exported).items() if "api_key" not in k}
         self.data = replace(self.data, trace=kept)
+
+    async def rewind(self, session: Session) -> bool:
+        """Take back exactly what this run has stored in the session, to run it anew from its input.
+
+        Nothing is removed, and the answer is ``False``, when other items stand at the end of the history by now.
+        """
+        run = self.live()
+        own = [stored_form(run, entry.item) for entry in self.data.transcript[: self.data.stored] if not entry.hidden]
+        return await take_back(session, own)
 
     # --- saving -----------------------------------------------------------------------------------
 

@@ -138,12 +138,16 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Finished:
-    """The run has its final output, or ``error`` says why it does not get one."""
+    """The run has its final output, or ``error`` says why it does not get one.
+
+    With ``withheld`` the tool's output that was to be the final one is replaced by that text.
+    """
 
     answer: Answer | None
     entries: tuple[Entry, ...] = ()
     guardrails: tuple[GuardrailRecord, ...] = ()
     error: BaseException | None = None
+    withheld: str | None = None
 
 
 @dataclass(frozen=True)
