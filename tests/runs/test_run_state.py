@@ -17,8 +17,8 @@ from holdfast import (
     AgentChanged,
     AgentMissing,
     ModelBehaviorError,
-    Runner,
     RunContextWrapper,
+    Runner,
     RunState,
     UnknownVersion,
     UnreadableState,
@@ -81,7 +81,10 @@ async def test_every_supported_version_is_read_and_resumed_to_its_end(version: s
     state.reject(second, rejection_message="not now")
     result = await Runner.run(agent, state)
     assert result.final_output == "all done"
-    assert [item.output for item in result.new_items if item.type == "tool_call_output_item"] == ["paid 7", "inner done"]
+    assert [item.output for item in result.new_items if item.type == "tool_call_output_item"] == [
+        "paid 7",
+        "inner done",
+    ]
 
 
 def test_the_shape_of_what_is_saved_changes_only_with_the_version() -> None:

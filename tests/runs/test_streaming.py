@@ -38,7 +38,12 @@ async def test_events_come_in_order_and_the_result_is_complete_at_the_end() -> N
         "message_output_created",
     ]
     assert events[1].data.type == "response.created"
-    assert (result.is_complete, result.final_output, result.last_agent, result.current_turn) == (True, "from b", other, 2)
+    assert (result.is_complete, result.final_output, result.last_agent, result.current_turn) == (
+        True,
+        "from b",
+        other,
+        2,
+    )
     assert [event.item for event in events if event.type == "run_item_stream_event"] == result.new_items
 
 
@@ -103,7 +108,9 @@ async def test_a_nested_agent_tells_what_it_does() -> None:
     heard: list[Any] = []
     inner = Agent("inner", model=ScriptedModel([[assistant_message("in")]]))
     tool = inner.as_tool("ask", "asks", on_stream=heard.append)
-    outer = Agent("outer", tools=[tool], model=ScriptedModel([[call("ask", "1", input="x")], [assistant_message("out")]]))
+    outer = Agent(
+        "outer", tools=[tool], model=ScriptedModel([[call("ask", "1", input="x")], [assistant_message("out")]])
+    )
     assert (await Runner.run(outer, "q")).final_output == "out"
     assert {event["agent"].name for event in heard} == {"inner"}
     assert heard[-1]["event"].name == "message_output_created"

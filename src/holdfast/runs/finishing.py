@@ -25,7 +25,6 @@ from holdfast.runs.steps import Finished, Weighed
 from holdfast.runs.verdicts import verdict_record
 from holdfast.toolcalls.output import plain_value
 
-
 WITHHELD = "This output was withheld by a guardrail."
 
 
