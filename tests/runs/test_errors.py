@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from ways import FourMethods, settled
+from ways import FourMethods, run_somehow, settled
 
 from holdfast import (
     Agent,
@@ -44,11 +44,7 @@ async def test_a_run_whose_model_failed_goes_on_where_it_was(way: str) -> None:
     agent = Agent("a", tools=[add], model=model)
     session = SQLiteSession("s")
     with pytest.raises(ConnectionError) as raised:
-        if way == "run":
-            await Runner.run(agent, "q", session=session)
-        else:
-            async for _ in Runner.run_streamed(agent, "q", session=session).stream_events():
-                pass
+        await run_somehow(way, agent, "q", session=session)
     assert len(await session.get_items()) == 3
     result = await Runner.run(agent, await through_json(raised.value, agent), session=session)
     assert result.final_output == "3"

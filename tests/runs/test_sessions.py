@@ -4,7 +4,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from ways import WAYS, FourMethods, Scenario, approve_all
+from ways import WAYS, FourMethods, Scenario, approve_all, run_somehow
 
 from holdfast import (
     Agent,
@@ -59,7 +59,7 @@ CALLBACKS = {
         ["again"],
     ),
     "rebuilds only the new": (lambda history, new: [user("again")], ["again"], ["again"]),
-    "rewrites the new": (lambda history, new: history[:1] + [new[0] | user("AGAIN")], ["old q", "AGAIN"], ["AGAIN"]),
+    "rewrites the new": (lambda history, new: [*history[:1], new[0] | user("AGAIN")], ["old q", "AGAIN"], ["AGAIN"]),
     "rewrites the old": (lambda history, new: [said("summary"), *new], ["summary", "again"], ["summary", "again"]),
     "drops the new": (lambda history, new: history, ["old q", "old a", "again", "yes"], []),
 }
@@ -185,11 +185,7 @@ async def test_a_tripped_input_guardrail_keeps_the_users_input_and_nothing_else(
     model, session = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")]]), FourMethods(items=HISTORY)
     agent = Agent("a", tools=[pay], model=model, input_guardrails=[tripping(blocking)])
     with pytest.raises(InputGuardrailTripwireTriggered) as raised:
-        if way == "run":
-            await Runner.run(agent, "bad", session=session)
-        else:
-            async for _ in Runner.run_streamed(agent, "bad", session=session).stream_events():
-                pass
+        await run_somehow(way, agent, "bad", session=session)
     assert session.items == [*HISTORY, user("bad")]
     assert raised.value.guardrail_result.output.output_info == "no"
     assert len(raised.value.run_data.input_guardrail_results) == 1
@@ -210,11 +206,7 @@ async def test_a_tripped_output_guardrail_keeps_what_the_tools_did_but_not_the_o
     model = ScriptedModel([[function_call("free", {}, call_id="1")], [assistant_message("rude")]])
     agent, session = Agent("a", tools=[free], model=model, output_guardrails=[no]), FourMethods()
     with pytest.raises(OutputGuardrailTripwireTriggered):
-        if way == "run":
-            await Runner.run(agent, "q", session=session)
-        else:
-            async for _ in Runner.run_streamed(agent, "q", session=session).stream_events():
-                pass
+        await run_somehow(way, agent, "q", session=session)
     assert texts(session.items) == ["q", "function_call", "function_call_output"]
 
 

@@ -95,11 +95,15 @@ async def test_leaving_the_iteration_ends_the_run() -> None:
 async def test_the_error_comes_after_the_events() -> None:
     agent = Agent("a", tools=[add], model=ScriptedModel([[call("add", "1", a=1, b=1)], RuntimeError("down")]))
     result = Runner.run_streamed(agent, "q")
-    seen = []
-    with pytest.raises(RuntimeError, match="down") as raised:
+    names: list[str] = []
+
+    async def read() -> None:
         async for event in result.stream_events():
-            seen.append(event)
-    assert getattr(seen[-1], "name", "") == "tool_output"
+            names.append(getattr(event, "name", ""))  # noqa: PERF401 - what came before the error counts
+
+    with pytest.raises(RuntimeError, match="down") as raised:
+        await read()
+    assert names[-1] == "tool_output"
     assert result.run_loop_exception is raised.value
     assert raised.value.run_data.state is not None
 
@@ -120,7 +124,7 @@ async def test_a_slow_reader_holds_the_run_back_and_loses_nothing() -> None:
     steps = [[call("add", str(n), a=n, b=n)] for n in range(300)]
     agent = Agent("a", tools=[add], model=ScriptedModel([*steps, [assistant_message("ok")]]))
     result = Runner.run_streamed(agent, "q", max_turns=None)
-    while result._channel.queued < result._channel.capacity:
+    while result._channel.queued < result._channel.capacity:  # noqa: ASYNC110 - nobody else can say when it is full
         await asyncio.sleep(0)
     assert not result.is_complete
     outputs = [event async for event in result.stream_events() if getattr(event, "name", "") == "tool_output"]

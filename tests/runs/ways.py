@@ -138,6 +138,16 @@ SESSIONS: dict[str, Callable[[], Any]] = {
 }
 
 
+async def run_somehow(way: str, agent: Agent[Any], input: Any, **options: Any) -> Any:
+    """The result of a run, at once or streamed, for those who only want to see it end."""
+    if way == "run":
+        return await Runner.run(agent, input, **options)
+    result = Runner.run_streamed(agent, input, **options)
+    async for _ in result.stream_events():
+        pass
+    return result
+
+
 def approve_all(state: Any) -> None:
     for item in state.get_interruptions():
         state.approve(item)
