@@ -12,7 +12,7 @@ from agents import SQLiteSession as PeerSession
 
 from bench.rows import Figure, Work, at_least, at_most, micro, side_by_side
 from holdfast.history.session import StoredSession
-from holdfast.store.sqlite import SqliteBackend
+from holdfast.store.sqlite.backend import SqliteBackend
 
 TURN: list[Any] = [
     {"role": "user", "content": "Where is my order 1234? I placed it on Monday and have heard nothing since."},

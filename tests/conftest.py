@@ -1,1 +1,25 @@
+import signal
+
+import pytest
+
 pytest_plugins = ["pytester", "holdfast.testing.leaks", "servers", "redis_server"]
+
+PATIENCE = 180
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """A test that hangs fails; only soaks may take long."""
+
+    def give_up(*_):
+        pytest.fail(f"the test did not end within {PATIENCE} seconds")
+
+    if item.get_closest_marker("soak") is not None or not hasattr(signal, "SIGALRM"):
+        return (yield)
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(PATIENCE)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,6 +1,7 @@
 """A session of ours works inside openai-agents' own runner, unchanged."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import agents
@@ -97,3 +98,16 @@ async def test_conversations_in_a_server_database_are_taken_over(kind: str, post
     assert (await session.check()).ok
     assert [item["content"] for item in await session.get_items(2)] == ["second", "third"]
     await engine.dispose()
+
+
+async def test_conversations_that_are_taken_over_keep_their_times(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    old = agents.SQLiteSession("ann", path)
+    await old.add_items([{"role": "user", "content": "first"}])
+    old.close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE agent_sessions SET created_at = '2020-01-01 00:00:00', updated_at = '2021-01-01 00:00:00'")
+    session = SQLiteSession("ann", path)
+    record = await session.backend.record("ann")
+    session.close()
+    assert (record.created_at, record.updated_at) == (1_577_836_800, 1_609_459_200)

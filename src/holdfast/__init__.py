@@ -109,6 +109,8 @@ _HOMES = {
         "MissingExtra",
         "NotFound",
         "SchemaTooNew",
+        "SchemaTooOld",
+        "SessionDamaged",
         "StoreUnavailable",
         "Unsupported",
         "WrongKey",

@@ -1,10 +1,20 @@
-"""Public names that are imported on first use."""
+"""Public names that are resolved on first use."""
 
 import subprocess
 import sys
 
+import pytest
 
-def test_a_name_stays_itself_when_a_module_of_that_name_was_imported_first() -> None:
-    code = "import holdfast.agents.function_tool, holdfast; print(callable(holdfast.function_tool))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "True"
+
+@pytest.mark.parametrize(
+    "first", ["holdfast.agents.function_tool", "holdfast.agents.function_schema", "holdfast.agents"]
+)
+def test_a_module_does_not_hide_a_name_that_it_shares(first: str) -> None:
+    code = f"""
+import {first}, holdfast
+from holdfast.agents import function_schema
+print([type(name).__name__ for name in (holdfast.function_tool, holdfast.agents.function_tool, function_schema)])
+"""
+    path = {"PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
+    assert done.stdout.strip() == "['function', 'function', 'function']"

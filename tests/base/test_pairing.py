@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.base.pairing import Problem, pair_groups, paired, unpaired
+from holdfast.base.pairing import Problem, pair_groups, paired, units, unpaired
 from holdfast.testing import NotReplayable, assert_replayable
 
 PAIRS = {
@@ -230,3 +230,18 @@ def test_an_item_of_no_known_type_is_left_alone(kind: Any) -> None:
 def test_the_validator_is_strict(items: list[Any]) -> None:
     with pytest.raises(NotReplayable):
         assert_replayable(items)
+
+
+def test_a_long_row_of_reasoning_items_is_looked_at_once() -> None:
+    class Counted(dict[str, object]):
+        looks = 0
+
+        def get(self, key: str, default: object = None) -> object:
+            Counted.looks += 1
+            return super().get(key, default)
+
+    items = [Counted(type="reasoning") for _ in range(2_000)]
+    assert len(unpaired(items)) == 2_000
+    assert Counted.looks < 20_000
+    assert paired([*items, {"role": "assistant", "content": "so"}])[-1]["content"] == "so"
+    assert len(units([*items, {"role": "assistant", "content": "so"}])) == 1

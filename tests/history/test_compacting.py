@@ -20,7 +20,7 @@ from holdfast.history.encrypted import EncryptedSession
 from holdfast.history.session import StoredSession
 from holdfast.history.wrapping import SessionWrapper
 from holdfast.store.memory import MemoryBackend
-from holdfast.store.sqlite import SqliteBackend
+from holdfast.store.sqlite.backend import SqliteBackend
 
 KEY = "a key of good length, number one"
 Item = dict[str, Any]

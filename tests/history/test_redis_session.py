@@ -4,7 +4,7 @@ import secrets
 
 import pytest
 
-from holdfast.store.redis import RedisBackend
+from holdfast.store.redis.backend import RedisBackend
 from holdfast.testing import FakeClock, SessionContract, owned
 from redis_server import redis_cluster_url, redis_url
 

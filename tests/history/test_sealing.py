@@ -36,7 +36,7 @@ from holdfast.history.session import StoredSession
 from holdfast.history.store import Store
 from holdfast.store.contract import Annotate, Backend, Row, Splice
 from holdfast.store.memory import MemoryBackend
-from holdfast.store.sqlite import SqliteBackend
+from holdfast.store.sqlite.backend import SqliteBackend
 
 KEY = "a key of good length, number one"
 OTHER = "a key of good length, number two"

@@ -11,7 +11,7 @@ from holdfast.history.contract import Session, SessionSettings
 from holdfast.history.session import StoredSession
 from holdfast.store.memory import MemoryBackend
 from holdfast.store.relational.connection import Names
-from holdfast.store.sqlite import SqliteBackend
+from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, SqliteFaults, owned
 
 

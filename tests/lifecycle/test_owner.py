@@ -290,7 +290,7 @@ async def test_a_cancelled_start_leaves_nothing_open(log):
     @asynccontextmanager
     async def hanging():
         async with Scope() as scope:
-            await scope.enter(log.resource("r"))
+            await scope.enter(log.resource("r", awaits=5))
             await forever()
             yield
 
@@ -305,6 +305,48 @@ async def test_a_cancelled_start_leaves_nothing_open(log):
     assert owner.closed
     assert log == ["+r", "-r"]
     await owner.close()
+
+
+async def test_a_cancelled_start_ends_even_an_opening_that_ignores_it(log):
+    @asynccontextmanager
+    async def stubborn():
+        with suppress(asyncio.CancelledError):
+            await forever()
+        async with log.resource("r"):
+            yield
+
+    owner = Owner(stubborn)
+    starting = asyncio.create_task(owner.start())
+    await turns()
+    starting.cancel()
+    await asyncio.wait({starting})
+    assert starting.cancelled()
+    assert owner.closed
+    assert log == ["+r", "-r"]
+
+
+async def test_what_fails_while_a_start_is_cancelled_is_the_cause(log):
+    causes = []
+
+    @asynccontextmanager
+    async def failing():
+        async with log.resource("r", release_fails=KeyError("release")):
+            await forever()
+            yield
+
+    async def start():
+        try:
+            await Owner(failing).start()
+        except asyncio.CancelledError as cancelled:
+            causes.append(cancelled.__cause__)
+            raise
+
+    starting = asyncio.create_task(start())
+    await turns()
+    starting.cancel()
+    await asyncio.wait({starting})
+    assert starting.cancelled()
+    assert [type(cause) for cause in causes] == [KeyError]
 
 
 async def test_wherever_start_is_cancelled_nothing_is_left_open(log):

@@ -3,9 +3,11 @@
 
 import asyncio
 import contextvars
+import gc
 import math
+import sys
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 
 import pytest
 from witness import Log, forever, turns
@@ -246,6 +248,26 @@ class TestCancellingAScope:
         assert asyncio.current_task().cancelling() == 0
         await turns()
 
+    @pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks start eagerly since 3.12")
+    @pytest.mark.parametrize("ends", ["cancelling", "failing"])
+    async def test_an_eager_child_that_ends_the_scope_does_not_disturb_the_releases(self, log, ends):
+        async def child():
+            if ends == "failing":
+                raise KeyError
+            scope.cancel()
+
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        try:
+            with pytest.raises(KeyError) if ends == "failing" else nullcontext():
+                async with Scope() as scope:
+                    scope.push(lambda: log.append("undisturbed"))
+                    scope.push(turns)
+                    scope.start(child())
+        finally:
+            asyncio.get_running_loop().set_task_factory(None)
+        assert log == ["undisturbed"]
+        assert asyncio.current_task().cancelling() == 0
+
     async def test_a_cancellation_from_outside_wins_over_one_from_inside(self):
         async def body():
             async with Scope() as scope:
@@ -337,6 +359,18 @@ class TestCancellingAScope:
 
         task = asyncio.create_task(body())
         await releasing.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+
+    async def test_a_release_that_fails_does_not_replace_the_cancellation(self, log):
+        async def body():
+            async with Scope() as scope:
+                await scope.enter(log.resource("r", release_fails=KeyError("release")))
+                await forever()
+
+        task = asyncio.create_task(body())
+        await turns()
         task.cancel()
         await asyncio.wait({task})
         assert task.cancelled()
@@ -638,6 +672,44 @@ class TestClosingAScopeInTime:
         assert isinstance(caught.value, TimeoutError)
         may_end.set()
         await asyncio.wait({task})
+
+    async def test_the_late_failure_of_a_child_left_behind_is_reported_by_the_loop(self):
+        reports = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+        may_end = asyncio.Event()
+
+        async def stubborn():
+            while not may_end.is_set():
+                with suppress(asyncio.CancelledError):
+                    await may_end.wait()
+            raise KeyError("late")
+
+        with pytest.raises(CutOff):
+            async with Scope(grace=0) as scope:
+                task = scope.start(stubborn())
+                await asyncio.sleep(0)
+                scope.cancel()
+        may_end.set()
+        await asyncio.wait({task})
+        del task, scope
+        gc.collect()
+        assert [type(report["exception"]) for report in reports] == [KeyError]
+
+    async def test_a_cancellation_in_the_moment_of_running_out_of_time_is_not_lost(self):
+        async def cancel_too():
+            try:
+                await forever()
+            finally:
+                asyncio.current_task().cancel()  # From outside, for all the scope can know.
+
+        async def body():
+            async with Scope(grace=0) as scope:
+                scope.push(cancel_too)
+
+        task = asyncio.create_task(body())
+        await asyncio.wait({task})
+        assert task.cancelled()
+        assert task.cancelling() == 1
 
     async def test_a_release_that_takes_too_long_is_cut_off_and_the_others_still_run(self, log):
         @asynccontextmanager

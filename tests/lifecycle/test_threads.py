@@ -304,10 +304,30 @@ class TestLoops:
             asyncio.create_task(one.run(int))  # noqa: RUF006
             await gate.until_entered()
 
+        async def stand_in_line_behind():
+            calling = asyncio.create_task(one.run(len, "on"))
+            await turns()
+            gate.opened.set()
+            return await calling
+
         asyncio.run(give_up())
-        gate.opened.set()
-        assert asyncio.run(one.run(len, "on")) == 2
+        assert asyncio.run(stand_in_line_behind()) == 2
         asyncio.run(one.close())
+
+    async def test_a_loop_closed_before_the_answer_does_not_spoil_the_answers_of_others(self, one, gate):
+        async def give_up():
+            asyncio.create_task(one.run(int))  # noqa: RUF006
+            await turns()
+
+        holding = asyncio.create_task(one.run(gate.pass_through))
+        await gate.until_entered()
+        elsewhere = threading.Thread(target=asyncio.run, args=(give_up(),))
+        elsewhere.start()
+        elsewhere.join()
+        calling = asyncio.create_task(one.run(len, "on"))  # In one batch with the orphan.
+        await turns()
+        gate.opened.set()
+        assert await asyncio.gather(holding, calling) == ["passed", 2]
 
     def test_a_loop_closed_before_the_end_of_closing_does_not_break_it(self, gate, caplog):
         one = OneThread("holdfast-loops")

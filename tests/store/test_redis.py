@@ -30,7 +30,7 @@ from holdfast.store.contract import (
     Splice,
     TakeLease,
 )
-from holdfast.store.redis import LONGEST_TTL, RedisBackend
+from holdfast.store.redis.backend import LONGEST_TTL, RedisBackend
 from holdfast.testing import FakeClock, StoreContract, owned
 from holdfast.testing.store_fixtures import append, forked, shown
 from redis_server import RedisFaults, redis_cluster_url, redis_url, running

@@ -12,7 +12,7 @@ from holdfast.base.errors import HoldfastError, Unsupported
 from holdfast.store import contract
 from holdfast.store.contract import Backend, BatchKey, Op, Shape, Splice, new_tape
 from holdfast.store.memory import MemoryBackend
-from holdfast.store.redis import RedisBackend
+from holdfast.store.redis.backend import RedisBackend
 from holdfast.store.view import cut, reach
 from holdfast.testing import FakeClock, owned
 from holdfast.testing.store_fixtures import readable

@@ -41,7 +41,7 @@ from holdfast.store.contract import (
 from holdfast.store.memory import MemoryBackend
 from holdfast.store.relational import schema
 from holdfast.store.relational.connection import Names
-from holdfast.store.sql import SqlBackend
+from holdfast.store.sql.backend import SqlBackend
 from holdfast.store.view import Span
 from holdfast.testing import FakeClock, SqliteFaults, StoreContract, owned
 from servers import dsn
@@ -401,7 +401,7 @@ async def test_forks_erased_at_once_leave_nothing_behind(backend: SqlBackend) ->
 OPENERS = """
 import asyncio, sys
 from holdfast.store.contract import Splice
-from holdfast.store.sql import SqlBackend
+from holdfast.store.sql.backend import SqlBackend
 
 async def open_and_write(number):
     backend = SqlBackend.from_url(sys.argv[1], engine_kwargs={"pool_size": 1})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.store.memory import MemoryBackend
-from holdfast.store.sqlite import SqliteBackend
+from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.testing import FakeClock, SqliteFaults, StoreContract, owned
 
 

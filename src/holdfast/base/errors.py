@@ -19,6 +19,7 @@ Every error is a condition with a stable ``code`` and its facts as fields; the m
     ├── StoreUnavailable        the database did not answer or refused
     ├── SchemaTooNew            the database was written by a newer holdfast
     ├── SchemaTooOld            the tables are missing or old, and holdfast was told not to create them
+    ├── SessionDamaged          the session's own row cannot be read; its items are untouched
     ├── WrongKey                the encryption key does not open this history
     └── HistoryTampered         the sealed history was changed by someone without the key
 """
@@ -172,6 +173,16 @@ class SchemaTooOld(HoldfastError):
         state = f"has schema {found}, this holdfast needs {known}" if found else "has no tables of holdfast"
         super().__init__(f"{where} {state}: open it once with create_tables=True")
         self.found, self.known = found, known
+
+
+class SessionDamaged(HoldfastError):
+    """What is stored about a session, not in it, makes no sense. Nothing was changed, and its items are still there."""
+
+    code = "session-damaged"
+
+    def __init__(self, session_id: object, problem: str) -> None:
+        super().__init__(f"the row of session {session_id!r} is damaged: {problem}; repair it, or delete the session")
+        self.session_id, self.problem = session_id, problem
 
 
 class WrongKey(HoldfastError):

@@ -26,6 +26,13 @@ def checked_name(what: str, name: object) -> str:
         raise InvalidInput(f"{what} must be a string, not {type(name).__name__}")
     if not name or len(name) > LONGEST_NAME:
         raise InvalidInput(f"{what} must have 1 to {LONGEST_NAME} characters, this has {len(name)}")
-    if "\x00" in name or not name.isprintable():
+    if not name.isprintable():
         raise InvalidInput(f"{what} must be printable: {name!r}")
+    if name != name.strip():
+        raise InvalidInput(f"{what} must not begin or end with a space: {name!r}")
     return name
+
+
+def checked_owner(owner: object) -> str | None:
+    """``owner`` itself when there is none or every backend can store it, else :class:`InvalidInput`."""
+    return None if owner is None else checked_name("owner", owner)

@@ -44,8 +44,8 @@ class Unpaired(msgspec.Struct, frozen=True):
 def unpaired(items: Sequence[Item]) -> list[Unpaired]:
     """Every item that lacks its counterpart, in order."""
     found = _halves(items)
-    for index, item in enumerate(items):
-        if kind_of(item) == "reasoning" and _result_of(items, index, found) is None:
+    for index, result in _results(items, found).items():
+        if result is None:
             found[index] = Unpaired(index, Problem.REASONING_WITHOUT_RESULT)
     return [found[index] for index in sorted(found)]
 
@@ -91,12 +91,9 @@ def pair_groups(items: Sequence[Item]) -> list[int]:
             start = opened.pop((CALL_OF[kind], name), None)
             if start is not None:
                 ends[start] = index
-    lost = _halves(items)
-    for index in range(len(items) - 2, -1, -1):
-        if kind_of(items[index]) == "reasoning":
-            result = _result_of(items, index, lost)
-            if result is not None:
-                ends[index] = ends[result]
+    for index, result in _results(items, _halves(items)).items():
+        if result is not None:
+            ends[index] = ends[result]
     return ends
 
 
@@ -140,16 +137,24 @@ def _hosted_search(item: Item) -> bool:
     return kind_of(item) in ("tool_search_call", "tool_search_output") and item.get("call_id") is None
 
 
-def _result_of(items: Sequence[Item], index: int, dropped: Container[int]) -> int | None:
-    """The item that a reasoning item led to: the first after it, within its own answer, that stays."""
-    after = index + 1
-    while after < len(items) and kind_of(items[after]) == "reasoning":
-        after += 1
-    while after < len(items) and _made_by_model(items[after]) and kind_of(items[after]) != "reasoning":
-        if after not in dropped:
-            return after
-        after += 1
-    return None
+def _results(items: Sequence[Item], dropped: Container[int]) -> dict[int, int | None]:
+    """For each reasoning item what it led to: the first item after it, within its own answer, that stays.
+
+    Reasoning items in a row lead to the same.
+    """
+    results: dict[int, int | None] = {}
+    kept: int | None = None  # the first item from here to the end of the answer, or to the next reasoning, that stays
+    led_to: int | None = None  # the same, from the end of the reasoning that stands here
+    for index in range(len(items) - 1, -1, -1):
+        if kind_of(items[index]) == "reasoning":
+            results[index], kept = led_to, None
+            continue
+        if not _made_by_model(items[index]):
+            kept = None
+        elif index not in dropped:
+            kept = index
+        led_to = kept
+    return results
 
 
 def _made_by_model(item: Item) -> bool:

@@ -4,7 +4,8 @@ from holdfast.base.lazy import lazy_names
 
 _HOMES = {
     "contract": ["Session", "SessionABC", "SessionInputCallback", "SessionSettings"],
-    "session": ["Hit", "StoredSession"],
+    "searching": ["Hit"],
+    "session": ["StoredSession"],
     "checking": ["Corrupt", "Report"],
     "compacting": ["CompactingSession", "Trigger"],
     "encrypted": ["EncryptedSession"],

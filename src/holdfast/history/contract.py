@@ -8,6 +8,8 @@ from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 from holdfast.base.errors import InvalidInput
 from holdfast.base.items import Item
 
+_MOST = 2**31
+
 
 @dataclass
 class SessionSettings:
@@ -43,7 +45,7 @@ def checked_limit(limit: object) -> int | None:
         return None
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise InvalidInput(f"limit must be a whole number of 0 or more, or None, not {limit!r}")
-    return limit
+    return min(limit, _MOST)  # no database counts further
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from holdfast.history.session import StoredSession
 try:
     from redis.asyncio import Redis
 
-    from holdfast.store.redis import RedisBackend
+    from holdfast.store.redis.backend import RedisBackend
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise MissingExtra("redis", "RedisSession") from error
 

@@ -2,28 +2,23 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import msgspec
 
-from holdfast.base.errors import AlreadyExists, HistoryMoved, HistoryTampered, InvalidInput, NotFound
+from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, NotFound
 from holdfast.base.ids import checked_name, new_id
-from holdfast.base.items import Item, encode_items, matches, text_of, words_of
-from holdfast.base.pairing import paired
-from holdfast.history.checking import Report, examine
-from holdfast.history.codec import Codec, Decoded, PlainCodec, Unreadable
-from holdfast.history.contract import SessionABC, SessionSettings, checked_limit
-from holdfast.history.expiry import unexpired
+from holdfast.base.items import Item, encode_items, text_of, words_of
+from holdfast.history.contract import SessionABC
+from holdfast.history.reading import StoredHistory, checked_generation
 from holdfast.store.contract import (
     NOWHERE,
-    Backend,
     BatchKey,
     Erase,
     Generation,
     Head,
     Op,
-    Page,
     Quarantine,
     Require,
     Row,
@@ -32,64 +27,17 @@ from holdfast.store.contract import (
     Splice,
     new_tape,
 )
-from holdfast.store.view import Span, cut, join, length, position_of, reach
+from holdfast.store.view import Span, cut, join, length, reach
 
-PLAIN = PlainCodec()
 _MOST_TRIES = 100
-_SCAN = 500
 
 
-class Hit(msgspec.Struct, frozen=True):
-    """An item that matched a search, where it stands, and its text."""
-
-    session_id: str
-    position: int
-    item: Item
-    text: str
-
-
-class StoredSession(SessionABC):
+class StoredSession(StoredHistory, SessionABC):
     """A history in a store.
 
     Every change is one commit: it happens whole or not at all, also for readers in other processes and
     when this process is killed. Objects are cheap and keep nothing that would have to be closed.
     """
-
-    def __init__(
-        self,
-        session_id: str,
-        backend: Backend,
-        *,
-        settings: SessionSettings | dict[str, Any] | None = None,
-        codec: Codec = PLAIN,
-        owner: str | None = None,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
-        self.session_id = checked_name("session id", session_id)
-        self.session_settings = SessionSettings.of(settings)
-        self.backend = backend
-        self.codec = codec
-        self.owner = owner
-        self.clock = clock
-
-    @property
-    def stored(self) -> "StoredSession":
-        """This session. Whatever wraps a stored session has the same attribute, so that wrappers find it."""
-        return self
-
-    # --- the four methods -----------------------------------------------------------------------
-
-    async def get_items(self, limit: int | None = None, *, generation: int | None = None) -> list[Item]:
-        """The latest ``limit`` items, oldest first; 0 gives none.
-
-        Without a limit the settings decide, and without those it is everything. A record that cannot be read
-        is left out and does not count; :meth:`check` names it. ``generation`` reads what the history showed
-        before it was rewound or replaced.
-        """
-        limit = self.resolved_limit(limit)
-        if limit == 0:
-            return []
-        return [entry.item for entry in await self.latest(limit, generation=generation)]
 
     async def add_items(self, items: Sequence[Item], *, key: str | None = None, expected: Head | None = None) -> None:
         """Append one batch: all of it or nothing, in order, contiguous.
@@ -119,8 +67,7 @@ class StoredSession(SessionABC):
 
         Records that cannot be read and stand behind it are set aside, not destroyed: see :meth:`check`.
         """
-        popped: list[Item] = []
-        window = 8
+        window, lost = 8, 0
         while True:
             page = await self.page(last=window)
             if page is None or not page.rows:
@@ -133,13 +80,14 @@ class StoredSession(SessionABC):
             if not shown and readable:
                 return None
             end = shown[-1].row.position if shown else 0
-            popped[:] = [shown[-1].item] if shown else []
             ops = self.popping(page.record, end, [row for row in broken if row[0].position >= end])
             try:
                 await self.backend.commit(*ops)
             except HistoryMoved:
+                await pause(lost)
+                lost += 1
                 continue
-            return popped[0] if popped else None
+            return shown[-1].item if shown else None
 
     async def clear_session(self) -> None:
         """Erase the history and its earlier generations. What a fork shows stays with the fork."""
@@ -154,18 +102,6 @@ class StoredSession(SessionABC):
         await self.write(erase, expected=None, look_first=self.codec.bound)
 
     # --- more than the four ---------------------------------------------------------------------
-
-    async def head(self) -> Head:
-        """Where the history stands now; pass it as ``expected`` to write only if nobody else did."""
-        record = await self.verified_record()
-        return record.head if record else NOWHERE
-
-    async def get_paired_items(self, limit: int | None = None) -> list[Item]:
-        """What a model may be shown: the items without those whose counterpart is missing.
-
-        Nothing stored is changed by that.
-        """
-        return paired(await self.get_items(limit))
 
     async def replace_items(self, items: Sequence[Item], *, expected: Head | None = None) -> Head:
         """Show these items instead of all others, in one commit; the others stay as an older generation."""
@@ -216,13 +152,10 @@ class StoredSession(SessionABC):
         """Show only the first ``to`` items; the others stay as an older generation."""
         return await self.splice_items(to, None, [], expected=expected)
 
-    async def generations(self) -> list[Generation]:
-        """What the history showed before each rewind or replacement, oldest first."""
-        return (await self.past())[1]
-
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
         """Undo a rewind or replacement: show that generation again, and after it what was added since."""
         checked_head(expected)
+        checked_generation(generation)
         while True:
             head, earlier = await self.past()
             chosen = next((entry for entry in earlier if entry.number == generation), None)
@@ -284,36 +217,12 @@ class StoredSession(SessionABC):
             return child
         raise HistoryMoved(self.session_id, expected="a quiet moment", found="constant change")
 
-    async def search(self, query: str, *, limit: int = 20) -> list[Hit]:
-        """Items in which every word of ``query`` begins a word, newest first."""
-        terms, limit = search_terms(query, limit)
-        if not terms or not limit:
-            return []
-        if not self.codec.bound:
-            found = await search_index(self.backend, self.hit_in, terms, session_id=self.session_id, limit=limit)
-            if found is not None:
-                return found
-        return await self.scan(terms, limit)
-
-    async def check(self) -> Report:
-        """Look at every record and say what is wrong. Changes nothing."""
-        while True:
-            page = await self.backend.read(self.session_id)
-            earlier = await self.backend.generations(self.session_id)
-            aside = await self.backend.quarantined(self.session_id)
-            if await self.backend.record(self.session_id) == (page.record if page else None):
-                return examine(self.session_id, page, self.codec, earlier=earlier, aside=aside)
-
-    async def export(self) -> AsyncIterator[tuple[Row, Item | Unreadable]]:
-        """Every record in order, with its item or the reason why it has none."""
-        page = await self.page()
-        readable, broken = self.decoded(page.rows if page else [])
-        shown: list[tuple[Row, Item | Unreadable]] = [(entry.row, entry.item) for entry in self.unexpired(readable)]
-        shown += [(row, Unreadable(reason)) for row, reason in broken]
-        for row, found in sorted(shown, key=lambda pair: pair[0].position):
-            yield row, found
-
     # --- shared parts ---------------------------------------------------------------------------
+
+    @property
+    def stored(self) -> "StoredSession":
+        """This session. Whatever wraps a stored session has the same attribute, so that wrappers find it."""
+        return self
 
     @property
     def searchable(self) -> bool:
@@ -329,10 +238,6 @@ class StoredSession(SessionABC):
             owner=self.owner,
             clock=self.clock,
         )
-
-    def resolved_limit(self, limit: int | None) -> int | None:
-        limit = checked_limit(limit)
-        return limit if limit is not None else self.session_settings.limit if self.session_settings else None
 
     def unwritten(self, first: Splice | None = None) -> SessionRecord:
         """The record of a session that does not exist yet."""
@@ -413,72 +318,6 @@ class StoredSession(SessionABC):
         if not any(isinstance(op, Splice) and op.key for op in ops):
             raise HistoryMoved(self.session_id, expected=expected, found=found)
 
-    async def verified_record(self) -> SessionRecord | None:
-        record = await self.backend.record(self.session_id)
-        if record is not None:
-            self.codec.verify(record)
-        return record
-
-    async def page(self, **window: Any) -> Page | None:
-        page = await self.backend.read(self.session_id, **window)
-        if page is not None:
-            self.codec.verify(page.record)
-        return page
-
-    async def past(self) -> tuple[Head, list[Generation]]:
-        """The earlier generations, and the head that they belong to."""
-        while True:
-            record = await self.verified_record()
-            earlier = await self.backend.generations(self.session_id)
-            again = await self.backend.record(self.session_id)
-            if (again.version if again else 0) == (record.version if record else 0):
-                if record is not None:
-                    self.codec.verify_past(record, earlier)
-                return record.head if record else NOWHERE, earlier
-
-    async def check_generation(self, page: Page, number: int) -> bool:
-        """Whether the page is of that generation as it was sealed; false when the history has moved on since."""
-        head, earlier = await self.past()
-        if head != page.record.head:
-            return False
-        spans = next(entry.spans for entry in earlier if entry.number == number)
-        read = join(Span(row.tape, row.seq, row.seq + 1) for row in page.rows)
-        if read != cut(spans, length(spans) - len(page.rows), length(spans)):
-            raise HistoryTampered(f"generation {number} of session {self.session_id!r} was changed while it was read")
-        return True
-
-    async def latest(self, limit: int | None, *, generation: int | None = None) -> list[Decoded]:
-        """The latest readable items. Unreadable records do not use up the limit."""
-        window = limit
-        while True:
-            page = await self.page(last=window, generation=generation)
-            if page is None:
-                if generation is not None:
-                    raise NotFound("generation", generation)
-                return []
-            if self.codec.bound and generation is not None and not await self.check_generation(page, generation):
-                continue
-            readable, broken = self.decoded(page.rows)
-            shown = self.unexpired(readable)
-            if limit is None or len(shown) >= limit or not page.rows or page.rows[0].position == 0:
-                return shown if limit is None else shown[-limit:]
-            window = max((window or 1) * 2, limit + 2 * len(broken))
-
-    def decoded(self, rows: Sequence[Row]) -> tuple[list[Decoded], list[tuple[Row, str]]]:
-        readable, broken = [], []
-        for row in rows:
-            try:
-                readable.append(self.codec.decode(row))
-            except Unreadable as problem:
-                broken.append((row, str(problem)))
-        return readable, broken
-
-    def unexpired(self, entries: list[Decoded]) -> list[Decoded]:
-        """Without those that are past their time; a call and its output go together."""
-        if self.codec.ttl is None or self.clock is None:
-            return entries
-        return unexpired(entries, now=self.clock(), ttl=self.codec.ttl)
-
     def popping(self, record: SessionRecord, end: int, broken: list[tuple[Row, str]]) -> list[Op]:
         shown = cut(record.view, 0, end)
         shape = Shape(closed=shown, open_from=record.next_seq, length=end)
@@ -489,93 +328,6 @@ class StoredSession(SessionABC):
                 for row, reason in broken
             ),
         ]
-
-    def hit_in(self, record: SessionRecord, tape: int, seq: int, data: bytes, terms: Sequence[str]) -> Hit | None:
-        """The hit that a candidate is, if the session shows it and it matches."""
-        position = position_of(record.view, tape, seq)
-        if position is None or (record.seal is not None and not self.codec.bound):
-            return None  # not shown, or plaintext that somebody put into a sealed history
-        return self.hit(Row(position, tape, seq, data), terms, record.session_id)
-
-    def hit(self, row: Row, terms: Sequence[str], session_id: str) -> Hit | None:
-        try:
-            item = self.codec.decode(row).item
-        except Unreadable:
-            return None
-        text = text_of(item)
-        return Hit(session_id, row.position, item, text) if matches(text, terms) else None
-
-    async def scan(self, terms: Sequence[str], limit: int) -> list[Hit]:
-        """Search without an index, from the newest item back."""
-        hits: list[Hit] = []
-        record = await self.verified_record()
-        if self.codec.ttl is not None:  # what is expired depends on what stands around it
-            for entry in reversed(await self.latest(None)):
-                text = text_of(entry.item)
-                if matches(text, terms):
-                    hits.append(Hit(self.session_id, entry.row.position, entry.item, text))
-            return hits[:limit]
-        stop = record.length if record else 0
-        while stop > 0 and len(hits) < limit:
-            start = max(stop - _SCAN, 0)
-            page = await self.page(start=start, stop=stop)
-            for row in reversed(page.rows if page else []):
-                hit = self.hit(row, terms, self.session_id)
-                if hit is not None:
-                    hits.append(hit)
-            stop = start
-        return hits[:limit]
-
-
-def search_terms(query: str, limit: int) -> tuple[list[str], int]:
-    if not isinstance(query, str):
-        raise InvalidInput(f"a search is a string, not {type(query).__name__}")
-    return words_of(query), checked_limit(limit) or 0
-
-
-async def search_index(
-    backend: Backend,
-    hit_in: Callable[[SessionRecord, int, int, bytes, Sequence[str]], Hit | None],
-    terms: Sequence[str],
-    *,
-    session_id: str | None = None,
-    owner: str | None = None,
-    limit: int,
-) -> list[Hit] | None:
-    """Hits by way of the backend's index, or ``None`` when it has none. Candidates are looked at one by one."""
-    found: dict[str, list[Hit]] = {}
-    records: dict[str, SessionRecord | None] = {}
-    skip = 0
-    while True:
-        page = await backend.search(terms, session_id=session_id, owner=owner, limit=limit * 2, skip=skip)
-        if page is None:
-            return None
-        for candidate in page:
-            name = candidate.session_id
-            if name not in records:
-                records[name] = await backend.record(name)
-            record = records[name]
-            hit = hit_in(record, candidate.tape, candidate.seq, candidate.data, terms) if record else None
-            if hit is not None:
-                found.setdefault(name, []).append(hit)
-        last = records[page[-1].session_id] if page else None
-        # The last session may have more to come, and newer ones, unless its items stand in the order of writing.
-        settled = [hit for name, hits in found.items() if not last or name != last.session_id for hit in hits]
-        if len(page) < limit * 2 or len(settled) >= limit or (last and written_in_order(last) and enough(found, limit)):
-            ordered = [hit for hits in found.values() for hit in sorted(hits, key=lambda hit: -hit.position)]
-            return ordered[:limit]
-        skip += len(page)
-
-
-def enough(found: dict[str, list[Hit]], limit: int) -> bool:
-    return sum(map(len, found.values())) >= limit
-
-
-def written_in_order(record: SessionRecord) -> bool:
-    """Whether a session shows its own items only, in the order in which they were written."""
-    return all(span.tape == record.tape for span in record.view) and list(record.view) == sorted(
-        record.view, key=lambda span: span.start
-    )
 
 
 def checked_position(position: object) -> int:
@@ -593,4 +345,4 @@ def checked_head(expected: object) -> None:
 async def pause(attempt: int) -> None:
     """Step back a little, so that writers who meet again and again meet less often."""
     if attempt:
-        await asyncio.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.1)))
+        await asyncio.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 7)))

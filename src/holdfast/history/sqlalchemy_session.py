@@ -11,7 +11,7 @@ from holdfast.store.relational.connection import Names
 try:
     from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-    from holdfast.store.sql import SqlBackend
+    from holdfast.store.sql.backend import SqlBackend
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise MissingExtra("sql", "SQLAlchemySession") from error
 

@@ -2,13 +2,13 @@
 
 import os
 import weakref
-from typing import Any
+from typing import Any, Self
 
 from holdfast.base.errors import Closed
 from holdfast.history.contract import SessionSettings
 from holdfast.history.session import StoredSession
 from holdfast.store.relational.connection import Names
-from holdfast.store.sqlite import share
+from holdfast.store.sqlite.backend import share
 
 
 class SQLiteSession(StoredSession):
@@ -33,7 +33,7 @@ class SQLiteSession(StoredSession):
 
     def sibling(self, session_id: str) -> Any:
         """A session on the same tables of the same database; it needs no closing of its own."""
-        return StoredSession(session_id, self.backend, settings=self.session_settings, owner=self.owner)
+        return SameFile(session_id, self)
 
     def close(self) -> None:
         """Let go of the file. Using the session afterwards raises :class:`Closed`."""
@@ -41,11 +41,24 @@ class SQLiteSession(StoredSession):
         self._release()
 
 
+class SameFile(StoredSession):
+    """A session that has no file of its own, and keeps the one alive from which it came."""
+
+    def __init__(self, session_id: str, origin: SQLiteSession) -> None:
+        super().__init__(session_id, origin.backend, settings=origin.session_settings, owner=origin.owner)
+        self.origin = origin
+
+    def sibling(self, session_id: str) -> Self:
+        return type(self)(session_id, self.origin)
+
+
 class AsyncSQLiteSession(SQLiteSession):
     """The same, closed with ``await``."""
 
     async def close(self) -> None:  # type: ignore[override]
-        super().close()
+        backend, self.backend = self.backend, ClosedBackend(self.session_id)
+        if self._release.detach() is not None:
+            await backend.close()
 
 
 class ClosedBackend:

@@ -2,16 +2,18 @@
 
 import base64
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable
+from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
 
-from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, InvalidItem, NotFound
-from holdfast.base.ids import checked_name
+from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, InvalidItem, NotFound, SessionDamaged
+from holdfast.base.ids import checked_name, checked_owner
 from holdfast.base.items import Item, encode_items, plain_json, text_of, words_of
 from holdfast.history.codec import Unreadable
 from holdfast.history.contract import SessionSettings, checked_limit
-from holdfast.history.session import Hit, StoredSession, search_index, search_terms
+from holdfast.history.searching import Hit, search_index, search_terms
+from holdfast.history.session import StoredSession
 from holdfast.store.contract import Annotate, Backend, Cursor, Erase, Head, SessionRecord, Splice
 from holdfast.store.opening import open_backend
 
@@ -54,10 +56,13 @@ class Store:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.closed = False
 
     async def close(self) -> None:
         """Release what opening this store acquired. Engines and clients that were handed in stay open."""
-        await self.backend.close()
+        if not self.closed:  # once: other stores on the same file share its backend
+            self.closed = True
+            await self.backend.close()
 
     def session(
         self,
@@ -73,8 +78,10 @@ class Store:
         self, *, owner: str | None = None, query: str | None = None, limit: int = 50, after: str | None = None
     ) -> list[SessionInfo]:
         """Sessions, those changed last first. ``query`` is part of an id or annotation, ``after`` a cursor."""
+        if query is not None:
+            checked_text("query", query)
         found = await self.backend.sessions(
-            owner=owner, query=query, limit=checked_limit(limit) or 0, after=parsed_cursor(after)
+            owner=checked_owner(owner), query=query, limit=checked_limit(limit) or 0, after=parsed_cursor(after)
         )
         return [SessionInfo.of(record) for record in found]
 
@@ -93,14 +100,14 @@ class Store:
         if not isinstance(plain, dict):
             raise InvalidInput(f"metadata must be a mapping, not {type(metadata).__name__}")
         await self.backend.commit(
-            Annotate(session_id=checked_name("session id", session_id), metadata=plain, owner=owner)
+            Annotate(session_id=checked_name("session id", session_id), metadata=plain, owner=checked_owner(owner))
         )
         return await self.describe(session_id)
 
     async def delete(self, session_id: str) -> None:
         """Destroy the session, its generations and everything noted about it. Forks keep what they show."""
-        if await self.backend.record(checked_name("session id", session_id)) is None:
-            raise NotFound("session", session_id)
+        with suppress(SessionDamaged):  # there it is, and beyond repair
+            await self.stored_record(checked_name("session id", session_id))
         await self.backend.commit(Erase(session_id=session_id, forget=True))
 
     async def search(self, query: str, *, owner: str | None = None, limit: int = 20) -> list[Hit]:
@@ -109,7 +116,7 @@ class Store:
         if not terms or not limit:
             return []
         reader = self.session("any")
-        found = await search_index(self.backend, reader.hit_in, terms, owner=owner, limit=limit)
+        found = await search_index(self.backend, reader.hit_in, terms, owner=checked_owner(owner), limit=limit)
         return found if found is not None else await self.scan(terms, owner, limit)
 
     async def scan(self, terms: list[str], owner: str | None, limit: int) -> list[Hit]:
@@ -145,15 +152,18 @@ class Store:
         self, lines: Iterable[str] | AsyncIterable[str], *, session_id: str | None = None
     ) -> StoredSession:
         """Create a session from exported lines, in one commit. An existing one is never touched."""
-        parsed = [parsed_line(number, line) async for number, line in numbered(lines) if line.strip()]
-        if not parsed or parsed[0].get("holdfast") != "session":
+        parsed = [(number, parsed_line(number, line)) async for number, line in numbered(lines) if line.strip()]
+        if not parsed or parsed[0][1].get("holdfast") != "session":
             raise InvalidInput("line 1: this is not an exported session")
-        header, *rest = parsed
+        (_, header), *rest = parsed
         if header.get("format") != EXPORT_FORMAT:
             raise InvalidInput(f"line 1: export format {header.get('format')!r} is not known, only {EXPORT_FORMAT}")
         name = checked_name("session id", session_id or header.get("session_id"))
-        data = [imported_record(number, line) for number, line in enumerate(rest, start=2)]
-        words = tuple(" ".join(words_of(text_of(line.get("item") or {}))) for line in rest)
+        metadata = header.get("metadata") or {}
+        if not isinstance(metadata, dict):
+            raise InvalidInput(f"line 1: metadata must be a mapping, not {type(metadata).__name__}")
+        data = [imported_record(number, line) for number, line in rest]
+        words = tuple(" ".join(words_of(text_of(line.get("item") or {}))) for _, line in rest)
         try:
             await self.backend.commit(
                 Splice(
@@ -161,9 +171,9 @@ class Store:
                     add=tuple(data),
                     words=words if self.backend.indexes_words else (),
                     expected=0,
-                    owner=header.get("owner"),
+                    owner=checked_owner(header.get("owner")),
                 ),
-                Annotate(session_id=name, metadata=header.get("metadata") or {}),
+                Annotate(session_id=name, metadata=metadata),
             )
         except HistoryMoved:
             raise AlreadyExists("session", name) from None
@@ -206,7 +216,7 @@ def parsed_cursor(after: str | None) -> Cursor | None:
         return None
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(after), type=Cursor)
-    except (ValueError, msgspec.MsgspecError):
+    except (ValueError, TypeError, msgspec.MsgspecError):
         raise InvalidInput(f"{after!r} is not a cursor of this listing") from None
 
 
@@ -234,11 +244,23 @@ async def numbered(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[t
     if isinstance(lines, AsyncIterable):
         async for line in lines:
             number += 1
-            yield number, line
-    else:
+            yield number, checked_text(f"line {number}", line)
+    elif isinstance(lines, Iterable) and not isinstance(lines, (str, bytes)):
         for line in lines:
             number += 1
-            yield number, line
+            yield number, checked_text(f"line {number}", line)
+    else:
+        raise InvalidInput(f"expected the lines of an export, not {type(lines).__name__}")
+
+
+def checked_text(what: str, text: object) -> str:
+    if isinstance(text, str):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"{what} is not valid Unicode (a lone surrogate)") from None
+        return text
+    raise InvalidInput(f"{what} must be a string, not {type(text).__name__}")
 
 
 def parsed_line(number: int, line: str) -> dict[str, Any]:
@@ -253,7 +275,10 @@ def parsed_line(number: int, line: str) -> dict[str, Any]:
 
 def imported_record(number: int, line: dict[str, Item]) -> bytes:
     if "unreadable" in line:
-        return base64.b64decode(str(line["unreadable"]))
+        try:
+            return base64.b64decode(str(line["unreadable"]), validate=True)
+        except ValueError as error:
+            raise InvalidInput(f"line {number}: its bytes are not base64: {error}") from None
     if not isinstance(line.get("item"), dict):
         raise InvalidInput(f"line {number}: there is no item in it")
     return encode_items([line["item"]])[0]

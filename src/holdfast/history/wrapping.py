@@ -15,7 +15,8 @@ from holdfast.base.pairing import paired
 from holdfast.history.checking import Report
 from holdfast.history.codec import Unreadable
 from holdfast.history.contract import SessionABC, SessionSettings
-from holdfast.history.session import Hit, StoredSession
+from holdfast.history.searching import Hit
+from holdfast.history.session import StoredSession
 from holdfast.store.contract import Generation, Head, Row
 
 

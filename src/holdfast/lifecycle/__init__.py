@@ -2,7 +2,8 @@
 
 from holdfast.lifecycle.channel import Broadcast, Channel, Full, Lane, Overflow
 from holdfast.lifecycle.machine import FaultyTable, IllegalTransition, Machine, Table
-from holdfast.lifecycle.scope import NEVER, AlreadyStarted, CutOff, Deadline, Owner, Scope
+from holdfast.lifecycle.owner import Owner
+from holdfast.lifecycle.scope import NEVER, AlreadyStarted, CutOff, Deadline, Scope
 from holdfast.lifecycle.threads import Job, OneThread, Unanswered, one_by_one
 
 __all__ = [

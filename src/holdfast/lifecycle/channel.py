@@ -37,34 +37,30 @@ class _Line:
     call the next. So a turn is never lost, and neither is an item: it stays where it is until it is taken.
     """
 
-    __slots__ = ("_waiting", "called")
+    __slots__ = ("called", "waiting")
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self.waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self.called = 0
 
     @property
-    def waiting(self) -> bool:
-        return bool(self._waiting)
-
-    @property
     def idle(self) -> bool:
-        return not self.called and not self._waiting
+        return not self.called and not self.waiting
 
     def call(self) -> None:
         """Call the first in line, if it has not been cancelled meanwhile."""
-        first, _ = self._waiting.popitem(last=False)
+        first, _ = self.waiting.popitem(last=False)
         if not first.done():
             first.set_result(None)
             self.called += 1
 
     async def turn(self) -> None:
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[mine] = None
+        self.waiting[mine] = None
         try:
             await mine
         finally:
-            self._waiting.pop(mine, None)
+            self.waiting.pop(mine, None)
             if mine.done() and not mine.cancelled():
                 self.called -= 1
 
@@ -134,9 +130,7 @@ class _Inbox(Generic[T]):
         self._call_readers()
 
     def _call_readers(self) -> None:
-        # While items remain after the end, those not called yet keep waiting: a called
-        # reader may be cancelled, and then its item is the next one's.
-        while self._readers.waiting and (self._readers.called < len(self._items) or (self._ended and not self._items)):
+        while self._readers.waiting and (self._ended or self._readers.called < len(self._items)):
             self._readers.call()
 
 
@@ -165,7 +159,7 @@ class Channel(_Inbox[T]):
                 raise
         self._refuse_if_closed()
         self._put(item)
-        self._call_senders()  # those who came while this one had been called but had not yet run
+        self._call_senders()  # Those who came while this turn was out wait even if there is room.
 
     def send_nowait(self, item: T) -> None:
         """Put ``item`` at the end of the queue now, or raise ``Full``. Never overtakes a waiting sender."""
@@ -241,7 +235,7 @@ class Lane(_Inbox[T]):
     def _take(self) -> T:
         held_back = self._holds_back
         item = super()._take()
-        if held_back and self._listening:
+        if held_back:
             self._broadcast._found_room()
         return item
 

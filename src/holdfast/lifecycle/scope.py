@@ -1,8 +1,7 @@
 """Who owns a task or a resource, and until when.
 
-A ``Scope`` lives inside one task and outlives nothing: what is started in it has ended when it is left.
-An ``Owner`` is a task of its own that keeps a context open until somebody, anywhere, asks it to close.
-A ``Deadline`` is a point in time handed down, so that the steps of a shutdown share one budget.
+A ``Scope`` lives inside one task: what is started in it has ended when it is left. A ``Deadline`` is a point
+in time that is handed down, so that the steps of a shutdown share one budget.
 """
 
 import asyncio
@@ -11,10 +10,9 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from holdfast.base.errors import Closed, HoldfastError
 
@@ -192,19 +190,23 @@ class Scope:
         assert owner is not None  # noqa: S101
         failure = error
         self._leaving = True
-        if self._interrupted:
-            owner.uncancel()
-            if isinstance(error, asyncio.CancelledError) and owner.cancelling() <= self._cancelling:
-                failure = None  # This cancellation was ours, and nobody else asked for one.
+        before = owner.uncancel() if self._interrupted else owner.cancelling()
+        if self._interrupted and not isinstance(error, asyncio.CancelledError):
+            # The body ran to its end, or was running when an eagerly started child cancelled
+            # it. Then the cancellation is still to come, and must not strike a release.
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+        elif self._interrupted and before <= self._cancelling:
+            failure = None  # This cancellation was ours, and nobody else asked for one.
         if failure is not None:
             self.cancel()
-        before = owner.cancelling()
-        held = await self._join(owner, before)
+        held = await self._join()
         if held is not None and (failure is None or isinstance(failure, Exception)):
             self._errors[:0] = [failure] if failure is not None else []
             failure = held
         told = isinstance(failure, asyncio.CancelledError)
         failure = await self._release(_together(failure, self._errors))
+        self._errors.clear()
         if self._cut or self._left:
             failure = _together(failure, [CutOff(cut=self._cut, left=self._left)])
         outstanding = owner.cancelling() > (self._cancelling if told else before)
@@ -236,7 +238,7 @@ class Scope:
         if self._stirred is not None and not self._stirred.done():
             self._stirred.set_result(None)
 
-    async def _join(self, owner: asyncio.Task[Any], before: int) -> asyncio.CancelledError | None:
+    async def _join(self) -> asyncio.CancelledError | None:
         """Wait for the children, through any cancellation from outside, which is given back afterwards."""
         held = None
         while self._tasks:
@@ -245,7 +247,7 @@ class Scope:
             try:
                 await asyncio.wait({self._stirred}, timeout=limit.remaining())
             except asyncio.CancelledError as cancelled:
-                held = cancelled if owner.cancelling() > before else held
+                held = cancelled
                 self.cancel()
             if limit.passed:
                 break
@@ -263,7 +265,7 @@ class Scope:
             self.deadline = self.deadline.within(self._grace)
         trace = failure.__traceback__ if failure is not None else None
         try:
-            swallowed = await self._stack.__aexit__(type(failure) if failure else None, failure, trace)
+            swallowed = await self._stack.__aexit__(type(failure) if failure is not None else None, failure, trace)
         except BaseException as raised:  # noqa: BLE001 - the caller raises it
             return raised
         finally:
@@ -274,15 +276,14 @@ class Scope:
         self, leave: Callable[..., Coroutine[Any, Any, bool | None]], name: str
     ) -> Callable[..., Coroutine[Any, Any, bool | None]]:
         async def leave_in_time(*what_happened: Any) -> bool | None:
-            assert self._owner is not None  # noqa: S101
-            before = self._owner.cancelling()
             budget = max(self.deadline, Deadline.after(_MOMENT)).timeout()
             try:
                 async with budget:
                     return await leave(*what_happened)
             except (TimeoutError, asyncio.CancelledError):
-                # Before 3.11.5 a timeout in a task that was cancelled earlier shows as a cancellation.
-                if not budget.expired() or self._owner.cancelling() > before:
+                # In a task that is being cancelled, a timeout may show as a cancellation. Whether there
+                # was one from outside is counted at the end.
+                if not budget.expired():
                     raise
                 return False
             finally:
@@ -290,137 +291,3 @@ class Scope:
                     self._cut.append(name)
 
         return leave_in_time
-
-
-_within: ContextVar[tuple["Owner[Any]", ...]] = ContextVar("holdfast_within_owners", default=())
-
-
-class Owner(Generic[T]):
-    """A task that holds a context open, so that any task may close it.
-
-    Timeouts, scopes and context variables must be left by the task that entered them. The owner's task
-    enters and leaves; everybody else only asks. The context says what is acquired, best with a scope::
-
-        @asynccontextmanager
-        async def open_call() -> AsyncIterator[Call]:
-            async with Scope() as scope:
-                link = await scope.enter(connect())
-                scope.start(pump(link))
-                yield Call(link)
-                scope.cancel()
-
-    The context must release what it acquired when it fails half way, as the one above does: Python does not
-    call ``__aexit__`` after a failed ``__aenter__``. ``start`` keeps to the same rule. When it raises,
-    nothing is left open, so it may be the whole of somebody's ``__aenter__``.
-    """
-
-    def __init__(self, factory: Callable[[], AbstractAsyncContextManager[T]], *, name: str | None = None) -> None:
-        self._factory = factory
-        self._name = name or str(getattr(factory, "__qualname__", type(factory).__qualname__))
-        self._task: asyncio.Task[None] | None = None
-        self._asked = asyncio.Event()
-        self._opened = self._was_cut = False
-        self._timer: asyncio.TimerHandle | None = None
-        self.deadline = NEVER
-        """The soonest deadline given to ``close``. Releases read it to share the budget."""
-
-    @property
-    def closing(self) -> bool:
-        """Whether somebody asked."""
-        return self._asked.is_set()
-
-    @property
-    def closed(self) -> bool:
-        """Whether everything is released."""
-        return self._asked.is_set() if self._task is None else self._task.done()
-
-    async def start(self) -> T:
-        """Open the context in its task and give its value.
-
-        Raises what kept it from opening, after the release of what was acquired until then; ``Closed`` if
-        it was asked to close meanwhile. Cancelling the caller cancels the opening and waits for its end.
-        """
-        if self.closing:
-            raise Closed(f"{self._name} was closed before it was started")
-        if self._task is not None:
-            raise AlreadyStarted(f"{self._name} was started before")
-        opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._task = task = asyncio.create_task(self._hold(opened), name=self._name)
-        task.add_done_callback(self._ended)
-        either: set[asyncio.Future[Any]] = {opened, task}
-        try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError as cancelled:
-            self._asked.set()
-            task.cancel()
-            while not task.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait({task})
-            raise cancelled from (None if task.cancelled() else task.exception())
-        if opened.done() and not self.closing:
-            return opened.result()
-        await asyncio.wait({task})
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
-        raise Closed(f"{self._name} was closed while it was opening")
-
-    async def close(self, *, deadline: Deadline = NEVER, grace: float = 1.0) -> None:
-        """Ask for the end, then wait for it. Any task may, any number of times.
-
-        Raises what ended the context early or failed in releasing it, to everyone who asks. When the
-        deadline passes, the release is interrupted, given ``grace`` more seconds, and ``CutOff`` raised.
-        While the context is still opening, the opening is cancelled. Asking stands even if the caller is
-        cancelled. A task started inside the context only asks: it would be waiting for itself.
-        """
-        self._ask(deadline)
-        if self._task is None or self in _within.get():
-            return
-        remaining = deadline.remaining()
-        await asyncio.wait({self._task}, timeout=None if remaining is None else remaining + grace)
-        self._report()
-
-    async def wait(self) -> None:
-        """Wait for the end without asking for it; raises as ``close`` does. Not for tasks inside."""
-        if self._task is not None:
-            await asyncio.wait({self._task})
-            self._report()
-
-    async def _hold(self, opened: asyncio.Future[T]) -> None:
-        _within.set((*_within.get(), self))
-        async with self._factory() as value:
-            self._opened = True
-            opened.set_result(value)
-            del opened, value
-            await self._asked.wait()
-
-    def _ask(self, deadline: Deadline) -> None:
-        first = not self._asked.is_set()
-        self._asked.set()
-        if self._task is None or self._task.done():
-            return
-        if first and not self._opened:
-            self._task.cancel()
-        if deadline < self.deadline:
-            self.deadline = deadline
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(deadline.at, self._cut)
-
-    def _cut(self) -> None:
-        assert self._task is not None  # noqa: S101
-        self._was_cut = True
-        self._task.cancel()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _report(self) -> None:
-        assert self._task is not None  # noqa: S101
-        if not self._task.done():
-            raise CutOff(left=[self._name])
-        error = None if self._task.cancelled() else self._task.exception()
-        if self._was_cut:
-            raise CutOff(cut=[self._name]) from error
-        if error is not None and self._opened:
-            raise error

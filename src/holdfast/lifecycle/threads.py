@@ -41,7 +41,9 @@ class _WayBack:
             try:
                 self._loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:
-                self._answers.clear()  # The loop was closed; nobody waits there any more.
+                # The loop was closed; nobody waits there any more.
+                self._answers.clear()
+                self._awake = False
 
     def _deliver(self) -> None:
         self._awake = False

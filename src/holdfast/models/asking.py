@@ -143,6 +143,9 @@ async def _streamed(model: Model, request: ModelRequest, shown: _Shown, clock: a
         async for event in events:
             # A failure is raised before its event is shown: it may be repeated, and then never happened.
             answer = completed(event, keep_raw_usage=keep) or answer
+            if clock.when() is None:
+                await shown.show(event)
+                continue
             async with _stopped(clock):
                 await shown.show(event)
     if answer is None:
@@ -163,10 +166,7 @@ async def _closing(events: AsyncIterator[TResponseStreamEvent]) -> AsyncIterator
 @asynccontextmanager
 async def _stopped(clock: asyncio.Timeout) -> AsyncIterator[None]:
     """The time that listeners take is not the model's."""
-    when = clock.when()
-    if when is None:
-        yield
-        return
+    when = clock.when() or 0.0
     loop = asyncio.get_running_loop()
     before = loop.time()
     clock.reschedule(None)

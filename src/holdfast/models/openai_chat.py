@@ -32,7 +32,7 @@ from holdfast.models.openai_chat_items import (
 )
 from holdfast.models.openai_chat_stream import ChatStream
 from holdfast.models.openai_errors import advice_on, quiet
-from holdfast.models.openai_items import given, parallel_calls, with_extras
+from holdfast.models.openai_items import arguments, given, parallel_calls
 from holdfast.models.openai_typed import typed_event, typed_item
 from holdfast.models.raw import bare
 from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
@@ -142,20 +142,18 @@ class OpenAIChatCompletionsModel(Model):
             strict=self._strict,
             should_replay=self._should_replay,
         )
-        request = {
-            "model": self.model,
-            "messages": messages,
-            **given(
-                tools=callable_tools or None,
-                tool_choice=chat_choice(settings.tool_choice) if callable_tools else None,
-                parallel_tool_calls=parallel_calls(settings, callable_tools) if callable_tools else None,
-                response_format=chat_format(output_schema),
-                reasoning_effort=None if settings.reasoning is None else part_of(settings.reasoning, "effort"),
-                logprobs=None if settings.top_logprobs is None else True,
-                **{name: getattr(settings, name) for name in _SETTINGS},
-            ),
-        }
-        return with_extras(request, settings)
+        request = given(
+            model=self.model,
+            tool_choice=chat_choice(settings.tool_choice) if callable_tools else None,
+            parallel_tool_calls=parallel_calls(settings, callable_tools) if callable_tools else None,
+            response_format=chat_format(output_schema),
+            reasoning_effort=None if settings.reasoning is None else part_of(settings.reasoning, "effort"),
+            logprobs=None if settings.top_logprobs is None else True,
+            **{name: getattr(settings, name) for name in _SETTINGS},
+        )
+        bulk = given(messages=messages, tools=callable_tools or None)
+        # The client insists on an argument of that name; the body goes before it.
+        return {"messages": [], **arguments(request, bulk, settings)}
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         return advice_on(request)

@@ -19,6 +19,7 @@ from holdfast.models.contract import (
 )
 from holdfast.models.openai_errors import advice_on, quiet
 from holdfast.models.openai_items import (
+    arguments,
     given,
     includes,
     input_items,
@@ -26,7 +27,6 @@ from holdfast.models.openai_items import (
     response_tools,
     text_format,
     tool_choice,
-    with_extras,
 )
 from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
@@ -109,24 +109,21 @@ class OpenAIResponsesModel(Model):
     ) -> dict[str, Any]:
         """What is sent, as arguments of the client's ``responses.create``."""
         callable_tools = response_tools(tools, handoffs)
-        request = {
-            "input": input_items(input),
-            **given(
-                model=self.model if self._explicit or prompt is None else None,
-                instructions=system_instructions,
-                tools=callable_tools or None,
-                tool_choice=tool_choice(settings.tool_choice, tools),
-                parallel_tool_calls=parallel_calls(settings, callable_tools),
-                text=text_format(output_schema, settings.verbosity),
-                include=includes(settings, tools),
-                previous_response_id=previous_response_id,
-                conversation=conversation_id,
-                prompt=None if prompt is None else given(**prompt),
-                max_output_tokens=settings.max_tokens,
-                **{name: getattr(settings, name) for name in _SETTINGS},
-            ),
-        }
-        return with_extras(request, settings)
+        request = given(
+            model=self.model if self._explicit or prompt is None else None,
+            instructions=system_instructions,
+            tool_choice=tool_choice(settings.tool_choice, tools),
+            parallel_tool_calls=parallel_calls(settings, callable_tools),
+            text=text_format(output_schema, settings.verbosity),
+            include=includes(settings, tools),
+            previous_response_id=previous_response_id,
+            conversation=conversation_id,
+            prompt=None if prompt is None else given(**prompt),
+            max_output_tokens=settings.max_tokens,
+            **{name: getattr(settings, name) for name in _SETTINGS},
+        )
+        bulk = given(input=input_items(input), tools=callable_tools or None)
+        return arguments(request, bulk, settings)
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         return advice_on(request)

@@ -37,6 +37,7 @@ def _events() -> dict[str, Callable[..., Any]]:
     load_openai("a model behind an OpenAI API")
     from openai.types import responses as kinds
 
+    # Events without objects inside are made the short way: there are many of them.
     return {
         "response.created": kinds.ResponseCreatedEvent.construct,
         "response.in_progress": kinds.ResponseInProgressEvent.construct,
@@ -45,14 +46,14 @@ def _events() -> dict[str, Callable[..., Any]]:
         "response.output_item.done": kinds.ResponseOutputItemDoneEvent.construct,
         "response.content_part.added": kinds.ResponseContentPartAddedEvent.construct,
         "response.content_part.done": kinds.ResponseContentPartDoneEvent.construct,
-        "response.output_text.delta": kinds.ResponseTextDeltaEvent.construct,
-        "response.output_text.done": kinds.ResponseTextDoneEvent.construct,
-        "response.refusal.delta": kinds.ResponseRefusalDeltaEvent.construct,
-        "response.refusal.done": kinds.ResponseRefusalDoneEvent.construct,
-        "response.function_call_arguments.delta": kinds.ResponseFunctionCallArgumentsDeltaEvent.construct,
-        "response.function_call_arguments.done": kinds.ResponseFunctionCallArgumentsDoneEvent.construct,
+        "response.output_text.delta": kinds.ResponseTextDeltaEvent.model_construct,
+        "response.output_text.done": kinds.ResponseTextDoneEvent.model_construct,
+        "response.refusal.delta": kinds.ResponseRefusalDeltaEvent.model_construct,
+        "response.refusal.done": kinds.ResponseRefusalDoneEvent.model_construct,
+        "response.function_call_arguments.delta": kinds.ResponseFunctionCallArgumentsDeltaEvent.model_construct,
+        "response.function_call_arguments.done": kinds.ResponseFunctionCallArgumentsDoneEvent.model_construct,
         "response.reasoning_summary_part.added": kinds.ResponseReasoningSummaryPartAddedEvent.construct,
         "response.reasoning_summary_part.done": kinds.ResponseReasoningSummaryPartDoneEvent.construct,
-        "response.reasoning_summary_text.delta": kinds.ResponseReasoningSummaryTextDeltaEvent.construct,
-        "response.reasoning_summary_text.done": kinds.ResponseReasoningSummaryTextDoneEvent.construct,
+        "response.reasoning_summary_text.delta": kinds.ResponseReasoningSummaryTextDeltaEvent.model_construct,
+        "response.reasoning_summary_text.done": kinds.ResponseReasoningSummaryTextDoneEvent.model_construct,
     }

@@ -5,6 +5,8 @@ from typing import Any
 
 from holdfast.base.items import Item
 
+_SIMPLE = frozenset([str, int, float, bool, type(None)])
+
 
 class Raw(dict[str, Any]):
     """A JSON object whose entries are attributes too; the objects inside it are of the same kind.
@@ -16,7 +18,10 @@ class Raw(dict[str, Any]):
     __slots__ = ()
 
     def __init__(self, entries: Mapping[str, Any] = {}, /, **more: Any) -> None:
-        super().__init__({name: readable(value) for name, value in {**entries, **more}.items()})
+        super().__init__(entries, **more)
+        for name, value in self.items():
+            if type(value) not in _SIMPLE:
+                self[name] = readable(value)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -31,7 +36,7 @@ class Raw(dict[str, Any]):
 
 def readable(value: Any) -> Any:
     """The value with every JSON object in it made readable by attribute."""
-    if isinstance(value, Raw):
+    if type(value) in _SIMPLE or isinstance(value, Raw):
         return value
     if isinstance(value, dict):
         return Raw(value)
@@ -42,7 +47,9 @@ def readable(value: Any) -> Any:
 
 def bare(value: Any) -> Any:
     """A copy of the value made of plain dicts and lists, sharing nothing that could be changed."""
-    if isinstance(value, Mapping):
+    if type(value) in _SIMPLE:
+        return value
+    if isinstance(value, dict | Mapping):
         return {name: bare(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [bare(part) for part in value]
@@ -51,7 +58,7 @@ def bare(value: Any) -> Any:
 
 def as_item(said: Any) -> Item:
     """A model's output item as the plain dict that holdfast works with: exactly what the provider sent."""
-    if isinstance(said, Mapping):
+    if isinstance(said, dict | Mapping):
         return {name: bare(part) for name, part in said.items()}
     if hasattr(said, "model_dump"):
         item = _dumped(said)

@@ -2,13 +2,13 @@
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from holdfast.base.errors import InvalidInput, MissingExtra
 from holdfast.store.contract import Backend
 
 if TYPE_CHECKING:
-    from holdfast.store.sql import SqlBackend
+    from holdfast.store.sql.backend import SqlBackend
 
 SCHEMES = "memory:// · sqlite:///path · postgresql+asyncpg://... · mysql+asyncmy://... · redis://..."
 
@@ -17,11 +17,13 @@ async def open_backend(url: Any, **options: Any) -> Backend:
     """The backend at an address, ready for use. ``options`` are those of its class."""
     if not isinstance(url, str):
         return await open_injected(url, options)
-    scheme = urlsplit(url).scheme
+    scheme, there_is_one, _ = url.partition("://")  # what follows may hold a password
+    if not there_is_one:
+        raise InvalidInput(f"a store is opened by a URL with a scheme; known are {SCHEMES}")
     for known, opener in _OPENERS.items():
         if scheme == known or scheme.startswith(f"{known}+"):
             return await opener(url, options)
-    raise InvalidInput(f"{scheme or url!r} is not a kind of store; known are {SCHEMES}")
+    raise InvalidInput(f"{scheme!r} is not a kind of store; known are {SCHEMES}")
 
 
 async def open_memory(url: str, options: dict[str, Any]) -> Backend:
@@ -33,7 +35,7 @@ async def open_memory(url: str, options: dict[str, Any]) -> Backend:
 async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
     if not url.startswith("sqlite://"):  # sqlite+aiosqlite://: somebody wants SQLAlchemy
         return await open_sql(url, options)
-    from holdfast.store.sqlite import MEMORY, share
+    from holdfast.store.sqlite.backend import MEMORY, share
 
     address, _, query = url.removeprefix("sqlite://").partition("?")
     given = dict(parse_qsl(query))
@@ -53,7 +55,7 @@ async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
 
 async def open_sql(url: str, options: dict[str, Any]) -> Backend:
     try:
-        from holdfast.store.sql import SqlBackend
+        from holdfast.store.sql.backend import SqlBackend
     except ImportError as error:
         raise MissingExtra("sql", "a store in an SQL database") from error
     backend = SqlBackend.from_url(url, **options)
@@ -62,7 +64,7 @@ async def open_sql(url: str, options: dict[str, Any]) -> Backend:
 
 async def open_redis(url: str, options: dict[str, Any]) -> Backend:
     try:
-        from holdfast.store.redis import RedisBackend
+        from holdfast.store.redis.backend import RedisBackend
     except ImportError as error:
         raise MissingExtra("redis", "a store in Redis") from error
     return RedisBackend.from_url(url, **options)
@@ -71,12 +73,12 @@ async def open_redis(url: str, options: dict[str, Any]) -> Backend:
 async def open_injected(handle: Any, options: dict[str, Any]) -> Backend:
     """An engine or client that the caller made and keeps."""
     module = type(handle).__module__.partition(".")[0]
-    if module == "sqlalchemy":
-        from holdfast.store.sql import SqlBackend
+    if module == "sqlalchemy" and hasattr(handle, "sync_engine"):
+        from holdfast.store.sql.backend import SqlBackend
 
         return await opened(SqlBackend(handle, **options))
     if module == "redis":
-        from holdfast.store.redis import RedisBackend
+        from holdfast.store.redis.backend import RedisBackend
 
         return RedisBackend(handle, **options)
     raise InvalidInput(f"a store is opened by a URL, an AsyncEngine or a Redis client, not {type(handle).__name__}")

@@ -3,7 +3,6 @@
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
@@ -191,7 +190,7 @@ class ScriptedModel(Model):
         prompt: Any | None,
     ) -> ModelResponse:
         call = ModelCall(
-            system_instructions, _kept(input), copy(model_settings), list(tools), output_schema, list(handoffs),
+            system_instructions, _kept(input), model_settings, list(tools), output_schema, list(handoffs),
             tracing, previous_response_id, conversation_id, prompt, streamed=False,
         )  # fmt: skip
         step = await self._next(call)
@@ -218,7 +217,7 @@ class ScriptedModel(Model):
         prompt: Any | None,
     ) -> AsyncIterator[TResponseStreamEvent]:
         call = ModelCall(
-            system_instructions, _kept(input), copy(model_settings), list(tools), output_schema, list(handoffs),
+            system_instructions, _kept(input), model_settings, list(tools), output_schema, list(handoffs),
             tracing, previous_response_id, conversation_id, prompt, streamed=True,
         )  # fmt: skip
         step = await self._next(call)

@@ -20,6 +20,7 @@ The rest is optional:
 
 =====================  =================================================================================
 ``durable = False``    the storage is gone when it is closed, and cannot be opened twice at a time
+``one_writer = True``  of one session id only one object at a time may write (it may do so concurrently)
 ``failing_after``      fixture: a :class:`~holdfast.testing.storage.FailingAfter` of the storage's driver
 ``corrupt``            fixture: ``await corrupt(place, session_id, position, data)`` overwrites a stored
                        record behind everybody's back; ``None`` deletes it

@@ -6,7 +6,7 @@ creates ours.
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,9 +41,10 @@ def set_aside(db: Connection, names: Names, columns_of: ColumnsOf) -> None:
 
 def take_over(db: Connection, names: Names, columns_of: ColumnsOf, now: float) -> None:
     """Copy what was set aside into our tables, item by item in its order."""
-    begun = {}
+    times: dict[str, Sequence[Any]] = {}
     if columns_of(names.sessions + _SUFFIX):
-        begun = {row[0]: row[1] for row in db.all(f"SELECT session_id, created_at FROM {{sessions}}{_SUFFIX}", {})}
+        stored = db.all(f"SELECT session_id, created_at, updated_at FROM {{sessions}}{_SUFFIX}", {})
+        times = {session_id: found for session_id, *found in stored}
     known = db.all(f"SELECT DISTINCT session_id FROM {{items}}{_SUFFIX} ORDER BY session_id", {})
     for (session_id,) in known:
         rows = db.all(
@@ -51,8 +52,13 @@ def take_over(db: Connection, names: Names, columns_of: ColumnsOf, now: float) -
             {"session_id": session_id},
         )
         items = tuple(as_bytes(row[0]) or b"" for row in rows)
+        created, updated = (seconds(time, now) for time in times.get(session_id, (None, None)))
         words = tuple(map(words_in, items)) if db.words else ()
-        splice(db, Splice(session_id=session_id, add=items, words=words), seconds(begun.get(session_id), now))
+        splice(db, Splice(session_id=session_id, add=items, words=words), created)
+        db.run(
+            "UPDATE {sessions} SET updated_at = :updated WHERE session_id = :session_id",
+            {"session_id": session_id, "updated": max(created, updated)},
+        )
     _log.warning(
         "took over %d conversations of openai-agents; its tables are kept as %s%s and %s%s",
         len(known),

@@ -14,6 +14,7 @@ from holdfast.base.errors import (
     KeyReused,
     NotFound,
     RunMoved,
+    SessionDamaged,
 )
 from holdfast.store import contract
 from holdfast.store.contract import NOWHERE, Head, Lease, LeaseHeld, Op, Outcome
@@ -212,7 +213,7 @@ def annotate(db: Connection, op: contract.Annotate, now: float) -> Head:
                 "session_id": op.session_id,
                 "tape": op.tape,
                 "owner": op.owner,
-                "metadata": merged("{}", op.metadata),
+                "metadata": merged(op.session_id, "{}", op.metadata),
                 "now": now,
             },
         )
@@ -222,7 +223,7 @@ def annotate(db: Connection, op: contract.Annotate, now: float) -> Head:
         "UPDATE {sessions} SET metadata = :metadata, owner = :owner, updated_at = :now WHERE session_id = :session_id",
         {
             "session_id": op.session_id,
-            "metadata": merged(metadata, op.metadata),
+            "metadata": merged(op.session_id, metadata, op.metadata),
             "owner": op.owner if op.owner is not None else owner,
             "now": max(now, updated_at),
         },
@@ -230,9 +231,12 @@ def annotate(db: Connection, op: contract.Annotate, now: float) -> Head:
     return Head(version, length)
 
 
-def merged(old: str, patch: dict[str, Any]) -> str:
+def merged(session_id: str, old: str, patch: dict[str, Any]) -> str:
     """Annotations after a patch; ``None`` removes a key."""
-    both = {**msgspec.json.decode(old), **patch}
+    try:
+        both = {**msgspec.json.decode(old), **patch}
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise SessionDamaged(session_id, f"its annotations cannot be read: {error}") from None
     return msgspec.json.encode({key: value for key, value in both.items() if value is not None}).decode()
 
 

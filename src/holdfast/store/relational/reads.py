@@ -1,11 +1,12 @@
 """Every read of the contract. Each function may be given a connection outside a transaction."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast.base.errors import NotFound
+from holdfast.base.errors import NotFound, SessionDamaged
 from holdfast.store import contract
 from holdfast.store.contract import (
     Cursor,
@@ -25,6 +26,7 @@ _SESSION = (
     "session_id, tape, version, length, next_seq, open_from, closed, generation, seal, owner, metadata,"
     " created_at, updated_at"
 )
+_log = logging.getLogger(__name__)
 _spans = msgspec.json.Decoder(Spans)
 
 ALL = 2**62
@@ -45,6 +47,15 @@ def session_record(row: Sequence[Any]) -> SessionRecord:
         metadata,
         *times,
     ) = row
+    numbers = (tape, version, size, next_seq, open_from, generation)
+    if not all(isinstance(number, int) and number >= 0 for number in numbers) or open_from > next_seq:
+        raise SessionDamaged(session_id, f"its numbers are {numbers}")
+    try:
+        spans = _spans.decode(closed)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise SessionDamaged(session_id, f"it does not say what it shows: {error}") from None
+    if not all(0 <= span.start <= span.stop for span in spans):
+        raise SessionDamaged(session_id, f"it shows what cannot be: {spans}")
     return SessionRecord(
         session_id=session_id,
         tape=tape,
@@ -52,14 +63,32 @@ def session_record(row: Sequence[Any]) -> SessionRecord:
         length=size,
         next_seq=next_seq,
         open_from=open_from,
-        closed=_spans.decode(closed),
+        closed=spans,
         generation=generation,
         seal=None if seal is None else bytes(seal),
         owner=owner,
-        metadata=msgspec.json.decode(metadata),
+        metadata=annotations(metadata),
         created_at=times[0],
         updated_at=times[1],
     )
+
+
+def annotations(stored: Any) -> dict[str, Any]:
+    """What is noted about a session; nothing when that cannot be read, for it must not hide the history."""
+    try:
+        found = msgspec.json.decode(stored)
+    except (msgspec.MsgspecError, ValueError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def undamaged(found: Sequence[Sequence[Any]]) -> Iterator[SessionRecord]:
+    """The sessions in these rows. One that cannot be read must not hide the others."""
+    for row in found:
+        try:
+            yield session_record(row)
+        except SessionDamaged as problem:
+            _log.warning("left out of a listing: %s", problem)
 
 
 def record(db: Connection, session_id: str) -> SessionRecord | None:
@@ -144,7 +173,7 @@ def sessions(
         " ORDER BY updated_at DESC, session_id DESC LIMIT :limit",
         params,
     )
-    return [session_record(row) for row in found]
+    return list(undamaged(found))
 
 
 def like_literal(text: str) -> str:

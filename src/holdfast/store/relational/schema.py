@@ -187,7 +187,7 @@ POSTGRESQL_SEARCH = Migration(
     only="postgresql",
 )
 
-POSTGRESQL_COMMIT = Migration("commits_in_one_statement", only="postgresql", script="postgres_commit.sql")
+POSTGRESQL_COMMIT = Migration("commits_in_one_statement", only="postgresql", script="sql/postgres_commit.sql")
 
 MIGRATIONS = (HISTORIES, RUNS, POSTGRESQL_SEARCH, POSTGRESQL_COMMIT)
 NEWEST = len(MIGRATIONS)

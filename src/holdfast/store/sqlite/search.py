@@ -1,6 +1,7 @@
 """Full-text search in an SQLite file. It is indexed when somebody searches, so appending pays nothing for it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.base.items import decode_item, text_of, words_of
 from holdfast.store.contract import Found
@@ -39,34 +40,38 @@ def prepare(db: Connection) -> None:
         db.run(statement, {})
 
 
-def catch_up(db: Connection) -> bool:
-    """Index some of what was written since the last time; whether that was all."""
-    # A tape whose own session was forgotten lives on in the forks that show it.
-    behind = db.all(
+def behind(db: Connection) -> Sequence[Sequence[Any]]:
+    """Tapes on which something was written since it was last indexed: up to where it was, and up to where it is."""
+    # A tape whose own session was forgotten lives on in the forks that show it. One damaged row among the
+    # sessions must not keep the others from being found.
+    return db.all(
         "SELECT t.tape, COALESCE(d.upto, 0), t.upto FROM"
         " (SELECT tape, next_seq AS upto FROM {sessions} UNION ALL"
         "  SELECT l.tape, MAX(l.upto) FROM {_links} l WHERE NOT EXISTS"
         "  (SELECT 1 FROM {sessions} s WHERE s.tape = l.tape) GROUP BY l.tape) t"
-        " LEFT JOIN {_searched} d ON d.tape = t.tape WHERE t.upto > COALESCE(d.upto, 0)",
-        {},
+        " LEFT JOIN {_searched} d ON d.tape = t.tape WHERE t.upto > COALESCE(d.upto, 0)"
+        " AND typeof(t.tape) = 'integer' AND typeof(t.upto) = 'integer' LIMIT :limit",
+        {"limit": _CHUNK},
     )
+
+
+def catch_up(db: Connection) -> None:
+    """Index some of what was written since the last time."""
     room = _CHUNK
-    for tape, upto, next_seq in behind:
+    for tape, start, stop in behind(db):
+        room -= index(db, tape, start, stop, room)
         if room <= 0:
-            return False
-        stop = min(upto + room, next_seq)
-        index(db, tape, upto, stop)
-        room -= stop - upto
-        if stop < next_seq:
-            return False
-    return True
+            return
 
 
-def index(db: Connection, tape: int, start: int, stop: int) -> None:
+def index(db: Connection, tape: int, start: int, stop: int, limit: int) -> int:
+    """Index a stretch of a tape, at most ``limit`` items of it; how many there were."""
     stored = db.all(
-        "SELECT seq, data FROM {items} WHERE tape = :tape AND seq >= :start AND seq < :stop",
-        {"tape": tape, "start": start, "stop": stop},
+        "SELECT seq, data FROM {items} WHERE tape = :tape AND seq >= :start AND seq < :stop ORDER BY seq LIMIT :limit",
+        {"tape": tape, "start": start, "stop": stop, "limit": limit},
     )
+    if len(stored) == limit:
+        stop = stored[-1][0] + 1
     for seq, data in stored:
         try:
             words = " ".join(words_of(text_of(decode_item(as_bytes(data) or b""))))
@@ -84,6 +89,7 @@ def index(db: Connection, tape: int, start: int, stop: int) -> None:
         " ON CONFLICT (tape) DO UPDATE SET upto = excluded.upto",
         {"tape": tape, "upto": stop},
     )
+    return len(stored)
 
 
 def find(

@@ -9,9 +9,9 @@ from sqlalchemy import TextClause
 from sqlalchemy.exc import DBAPIError
 
 from holdfast.base.errors import Unsupported
-from holdfast.store import postgres
 from holdfast.store.relational import schema
 from holdfast.store.relational.connection import Names
+from holdfast.store.sql import postgres
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ is asked for (:class:`InPlace`). Whatever may take longer goes to the one thread
 together what many callers ask for at the same time. Other threads read, and never wait for a writer.
 """
 
+import asyncio
 import os
 import random
 import sqlite3
@@ -17,25 +18,17 @@ from typing import Any, Literal, TypeVar, cast
 from holdfast.base.clock import Clock, system_clock
 from holdfast.base.errors import Closed, InvalidInput, StoreUnavailable
 from holdfast.lifecycle.threads import Job, OneThread
-from holdfast.store import sqlite_search
 from holdfast.store.contract import (
-    ApprovalRecord,
-    Cursor,
     Found,
-    Generation,
-    Lease,
-    Logged,
     Op,
     Outcome,
-    Page,
-    Quarantined,
-    RunRecord,
-    SessionRecord,
 )
-from holdfast.store.relational import adopting, reads, schema
+from holdfast.store.relational import adopting, schema
 from holdfast.store.relational.apply import apply
 from holdfast.store.relational.connection import Names
-from holdfast.store.sqlite_commits import (
+from holdfast.store.relational.reading import RelationalReads
+from holdfast.store.sqlite import search as sqlite_search
+from holdfast.store.sqlite.commits import (
     DECLINED,
     BrokenConnection,
     CannotBegin,
@@ -43,14 +36,16 @@ from holdfast.store.sqlite_commits import (
     InPlace,
     SqliteConnection,
     commit_together,
-    is_small,
     left_transaction,
+    weight,
 )
+from holdfast.store.sqlite.forks import survives_forks
 
 T = TypeVar("T")
 MEMORY = ":memory:"
 _MOST_READERS = 4
 _MOST_SHARED = 128
+_LONGEST_LOG = 16 * 2**20  # bytes to which the log is cut when a slow reader had let it grow
 
 
 class Reader:
@@ -60,6 +55,7 @@ class Reader:
         self.thread = OneThread(name)
         self.connect = connect
         self.connection: SqliteConnection | None = None
+        self.busy = threading.Lock()
         self.waiting = 0
 
     async def read(self, work: Callable[[SqliteConnection], T]) -> T:
@@ -70,26 +66,31 @@ class Reader:
             self.waiting -= 1
 
     def in_snapshot(self, work: Callable[[SqliteConnection], T]) -> T:
-        if self.connection is None:
-            self.connection = self.connect()
-        raw = self.connection.raw
-        try:
-            raw.execute("BEGIN")
-            result = work(self.connection)
-            raw.execute("ROLLBACK")
-        except BaseException:
-            if not left_transaction(raw):
-                self.connection = None
-            raise
-        return result
+        with self.busy:
+            if self.connection is None:
+                self.connection = self.connect()
+            raw = self.connection.raw
+            try:
+                raw.execute("BEGIN")
+                result = work(self.connection)
+                raw.execute("ROLLBACK")
+            except BaseException:
+                if not left_transaction(raw):
+                    self.connection = None
+                raise
+            return result
+
+    def disconnect(self) -> None:
+        if self.connection is not None:
+            self.connection.raw.close()
+            self.connection = None
 
     def close(self) -> None:
         self.thread.close_now()
-        if self.connection is not None:
-            self.connection.raw.close()
+        self.disconnect()
 
 
-class SqliteBackend:
+class SqliteBackend(RelationalReads):
     """A store in one file. It survives a kill at any moment; with ``synchronous="FULL"`` also a power cut."""
 
     indexes_words = False
@@ -115,13 +116,20 @@ class SqliteBackend:
         self.driver = connect
         self.closed = False
         self.searchable: bool | None = None
-        self.connection: SqliteConnection | None = None  # the writer's, touched by its thread only
-        self.writer = OneThread(f"holdfast writes {Path(self.path).name}", handle=self.write_together)
+        self.connection: SqliteConnection | None = None  # the writer's
+        self.writing = threading.Lock()  # held by the writer while it uses its connection
+        self.writer = self.writing_thread()
         self.readers: list[Reader] = []
+        self.choosing = threading.Lock()  # guards the list of readers
         # A synchronous=FULL commit waits for the disk, and a database in memory has just one connection.
         suits = in_place and synchronous == "NORMAL" and self.path != MEMORY
         self.in_place = InPlace(self.connect_in_place) if suits else None
         self.opened = False
+        self.file: tuple[int, int] | None = None  # which file it was that the writer opened
+        survives_forks(self)
+
+    def writing_thread(self) -> OneThread:
+        return OneThread(f"holdfast writes {Path(self.path).name}", handle=self.write_together)
 
     async def open(self) -> None:
         """Create and migrate what is missing. Every call does this by itself when it comes first."""
@@ -129,20 +137,57 @@ class SqliteBackend:
         self.opened = True
 
     async def close(self) -> None:
-        self.close_now()
+        if self.in_place is not None:
+            self.in_place.serve(asyncio.get_running_loop())
+        # The writing thread may be waiting for another process, and closing the file syncs it.
+        await asyncio.to_thread(self.close_now)
 
     def close_now(self) -> None:
-        """Finish what was asked for and let go of the file. For those who have no event loop at hand."""
-        self.closed = True
+        """Finish what the threads were asked for and let go of the file. For those who have no event loop at hand."""
+        with self.choosing:
+            self.closed = True
+            readers, self.readers = self.readers, []
         self.writer.close_now()
-        for reader in self.readers:
+        for reader in readers:
             reader.close()
-        self.readers.clear()
         if self.in_place is not None:
             self.in_place.close()
+        self.disconnect()
+
+    def disconnect(self) -> None:
         if self.connection is not None:
             self.connection.raw.close()
             self.connection = None
+
+    def pause(self) -> None:
+        """Before a fork: let go of the file for a moment. A database in memory is the child's own copy anyway."""
+        self.choosing.acquire()
+        self.writing.acquire()
+        if self.path != MEMORY:
+            self.disconnect()
+        for reader in self.readers:
+            reader.busy.acquire()
+            reader.disconnect()
+        if self.in_place is not None:
+            self.in_place.busy.acquire()
+            self.in_place.disconnect()
+
+    def resume(self, *, in_child: bool) -> None:
+        if self.in_place is not None:
+            self.in_place.busy.release()
+        for reader in self.readers:
+            reader.busy.release()
+        if in_child:
+            self.readers = []
+            self.writer = self.writing_thread()
+            if self.in_place is not None:
+                self.in_place.waiting = {}
+        self.writing.release()
+        self.choosing.release()
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise Closed(f"the store {self.path} is closed")
 
     # --- connections ----------------------------------------------------------------------------
 
@@ -183,6 +228,7 @@ class SqliteBackend:
         try:
             if self.path != MEMORY:
                 self.turn_on_wal(connection.raw)
+                connection.raw.execute(f"PRAGMA journal_size_limit = {_LONGEST_LOG}")
             connection.raw.execute("BEGIN IMMEDIATE")
             try:
                 self.migrate(connection)
@@ -190,6 +236,7 @@ class SqliteBackend:
                 connection.raw.execute("ROLLBACK")
                 raise
             connection.raw.execute("COMMIT")
+            self.file = identity(self.path)
         except BaseException:
             connection.raw.close()
             raise
@@ -222,15 +269,14 @@ class SqliteBackend:
 
     async def commit(self, *ops: Op) -> list[Outcome]:
         now = self.clock()
-        if self.closed:
-            raise Closed(f"the store {self.path} is closed")
+        self.check_open()
 
         def work(connection: SqliteConnection) -> list[Outcome]:
             return apply(connection, ops, now)
 
-        if self.in_place is not None and self.opened and is_small(ops):
+        if self.in_place is not None and self.opened:
             try:
-                outcomes = await self.in_place.commit(work)
+                outcomes = await self.in_place.commit(work, weight(ops))
             except (sqlite3.Error, BrokenConnection) as error:
                 raise self.explained(error) from error
             if outcomes is not DECLINED:
@@ -240,17 +286,17 @@ class SqliteBackend:
         return cast("list[Outcome]", outcomes)
 
     async def write(self, work: Callable[[SqliteConnection], T]) -> T:
-        if self.closed:
-            raise Closed(f"the store {self.path} is closed")
+        self.check_open()
         return await self.writer.run(cast("Callable[[], T]", work))  # the thread hands it its connection
 
     def write_together(self, jobs: list[Job]) -> None:
         for start in range(0, len(jobs), _MOST_SHARED):
             group = jobs[start : start + _MOST_SHARED]
             try:
-                if self.connection is None:
-                    self.connection = self.connect_writer()
-                results = commit_together(self.connection, [job.function for job in group])
+                with self.writing:
+                    if self.connection is None:
+                        self.connection = self.connect_writer()
+                    results = commit_together(self.connection, [job.function for job in group])
             except Exception as error:  # noqa: BLE001 - it belongs to the callers
                 if isinstance(error, BrokenConnection):
                     self.connection = None
@@ -277,9 +323,8 @@ class SqliteBackend:
         """Run a read on a connection that waits for no writer."""
         if self.path == MEMORY:
             return await self.write(lambda connection: work(connection, *args, **kwargs))
-        if self.closed:
-            raise Closed(f"the store {self.path} is closed")
-        if not self.readers:
+        self.check_open()
+        if not self.opened:
             await self.open()
         try:
             return await self.idle_reader().read(lambda connection: work(connection, *args, **kwargs))
@@ -287,36 +332,13 @@ class SqliteBackend:
             raise self.explained(error) from error
 
     def idle_reader(self) -> Reader:
-        best = min(self.readers, key=lambda reader: reader.waiting, default=None)
-        if best is None or (best.waiting and len(self.readers) < _MOST_READERS):
-            best = Reader(f"holdfast reads {Path(self.path).name}", self.connect_reader)
-            self.readers.append(best)
-        return best
-
-    async def record(self, session_id: str) -> SessionRecord | None:
-        return await self.see(reads.record, session_id)
-
-    async def read(
-        self,
-        session_id: str,
-        *,
-        start: int = 0,
-        stop: int | None = None,
-        last: int | None = None,
-        generation: int | None = None,
-    ) -> Page | None:
-        return await self.see(reads.read, session_id, start=start, stop=stop, last=last, generation=generation)
-
-    async def sessions(
-        self, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
-    ) -> list[SessionRecord]:
-        return await self.see(reads.sessions, owner=owner, query=query, limit=limit, after=after)
-
-    async def generations(self, session_id: str) -> list[Generation]:
-        return await self.see(reads.generations, session_id)
-
-    async def quarantined(self, session_id: str) -> list[Quarantined]:
-        return await self.see(reads.quarantined, session_id)
+        with self.choosing:
+            self.check_open()
+            best = min(self.readers, key=lambda reader: reader.waiting, default=None)
+            if best is None or (best.waiting and len(self.readers) < _MOST_READERS):
+                best = Reader(f"holdfast reads {Path(self.path).name}", self.connect_reader)
+                self.readers.append(best)
+            return best
 
     async def search(
         self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
@@ -327,45 +349,15 @@ class SqliteBackend:
                 await self.write(sqlite_search.prepare)
         if not self.searchable:
             return None
-        while not await self.write(sqlite_search.catch_up):
-            pass
+        while await self.see(sqlite_search.behind):
+            await self.write(sqlite_search.catch_up)
         return await self.see(sqlite_search.find, terms, session_id=session_id, owner=owner, limit=limit, skip=skip)
-
-    async def run(self, run_id: str) -> RunRecord | None:
-        return await self.see(reads.run, run_id)
-
-    async def runs(
-        self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
-    ) -> list[RunRecord]:
-        return await self.see(reads.runs, status=status, session_id=session_id, limit=limit, after=after)
-
-    async def journal(self, run_id: str, *, after: int) -> list[Logged]:
-        return await self.see(reads.logged, "{_journal}", run_id, after=after, limit=reads.ALL)
-
-    async def events(self, run_id: str, *, after: int, limit: int) -> list[Logged]:
-        return await self.see(reads.logged, "{_events}", run_id, after=after, limit=limit)
-
-    async def approval(self, approval_id: str) -> ApprovalRecord | None:
-        return await self.see(reads.approval, approval_id)
-
-    async def approvals(
-        self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
-    ) -> list[ApprovalRecord]:
-        return await self.see(
-            reads.approvals, status=status, run_id=run_id, session_id=session_id, limit=limit, after=after
-        )
-
-    async def lease(self, name: str) -> Lease | None:
-        return await self.see(reads.lease, name)
 
 
 class SharedSqliteBackend(SqliteBackend):
     """A backend with several users; the last one to close it closes the file."""
 
     users = 0
-
-    async def close(self) -> None:
-        self.close_now()
 
     def close_now(self) -> None:
         with _sharing:
@@ -387,9 +379,20 @@ def share(path: str | os.PathLike[str], **options: Any) -> SharedSqliteBackend:
     if backend.path == MEMORY:
         backend.users = 1
         return backend
-    # A forked child must not use its parent's connections and has none of its threads.
-    key = (os.getpid(), os.path.realpath(backend.path), *sorted(options.items(), key=lambda option: option[0]))
+    key = (os.path.realpath(backend.path), *sorted(options.items(), key=lambda option: option[0]))
     with _sharing:
-        backend = _shared.setdefault(key, backend)
-        backend.users += 1
-        return backend
+        known = _shared.get(key)
+        # Who still has a file that was deleted or replaced keeps it; whoever comes now wants the one that is there.
+        if known is None or known.file not in (None, identity(known.path)):
+            known = _shared[key] = backend
+        known.users += 1
+        return known
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """What tells a file from another that took its name."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

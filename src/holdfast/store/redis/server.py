@@ -32,7 +32,7 @@ class Script:
     """A Lua file of this package, and the name by which servers remember it."""
 
     def __init__(self, file: str) -> None:
-        self.source = files("holdfast.store").joinpath(file).read_bytes()
+        self.source = files("holdfast.store.redis").joinpath(file).read_bytes()
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 

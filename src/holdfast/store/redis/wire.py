@@ -209,12 +209,8 @@ def refusal(step: Any, reason: bytes, facts: Sequence[bytes]) -> HoldfastError:
             return HistoryMoved(step.session_id, expected=expected, found=Head(*map(int, facts)))
         case b"sealed":
             return sealed_against(step.session_id)
-        case b"other tape":
-            return HistoryMoved(step.session_id, expected=f"tape {step.tape}", found=Head(*map(int, facts)))
         case b"key":
             return KeyReused(step.session_id, step.key.name)
-        case b"sealed":
-            return contract.sealed_against(step.session_id)
         case b"tape":
             return NotFound("tape", int(facts[0]))
         case b"held":

@@ -32,26 +32,19 @@ try:
 except ImportError as missing:
     raise MissingExtra("sql", "a database server") from missing
 
-from holdfast.store import postgres, sql_errors
 from holdfast.store.contract import (
-    ApprovalRecord,
-    Cursor,
     Found,
-    Generation,
-    Lease,
-    Logged,
     Op,
     Outcome,
-    Page,
-    Quarantined,
-    RunRecord,
-    SessionRecord,
     Splice,
 )
-from holdfast.store.relational import adopting, reads, schema
+from holdfast.store.relational import adopting, schema
 from holdfast.store.relational.apply import apply
 from holdfast.store.relational.connection import Names
-from holdfast.store.sql_dialects import MigratingConnection, SqlConnection, Statements, dialect_named
+from holdfast.store.relational.reading import RelationalReads
+from holdfast.store.sql import errors as sql_errors
+from holdfast.store.sql import postgres
+from holdfast.store.sql.dialects import MigratingConnection, SqlConnection, Statements, dialect_named
 
 T = TypeVar("T")
 
@@ -78,7 +71,7 @@ class NotSent(Exception):
     """The connection was gone before anything went over it."""
 
 
-class SqlBackend:
+class SqlBackend(RelationalReads):
     """A store in the tables of a database server.
 
     An engine that is handed in stays the caller's: it is configured by nobody here and never disposed, unless
@@ -459,64 +452,12 @@ class SqlBackend:
         # A cancelled read costs its connection. For a database in memory that would be the database.
         return await (self.finish(reading) if self.dialect.name == "sqlite" else reading)
 
-    async def record(self, session_id: str) -> SessionRecord | None:
-        return await self.see(reads.record, session_id)
-
-    async def read(
-        self,
-        session_id: str,
-        *,
-        start: int = 0,
-        stop: int | None = None,
-        last: int | None = None,
-        generation: int | None = None,
-    ) -> Page | None:
-        return await self.see(reads.read, session_id, start=start, stop=stop, last=last, generation=generation)
-
-    async def sessions(
-        self, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
-    ) -> list[SessionRecord]:
-        return await self.see(reads.sessions, owner=owner, query=query, limit=limit, after=after)
-
-    async def generations(self, session_id: str) -> list[Generation]:
-        return await self.see(reads.generations, session_id)
-
-    async def quarantined(self, session_id: str) -> list[Quarantined]:
-        return await self.see(reads.quarantined, session_id)
-
     async def search(
         self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
     ) -> list[Found] | None:
         if not self.indexes_words or not terms:
             return None
         return await self.see(postgres.find, terms, session_id=session_id, owner=owner, limit=limit, skip=skip)
-
-    async def run(self, run_id: str) -> RunRecord | None:
-        return await self.see(reads.run, run_id)
-
-    async def runs(
-        self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
-    ) -> list[RunRecord]:
-        return await self.see(reads.runs, status=status, session_id=session_id, limit=limit, after=after)
-
-    async def journal(self, run_id: str, *, after: int) -> list[Logged]:
-        return await self.see(reads.logged, "{_journal}", run_id, after=after, limit=reads.ALL)
-
-    async def events(self, run_id: str, *, after: int, limit: int) -> list[Logged]:
-        return await self.see(reads.logged, "{_events}", run_id, after=after, limit=limit)
-
-    async def approval(self, approval_id: str) -> ApprovalRecord | None:
-        return await self.see(reads.approval, approval_id)
-
-    async def approvals(
-        self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
-    ) -> list[ApprovalRecord]:
-        return await self.see(
-            reads.approvals, status=status, run_id=run_id, session_id=session_id, limit=limit, after=after
-        )
-
-    async def lease(self, name: str) -> Lease | None:
-        return await self.see(reads.lease, name)
 
 
 def has_hung_up(raw: sqlalchemy.Connection | None) -> bool:
@@ -534,8 +475,8 @@ async def discard(connection: AsyncConnection) -> None:
 
 
 def engine_for(url: str | URL, kwargs: dict[str, Any]) -> AsyncEngine:
+    parsed = taken_apart(url)
     try:
-        parsed = sqlalchemy.make_url(url)
         parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
         if parsed.get_backend_name() != "sqlite":
             return create_async_engine(parsed, **kwargs)
@@ -544,6 +485,16 @@ def engine_for(url: str | URL, kwargs: dict[str, Any]) -> AsyncEngine:
         raise MissingExtra("sql", f"the driver {error.name}") from error
     except (ArgumentError, InvalidRequestError, NoSuchModuleError) as error:
         raise InvalidInput(f"not the URL of a database: {error}") from None
+
+
+def taken_apart(url: str | URL) -> URL:
+    try:
+        return sqlalchemy.make_url(url)
+    except (ArgumentError, ValueError):  # what they say may quote the password
+        raise InvalidInput(
+            "not the URL of a database: special characters in its user name and password must be quoted,"
+            " see urllib.parse.quote"
+        ) from None
 
 
 def sqlite_engine(url: URL, kwargs: dict[str, Any]) -> AsyncEngine:

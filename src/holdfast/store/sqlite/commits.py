@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
+import math
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.store.contract import Emit, Erase, Journal, Op, SaveApproval, SaveRun, Splice
+from holdfast.store.contract import Annotate, Emit, Erase, Journal, Op, SaveApproval, SaveRun, Splice
 from holdfast.store.relational.connection import Names
 
-_SMALL = 32_768  # bytes that are committed in place
+_SMALL = 32_768  # bytes that one caller may commit in place
+_MOST = 8 * _SMALL  # ... and all those of one turn of the loop together
+_ROW = 64  # bytes that a row counts for, besides its own
 _TOO_LONG = 0.005  # seconds after which a commit in place was a mistake
 _REST = 10.0  # seconds for which it is then not tried again
 _CHECKPOINT_EVERY = 256  # commits, two of which the writing thread makes in any case
@@ -61,29 +64,36 @@ class InPlace:
     def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
         self.connect = connect
         self.connection: SqliteConnection | None = None
+        self.closed = False
         self.busy = threading.Lock()
-        self.waiting: dict[asyncio.AbstractEventLoop, list[tuple[Work, asyncio.Future[Any]]]] = {}
+        self.waiting: dict[asyncio.AbstractEventLoop, list[tuple[Work, float, asyncio.Future[Any]]]] = {}
         self.rests_until = 0.0
         self.commits = 0
 
-    async def commit(self, work: Work) -> Any:
-        """What the work answered, or :data:`DECLINED`."""
+    async def commit(self, work: Work, weight: float) -> Any:
+        """What the work answered, or :data:`DECLINED`. ``weight`` is that of its operations."""
+        if weight > _SMALL:
+            return DECLINED
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         waiting = self.waiting.get(loop)
         if waiting is None:
             waiting = self.waiting[loop] = []
             loop.call_soon(self.serve, loop)
-        waiting.append((work, future))
+        waiting.append((work, weight, future))
         return await future
 
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        callers = [(work, future) for work, future in self.waiting.pop(loop) if not future.done()]
+        """Commit for those who wait in this loop, if any: at the end of its turn, or earlier when the store closes."""
+        callers = [caller for caller in self.waiting.pop(loop, ()) if not caller[2].done()]
+        if not callers:
+            return
         try:
-            results = self.try_now([work for work, _ in callers])
+            small = sum(weight for _, weight, _ in callers) <= _MOST
+            results = self.try_now([work for work, _, _ in callers]) if small else [DECLINED] * len(callers)
         except Exception as error:  # noqa: BLE001 - it belongs to the callers
             results = [Failure(error)] * len(callers)
-        for (_, future), result in zip(callers, results, strict=True):
+        for (_, _, future), result in zip(callers, results, strict=True):
             if isinstance(result, Failure):
                 future.set_exception(result.error)
             else:
@@ -98,8 +108,10 @@ class InPlace:
         if thread_has_turn or started < self.rests_until or not self.busy.acquire(blocking=False):
             return [DECLINED] * len(works)
         try:
+            if self.closed:
+                return [DECLINED] * len(works)
             if self.connection is None:
-                self.connection = self.connect()
+                self.connection = self.connected()
             results = commit_together(self.connection, works)
             if time.monotonic() - started > _TOO_LONG:
                 self.rests_until = time.monotonic() + _REST
@@ -112,11 +124,21 @@ class InPlace:
         finally:
             self.busy.release()
 
+    def connected(self) -> SqliteConnection:
+        try:
+            return self.connect()
+        except sqlite3.OperationalError as error:
+            raise CannotBegin from error
+
     def close(self) -> None:
         with self.busy:
-            if self.connection is not None:
-                self.connection.raw.close()
-                self.connection = None
+            self.closed = True
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        if self.connection is not None:
+            self.connection.raw.close()
+            self.connection = None
 
 
 DECLINED: Any = object()
@@ -184,8 +206,16 @@ def guarded(connection: SqliteConnection, work: Work) -> Any:
     return result
 
 
-def is_small(ops: Sequence[Op]) -> bool:
-    return all(not isinstance(op, Erase) and sum(map(len, blobs(op))) < _SMALL for op in ops)
+def weight(ops: Sequence[Op]) -> float:
+    """Roughly how many bytes the operations write; infinite when what is stored already decides it."""
+    return sum(map(weight_of, ops))
+
+
+def weight_of(op: Op) -> float:
+    if isinstance(op, (Erase, Annotate)):
+        return math.inf
+    spans = len(op.shape.closed) if isinstance(op, Splice) and op.shape else 0
+    return sum(_ROW + len(blob) for blob in blobs(op)) + _ROW * spans
 
 
 def blobs(op: Op) -> Iterable[bytes]:

@@ -28,7 +28,6 @@ import msgspec
 from holdfast.base.clock import Clock
 from holdfast.base.errors import HoldfastError, InvalidInput, NotFound, StoreUnavailable, Unsupported
 from holdfast.base.ids import checked_name
-from holdfast.store import redis_wire as wire
 from holdfast.store.contract import (
     Annotate,
     ApprovalRecord,
@@ -46,8 +45,9 @@ from holdfast.store.contract import (
     SessionRecord,
     Splice,
 )
-from holdfast.store.redis_server import Client, Script, Server, open_client
-from holdfast.store.redis_wire import Link, LinkChange, Piece, Step, tag_of
+from holdfast.store.redis import wire
+from holdfast.store.redis.server import Client, Script, Server, open_client
+from holdfast.store.redis.wire import Link, LinkChange, Piece, Step, tag_of
 
 LONGEST_TTL = 10**12
 _PAGE = 100
@@ -57,7 +57,7 @@ _FORGOTTEN_AFTER = 3600
 
 _NO_RUNS = "Redis stores keep histories and leases, not runs"
 
-_COMMIT, _READ, _LIST, _HINTS = map(Script, ("redis_commit.lua", "redis_read.lua", "redis_list.lua", "redis_hints.lua"))
+_COMMIT, _READ, _LIST, _HINTS = map(Script, ("commit.lua", "read.lua", "list.lua", "hints.lua"))
 
 
 class RedisBackend:

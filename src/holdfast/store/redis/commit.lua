@@ -116,15 +116,9 @@ end
 
 -- A sealed history only takes changes that bring the next seal, and a seal is made for a tape.
 local function unsealed(s, seal, tape)
-  if s.sealed and not seal then return {'sealed'} end
-  return seal and tape and s.exists and tape ~= s.tape and {'moved', whole(s.version), whole(s.length)}
-end
-
--- A sealed history only takes changes that bring the next seal, and a seal is made for a tape.
-local function unsealed(s, seal, tape)
   if not s.exists then return nil end
   if not seal then return s.sealed and {'sealed'} end
-  return tape and tape ~= s.tape and {'other tape', whole(s.version), whole(s.length)}
+  return tape and tape ~= s.tape and {'moved', whole(s.version), whole(s.length)}
 end
 
 local function reseal(s, seal, fields)
@@ -287,8 +281,6 @@ function ops.erase()
   if refusal then return nil, refusal end
   leftovers[s.base] = true
   if not s.exists then return head(s) end
-  refusal = not forget and unsealed(s, seal)
-  if refusal then return nil, refusal end
 
   local base, tag, tape, origins = s.base, s.tag, s.tape, s.origins
   local left = redis.call('TYPE', base .. ':unlinking').ok

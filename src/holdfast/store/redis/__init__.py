@@ -1,0 +1,1 @@
+"""Histories and leases in Redis, one server-side script per commit."""

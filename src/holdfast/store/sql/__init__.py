@@ -1,0 +1,1 @@
+"""Server databases through SQLAlchemy, and PostgreSQL with one statement per commit."""

@@ -1,0 +1,71 @@
+"""``input()`` and ``getpass()`` inside a worker: a question to the host, answered by its id."""
+
+import sys
+import time
+from typing import Any, Protocol
+
+from holdfast.workers.child.post import Post
+from holdfast.workers.wire.messages import InputMessage, InputResponseMessage
+
+
+class Asker(Protocol):
+    """What asking needs of the runtime."""
+
+    post: Post
+    current: str | None
+    settings: dict[str, Any]
+
+    def attend(self) -> None: ...
+
+
+class Asking:
+    def __init__(self, runtime: Asker) -> None:
+        self.runtime = runtime
+        self.allowed = True
+
+    def input(self, prompt: object = "", /) -> str:
+        return self.ask(str(prompt), password=False)
+
+    def getpass(self, prompt: str = "Password: ", stream: object = None) -> str:
+        return self.ask(prompt, password=True)
+
+    def ask(self, prompt: str, *, password: bool) -> str:
+        """One line from the host.
+
+        EOFError when the host has no more input, TimeoutError after the session's input timeout,
+        RuntimeError where the execution does not allow input.
+        """
+        runtime = self.runtime
+        if not self.allowed or runtime.current is None:
+            raise RuntimeError("this execution does not allow input()")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        timeout = runtime.settings.get("input_timeout")
+        question = InputMessage(prompt=prompt, execution_id=runtime.current, password=password, timeout=timeout)
+        runtime.post.send(question)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            answer = self._next(left)
+            if answer is None:
+                raise TimeoutError(f"input() got no answer within {timeout} seconds")
+            if answer.input_id == question.id:
+                if answer.eof:
+                    raise EOFError("input() has no more answers: the session is closing")
+                return answer.data
+
+    def _next(self, timeout: float | None) -> InputResponseMessage | None:
+        """The next answer; other mail is attended to as while any code runs."""
+        post = self.runtime.post
+        held = []
+        try:
+            while True:
+                message = post.receive(timeout)
+                if message is None or isinstance(message, InputResponseMessage):
+                    return message
+                post.inbox.appendleft(message)
+                self.runtime.attend()
+                if post.inbox and post.inbox[0] is message:
+                    held.append(post.inbox.popleft())
+        finally:
+            post.inbox.extendleft(reversed(held))

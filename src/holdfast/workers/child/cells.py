@@ -1,0 +1,130 @@
+"""Running one cell of code: parse, compile, run on the main thread, and give back the last value."""
+
+import ast
+import inspect
+import linecache
+import os
+import traceback
+from types import CodeType
+from typing import Any, NamedTuple
+
+_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_REMEMBERED = 512
+_PREPARED = 128
+_LONGEST_KEPT = 10_000
+
+
+class Prepared(NamedTuple):
+    """A compiled cell: what runs first, the expression at its end, and the sources it defines."""
+
+    body: CodeType | None
+    last: CodeType | None
+    definitions: dict[str, str]
+
+
+class Cells:
+    """Compiles and runs cells in one namespace, and remembers their sources for tracebacks."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+        self.count = 0
+        self.definitions: dict[str, str] = {}
+        # An agent's loop sends the same cell again and again; compiling is most of a small cell's time.
+        self._prepared: dict[str, Prepared] = {}
+        self._loop: Any = None
+
+    def run(self, code: str, *, filename: str | None, capture_source: bool) -> Any:
+        """The value of the last expression, evaluated once; None when the cell ends in a statement."""
+        self.count += 1
+        prepared = self._prepared.get(code) if filename is None and capture_source else None
+        if prepared is None:
+            prepared = self._prepare(code, filename or f"<cell {self.count}>", capture_source=capture_source)
+        self.definitions.update(prepared.definitions)
+        if prepared.body is not None:
+            self._execute(prepared.body)
+        if prepared.last is None:
+            return None
+        value = self._execute(prepared.last)
+        if value is not None:
+            self.namespace["_"] = value
+        return value
+
+    def _prepare(self, code: str, name: str, *, capture_source: bool) -> "Prepared":
+        self._remember(name, code)
+        tree = compile(code, name, "exec", _FLAGS | ast.PyCF_ONLY_AST)
+        definitions = _definitions(tree, code) if capture_source else {}
+        body, last = tree.body, None
+        if body and isinstance(body[-1], ast.Expr):
+            last = compile(ast.Expression(body.pop().value), name, "eval", _FLAGS)
+        prepared = Prepared(compile(tree, name, "exec", _FLAGS) if body else None, last, definitions)
+        if len(code) <= _LONGEST_KEPT and name.startswith("<cell "):
+            if len(self._prepared) >= _PREPARED:
+                del self._prepared[next(iter(self._prepared))]
+            self._prepared[code] = prepared
+        return prepared
+
+    def _execute(self, code: CodeType) -> Any:
+        value = eval(code, self.namespace)  # noqa: S307 - running the user's code is what a worker is for
+        if code.co_flags & inspect.CO_COROUTINE:
+            return self._await(value)
+        return value
+
+    def _await(self, coroutine: Any) -> Any:
+        import asyncio
+
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        task = self._loop.create_task(coroutine)
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException:
+            # An interrupt leaves run_until_complete without ending the task.
+            if not task.done():
+                task.cancel()
+                self._loop.run_until_complete(asyncio.wait([task], timeout=0.2))
+            if task.done() and not task.cancelled():
+                task.exception()
+            raise
+
+    def forget_loop(self) -> None:
+        """After a fork: the event loop belongs to the process it was made in."""
+        self._loop = None
+
+    def _remember(self, name: str, code: str) -> None:
+        linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+        linecache.cache.pop(f"<cell {self.count - _REMEMBERED}>", None)
+
+
+def _definitions(tree: ast.Module, code: str) -> dict[str, str]:
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            plain = None if node.decorator_list else ast.get_source_segment(code, node)
+            found[node.name] = plain or ast.unparse(node)
+    return found
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_ASYNCIO = os.path.dirname(os.path.abspath(inspect.__file__)) + os.sep + "asyncio" + os.sep
+
+
+def describe(error: BaseException, *, limit: int) -> str:
+    """The traceback as the user should see it: the user's frames and what they called, none of ours."""
+    shown = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    _strip(shown)
+    text = "".join(shown.format()).encode("utf-8", "backslashreplace").decode()
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+    return text
+
+
+def _strip(shown: traceback.TracebackException) -> None:
+    stack = [frame for frame in shown.stack if not frame.filename.startswith(_HERE)]
+    while stack and stack[0].filename.startswith(_ASYNCIO):
+        del stack[0]
+    shown.stack[:] = stack
+    for inner in (shown.__cause__, shown.__context__):
+        if inner is not None:
+            _strip(inner)

@@ -1,0 +1,181 @@
+"""Durable checkpoints: the namespace as bytes, written and read only inside a worker.
+
+Definitions whose source stands on its own are kept as source and run again; everything else goes through
+one pickler, so that two names for one object stay two names for one object. What cannot be kept is named.
+"""
+
+import ast
+import builtins
+import hashlib
+import io
+import sys
+import types
+from typing import Any
+
+import msgspec
+
+from holdfast.workers.child.cells import Cells
+from holdfast.workers.child.inspection import user_names
+from holdfast.workers.wire.messages import CheckpointMessage, RestoreMessage
+
+_MAGIC = b"holdfast-checkpoint\x01"
+
+
+class BadCheckpoint(ValueError):
+    """The bytes are not a checkpoint of this kind, or were damaged. Nothing was loaded."""
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a checkpoint."""
+
+    python: tuple[int, int]
+    modules: dict[str, str]
+    definitions: dict[str, str]
+    pickled: bytes
+
+
+def save(cells: Cells, request: CheckpointMessage) -> CheckpointMessage:
+    namespace = cells.namespace
+    names = user_names(namespace)
+    modules = {n: namespace[n].__name__ for n in names if isinstance(namespace[n], types.ModuleType)}
+    definitions = _replayable(cells, modules)
+    rest = {name: namespace[name] for name in names if name not in modules and name not in definitions}
+    references = {id(namespace[name]): name for name in definitions}
+    pickled, lost = _pickle(rest, references)
+    body = msgspec.msgpack.encode(
+        Saved(
+            python=(sys.version_info.major, sys.version_info.minor),
+            modules=modules,
+            definitions=definitions,
+            pickled=pickled,
+        )
+    )
+    kept = tuple(name for name in names if name not in lost)
+    classes = sum(isinstance(namespace.get(name), type) for name in definitions)
+    return CheckpointMessage(
+        of=request.id,
+        name=request.name,
+        data=_MAGIC + hashlib.sha256(body).digest() + body,
+        kept=kept,
+        lost=lost,
+        function_count=len(definitions) - classes,
+        class_count=classes,
+    )
+
+
+def load(cells: Cells, request: RestoreMessage) -> RestoreMessage:
+    saved = _open(request.data)
+    namespace, lost = cells.namespace, dict[str, str]()
+    before = dict(namespace)
+    for name in user_names(namespace) if request.clear_existing else ():
+        del namespace[name]
+    try:
+        for name, module in saved.modules.items():
+            try:
+                __import__(module)
+                namespace[name] = sys.modules[module]
+            except Exception as problem:  # noqa: BLE001 - a module missing here is reported, not fatal
+                lost[name] = f"{type(problem).__name__}: {problem}"
+        for name, source in saved.definitions.items():
+            cells.run(source, filename=f"<restored {name}>", capture_source=True)
+        restored = _Unpickler(io.BytesIO(saved.pickled), namespace).load()
+    except BaseException:
+        namespace.clear()
+        namespace.update(before)
+        raise
+    namespace.update(restored)
+    kept = tuple(name for name in (*saved.modules, *saved.definitions, *restored) if name not in lost)
+    return RestoreMessage(of=request.id, kept=kept, lost=lost)
+
+
+def _open(data: bytes) -> Saved:
+    if not data.startswith(_MAGIC):
+        raise BadCheckpoint("these bytes are not a holdfast checkpoint")
+    digest, body = data[len(_MAGIC) : len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
+    if hashlib.sha256(body).digest() != digest:
+        raise BadCheckpoint("the checkpoint was damaged: its digest does not match")
+    try:
+        saved = msgspec.msgpack.decode(body, type=Saved)
+    except msgspec.DecodeError as problem:
+        raise BadCheckpoint(f"the checkpoint has another form: {problem}") from problem
+    if saved.python != sys.version_info[:2]:
+        made = ".".join(map(str, saved.python))
+        raise BadCheckpoint(f"the checkpoint was made by Python {made}; pickles do not travel between versions")
+    return saved
+
+
+def _replayable(cells: Cells, modules: dict[str, str]) -> dict[str, str]:
+    """The definitions that can be made again from source alone, in their order."""
+    known = {*dir(builtins), *modules}
+    found: dict[str, str] = {}
+    for name, source in cells.definitions.items():
+        value = cells.namespace.get(name)
+        genuine = getattr(value, "__module__", None) == "__main__" and getattr(value, "__name__", None) == name
+        if not genuine or not isinstance(value, types.FunctionType | type):
+            continue
+        if _needs(ast.parse(source).body[0]) <= known:
+            found[name] = source
+            known.add(name)
+    return found
+
+
+def _needs(node: ast.stmt) -> set[str]:
+    """Names a definition reads while it is being made: bases, defaults, decorators, a class's own body."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        parts: list[ast.AST] = [*node.decorator_list, node.args]
+        parts += [node.returns] if node.returns else []
+        return {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name)}
+    if isinstance(node, ast.ClassDef):
+        needed = {n.id for part in (*node.decorator_list, *node.bases, *node.keywords) for n in ast.walk(part)
+                  if isinstance(n, ast.Name)}  # fmt: skip
+        made: set[str] = set()
+        for inner in node.body:
+            needed |= _needs(inner) - made
+            made |= {n.id for n in ast.walk(inner) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            made |= {inner.name} if hasattr(inner, "name") else set()
+        return needed
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def _pickle(values: dict[str, Any], references: dict[int, str]) -> tuple[bytes, dict[str, str]]:
+    """Everything in one pickle; names that prevent it are left out one by one, with the reason."""
+    lost: dict[str, str] = {}
+    try:
+        return _dump(values, references), lost
+    except Exception:  # noqa: BLE001 - find the culprits below
+        kept = dict(values)
+    for name, value in values.items():
+        try:
+            _dump({name: value}, references)
+        except Exception as problem:  # noqa: BLE001 - any failure means: cannot be kept
+            lost[name] = f"{type(problem).__name__}: {problem}"
+            del kept[name]
+    return _dump(kept, references), lost
+
+
+def _dump(values: dict[str, Any], references: dict[int, str]) -> bytes:
+    try:
+        import cloudpickle  # type: ignore[import-untyped]
+    except ImportError as problem:
+        raise RuntimeError("checkpoints need cloudpickle in the worker's environment") from problem
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def persistent_id(self, obj: Any) -> str | None:
+            return references.get(id(obj)) if isinstance(obj, types.FunctionType | type) else None
+
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(values)
+    return buffer.getvalue()
+
+
+class _Unpickler:
+    """Loads inside the worker; a reference to a replayed definition resolves to the definition."""
+
+    def __init__(self, file: io.BytesIO, namespace: dict[str, Any]) -> None:
+        import pickle
+
+        class Unpickler(pickle.Unpickler):
+            def persistent_load(self, pid: Any) -> Any:
+                return namespace[pid]
+
+        self.load = Unpickler(file).load

@@ -1,0 +1,323 @@
+"""The worker's loop, on the main thread, between and during cells.
+
+Between cells it blocks on the socket. During a cell the host rings (a signal) when there is mail that
+cannot wait; the handler then answers questions and raises KeyboardInterrupt where the user's code stands.
+User code is never traced and shares the process with no helper thread.
+"""
+
+import builtins
+import contextlib
+import getpass
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.workers.child import checkpoints, inspection, values
+from holdfast.workers.child.asking import Asking
+from holdfast.workers.child.cells import Cells, describe
+from holdfast.workers.child.post import Gone, Post
+from holdfast.workers.child.snapshots import Snapshots
+from holdfast.workers.wire import messages as m
+from holdfast.workers.wire.frames import FrameTooLarge
+from holdfast.workers.wire.orders import ForkOrder
+
+DOORBELL: int = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+FEATURES = ("ack", "display", "input", "checkpoint", "snapshot", "namespace", "transactions", "completion")
+
+
+class Leave(Exception):
+    """The host said to shut down."""
+
+
+class Runtime:
+    def __init__(self, post: Post, lineage: socket.socket, order: ForkOrder, *, namespace: dict[str, Any]) -> None:
+        self.post, self.order, self.namespace = post, order, namespace
+        self.settings = order.settings
+        self.token = order.token
+        self.notes: tuple[str, ...] = ()
+        self.cells = Cells(namespace)
+        self.snapshots = Snapshots(self, lineage)
+        self.asking = Asking(self)
+        self.current: str | None = None
+        self.interrupted = False
+        self._beat = (time.monotonic(), _cpu())
+        self._reaped, self._peak_rss = 0.0, 0
+        self._answers: dict[type, Callable[[Any], None]] = {
+            m.HelloMessage: self._hello,
+            m.ExecuteMessage: self._execute,
+            m.NamespaceMessage: self._namespace,
+            m.CompletionMessage: self._complete,
+            m.HeartbeatMessage: self._heartbeat,
+            m.CancelMessage: self._interrupt,
+            m.InterruptMessage: self._interrupt,
+            m.CheckpointMessage: self._checkpoint,
+            m.RestoreMessage: self._restore,
+            m.SnapshotMessage: self.snapshots.answer,
+            m.InputResponseMessage: lambda _: None,
+            m.ShutdownMessage: self._shutdown,
+        }
+        # What is answered while code runs. The rest waits for the end of the cell.
+        self._urgent = {
+            m.NamespaceMessage, m.CompletionMessage, m.HeartbeatMessage, m.CancelMessage, m.InterruptMessage,
+            m.ShutdownMessage,
+        }  # fmt: skip
+
+    def serve(self) -> int:
+        """Until told to leave. Returns the exit status."""
+        signal.signal(DOORBELL, self._ring)
+        signal.signal(signal.SIGINT, self._sigint)
+        builtins.input = self.asking.input
+        getpass.getpass = self.asking.getpass
+        builtins.display = self.display  # type: ignore[attr-defined]
+        os.register_at_fork(after_in_child=self.snapshots.forked)
+        while True:
+            try:
+                message = self.post.receive()
+                if message is not None:
+                    self.dispatch(message)
+            except (Leave, Gone, BrokenPipeError, ConnectionResetError):
+                return 0
+            except KeyboardInterrupt:
+                continue
+
+    def dispatch(self, message: m.AnyMessage) -> None:
+        answer = self._answers.get(type(message))
+        if answer is None:
+            self._complain(f"a worker has no use for {type(message).__name__}")
+            return
+        answer(message)
+
+    def attend(self) -> None:
+        """Answer the urgent mail that is in; leave the rest where it is."""
+        inbox = self.post.inbox
+        for _ in range(len(inbox)):
+            message = inbox.popleft()
+            if type(message) in self._urgent:
+                self.dispatch(message)
+            else:
+                inbox.append(message)
+        if self.interrupted and self.current is not None:
+            self._strike()
+
+    # -- signals
+
+    def _ring(self, _signum: int, _frame: Any) -> None:
+        if self.post.reading or self.current is None:
+            return
+        try:
+            self.post.glance()
+            self.attend()
+        except (Gone, Leave, BrokenPipeError, ConnectionResetError):
+            os._exit(0)
+
+    def _sigint(self, _signum: int, _frame: Any) -> None:
+        if self.current is not None:
+            raise KeyboardInterrupt
+
+    def _strike(self) -> None:
+        """Interrupt the running code and the processes it started."""
+        self.interrupted = False
+        self.struck = True
+        kept = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with contextlib.suppress(OSError):
+            os.killpg(0, signal.SIGINT)
+        signal.signal(signal.SIGINT, kept)
+        raise KeyboardInterrupt
+
+    struck = False
+
+    # -- answers
+
+    def _hello(self, message: m.HelloMessage) -> None:
+        common = [version for version in message.versions if version in m.PROTOCOL_VERSIONS]
+        if not common:
+            self._complain(f"no common protocol version: {message.versions} and {m.PROTOCOL_VERSIONS}")
+            return
+        features = tuple(feature for feature in FEATURES if not message.features or feature in message.features)
+        told = {"python": sys.version.split()[0], "pid": os.getpid(), "notes": list(self.notes)}
+        self.post.send(m.HelloMessage(versions=(max(common),), features=features, settings=told))
+        self.post.send(m.ReadyMessage(session_id=self.order.session_id, capabilities=features))
+
+    def _execute(self, message: m.ExecuteMessage) -> None:
+        self.post.send(m.AckMessage(of=message.id, execution_id=message.id))
+        resumed = False
+        point = ""
+        if message.transaction_policy != "commit_always":
+            point = f"transaction:{message.id}"
+            resumed, _ = self.snapshots.take(point)
+        if resumed:
+            return
+        outcome = self._outcome(message)
+        if self.snapshots.foreign:
+            # The user's code forked and let the copy run on. It has no business with the host.
+            os._exit(0)
+        failed = isinstance(outcome, m.ErrorMessage)
+        policy = message.transaction_policy
+        undo = policy == "rollback_always" or (policy == "rollback_on_failure" and failed)
+        if undo:
+            self._send_outcome(outcome, message.id, rolled_back=True)
+            self.snapshots.hand_over(point)
+        if point:
+            self.snapshots.drop(point)
+        self._send_outcome(outcome, message.id)
+
+    def _outcome(self, message: m.ExecuteMessage) -> m.ResultMessage | m.ErrorMessage:
+        self.interrupted = self.struck = False
+        started, spent = time.perf_counter(), time.process_time()
+        error: BaseException | None = None
+        shown: dict[str, Any] = {}
+        try:
+            try:
+                self.asking.allowed = message.allow_input is not False and self.settings.get("allow_input", True)
+                self.current = message.id
+                value = self.cells.run(message.code, filename=message.filename, capture_source=message.capture_source)
+                shown = self._shown(value)
+                self.current = None
+            except BaseException as raised:  # noqa: BLE001 - whatever user code raises is a result
+                self.current = None
+                error = raised
+        except KeyboardInterrupt as raised:
+            self.current = None
+            error = raised
+        _flush()
+        took = time.perf_counter() - started
+        usage = self._usage(time.process_time() - spent, took)
+        if error is None:
+            return m.ResultMessage(execution_id=message.id, execution_time=took, usage=usage, **shown)
+        return m.ErrorMessage(
+            execution_id=message.id,
+            exception_type=type(error).__name__,
+            exception_message=_message_of(error),
+            traceback=describe(error, limit=self.settings.get("repr_limit", 100_000)),
+            execution_time=took,
+            usage=usage,
+            interrupted=self.struck and isinstance(error, KeyboardInterrupt),
+        )
+
+    def _usage(self, cpu: float, took: float) -> m.Usage:
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        reaped = children.ru_utime + children.ru_stime
+        before, self._reaped = self._reaped, reaped
+        # A cell of microseconds does not move the peak, and asking costs as much as the cell.
+        if took > 0.001 or not self._peak_rss:
+            self._peak_rss = _peak()
+        return m.Usage(cpu + reaped - before, self._peak_rss)
+
+    def _shown(self, value: Any) -> dict[str, Any]:
+        limit = self.settings.get("repr_limit", 100_000)
+        for figure in values.open_figures():
+            self.display(figure)
+        if value is None:
+            return {}
+        most = self.settings.get("value_limit", 1 << 20)
+        return {
+            "value": values.plain(value, limit=most),
+            "repr": values.text(value, limit=limit),
+            "data": values.bundle(value, limit=most),
+        }
+
+    def _send_outcome(
+        self, outcome: m.ResultMessage | m.ErrorMessage, execution: str, *, rolled_back: bool = False
+    ) -> None:
+        import msgspec
+
+        if rolled_back:
+            outcome = msgspec.structs.replace(outcome, rolled_back=True)
+        try:
+            self.post.send(outcome)
+        except (FrameTooLarge, TypeError, ValueError, OverflowError, RecursionError) as problem:
+            name = type(problem).__name__
+            self.post.send(m.ErrorMessage(execution_id=execution, exception_type=name, exception_message=str(problem)))
+
+    def display(self, value: Any, *, display_id: str | None = None) -> None:
+        """Show an object to the person watching: every rich form it has, within the limits."""
+        data = values.bundle(value, limit=self.settings.get("value_limit", 1 << 20))
+        data.setdefault("text/plain", values.text(value, limit=self.settings.get("repr_limit", 100_000)))
+        _flush()
+        self.post.send(m.DisplayMessage(data=data, display_id=display_id, execution_id=self.current or ""))
+
+    def _namespace(self, message: m.NamespaceMessage) -> None:
+        self.post.send(m.NamespaceMessage(of=message.id, entries=inspection.entries(self.namespace)))
+
+    def _complete(self, message: m.CompletionMessage) -> None:
+        matches = inspection.completions(self.namespace, message.code)
+        self.post.send(m.CompletionMessage(of=message.id, matches=matches))
+
+    def _heartbeat(self, message: m.HeartbeatMessage) -> None:
+        now, spent = time.monotonic(), _cpu()
+        before, (self._beat) = self._beat, (now, spent)
+        percent = 100 * (spent - before[1]) / max(now - before[0], 1e-6)
+        self.post.send(
+            m.HeartbeatMessage(
+                of=message.id,
+                memory_usage=_resident(),
+                cpu_percent=round(percent, 2),
+                cpu_seconds=spent,
+                namespace_size=len(inspection.user_names(self.namespace)),
+                busy=self.current is not None,
+            )
+        )
+
+    def _interrupt(self, message: m.CancelMessage | m.InterruptMessage) -> None:
+        hit = self.current is not None and message.execution_id in (None, self.current)
+        note = "interrupting" if hit else "not running"
+        self.post.send(m.AckMessage(of=message.id, execution_id=message.execution_id, note=note))
+        self.interrupted = hit
+
+    def _checkpoint(self, message: m.CheckpointMessage) -> None:
+        self._guarded(message.id, lambda: checkpoints.save(self.cells, message))
+
+    def _restore(self, message: m.RestoreMessage) -> None:
+        self._guarded(message.id, lambda: checkpoints.load(self.cells, message))
+
+    def _guarded(self, request: str, work: Callable[[], m.Message]) -> None:
+        try:
+            self.post.send(work())
+        except Exception as problem:  # noqa: BLE001 - the request failed; the worker goes on
+            name = type(problem).__name__
+            self.post.send(m.ErrorMessage(execution_id=request, exception_type=name, exception_message=str(problem)))
+
+    def _complain(self, text: str) -> None:
+        self.post.send(m.ErrorMessage(exception_type="ProtocolError", exception_message=text))
+
+    def _shutdown(self, _message: m.ShutdownMessage) -> None:
+        raise Leave
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error)[:10_000].encode("utf-8", "backslashreplace").decode()
+    except Exception:  # noqa: BLE001 - a broken __str__ must not cost the report
+        return "<the exception's str() failed>"
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # noqa: BLE001, S112 - the user may have put anything there
+            continue
+
+
+def _cpu() -> float:
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def _peak() -> int:
+    unit = 1024 if sys.platform.startswith("linux") else 1
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _resident() -> int:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return _peak()

@@ -1,0 +1,155 @@
+"""Seccomp: a filter over system call numbers, assembled here.
+
+A deny list: what user code has no use for and what kernel exploits are made of answers EPERM. A call made
+under a foreign architecture kills the process, for its numbers mean something else.
+"""
+
+import ctypes
+import functools
+import struct
+from typing import NamedTuple
+
+from holdfast.workers.child.syscalls import (
+    ANY_NEW_NAMESPACE,
+    PR_SET_NO_NEW_PRIVS,
+    checked,
+    libc,
+    machine,
+    prctl,
+)
+
+# name: (x86_64, aarch64); -1 where the architecture has no such call.
+DENIED: dict[str, tuple[int, int]] = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "open_by_handle_at": (304, 265),
+    "name_to_handle_at": (303, 264),
+    "fanotify_init": (300, 262),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "syslog": (103, 116),
+    "vhangup": (153, 58),
+    "iopl": (172, -1),
+    "ioperm": (173, -1),
+    "modify_ldt": (154, -1),
+    "uselib": (134, -1),
+    "sysfs": (139, -1),
+    "nfsservctl": (180, 42),
+    "lookup_dcookie": (212, 18),
+}
+# The kernel turns a handful of these into device access from inside a namespace; ENOSYS lets libc fall back.
+_CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
+_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_X32_BIT = 0x40000000
+
+_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
+_ALLOW, _KILL = 0x7FFF0000, 0x80000000
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGUMENT_0 = 0, 4, 16
+_MODE_FILTER = 2
+
+
+class Step(NamedTuple):
+    """One instruction; ``yes`` and ``no`` are jumps in instructions to skip."""
+
+    code: int
+    value: int
+    yes: int = 0
+    no: int = 0
+
+
+def available() -> bool:
+    return machine() in _ARCHITECTURE
+
+
+def refuse(errno: int) -> Step:
+    return Step(_RETURN, 0x00050000 | errno)
+
+
+def program(*, families: tuple[int, ...], arch: str) -> list[Step]:
+    """The filter for one architecture, letting sockets of the given address families be made."""
+    column = 0 if arch == "x86_64" else 1
+    steps = [
+        Step(_LOAD, _OFFSET_ARCH),
+        Step(_EQUAL, _ARCHITECTURE[arch], yes=1),
+        Step(_RETURN, _KILL),
+        Step(_LOAD, _OFFSET_NUMBER),
+    ]
+    if arch == "x86_64":
+        steps += [Step(_AT_LEAST, _X32_BIT, no=1), Step(_RETURN, _KILL)]
+    for numbers in DENIED.values():
+        if numbers[column] >= 0:
+            steps += [Step(_EQUAL, numbers[column], no=1), refuse(_EPERM)]
+    steps += [Step(_EQUAL, _CLONE3[column], no=1), refuse(_ENOSYS)]
+    steps += [
+        Step(_EQUAL, _CLONE[column], no=4),
+        Step(_LOAD, _OFFSET_ARGUMENT_0),
+        Step(_ANY_BIT, ANY_NEW_NAMESPACE & ~0x80, no=1),
+        refuse(_EPERM),
+        Step(_RETURN, _ALLOW),
+    ]
+    checks = [Step(_EQUAL, family, yes=len(families) - at) for at, family in enumerate(families)]
+    body = [Step(_LOAD, _OFFSET_ARGUMENT_0), *checks, refuse(_EAFNOSUPPORT)]
+    steps += [Step(_EQUAL, _SOCKET[column], no=len(body)), *body]
+    return [*steps, Step(_RETURN, _ALLOW)]
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_char_p))
+
+
+@functools.cache
+def assembled(families: tuple[int, ...]) -> tuple[int, bytes]:
+    """The number of instructions and their bytes. The fork-server asks first, so that workers need not."""
+    steps = program(families=families, arch=machine())
+    return len(steps), b"".join(struct.pack("HBBI", s.code, s.yes, s.no, s.value) for s in steps)
+
+
+def install(*, families: tuple[int, ...]) -> None:
+    """Filter this thread and its descendants for good. Sets no-new-privileges."""
+    length, packed = assembled(families)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    described = _Program(length, packed)
+    result = libc().prctl(22, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(described))
+    checked(result, "seccomp filter")

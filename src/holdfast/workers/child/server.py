@@ -1,0 +1,142 @@
+"""The fork-server: one single-threaded process that forks workers on order.
+
+Started by exec with a clean environment, never forked from the application, so that no worker inherits
+the application's memory. It preloads modules, walls itself in, and waits.
+"""
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import NoReturn
+
+import msgspec
+
+from holdfast.workers.child import keeper, parcels, seccomp, walls, worker
+from holdfast.workers.wire.orders import Forked, ForkOrder, ServeOrder, ServerDown, ServerUp
+
+_order = msgspec.msgpack.Decoder(ServeOrder)
+_fork = msgspec.msgpack.Decoder(ForkOrder)
+
+
+def main(fd: int) -> NoReturn:
+    """Serve the host behind ``fd`` until it goes away."""
+    sock = socket.socket(fileno=fd)
+    receiver = parcels.Receiver(sock)
+    payload = receiver.receive()
+    if payload is None:
+        os._exit(0)
+    order = _order.decode(payload)
+    host = _watch(order.host_pid)
+    try:
+        site = walls.Site(order.jail)
+        preloaded, failed = preload(order.preload, order.import_path)
+        site.prepare()
+    except Exception as problem:  # noqa: BLE001 - whatever it is, the host must hear of it
+        parcels.send(sock, ServerDown(error=f"{type(problem).__name__}: {problem}"))
+        os._exit(1)
+    worker.rehearse()
+    if order.jail.level != "plain":
+        seccomp.assembled(walls.families_of(order.jail))
+    gc.collect()
+    gc.disable()
+    gc.freeze()
+    notes = tuple(site.notes)
+    up = ServerUp(
+        pid=os.getpid(),
+        level=order.jail.level,
+        uid=os.geteuid(),
+        preloaded=preloaded,
+        failed=failed,
+        python=sys.version.split()[0],
+        notes=notes,
+    )
+    parcels.send(sock, up)
+    serve(site, receiver, host)
+
+
+def preload(modules: tuple[str, ...], path: tuple[str, ...]) -> tuple[dict[str, float], dict[str, str]]:
+    """Import what workers will want. A module that starts a thread is reported: forking would break it."""
+    sys.path[:0] = [entry for entry in path if entry not in sys.path]
+    took: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    for name in modules:
+        started = time.perf_counter()
+        try:
+            importlib.import_module(name)
+        except Exception as problem:  # noqa: BLE001 - a broken module is the user's; the server goes on
+            failed[name] = f"{type(problem).__name__}: {problem}"
+            continue
+        took[name] = round((time.perf_counter() - started) * 1000, 3)
+        if threads() > 1:
+            raise RuntimeError(f"preloading {name!r} started a thread; it cannot be preloaded")
+    return took, failed
+
+
+def threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 1
+
+
+def serve(site: walls.Site, receiver: parcels.Receiver, host: int) -> NoReturn:
+    poll = select.poll()
+    poll.register(receiver.sock, select.POLLIN)
+    if host >= 0:
+        poll.register(host, select.POLLIN)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        if not receiver.pending:
+            ready = dict(poll.poll(500 if host < 0 else 5000))
+            reap()
+            if host in ready or (host < 0 and os.getppid() == 1 and not site.namespaces):
+                os._exit(0)
+            if receiver.sock.fileno() not in ready:
+                continue
+        payload = receiver.receive()
+        if payload is None:
+            os._exit(0)
+        fork(site, receiver, _fork.decode(payload))
+
+
+def fork(site: walls.Site, receiver: parcels.Receiver, order: ForkOrder) -> None:
+    fds = receiver.take_fds()
+    try:
+        pid = site.fork()
+    except OSError as problem:
+        parcels.send(receiver.sock, Forked(id=order.id, error=str(problem)))
+        pid = -1
+    if pid == 0:
+        receiver.sock.close()
+        keeper.main(site, order, fds)
+    if pid > 0:
+        pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
+        parcels.send(receiver.sock, Forked(id=order.id, pid=pid), (pidfd,) if pidfd >= 0 else ())
+        if pidfd >= 0:
+            os.close(pidfd)
+    for fd in fds:
+        os.close(fd)
+
+
+def reap() -> None:
+    """Collect dead keepers; their own word on how the worker ended has already reached the host."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+
+
+def _watch(pid: int) -> int:
+    """A descriptor that becomes readable when the host dies, even if a fork of it keeps our socket open."""
+    try:
+        return os.pidfd_open(pid) if pid else -1
+    except (OSError, AttributeError):
+        return -1

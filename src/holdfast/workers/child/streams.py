@@ -1,0 +1,176 @@
+"""Standard streams that are truthful for a few lines and fast for many.
+
+Each line is written at once, so that it is seen at once, stands in order with what subprocesses and C code
+write, and survives a crash. Only in a flood are lines held back, for at most two milliseconds: a timer
+signal writes them out, and so does everything that could write after them.
+"""
+
+import contextlib
+import ctypes
+import functools
+import io
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+_BURST, _WINDOW, _DELAY = 32, 0.01, 0.002
+_ALARM: int = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else 0
+_WRITERS = frozenset(
+    {
+        "subprocess.Popen",
+        "os.system",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.exec",
+        "os.fork",
+        "os.forkpty",
+        "pty.spawn",
+    }
+)
+
+
+class Raw(io.FileIO):
+    """A descriptor that counts its writes."""
+
+    writes = 0
+
+    def write(self, data: Any, /) -> int:
+        self.writes += 1
+        return super().write(data)
+
+
+class Held(io.BufferedWriter):
+    """Its ``flush``, which a text stream calls for every line, notices a flood."""
+
+    def __init__(self, fd: int, flooded: Callable[[], None]) -> None:
+        self.descriptor = Raw(fd, "w", closefd=False)
+        super().__init__(self.descriptor, 1 << 16)
+        self._flooded = flooded
+        self._window = 0.0
+        self._lines = 0
+
+    def flush(self) -> None:
+        super().flush()
+        now = time.monotonic()
+        if now - self._window > _WINDOW:
+            self._window, self._lines = now, 0
+        self._lines += 1
+        if self._lines > _BURST:
+            self._lines = 0
+            self._flooded()
+
+
+class Out(io.TextIOWrapper):
+    """A real text file over a descriptor, line by line until a flood comes."""
+
+    def __init__(self, fd: int, timer: "Timer") -> None:
+        self.held = Held(fd, self._flooded)
+        super().__init__(self.held, "utf-8", errors="backslashreplace", line_buffering=True)
+        self._timer = timer
+        self._seen = 0
+
+    def _flooded(self) -> None:
+        if self.line_buffering and self._timer.arm():
+            self.reconfigure(line_buffering=False)
+
+    def settle(self) -> bool:
+        """Write out what is held; back to single lines if nothing came since the last time."""
+        if self.line_buffering:
+            return True
+        self.flush()
+        quiet = self._seen == self.held.descriptor.writes
+        self._seen = self.held.descriptor.writes
+        if quiet:
+            self.reconfigure(line_buffering=True)
+        return quiet
+
+
+class Timer:
+    """A POSIX timer that signals this process once; it belongs to the process that made it."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._timer = ctypes.c_void_p()
+        self.armed = False
+        # struct itimerspec: no interval, one delay in nanoseconds.
+        self._delay = (ctypes.c_long * 4)(0, 0, 0, int(_DELAY * 1e9))
+
+    def arm(self) -> bool:
+        """Whether the signal will come."""
+        if self.armed and self._pid == os.getpid():
+            return True
+        try:
+            if self._pid != os.getpid():
+                self._make()
+            self.armed = _libc().timer_settime(self._timer, 0, ctypes.byref(self._delay), None) == 0
+        except (OSError, AttributeError):
+            self.armed = False
+        return self.armed
+
+    def _make(self) -> None:
+        # struct sigevent: value, signal number, kind (0: send a signal); the kernel reads 64 bytes.
+        event = (ctypes.c_int * 16)(0, 0, _ALARM, 0)
+        if not _ALARM or _libc().timer_create(1, ctypes.byref(event), ctypes.byref(self._timer)) != 0:
+            raise OSError("no timers here")
+        self._pid = os.getpid()
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+class Streams:
+    """stdout and stderr of a worker, and what keeps them in order with other writers."""
+
+    def __init__(self) -> None:
+        self.timer = Timer()
+        self.outs = [Out(number, self.timer) for number in (1, 2)]
+        self._write, self._exit = os.write, os._exit
+
+    def install(self) -> None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - open as long as the process
+        for out, name in zip(self.outs, ("stdout", "stderr"), strict=True):
+            setattr(sys, name, out)
+            setattr(sys, f"__{name}__", out)
+        if _ALARM:
+            signal.signal(_ALARM, self._alarm)
+        os.register_at_fork(before=self.flush)
+        sys.addaudithook(self._audit)
+        os.write, os._exit = self.write, self.exit
+
+    def flush(self) -> None:
+        for out in self.outs:
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                out.flush()
+
+    def write(self, fd: int, data: Any, /) -> int:
+        """``os.write``, after what was printed before it."""
+        if fd == 1 or fd == 2:
+            self.flush()
+        return self._write(fd, data)
+
+    def exit(self, status: int) -> Any:
+        """``os._exit``, with nothing that was printed lost."""
+        self.flush()
+        self._exit(status)
+
+    def _audit(self, event: str, _arguments: Any) -> None:
+        if event in _WRITERS:
+            self.flush()
+
+    def _alarm(self, _signum: int, _frame: Any) -> None:
+        self.timer.armed = False
+        for out in self.outs:
+            try:
+                settled = out.settle()
+            except RuntimeError:
+                # The signal came inside this very writer; once more when it is done.
+                settled = False
+            except (OSError, ValueError):
+                continue
+            if not settled:
+                self.timer.arm()

@@ -1,0 +1,109 @@
+"""The few Linux calls that Python 3.11 has no name for. Each raises OSError with what was tried."""
+
+import ctypes
+import functools
+import os
+import platform
+import sys
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+ANY_NEW_NAMESPACE = 0x7E020080
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID = 1, 2
+MNT_DETACH = 2
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
+PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_SET_THP_DISABLE = 22, 36, 38, 41
+
+_AT_RECURSIVE, _AT_FDCWD = 0x8000, -100
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_MOUNT_SETATTR = 442
+_CAPSET = {"x86_64": 126, "aarch64": 91}
+
+
+@functools.cache
+def machine() -> str:
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine())
+
+
+@functools.cache
+def libc() -> ctypes.CDLL:
+    if not sys.platform.startswith("linux"):
+        raise OSError("these calls exist on Linux only")
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def syscall(number: int, *arguments: object, what: str) -> int:
+    return checked(libc().syscall(ctypes.c_long(number), *arguments), what)
+
+
+def unshare(flags: int) -> None:
+    checked(libc().unshare(ctypes.c_int(flags)), f"unshare({flags:#x})")
+
+
+def setns(fd: int, kind: int) -> None:
+    checked(libc().setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
+
+
+def prctl(option: int, value: int) -> None:
+    zero = ctypes.c_ulong(0)
+    checked(libc().prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero), f"prctl({option})")
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    def encoded(text: str | None) -> bytes | None:
+        return None if text is None else os.fsencode(text)
+
+    result = libc().mount(encoded(source), encoded(target), encoded(kind), ctypes.c_ulong(flags), encoded(options))
+    checked(result, f"mount {source or kind} on {target}")
+
+
+def make_readonly(target: str) -> None:
+    """Make a mount and everything mounted below it read-only and without set-user-id programs."""
+    attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, 0, 0, 0)
+    syscall(
+        _MOUNT_SETATTR,
+        ctypes.c_int(_AT_FDCWD),
+        os.fsencode(target),
+        ctypes.c_uint(_AT_RECURSIVE),
+        ctypes.byref(attributes),
+        ctypes.c_size_t(ctypes.sizeof(attributes)),
+        what=f"make {target} read-only",
+    )
+
+
+def pivot_into(new_root: str) -> None:
+    """Make ``new_root`` (a mount point) the root and let go of the old one."""
+    os.chdir(new_root)
+    syscall(_PIVOT_ROOT[machine()], b".", b".", what="pivot_root")
+    checked(libc().umount2(b".", ctypes.c_int(MNT_DETACH)), "detach the old root")
+    os.chdir("/")
+
+
+def drop_capabilities() -> None:
+    """Give up every capability in this user namespace. With no-new-privileges, exec brings none back."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    syscall(_CAPSET[machine()], ctypes.byref(header), ctypes.byref(nothing), what="capset")
+
+
+def map_identity(uid: int, gid: int) -> None:
+    """In a fresh user namespace, be who one was."""
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)

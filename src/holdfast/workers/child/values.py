@@ -1,0 +1,150 @@
+"""What a value looks like from outside: plain data, text, and richer forms, each within a bound."""
+
+import sys
+from typing import Any
+
+_PLAIN = (bool, int, float, str, bytes, type(None))
+_REPRESENTATIONS = {
+    "_repr_html_": "text/html",
+    "_repr_markdown_": "text/markdown",
+    "_repr_svg_": "image/svg+xml",
+    "_repr_png_": "image/png",
+    "_repr_jpeg_": "image/jpeg",
+    "_repr_latex_": "text/latex",
+    "_repr_json_": "application/json",
+    "_repr_pdf_": "application/pdf",
+}
+
+
+def plain(value: Any, *, limit: int) -> Any:
+    """The value itself when it is plain data of at most ``limit`` parts and characters, else None.
+
+    Only exact built-in types count, so that no code of the user's runs here.
+    """
+    budget = [limit]
+    return value if _is_plain(value, budget, depth=0) else None
+
+
+def _is_plain(value: Any, budget: list[int], *, depth: int) -> bool:
+    kind = type(value)
+    budget[0] -= 1
+    if budget[0] < 0 or depth > 32:
+        return False
+    if kind in _PLAIN:
+        if kind is int:
+            return bool(-(2**63) <= value < 2**64)
+        if kind is str:
+            budget[0] -= len(value)
+            return budget[0] >= 0 and _encodable(value)
+        if kind is bytes:
+            budget[0] -= len(value)
+            return budget[0] >= 0
+        return True
+    if kind in (list, tuple, set, frozenset):
+        return len(value) <= budget[0] and all(_is_plain(item, budget, depth=depth + 1) for item in value)
+    if kind is dict:
+        return len(value) <= budget[0] and all(
+            type(key) in (str, int, bool, float)
+            and _is_plain(key, budget, depth=depth + 1)
+            and _is_plain(item, budget, depth=depth + 1)
+            for key, item in value.items()
+        )
+    return False
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def text(value: Any, *, limit: int) -> str:
+    """``repr`` that neither fails nor floods."""
+    try:
+        shown = repr(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a broken __repr__ must not cost the result
+        shown = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+    if type(shown) is not str:
+        shown = str(shown)
+    shown = shown.encode("utf-8", "backslashreplace").decode()
+    if len(shown) > limit:
+        return f"{shown[: limit // 2]}...[{len(shown) - limit} characters left out]...{shown[-limit // 2 :]}"
+    return shown
+
+
+def bundle(value: Any, *, limit: int) -> dict[str, Any]:
+    """The MIME bundle of a rich object; empty when it has only a repr."""
+    if type(value) in _PLAIN or isinstance(value, type):
+        return {}
+    found: dict[str, Any] = {}
+    whole = getattr(value, "_repr_mimebundle_", None)
+    if callable(whole):
+        given = _quietly(whole)
+        if isinstance(given, tuple):
+            given = given[0]
+        if isinstance(given, dict):
+            found.update({str(mime): item for mime, item in given.items()})
+    for method, mime in _REPRESENTATIONS.items():
+        produce = getattr(value, method, None)
+        if mime not in found and callable(produce):
+            given = _quietly(produce)
+            if isinstance(given, tuple):
+                given = given[0]
+            if given is not None:
+                found[mime] = given
+    found.update(_figure(value))
+    found.update(_table(value))
+    return {mime: item for mime, item in found.items() if _fits(item, limit)}
+
+
+def _fits(item: Any, limit: int) -> bool:
+    return plain(item, limit=limit) is not None
+
+
+def _quietly(produce: Any) -> Any:
+    try:
+        return produce()
+    except Exception:  # noqa: BLE001 - a failing representation is left out, as notebooks do
+        return None
+
+
+def _figure(value: Any) -> dict[str, Any]:
+    figure = sys.modules.get("matplotlib.figure")
+    if figure is None or not isinstance(value, figure.Figure):
+        return {}
+    import io
+
+    buffer = io.BytesIO()
+    value.savefig(buffer, format="png", bbox_inches="tight")
+    return {"image/png": buffer.getvalue()}
+
+
+def _table(value: Any) -> dict[str, Any]:
+    """A DataFrame's first rows as data, beside the HTML it renders itself."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(value, pandas.DataFrame):
+        return {}
+    import json
+
+    head = value.head(50)
+    described = {
+        "columns": [str(name) for name in value.columns],
+        "dtypes": [str(kind) for kind in value.dtypes],
+        "rows": len(value),
+        "preview": json.loads(head.to_json(orient="values", date_format="iso")),
+    }
+    return {"application/vnd.holdfast.table+json": described}
+
+
+def open_figures() -> list[Any]:
+    """The figures a cell left open, which are then closed, as notebooks do."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None:
+        return []
+    figures = [pyplot.figure(number) for number in pyplot.get_fignums()]
+    pyplot.close("all")
+    return figures

@@ -1,0 +1,228 @@
+"""The walls around a worker, in the order in which they must be built.
+
+``Site.prepare`` runs once in the fork-server: it makes a read-only root that holds the interpreter and
+little else, and leaves the host's file tree for good. ``Site.enclose`` runs in each keeper, before the
+worker is forked. ``lock`` runs last, in the worker itself.
+"""
+
+import contextlib
+import os
+import socket
+import stat
+import sys
+import sysconfig
+
+from holdfast.workers.child import landlock, limits, seccomp
+from holdfast.workers.child import syscalls as sys_
+from holdfast.workers.wire.orders import Jail
+
+SESSION_DIRECTORY = "/session"
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt/python")
+_SETTINGS = (
+    "passwd group hosts host.conf resolv.conf nsswitch.conf localtime timezone ld.so.cache ld.so.conf "
+    "ld.so.conf.d ssl ca-certificates alternatives mime.types fonts matplotlibrc python3 services protocols"
+)
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+
+
+def interpreter_paths(extra: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Every directory this interpreter needs, none of them inside another, shortest first."""
+    wanted = [
+        sys.base_prefix,
+        sys.prefix,
+        sys.exec_prefix,
+        *sysconfig.get_paths().values(),
+        *sys.path,
+        *extra,
+    ]
+    wanted += [os.path.dirname(os.path.realpath(sys.executable)), *_SYSTEM]
+    kept: list[str] = []
+    for path in sorted({os.path.abspath(path) for path in wanted if path}, key=len):
+        inside = any(path == other or path.startswith(other.rstrip("/") + "/") for other in kept)
+        if path != "/" and not inside and os.path.exists(path):
+            kept.append(path)
+    return tuple(kept)
+
+
+def settings_paths() -> tuple[str, ...]:
+    return tuple(f"/etc/{name}" for name in _SETTINGS.split() if os.path.exists(f"/etc/{name}"))
+
+
+class Site:
+    """What a fork-server prepares once for all its workers."""
+
+    def __init__(self, jail: Jail) -> None:
+        self.jail = jail
+        self.readable = (*interpreter_paths(jail.readable), *settings_paths())
+        self.notes: list[str] = []
+        self._pid_namespace = -1
+
+    @property
+    def namespaces(self) -> bool:
+        return self.jail.level == "namespaces"
+
+    def prepare(self) -> None:
+        """Leave the host's file tree and privileges. In namespaces, this forks: the caller becomes pid 1."""
+        if not self.namespaces:
+            self._become_user()
+            return
+        if os.geteuid() == 0:
+            # While root may still read the interpreter's files wherever they are, e.g. below /root.
+            sys_.unshare(sys_.CLONE_NEWNS)
+            self._build_root()
+            self._become_user()
+            sys_.unshare(sys_.CLONE_NEWUSER | sys_.CLONE_NEWNS | sys_.CLONE_NEWPID)
+            sys_.map_identity(os.geteuid(), os.getegid())
+        else:
+            uid, gid = os.geteuid(), os.getegid()
+            sys_.unshare(sys_.CLONE_NEWUSER | sys_.CLONE_NEWNS | sys_.CLONE_NEWPID)
+            sys_.map_identity(uid, gid)
+            self._build_root()
+        _continue_as_init()
+        self._pid_namespace = os.open("/proc/thread-self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+
+    def fork(self) -> int:
+        """Fork a keeper; in namespaces, it is pid 1 of its own."""
+        if not self.namespaces:
+            return os.fork()
+        sys_.unshare(sys_.CLONE_NEWPID)
+        try:
+            pid = os.fork()
+        finally:
+            if os.getpid() == 1 and self._pid_namespace >= 0:
+                with contextlib.suppress(OSError):
+                    sys_.setns(self._pid_namespace, sys_.CLONE_NEWPID)
+        return pid
+
+    def enclose(self) -> socket.socket | None:
+        """Build one worker's namespaces and private directory. Returns the proxy's listener if asked for."""
+        if not self.namespaces:
+            return None
+        flags = sys_.CLONE_NEWNS | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS
+        if self.jail.network != "host":
+            flags |= sys_.CLONE_NEWNET
+        sys_.unshare(flags)
+        quiet = sys_.MS_NOSUID | sys_.MS_NODEV
+        sys_.mount("proc", "/proc", "proc", quiet | sys_.MS_NOEXEC)
+        size = self.jail.disk or 64 << 20
+        sys_.mount("tmpfs", SESSION_DIRECTORY, "tmpfs", quiet, f"size={size},nr_inodes=65536,mode=755")
+        for name in ("work", "tmp", "shm", "home"):
+            os.mkdir(f"{SESSION_DIRECTORY}/{name}", 0o700)
+        socket.sethostname("worker")
+        listener = _proxy_listener() if self.jail.network == "proxy" else None
+        uid, gid = os.geteuid(), os.getegid()
+        sys_.unshare(sys_.CLONE_NEWUSER)
+        sys_.map_identity(uid, gid)
+        return listener
+
+    def _become_user(self) -> None:
+        uid, gid = self.jail.uid, self.jail.gid
+        if uid is None or os.geteuid() != 0:
+            return
+        if not self.namespaces and not _readable_by_all(self.readable):
+            self.notes.append("runs as root: the interpreter's files are closed to other users")
+            return
+        os.setgroups([])
+        os.setresgid(gid or uid, gid or uid, gid or uid)
+        os.setresuid(uid, uid, uid)
+        # Changing the user hides /proc/self from us; the identity maps are written there.
+        sys_.prctl(sys_.PR_SET_DUMPABLE, 1)
+
+    def _build_root(self) -> None:
+        sources = {path: os.open(path, os.O_PATH) for path in (*self.readable, *self.jail.writable)}
+        devices = {f"/dev/{name}": os.open(f"/dev/{name}", os.O_PATH) for name in _DEVICES}
+        proc = os.open("/proc", os.O_PATH)
+        sys_.mount(None, "/", None, sys_.MS_REC | sys_.MS_PRIVATE)
+        root = "/tmp"
+        sys_.mount("tmpfs", root, "tmpfs", sys_.MS_NOSUID, "size=1m,mode=755")
+        for path, fd in sources.items():
+            _bind(fd, path, root, writable=path in self.jail.writable)
+        for path, fd in devices.items():
+            _bind(fd, path, root, writable=True)
+        os.symlink(f"{SESSION_DIRECTORY}/shm", f"{root}/dev/shm")
+        os.symlink("/proc/self/fd", f"{root}/dev/fd")
+        _bind(proc, "/proc", root, writable=True)
+        os.mkdir(root + SESSION_DIRECTORY)
+        if not os.path.lexists(f"{root}/tmp"):
+            os.symlink(f"{SESSION_DIRECTORY}/tmp", f"{root}/tmp")
+        for fd in (*sources.values(), *devices.values(), proc):
+            os.close(fd)
+        sys_.pivot_into(root)
+
+
+def lock(jail: Jail, directory: str, readable: tuple[str, ...]) -> tuple[str, ...]:
+    """Lock the calling process in for good, as far as its level says. Returns what could not be enforced."""
+    own = jail.level == "namespaces"
+    notes = limits.apply(jail, own_user_namespace=own)
+    if jail.level == "plain":
+        return notes
+    sys_.drop_capabilities()
+    devices = tuple(f"/dev/{name}" for name in _DEVICES)
+    if own:
+        # Everything in this root is there to be read; what matters is where one may write.
+        readable, private = ("/",), (directory, "/proc/self")
+    else:
+        readable, private = (*readable, "/dev"), (directory, f"/proc/{os.getpid()}")
+    open_network = jail.network == "host" or own
+    notes += landlock.restrict(readable, (*jail.writable, *devices, *private), tcp=open_network)
+    seccomp.install(families=families_of(jail))
+    return notes
+
+
+def families_of(jail: Jail) -> tuple[int, ...]:
+    """The socket families a worker may use. Never vsock or packet sockets, which no namespace holds back."""
+    families = [socket.AF_UNIX]
+    if jail.network == "host" or jail.level == "namespaces":
+        families += [socket.AF_INET, socket.AF_INET6]
+    if jail.network == "host":
+        families.append(socket.AF_NETLINK)
+    return tuple(int(family) for family in families)
+
+
+def _bind(fd: int, path: str, root: str, *, writable: bool) -> None:
+    target = root + path
+    if os.path.dirname(path) == "/" and os.path.islink(path):
+        os.symlink(os.readlink(path), target)
+        return
+    if stat.S_ISDIR(os.stat(fd).st_mode):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o644))
+    sys_.mount(f"/proc/self/fd/{fd}", target, None, sys_.MS_BIND | sys_.MS_REC)
+    if not writable:
+        sys_.make_readonly(target)
+
+
+def _proxy_listener() -> socket.socket:
+    import fcntl
+    import struct
+
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # Bring the loopback interface up: SIOCSIFFLAGS with IFF_UP | IFF_RUNNING.
+    fcntl.ioctl(listener, 0x8914, struct.pack("16sH14s", b"lo", 0x1 | 0x40, b""))
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(64)
+    return listener
+
+
+def _continue_as_init() -> None:
+    """Fork into the new process namespace; the outer process only waits and passes the exit status on."""
+    pid = os.fork()
+    if pid:
+        for fd in range(3, 256):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        _, status = os.waitpid(pid, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    sys_.prctl(sys_.PR_SET_PDEATHSIG, 9)
+
+
+def _readable_by_all(paths: tuple[str, ...]) -> bool:
+    for path in paths:
+        while path != "/":
+            if not os.stat(path).st_mode & stat.S_IXOTH and os.path.isdir(path):
+                return False
+            path = os.path.dirname(path)
+    return True

@@ -1,0 +1,145 @@
+"""A worker's birth: from a fork of the keeper to a locked-in process waiting for code."""
+
+import builtins
+import fcntl
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+import types
+from typing import Any, NamedTuple, NoReturn
+
+from holdfast.workers.child import syscalls, walls
+from holdfast.workers.child.post import Post
+from holdfast.workers.child.runtime import DOORBELL, Runtime
+from holdfast.workers.child.streams import Streams
+from holdfast.workers.wire.messages import ErrorMessage, fresh_origin
+from holdfast.workers.wire.orders import ForkOrder, Jail
+
+__all__ = ["DOORBELL", "Place", "main", "rehearse"]
+
+_PROTOCOL, _LINEAGE = 3, 4
+
+
+class Place(NamedTuple):
+    """Where a worker lives, as its keeper built it."""
+
+    jail: Jail
+    readable: tuple[str, ...]
+    directory: str
+    proxy_port: int
+    lineage: socket.socket
+
+
+def main(place: Place, order: ForkOrder, protocol: int, out: int, err: int) -> NoReturn:
+    """Runs in a freshly forked process; never returns into the keeper's frames."""
+    status = 72
+    try:
+        fresh_origin()
+        own_signals()
+        lineage = arrange_descriptors(protocol, out, err, place.lineage)
+        environment(place, order)
+        post = Post(socket.socket(fileno=_PROTOCOL), limit=order.settings.get("frame_limit", 16 << 20))
+        runtime = Runtime(post, lineage, order, namespace=fresh_main())
+        Streams().install()
+        fresh_randomness()
+        gc.enable()
+        try:
+            notes = walls.lock(place.jail, place.directory, place.readable)
+        except Exception as problem:  # noqa: BLE001 - unlocked, nothing may run; the host must hear why
+            post.send(ErrorMessage(exception_type="SandboxFailed", exception_message=str(problem)))
+            os._exit(71)
+        runtime.notes = notes
+        status = runtime.serve()
+    except BaseException:  # noqa: BLE001 - nothing may unwind into the keeper
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def own_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    if sys.platform.startswith("linux"):
+        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def arrange_descriptors(protocol: int, out: int, err: int, lineage: socket.socket) -> socket.socket:
+    """Standard streams on 0-2, ours on 3 and 4 and closed on exec, nothing else open."""
+    high = [os.dup(fd) for fd in (protocol, out, err, lineage.fileno())]
+    moved = [fd if fd > 8 else _above(fd) for fd in high]
+    null = _above(os.open(os.devnull, os.O_RDONLY))
+    os.dup2(null, 0)
+    os.dup2(moved[1], 1)
+    os.dup2(moved[2], 2)
+    lineage.detach()
+    os.dup2(moved[0], _PROTOCOL, inheritable=False)
+    os.dup2(moved[3], _LINEAGE, inheritable=False)
+    os.closerange(5, max(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[0] % (1 << 20)))
+    return socket.socket(fileno=_LINEAGE)
+
+
+def _above(fd: int) -> int:
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16)
+
+
+def environment(place: Place, order: ForkOrder) -> None:
+    """Nothing of the host's environment: a home of one's own and what the policy gives."""
+    base = place.directory
+    given = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        "HOME": f"{base}/home",
+        "TMPDIR": f"{base}/tmp",
+        "MPLBACKEND": "agg",
+        "MPLCONFIGDIR": f"{base}/tmp",
+    }
+    if place.proxy_port:
+        address = f"http://127.0.0.1:{place.proxy_port}"
+        given |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), address)
+    given |= order.environment
+    os.environ.clear()
+    os.environ.update(given)
+    work = order.settings.get("workdir") or f"{base}/work"
+    os.chdir(work)
+    os.umask(0o077)
+    sys.argv = [""]
+    sys.path.insert(0, work)
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        vars(tempfile).update(tempdir=None, _name_sequence=None)
+
+
+def fresh_main() -> dict[str, Any]:
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    return module.__dict__
+
+
+def fresh_randomness() -> None:
+    """A forked process must not repeat the random numbers of its siblings."""
+    random = sys.modules.get("random")
+    if random is not None:
+        random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+
+
+def rehearse() -> None:
+    """Go once through what every cell needs, so that workers inherit it warm."""
+    from holdfast.workers.child.cells import Cells, describe
+
+    cells = Cells({"__builtins__": builtins, "__name__": "__main__"})
+    cells.run("x = [1]; x", filename="<rehearsal>", capture_source=True)
+    try:
+        cells.run("1/0", filename="<rehearsal>", capture_source=True)
+    except ZeroDivisionError as error:
+        describe(error, limit=1000)

@@ -1,0 +1,145 @@
+"""How sessions, their sandbox and pools are set up. Frozen values, checked when made."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from holdfast.base.errors import InvalidInput
+from holdfast.workers.wire.frames import DEFAULT_LIMIT
+from holdfast.workers.wire.orders import LEVELS, Level
+
+MB = 1024 * 1024
+
+
+def _positive(name: str, value: float | None) -> None:
+    if value is not None and value <= 0:
+        raise InvalidInput(f"{name} must be above zero, not {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxPolicy:
+    """What code in a worker may reach.
+
+    ``level`` is the strongest level to use; ``require`` the weakest to accept. With the defaults a session
+    takes the best the machine offers and says in ``info`` which that was; demand more and it refuses to
+    start where that cannot be had.
+
+    ``cgroup`` adds control groups where this process may make them: exact limits for all processes of a
+    worker together, for some milliseconds more at the start.
+
+    ``network``: ``none``, ``host``, or a tuple of host names (``api.example.org``, ``*.pypi.org``) that
+    are reachable by HTTP through a proxy, and nothing else. A list needs the level ``namespaces``.
+    """
+
+    level: Level = "namespaces"
+    require: Level = "plain"
+    network: Literal["none", "host"] | tuple[str, ...] = "none"
+    memory_mb: int | None = 1024
+    cpu_seconds: int | None = None
+    processes: int | None = 64
+    open_files: int | None = 512
+    disk_mb: int = 64
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    run_as: int = 65534
+    cgroup: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("memory_mb", "cpu_seconds", "processes", "open_files", "disk_mb"):
+            _positive(name, getattr(self, name))
+        if self.level not in LEVELS or self.require not in LEVELS:
+            raise InvalidInput(f"sandbox levels are {', '.join(LEVELS)}")
+        if LEVELS.index(self.require) > LEVELS.index(self.level):
+            raise InvalidInput(f"cannot require {self.require!r} and use at most {self.level!r}")
+        if isinstance(self.network, str) and self.network not in ("none", "host"):
+            raise InvalidInput("network is 'none', 'host' or a tuple of host names")
+        if isinstance(self.network, tuple) and self.require != "namespaces":
+            object.__setattr__(self, "require", "namespaces")
+            if self.level != "namespaces":
+                raise InvalidInput("a list of reachable hosts needs the level 'namespaces'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionConfig:
+    """One session: its interpreter, sandbox, limits and timeouts. Seconds and bytes throughout."""
+
+    sandbox: SandboxPolicy = field(default_factory=SandboxPolicy)
+    mode: Literal["fork", "spawn"] = "fork" if sys.platform.startswith("linux") else "spawn"
+    python: str = sys.executable
+    preload: tuple[str, ...] = ()
+    import_path: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    warmup_code: str | None = None
+
+    ready_timeout: float = 10.0
+    shutdown_timeout: float = 5.0
+    default_execute_timeout: float | None = 30.0
+    grace: float = 0.5
+
+    allow_input: bool = True
+    input_timeout: float | None = 300.0
+
+    output_limit: int | None = 16 * MB
+    output_buffer: int = 1 * MB
+    frame_limit: int = DEFAULT_LIMIT
+    repr_limit: int = 100_000
+    value_limit: int = 1 * MB
+    general_queue: int = 1000
+
+    heartbeat_interval: float | None = 5.0
+    interceptor_budget: float = 0.010
+    interceptor_strikes: int = 5
+    enable_metrics: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (
+            "ready_timeout", "shutdown_timeout", "default_execute_timeout", "grace", "input_timeout",
+            "output_limit", "output_buffer", "frame_limit", "repr_limit", "value_limit", "general_queue",
+            "heartbeat_interval", "interceptor_budget", "interceptor_strikes",
+        ):  # fmt: skip
+            _positive(name, getattr(self, name))
+        if self.frame_limit < 4096:
+            raise InvalidInput("frame_limit must be at least 4096 bytes")
+
+    @property
+    def worker_settings(self) -> dict[str, object]:
+        """What the worker itself must know."""
+        return {
+            "frame_limit": self.frame_limit,
+            "repr_limit": self.repr_limit,
+            "value_limit": self.value_limit,
+            "allow_input": self.allow_input,
+            "input_timeout": self.input_timeout,
+            "workdir": self.workdir,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolConfig:
+    """A pool: how many workers, how long they live, what it does when they will not start."""
+
+    session: SessionConfig = field(default_factory=SessionConfig)
+    min_idle: int = 2
+    max_sessions: int = 10
+    max_waiting: int = 1000
+    idle_timeout: float | None = 300.0
+    max_lifetime: float | None = 3600.0
+    memory_budget_mb: int | None = None
+    health_check_interval: float = 30.0
+    breaker_threshold: int = 3
+    breaker_backoff: float = 0.5
+    breaker_backoff_limit: float = 30.0
+    drain_timeout: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.min_idle < 0 or self.max_sessions < 1 or self.min_idle > self.max_sessions:
+            raise InvalidInput("a pool needs 0 <= min_idle <= max_sessions and max_sessions >= 1")
+        for name in (
+            "idle_timeout", "max_lifetime", "memory_budget_mb", "health_check_interval", "breaker_threshold",
+            "breaker_backoff", "breaker_backoff_limit", "drain_timeout",
+        ):  # fmt: skip
+            _positive(name, getattr(self, name))
+        if self.max_waiting < 0:
+            raise InvalidInput("max_waiting must not be negative")

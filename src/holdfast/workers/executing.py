@@ -1,0 +1,176 @@
+"""Running code in a session, answering its questions, and stopping it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from holdfast.workers.collect import collect
+from holdfast.workers.conversation import Conversation, Execution
+from holdfast.workers.core import UNSET, SessionCore
+from holdfast.workers.errors import Cause, ExecutionTimeout
+from holdfast.workers.outlet import Outlet
+from holdfast.workers.result import ExecutionResult, Interrupted
+from holdfast.workers.states import Event, SessionState
+from holdfast.workers.wire import messages as m
+
+
+class Running(NamedTuple):
+    """Code that was sent and is being listened to."""
+
+    talk: Conversation
+    execution: Execution
+    outlet: Outlet
+    limit: float | None
+    timer: asyncio.TimerHandle | None
+
+
+class Executing(SessionCore):
+    async def execute(self, message: m.ExecuteMessage, timeout: float | None = UNSET) -> AsyncIterator[m.Message]:
+        """Run code and stream what it does: Ack, then output, displays and questions, then Result or Error.
+
+        Callers queue in order. The timeout covers waiting and running; when it passes, the code is stopped
+        and ExecutionTimeout raised. Leaving the iteration early stops the code as well. A worker that dies
+        ends the stream with an ErrorMessage whose ``state`` is ``lost``.
+        """
+        running = await self.open(message, timeout)
+        try:
+            while (following := await running.outlet.get()) is not None:
+                yield following
+        except TimeoutError:
+            raise await self.overrun(running) from None
+        finally:
+            self.leave(running)
+
+    async def open(self, message: m.ExecuteMessage, timeout: float | None) -> "Running":
+        """Wait for one's turn and send the code. Whoever opens must ``leave``."""
+        limit = self.config.default_execute_timeout if timeout is UNSET else timeout
+        loop = asyncio.get_running_loop()
+        deadline = None if limit is None else loop.time() + limit
+        talk = await self._take_turn(message, limit)
+        execution = self._begin(talk, message)
+        timer = None if deadline is None else loop.call_at(deadline, execution.outlet.expire)
+        return Running(talk, execution, execution.outlet, limit, timer)
+
+    async def overrun(self, running: "Running") -> ExecutionTimeout:
+        """The time is up: stop the code, and say what became of the variables."""
+        running.outlet.discard()
+        stopped = await self._stop(running.talk, running.execution, self.config.grace)
+        return ExecutionTimeout(running.execution.id, running.limit or 0.0, stopped.state)
+
+    def leave(self, running: "Running") -> None:
+        """Nobody listens any more; code that still runs is stopped."""
+        if running.timer is not None:
+            running.timer.cancel()
+        if not running.execution.ended.done():
+            self._count("executions_cancelled")
+            running.outlet.discard()
+            self._spawn(self._stop(running.talk, running.execution, self.config.grace))
+
+    async def _take_turn(self, message: m.ExecuteMessage, limit: float | None) -> Conversation:
+        talk = self._usable()
+        if not self._turn.locked():
+            await self._turn.acquire()
+            return talk
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(limit):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise ExecutionTimeout(message.id, limit or 0.0, "preserved") from None
+        finally:
+            self._waiting -= 1
+        try:
+            return self._usable()
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def _begin(self, talk: Conversation, message: m.ExecuteMessage) -> Execution:
+        try:
+            execution = talk.begin(message)
+        except BaseException:
+            self._turn.release()
+            raise
+        self._apply(Event.BEGAN)
+        self._executions += 1
+        self._last_used_at = time.time()
+        execution.over = self._ended
+        return execution
+
+    def _ended(self, last: m.Message) -> None:
+        self._turn.release()
+        if isinstance(last, m.ErrorMessage):
+            self._errors += 1
+        if self.state in (SessionState.BUSY, SessionState.WARMING):
+            self._apply(Event.ENDED)
+        self._last_used_at = time.time()
+
+    async def run(
+        self, code: str, *, timeout: float | None = UNSET, transaction: m.TransactionPolicy = "commit_always"
+    ) -> ExecutionResult:
+        """Run code to its end and collect everything. Errors of the code are in the result, not raised."""
+        return await collect(self, m.ExecuteMessage(code=code, transaction_policy=transaction), timeout)
+
+    async def input_response(self, input_id: str, data: str) -> bool:
+        """Answer a question. False when nobody is waiting for it (any more)."""
+        talk = self._usable()
+        if not talk.exchange.answer(input_id):
+            return False
+        talk.live().send(m.InputResponseMessage(input_id=input_id, data=data))
+        return True
+
+    def _close_questions(self, talk: Conversation) -> bool:
+        open_questions = list(talk.exchange.questions)
+        for input_id in open_questions:
+            talk.exchange.answer(input_id)
+            talk.live().send(m.InputResponseMessage(input_id=input_id, eof=True))
+        return bool(open_questions)
+
+    # -- stopping code
+
+    async def interrupt(self, *, force_restart: bool = False) -> Interrupted:
+        """Stop the running code now, keeping the worker and its variables if possible.
+
+        Returns once the execution has ended and says whether the variables survived. Code that does not
+        yield within the grace period costs the worker; with ``force_restart`` a new one is started then.
+        """
+        talk = self._usable()
+        if talk.execution is None:
+            return Interrupted(stopped=False, state="preserved", reason="nothing was running")
+        self._count("cancel_event_triggers")
+        stopped = await self._stop(talk, talk.execution, self.config.grace)
+        if stopped.state == "lost" and force_restart:
+            await self.restart()
+        return stopped
+
+    async def cancel(self, execution_id: str, grace: float = 0.5) -> Interrupted:
+        """Stop this execution if it is running, as ``interrupt`` does."""
+        talk = self._usable()
+        execution = talk.execution
+        if execution is None or execution.id != execution_id:
+            return Interrupted(stopped=False, state="preserved", reason="this execution is not running")
+        self._count("cancel_event_triggers")
+        self._count("executions_cancelled")
+        return await self._stop(talk, execution, grace)
+
+    async def _stop(self, talk: Conversation, execution: Execution, grace: float) -> Interrupted:
+        """The ladder: ask and ring, ring again at half time, kill."""
+        for _ in range(2):
+            if talk.cause is None and not execution.ended.done():
+                link = talk.live()
+                link.send(m.CancelMessage(execution_id=execution.id, grace_timeout_ms=int(grace * 1000)))
+                link.ring()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace / 2):
+                    await asyncio.shield(execution.ended)
+                break
+        else:
+            if talk.link is not None:
+                talk.link.kill(Cause("killed", f"the code did not stop within {grace} s"))
+            await asyncio.shield(execution.ended)
+        last = execution.ended.result()
+        if isinstance(last, m.ErrorMessage) and last.state == "lost":
+            return Interrupted(stopped=True, state="lost", reason=last.exception_message)
+        return Interrupted(stopped=True, state="preserved")

@@ -1,0 +1,152 @@
+"""The session's own directory, seen from the host.
+
+Every step of a path is opened relative to the one before, and no link is followed: code in the worker may
+have put links there that point anywhere.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from holdfast.base.errors import InvalidInput, NotFound
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    path: str
+    size: int
+    modified_at: float
+
+
+Entries = list[FileEntry]
+
+
+class Files:
+    """write, read, list and remove, by paths relative to the session's directory."""
+
+    def __init__(self, directory: Callable[[], tuple[int, str | None]]) -> None:
+        self._directory = directory
+
+    async def write(self, path: str, data: bytes | str) -> None:
+        """Create or replace a file, with its parent directories."""
+        content = data.encode() if isinstance(data, str) else data
+        await asyncio.to_thread(self._write, path, content)
+
+    async def read(self, path: str, *, limit: int = 256 << 20) -> bytes:
+        """The whole file; InvalidInput above ``limit`` bytes."""
+        return await asyncio.to_thread(self._read, path, limit)
+
+    async def list(self, path: str = ".") -> Entries:
+        """Every regular file below ``path``, sorted by path."""
+        return await asyncio.to_thread(self._list, path)
+
+    async def remove(self, path: str) -> None:
+        def work() -> None:
+            with self._parent(path, make=False) as (parent, name):
+                os.unlink(name, dir_fd=parent)
+
+        try:
+            await asyncio.to_thread(work)
+        except FileNotFoundError:
+            raise NotFound("file", path) from None
+
+    def _write(self, path: str, content: bytes) -> None:
+        with self._parent(path, make=True) as (parent, name):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+            try:
+                with _as_owner(parent):
+                    fd = os.open(name, flags, 0o644, dir_fd=parent)
+            except OSError as problem:
+                raise InvalidInput(f"{path!r} cannot be written: {problem.strerror}") from problem
+            with open(fd, "wb") as file:
+                _regular(file.fileno(), path)
+                file.write(content)
+
+    def _read(self, path: str, limit: int) -> bytes:
+        with self._parent(path, make=False) as (parent, name):
+            try:
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
+            except FileNotFoundError:
+                raise NotFound("file", path) from None
+            except OSError as problem:
+                raise InvalidInput(f"{path!r} is not a file of the session: {problem.strerror}") from problem
+            with open(fd, "rb") as file:
+                _regular(file.fileno(), path)
+                if os.fstat(file.fileno()).st_size > limit:
+                    raise InvalidInput(f"{path!r} is larger than {limit} bytes")
+                return file.read(limit)
+
+    def _list(self, path: str) -> Entries:
+        found: Entries = []
+        with self._parent(f"{path}/_", make=False) as (top, _):
+            for where, _folders, names, parent in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+                for name in names:
+                    facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                    if stat.S_ISREG(facts.st_mode):
+                        full = os.path.normpath(os.path.join(path, where, name))
+                        found.append(FileEntry(full, facts.st_size, facts.st_mtime))
+        return sorted(found, key=lambda entry: entry.path)
+
+    @contextlib.contextmanager
+    def _parent(self, path: str, *, make: bool) -> Iterator[tuple[int, str]]:
+        """The open parent directory and the last name, reached without following a link."""
+        steps = _steps(path)
+        base, outside = self._directory()
+        if outside is None:
+            at = os.open("work", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=base)
+        else:
+            at = os.open(outside, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for step in steps[:-1]:
+                if make:
+                    with contextlib.suppress(FileExistsError), _as_owner(at):
+                        os.mkdir(step, 0o755, dir_fd=at)
+                try:
+                    following = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+                except FileNotFoundError:
+                    raise NotFound("file", path) from None
+                except OSError as problem:
+                    raise InvalidInput(f"{path!r} leads out of the session's directory") from problem
+                os.close(at)
+                at = following
+            yield at, steps[-1]
+        finally:
+            os.close(at)
+
+
+def _steps(path: str) -> list[str]:
+    if path.startswith("/") or "\0" in path:
+        raise InvalidInput(f"{path!r} is not a path inside the session's directory")
+    steps = [step for step in path.split("/") if step not in ("", ".")]
+    if not steps or ".." in steps:
+        raise InvalidInput(f"{path!r} is not a path inside the session's directory")
+    return steps
+
+
+def _regular(fd: int, path: str) -> None:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise InvalidInput(f"{path!r} is not a regular file")
+
+
+@contextlib.contextmanager
+def _as_owner(directory: int) -> Iterator[None]:
+    """What a host that is root writes belongs to the worker's user, like the directory it is in.
+
+    Changes the calling thread's user for files only. Inside the worker's file system root does not exist.
+    """
+    owner = os.fstat(directory)
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    libc.setfsgid(owner.st_gid)
+    libc.setfsuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        libc.setfsuid(0)
+        libc.setfsgid(0)

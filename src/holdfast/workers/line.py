@@ -1,0 +1,129 @@
+"""A unix socket in the event loop: frames out with descriptors, frames in with descriptors."""
+
+import asyncio
+import collections
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+
+from holdfast.workers.wire.frames import FrameReader, Oversize, frame
+
+_SPACE = socket.CMSG_SPACE(8 * 4)
+_CHUNK = 65536
+
+
+class Line:
+    """One end of a socket pair.
+
+    ``heard`` gets every payload (or the mark of a skipped one) in order, ``gone`` is called once when the
+    other side closed. Both run inside the loop's reader callback and must not block.
+    """
+
+    def __init__(
+        self, sock: socket.socket, *, heard: Callable[[bytes | Oversize], None], gone: Callable[[], None],
+        limit: int = 16 << 20,
+        descriptors: bool = False,
+    ) -> None:  # fmt: skip
+        sock.setblocking(False)
+        self.sock, self.limit = sock, limit
+        self.fds: list[int] = []
+        self._heard, self._gone, self._descriptors = heard, gone, descriptors
+        self._reader = FrameReader(limit=limit)
+        self._backlog: collections.deque[memoryview] = collections.deque()
+        self._loop = asyncio.get_running_loop()
+        self._drained: asyncio.Future[None] | None = None
+        self.closed = False
+        self._loop.add_reader(sock, self.read)
+
+    def send(self, payload: bytes, fds: tuple[int, ...] = ()) -> None:
+        """Queue one frame; it leaves in order, at once if the socket takes it."""
+        data = memoryview(frame(payload, limit=self.limit))
+        if self.closed:
+            return
+        if not self._backlog:
+            try:
+                sent = socket.send_fds(self.sock, [data], list(fds)) if fds else self.sock.send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:
+                # The other side is gone; the reader learns it and tells.
+                return
+            if sent == len(data):
+                return
+            data = data[sent:]
+            self._loop.add_writer(self.sock, self._flush)
+        self._backlog.append(data)
+
+    async def flushed(self) -> None:
+        """Wait until everything queued has left or the line is closed."""
+        while self._backlog and not self.closed:
+            if self._drained is None:
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+
+    def read(self) -> None:
+        """Take in what is there, once. Also called to look before something else is believed."""
+        try:
+            data = self._receive()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            self._gone()
+            return
+        for payload in self._reader.feed(data):
+            self._heard(payload)
+            if self.closed:
+                return
+
+    def _receive(self) -> bytes:
+        if not self._descriptors:
+            # Without room for them the kernel closes what a worker may send along.
+            return self.sock.recv(_CHUNK)
+        data, ancillary, _, _ = self.sock.recvmsg(_CHUNK, _SPACE)
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self.fds.extend(memoryview(content).cast("i"))
+        return data
+
+    def take_fds(self) -> list[int]:
+        fds, self.fds = self.fds, []
+        return fds
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self.sock)
+        self._loop.remove_writer(self.sock)
+        self.sock.close()
+        self._backlog.clear()
+        self._settle()
+        for fd in self.take_fds():
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def _flush(self) -> None:
+        while self._backlog:
+            data = self._backlog[0]
+            try:
+                sent = self.sock.send(data)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                self._backlog.clear()
+                break
+            if sent < len(data):
+                self._backlog[0] = data[sent:]
+                return
+            self._backlog.popleft()
+        self._loop.remove_writer(self.sock)
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None

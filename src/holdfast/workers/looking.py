@@ -1,0 +1,100 @@
+"""Looking into a session: messages, variables, usage, and the description of it all."""
+
+import asyncio
+from typing import Any, cast
+
+from holdfast.workers.core import SessionCore
+from holdfast.workers.errors import WorkerDied
+from holdfast.workers.interceptors import Interceptor
+from holdfast.workers.result import SessionInfo, WorkerUsage
+from holdfast.workers.usage import usage_of
+from holdfast.workers.wire import messages as m
+
+
+class Looking(SessionCore):
+    @property
+    def info(self) -> SessionInfo:
+        """The session as it is now; a copy."""
+        talk, beat = self._talk, self._heartbeat
+        telemetry: dict[str, Any] = {"waiting": self._waiting}
+        if talk is not None:
+            outlet = talk.execution.outlet if talk.execution is not None else None
+            telemetry |= {
+                "control_messages": talk.counts["control"],
+                "bulk_messages": talk.counts["bulk"],
+                "output_bytes": talk.counts["bytes"],
+                "queued_bytes": outlet.held if outlet is not None else 0,
+                "general_queue": len(talk.general),
+                "general_dropped": talk.general_dropped,
+                "violations": talk.exchange.violations,
+                "open_questions": len(talk.exchange.questions),
+                "interceptors": [vars(record).copy() for record in self.interceptors.records.values()],
+            }
+        return SessionInfo(
+            session_id=self.session_id,
+            state=self.state,
+            created_at=self._created_at,
+            last_used_at=self._last_used_at,
+            execution_count=self._executions,
+            error_count=self._errors,
+            memory_usage=beat.memory_usage if beat else 0,
+            cpu_percent=beat.cpu_percent if beat else 0.0,
+            namespace_size=beat.namespace_size if beat else 0,
+            last_heartbeat_at=beat.timestamp if beat else None,
+            cause=self._cause,
+            metadata=dict(self.metadata),
+            metrics=dict(self.metrics) if self.config.enable_metrics else {},
+            telemetry=telemetry,
+        )
+
+    # -- messages
+
+    def add_message_interceptor(self, interceptor: Interceptor) -> None:
+        """Show every incoming message to ``interceptor`` before it is routed. It must be quick."""
+        self.interceptors.add(interceptor)
+
+    def remove_message_interceptor(self, interceptor: Interceptor) -> None:
+        self.interceptors.remove(interceptor)
+
+    async def send_message(self, message: m.Message) -> None:
+        """Send any message as it is. Replies that belong to no call arrive by ``receive_message``."""
+        talk = self._usable()
+        talk.live().send(message)
+        if talk.execution is not None:
+            talk.live().ring()
+
+    async def receive_message(
+        self, message_type: type[m.Message] | None = None, timeout: float | None = None
+    ) -> m.Message:
+        """The oldest message (of this type) of the general queue: background output, late and stray ones."""
+        talk = self._usable()
+        async with asyncio.timeout(timeout):
+            while True:
+                for at, message in enumerate(talk.general):
+                    if message_type is None or isinstance(message, message_type):
+                        del talk.general[at]
+                        return message
+                if talk.cause is not None:
+                    raise WorkerDied(talk.cause)
+                talk.arrived.clear()
+                await talk.arrived.wait()
+
+    # -- introspection
+
+    async def namespace(self) -> tuple[m.NamespaceEntry, ...]:
+        """The user's variables: names, types, sizes; never values. Answered also while code runs."""
+        reply = await self._usable().request(m.NamespaceMessage())
+        return cast(m.NamespaceMessage, reply).entries
+
+    async def complete(self, code: str) -> tuple[str, ...]:
+        """Names that could continue this text."""
+        reply = await self._usable().request(m.CompletionMessage(code=code))
+        return cast(m.CompletionMessage, reply).matches
+
+    async def heartbeat(self) -> m.HeartbeatMessage:
+        """Ask the worker for a sign of life, also while it runs code."""
+        return cast(m.HeartbeatMessage, await self._usable().request(m.HeartbeatMessage()))
+
+    def usage(self) -> WorkerUsage:
+        """What the worker and its processes use, by the kernel's books."""
+        return usage_of(self._home.family.host_pid) if self._home is not None else WorkerUsage()

@@ -1,0 +1,38 @@
+"""What sandbox this machine offers, found out by trying."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from holdfast.workers.config import SandboxPolicy, SessionConfig
+from holdfast.workers.errors import SandboxUnavailable, StartFailed
+from holdfast.workers.forkserver import levels_to_try
+from holdfast.workers.session import WorkerSession
+from holdfast.workers.wire.orders import LEVELS, Level
+
+
+@dataclass(frozen=True)
+class SandboxReport:
+    """The strongest level that works here, what it does not enforce, and why stronger ones fail."""
+
+    level: Level | None
+    notes: tuple[str, ...] = ()
+    reasons: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+async def probe_sandbox(config: SessionConfig | None = None) -> SandboxReport:
+    """Start one worker at each level, from the strongest, until one runs code."""
+    config = config or SessionConfig()
+    reasons: dict[str, str] = {}
+    for level in levels_to_try(dataclasses.replace(config, sandbox=SandboxPolicy())):
+        policy = dataclasses.replace(config.sandbox, level=level, require=level)
+        try:
+            async with WorkerSession(dataclasses.replace(config, sandbox=policy)) as session:
+                notes = session.info.metadata["sandbox_notes"]
+                result = await session.run("40 + 2")
+        except (SandboxUnavailable, StartFailed) as problem:
+            reasons[level] = str(problem)
+            continue
+        if result.value == 42:
+            return SandboxReport(level, notes, reasons)
+        reasons[level] = f"the worker could not run code: {result.error}"
+    return SandboxReport(None, (), reasons or dict.fromkeys(LEVELS, "not tried"))

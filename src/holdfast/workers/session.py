@@ -1,0 +1,233 @@
+"""A worker session: one persistent Python, from start to termination.
+
+Every method may be called from any task at any time. What cannot be done any more raises ``Closed`` or
+``WorkerDied`` at once; nothing waits for a worker that is gone.
+"""
+
+import asyncio
+import contextlib
+from typing import Self
+
+from holdfast.base.errors import Closed
+from holdfast.workers.birth import Home, bear
+from holdfast.workers.conversation import Conversation
+from holdfast.workers.errors import Cause, ExecutionTimeout, StartFailed, WorkerDied
+from holdfast.workers.executing import Executing
+from holdfast.workers.link import Endpoints, Link
+from holdfast.workers.looking import Looking
+from holdfast.workers.returning import Returning
+from holdfast.workers.states import Event, SessionState
+from holdfast.workers.wire import messages as m
+
+_KILL_WAIT = 5.0
+
+
+class WorkerSession(Executing, Looking, Returning):
+    """``async with WorkerSession(config) as session: result = await session.run("6 * 7")``"""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.shutdown()
+
+    async def start(self) -> None:
+        """Start the worker and run the warm-up code. Returns when the session is ready, or raises."""
+        async with self._changing:
+            await self._start()
+
+    async def _start(self) -> None:
+        if self.state is not SessionState.CREATING:
+            raise Closed(f"a session that is {self.state.value} cannot be started")
+        self._apply(Event.STARTED)
+        try:
+            async with asyncio.timeout(self.config.ready_timeout):
+                await self._be_born()
+            await self._warm_up()
+        except BaseException as problem:
+            self._apply(Event.FAILED)
+            await self._tear_down(Cause("start", "the start failed"))
+            if isinstance(problem, TimeoutError) and not isinstance(problem, ExecutionTimeout):
+                raise StartFailed(f"not ready within {self.config.ready_timeout} s") from problem
+            if isinstance(problem, WorkerDied):
+                raise StartFailed(str(problem)) from problem
+            raise
+        if not self._machine.allows(Event.SAID_READY) or self._closing is not None:
+            await self._tear_down(Cause("shutdown", "stopped while starting"))
+            raise Closed("the session was stopped while it started")
+        self._apply(Event.SAID_READY)
+        self._schedule_beat()
+
+    async def _be_born(self) -> None:
+        talk, greeted = self._converse()
+        self._home, talk.link = await bear(self.config, self.session_id, talk)
+        await greeted
+        self._record_home(self._home)
+
+    def _converse(self) -> tuple[Conversation, "asyncio.Future[None]"]:
+        """A new conversation, and the moment at which the worker has said that it is ready."""
+        self._cause = None
+        self._greeted = asyncio.get_running_loop().create_future()
+        self._talk = Conversation(self.config, interceptors=self.interceptors, noted=self._noted, over=self._over)
+        return self._talk, self._greeted
+
+    def _record_home(self, home: Home) -> None:
+        self.metadata |= {
+            "mode": self.config.mode,
+            "sandbox": home.locked.level,
+            "sandbox_notes": (*home.server.notes, *self.metadata.pop("notes", ())),
+            "preloaded": dict(home.server.preloaded),
+            "preload_failed": dict(home.server.failed),
+        }
+
+    async def _warm_up(self) -> None:
+        if self.config.warmup_code is None:
+            return
+        result = await self.run(self.config.warmup_code)
+        if result.error is not None:
+            raise StartFailed(f"the warm-up code failed: {result.error.traceback or result.error}")
+
+    async def shutdown(self, reason: str = "") -> None:
+        """Stop in good order, within bounds: questions closed, running code interrupted, then a goodbye."""
+        if self.state is SessionState.TERMINATED:
+            return
+        if self._closing is None:
+            self._apply(Event.ASKED_TO_STOP)
+            self._closing = asyncio.create_task(self._shut_down(reason), name="worker-shutdown")
+        await asyncio.shield(self._closing)
+
+    async def _shut_down(self, reason: str) -> None:
+        talk = self._talk
+        if talk is not None and talk.link is not None and talk.cause is None:
+            with contextlib.suppress(TimeoutError, WorkerDied):
+                async with asyncio.timeout(self.config.shutdown_timeout):
+                    if self._close_questions(talk) and talk.execution is not None:
+                        # Code that was only waiting for an answer may end by itself.
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(self.config.grace):
+                                await asyncio.shield(talk.execution.ended)
+                    if talk.execution is not None:
+                        self._count("cancel_event_triggers")
+                        await self._stop(talk, talk.execution, self.config.grace)
+                    talk.link.send(m.ShutdownMessage(reason=reason))
+                    await asyncio.shield(talk.link.gone)
+        await self._finish()
+
+    async def terminate(self) -> None:
+        """Kill the worker, now. Returns when it is gone and everything of it is released."""
+        if self.state is SessionState.TERMINATED:
+            return
+        if self._talk is not None and self._talk.link is not None:
+            self._talk.link.kill(Cause("shutdown", "the session was terminated"))
+        if self._closing is None:
+            self._apply(Event.ASKED_TO_STOP)
+            self._closing = asyncio.create_task(self._finish(), name="worker-terminate")
+        await asyncio.shield(self._closing)
+
+    async def _finish(self) -> None:
+        await self._tear_down(Cause("shutdown", "the session was closed"))
+        self._apply(Event.CLOSED)
+
+    async def restart(self) -> None:
+        """A new worker with an empty namespace, same session. Not after termination."""
+        async with self._changing:
+            self._apply(Event.RESTARTED)
+            await self._tear_down(Cause("shutdown", "the session was restarted"))
+            await self._start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether code could be run now or after what runs now."""
+        usable = self.state in (SessionState.READY, SessionState.BUSY, SessionState.IDLE)
+        return usable and self._talk is not None and self._talk.cause is None
+
+    async def _tear_down(self, reason: Cause) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+        talk, home, self._home = self._talk, self._home, None
+        if talk is not None and talk.link is not None:
+            talk.link.kill(reason)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_KILL_WAIT):
+                    await asyncio.shield(talk.link.gone)
+            if talk.cause is None:
+                talk.ended(reason)
+        if home is not None and talk is not None and talk.link is not None:
+            await home.leave(talk.link)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def rest(self) -> None:
+        """Mark a ready session as idle: a pool keeps it in stock."""
+        if self.state in (SessionState.READY, SessionState.IDLE):
+            self._apply(Event.RESTED)
+
+    async def fork(self) -> "WorkerSession":
+        """A second session with a copy of everything in this one; both share sandbox and directory."""
+        home, talk = self._home, self._usable()
+        if home is None:
+            raise Closed("the session's worker is gone")
+        twin, endpoints, token = type(self)(self.config), Endpoints(), m.new_id()
+        conversation, greeted = twin._converse()
+        conversation.link = Link(home.family, token, endpoints, conversation, limit=self.config.frame_limit)
+        twin._home = home.joined()
+        twin._apply(Event.STARTED)
+        try:
+            message = m.SnapshotMessage(action="fork", point=token)
+            await self._between(message, fds=endpoints.theirs, talk=talk)
+            async with asyncio.timeout(self.config.ready_timeout):
+                await greeted
+            twin.metadata |= self.metadata
+            twin._apply(Event.SAID_READY)
+        except BaseException:
+            await twin.terminate()
+            raise
+        finally:
+            endpoints.passed()
+        twin._schedule_beat()
+        return twin
+
+    # -- what the worker says about itself
+
+    def _noted(self, message: m.Message) -> None:
+        if isinstance(message, m.HeartbeatMessage):
+            self._heartbeat = message
+        greeted = self._greeted
+        if greeted is None or greeted.done():
+            # User code can say hello as well; what was negotiated stands.
+            return
+        if isinstance(message, m.HelloMessage):
+            self.metadata |= {
+                "protocol": message.versions[0] if message.versions else None,
+                "features": message.features,
+                "python": message.settings.get("python"),
+                "notes": tuple(message.settings.get("notes", ())),
+            }
+        elif isinstance(message, m.ReadyMessage):
+            greeted.set_result(None)
+
+    def _over(self, cause: Cause) -> None:
+        self._cause = cause
+        if self._greeted is not None and not self._greeted.done():
+            self._greeted.set_exception(WorkerDied(cause))
+            self._greeted.exception()
+        if self.state not in (SessionState.CREATING, SessionState.TERMINATED):
+            self._apply(Event.EXITED)
+
+    def _schedule_beat(self) -> None:
+        interval = self.config.heartbeat_interval
+        if interval is None:
+            return
+        if self._talk is not None and self._talk.cause is None and self._talk.link is not None:
+            loop = asyncio.get_running_loop()
+            self._beat = loop.call_later(interval, self._ask_for_beat)
+
+    def _ask_for_beat(self) -> None:
+        talk = self._talk
+        if talk is not None and talk.link is not None and talk.cause is None:
+            talk.link.send(m.HeartbeatMessage())
+            if talk.execution is not None:
+                talk.link.ring()
+            self._schedule_beat()

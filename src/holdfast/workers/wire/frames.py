@@ -1,0 +1,78 @@
+"""Length-prefixed frames: four bytes of big-endian length, then that many bytes.
+
+Pure: bytes in, payloads out. A frame above the limit is skipped, never buffered, and reported in its
+place, so one oversized message costs itself and nothing else.
+"""
+
+import struct
+from typing import NamedTuple
+
+HEADER = struct.Struct(">I")
+DEFAULT_LIMIT = 16 * 1024 * 1024
+
+
+class FrameTooLarge(ValueError):
+    """A message does not fit the frame limit. It was not sent; the session goes on."""
+
+    code = "frame-too-large"
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"a message of {size} bytes is larger than the frame limit of {limit} bytes")
+        self.size, self.limit = size, limit
+
+
+class Oversize(NamedTuple):
+    """Stands where a frame above the limit was skipped."""
+
+    size: int
+
+
+def frame(payload: bytes, *, limit: int = DEFAULT_LIMIT) -> bytes:
+    """The payload as one frame. Raises FrameTooLarge instead of sending what the peer would refuse."""
+    if len(payload) > limit:
+        raise FrameTooLarge(len(payload), limit)
+    return HEADER.pack(len(payload)) + payload
+
+
+class FrameReader:
+    """Cuts a byte stream into payloads. ``feed`` returns what became complete, in order."""
+
+    def __init__(self, *, limit: int = DEFAULT_LIMIT) -> None:
+        self.limit = limit
+        self._buffer = bytearray()
+        self._skip = 0
+
+    @property
+    def buffered(self) -> bytes:
+        """The bytes of the frame that is not complete yet."""
+        return bytes(self._buffer)
+
+    @property
+    def midway(self) -> bool:
+        """Whether the stream stopped inside a frame: at end of stream, that is a truncation."""
+        return bool(self._buffer) or self._skip > 0
+
+    def feed(self, data: bytes) -> list[bytes | Oversize]:
+        if self._skip:
+            dropped = min(self._skip, len(data))
+            self._skip -= dropped
+            data = data[dropped:]
+        buffer = self._buffer
+        buffer += data
+        complete: list[bytes | Oversize] = []
+        start, held = 0, len(buffer)
+        while held - start >= 4:
+            (size,) = HEADER.unpack_from(buffer, start)
+            end = start + 4 + size
+            if size > self.limit:
+                complete.append(Oversize(size))
+                self._skip = max(0, end - held)
+                start = min(end, held)
+            elif end <= held:
+                complete.append(bytes(memoryview(buffer)[start + 4 : end]))
+                start = end
+            else:
+                break
+        if start:
+            del buffer[:start]
+        return complete

@@ -1,0 +1,124 @@
+"""Whatever a caller hands to a store: a clear error of ours, and nothing changed."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import HoldfastError, InvalidInput, NotFound, open_store
+from holdfast.history.store import Store
+from holdfast.testing import SqliteFaults
+
+HUGE = 10**30
+BROKEN = "\ud800"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
+    async with open_store(url) as store:
+        await store.session("s").add_items([{"role": "user", "content": "word"}])
+        yield store
+
+
+def header(**more: Any) -> str:
+    return json.dumps({"holdfast": "session", "format": 1, "session_id": "new", **more})
+
+
+REFUSED = {
+    "an owner that is no text": lambda store: store.sessions(owner={"a": 1}),
+    "an owner that is no Unicode": lambda store: store.sessions(owner=BROKEN),
+    "a search by an owner that is no text": lambda store: store.search("word", owner=5),
+    "an annotation by an owner that is no text": lambda store: store.annotate("s", {}, owner=5),
+    "a query that is no text": lambda store: store.sessions(query=5),
+    "a query that is no Unicode": lambda store: store.sessions(query=BROKEN),
+    "a cursor that is no text": lambda store: store.sessions(after=5),
+    "a generation that is no number": lambda store: store.session("s").get_items(generation=[1]),
+    "a generation to restore that is no number": lambda store: store.session("s").restore("x"),
+    "bytes that are not base64": lambda store: store.import_([header(), '{"unreadable": "a"}']),
+    "bytes that are not base64 either": lambda store: store.import_([header(), '{"unreadable": "!!!!"}']),
+    "an imported owner that is no text": lambda store: store.import_([header(owner={"a": 1})]),
+    "imported annotations that are a list": lambda store: store.import_([header(metadata=[1])]),
+    "imported annotations that are a text": lambda store: store.import_([header(metadata="abc")]),
+    "lines in one text": lambda store: store.import_(header()),
+    "a line that is none": lambda store: store.import_([header(), None]),
+    "a number instead of lines": lambda store: store.import_(5),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED.keys())
+async def test_what_cannot_be_used_is_refused(store: Store, call: Any) -> None:
+    before = await store.sessions()
+    with pytest.raises(InvalidInput):
+        await call(store)
+    assert await store.sessions() == before
+
+
+async def test_an_owner_is_checked_before_anything_is_written(store: Store) -> None:
+    for owner in ({"a": 1}, BROKEN, 5):
+        with pytest.raises(InvalidInput, match="owner"):
+            store.session("new", owner=owner)  # type: ignore[arg-type]
+
+
+async def test_a_limit_beyond_every_database_means_everything(store: Store) -> None:
+    assert len(await store.sessions(limit=HUGE)) == 1
+    assert len(await store.search("word", limit=HUGE)) == 1
+    assert len(await store.session("s").get_items(limit=HUGE)) == 1
+
+
+@pytest.mark.parametrize("generation", [-1, 7, HUGE])
+async def test_a_generation_that_never_was_is_not_found(store: Store, generation: int) -> None:
+    with pytest.raises(NotFound):
+        await store.session("s").get_items(generation=generation)
+    with pytest.raises(NotFound):
+        await store.session("s").restore(generation)
+
+
+async def test_a_bad_line_is_named_by_its_number_in_the_file(store: Store) -> None:
+    with pytest.raises(InvalidInput, match=r"^line 4:"):
+        await store.import_([header(), "", "\n", '{"no": "item"}'])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgres//ann:secret@host/db",
+        "//ann:secret@host/db",
+        "ann:secret@host/db",
+        "postgresql://[host:secret",
+        "postgresql://ann:x@host:secret/db",
+        "postgresql+asyncpg://ann:a/secret@host/db",
+    ],
+)
+async def test_a_url_that_cannot_be_understood_is_not_repeated(url: str) -> None:
+    with pytest.raises(HoldfastError) as refused:
+        await open_store(url)
+    said, cause = str(refused.value), refused.value.__cause__
+    assert "secret" not in said + str(cause or "")
+
+
+async def test_what_is_neither_an_engine_nor_a_client_is_refused() -> None:
+    from sqlalchemy import create_engine, make_url
+
+    for handle in (make_url("postgresql+asyncpg://ann:secret@host/db"), create_engine("sqlite://")):
+        with pytest.raises(InvalidInput, match="AsyncEngine") as refused:
+            await open_store(handle)
+        assert "secret" not in str(refused.value)
+
+
+async def test_a_search_looks_at_many_candidates_in_few_steps(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def connect(*args: Any, **kwargs: Any) -> Any:
+        raw = SqliteFaults().connect(*args, **kwargs)
+        raw.set_trace_callback(lambda said: asked.append(said) if "MATCH" in said else None)
+        return raw
+
+    async with open_store(f"sqlite:///{tmp_path}/store.db", connect=connect) as store:
+        session = store.session("s")
+        await session.add_items([{"role": "user", "content": f"word {n}"} for n in range(2_000)])
+        await session.rewind(3)  # nearly all that matches is not shown any more
+        assert len(await store.search("word", limit=5)) == 3
+        assert len(asked) < 12

@@ -1,0 +1,293 @@
+"""What an SQLite file and its threads owe their users beyond the contract of every store."""
+
+import asyncio
+import gc
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import open_store
+from holdfast.base.errors import Closed, SessionDamaged
+from holdfast.history.session import StoredSession
+from holdfast.history.sqlite_session import AsyncSQLiteSession, SQLiteSession
+from holdfast.store.contract import Annotate, Op, Splice
+from holdfast.store.sqlite.backend import SqliteBackend
+from holdfast.testing import owned
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@contextmanager
+def write_lock_on(path: Path) -> Iterator[sqlite3.Connection]:
+    """What another process does that is in the middle of a transaction."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield other
+
+
+def open_files(path: Path) -> list[str]:
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+        except OSError:
+            continue
+    return [name for name in found if name.startswith(str(path))]
+
+
+def append(data: bytes = b"{}", session_id: str = "s") -> Splice:
+    return Splice(session_id=session_id, add=(data,))
+
+
+async def warm(backend: SqliteBackend) -> None:
+    """Enough commits that the next one is made in place."""
+    for _ in range(3):
+        await backend.commit(append())
+
+
+class TestClosing:
+    async def test_what_was_asked_for_before_closing_is_written_and_the_file_is_released(self, path: Path) -> None:
+        backend = SqliteBackend(path)
+        await warm(backend)
+        asked = [asyncio.create_task(backend.commit(append())) for _ in range(3)]
+        await asyncio.sleep(0)  # they wait for their turn of the loop to end
+        await backend.close()
+        await asyncio.gather(*asked)
+        assert open_files(path) == []
+        async with owned(SqliteBackend(path)) as again:
+            assert (await again.record("s")).length == 6
+
+    async def test_a_commit_in_the_turn_of_a_hard_close_is_refused_and_opens_nothing(self, path: Path) -> None:
+        backend = SqliteBackend(path)
+        await warm(backend)
+        asked = asyncio.create_task(backend.commit(append()))
+        await asyncio.sleep(0)
+        backend.close_now()
+        with pytest.raises(Closed):
+            await asked
+        assert open_files(path) == []
+
+    async def test_a_read_that_was_waiting_when_the_store_closed_opens_nothing(self, path: Path) -> None:
+        backend = SqliteBackend(path)
+        reading = asyncio.create_task(backend.record("s"))
+        await asyncio.sleep(0)
+        await backend.close()
+        with pytest.raises(Closed):
+            await reading
+        assert open_files(path) == []
+
+    async def test_closing_lets_the_loop_run_while_another_process_holds_the_lock(self, path: Path) -> None:
+        backend = SqliteBackend(path, busy_timeout=5)
+        await warm(backend)
+        with write_lock_on(path) as other:
+            big = asyncio.create_task(backend.commit(append(b"x" * 100_000)))
+            await asyncio.sleep(0)
+            closes = asyncio.create_task(backend.close())
+            await asyncio.sleep(0)
+            other.execute("ROLLBACK")  # only a loop that still runs gets here in time
+            await closes
+        await big
+
+    async def test_closing_an_async_session_lets_the_loop_run_too(self, path: Path) -> None:
+        session = AsyncSQLiteSession("s", path)
+        await session.get_items()
+        with write_lock_on(path) as other:
+            big = asyncio.create_task(session.add_items([{"role": "user", "content": "x" * 100_000}]))
+            await asyncio.sleep(0)
+            closes = asyncio.create_task(session.close())
+            await asyncio.sleep(0)
+            other.execute("ROLLBACK")
+            await closes
+        await big
+        await session.close()
+
+    async def test_a_store_that_is_closed_twice_leaves_the_file_to_its_other_users(self, path: Path) -> None:
+        async with open_store(f"sqlite:///{path}") as theirs:
+            async with open_store(f"sqlite:///{path}") as ours:
+                await ours.close()
+            await theirs.session("s").add_items([{"role": "user", "content": "still here"}])
+
+
+class TestNotWaiting:
+    async def test_the_first_read_of_an_open_store_waits_for_no_writer(self, path: Path) -> None:
+        async with owned(SqliteBackend(path, busy_timeout=0)) as backend:
+            await warm(backend)
+            with write_lock_on(path):
+                assert (await backend.record("s")).length == 3
+
+    async def test_a_search_that_has_nothing_to_index_waits_for_no_writer(self, path: Path) -> None:
+        async with open_store(f"sqlite:///{path}", busy_timeout=0) as store:
+            await store.session("s").add_items([{"role": "user", "content": "needle"}])
+            assert len(await store.search("needle")) == 1
+            with write_lock_on(path):
+                assert len(await store.search("needle")) == 1
+
+    async def test_a_lock_met_while_connecting_in_place_is_left_to_the_writing_thread(self, path: Path) -> None:
+        def connect(*args: Any, timeout: float, **kwargs: Any) -> sqlite3.Connection:
+            if not timeout:  # the connection that may not wait
+                raise sqlite3.OperationalError("database is locked")
+            return sqlite3.connect(*args, timeout=timeout, **kwargs)
+
+        async with owned(SqliteBackend(path, connect=connect)) as backend:
+            await warm(backend)
+            assert (await backend.record("s")).length == 3
+
+    @pytest.mark.parametrize(
+        "ops",
+        [
+            [[Splice(session_id="s", add=(b"{}",) * 5_000)]],
+            [[append(b"x" * 30_000, f"s{n}")] for n in range(50)],
+            [[Annotate(session_id="s", metadata={"notes": "x" * 100_000})]],
+            [[append(b"x" * 30_000) for _ in range(10)]],
+        ],
+        ids=["many small items", "many callers", "an annotation", "many operations"],
+    )
+    async def test_what_takes_long_is_not_done_in_place(self, path: Path, ops: list[list[Op]]) -> None:
+        at_work: set[int] = set()
+
+        def connect(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+            raw = sqlite3.connect(*args, **kwargs)
+            raw.set_trace_callback(
+                lambda said: said.startswith(("INSERT", "UPDATE")) and at_work.add(threading.get_ident())
+            )
+            return raw
+
+        async with owned(SqliteBackend(path, connect=connect)) as backend:
+            await warm(backend)
+            assert threading.get_ident() in at_work
+            at_work.clear()
+            await asyncio.gather(*(backend.commit(*batch) for batch in ops))
+            assert threading.get_ident() not in at_work
+
+    async def test_the_log_shrinks_again_when_a_slow_reader_has_gone(self, path: Path) -> None:
+        log = path.with_name("store.db-wal")
+        async with owned(SqliteBackend(path)) as backend:
+            await warm(backend)
+            with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+                reader.execute("BEGIN")
+                reader.execute("SELECT COUNT(*) FROM holdfast_items").fetchone()
+                for _ in range(6):
+                    await backend.commit(append(b"x" * 4_000_000))
+                assert log.stat().st_size > 20_000_000
+            for _ in range(600):
+                await backend.commit(append())
+            assert log.stat().st_size < 20_000_000
+
+
+FORKING = """
+import asyncio, os, sqlite3, sys
+from holdfast import SQLiteSession
+
+def item(text): return {"role": "user", "content": text}
+def add(text): asyncio.run(asyncio.wait_for(session.add_items([item(text)]), 10))
+def texts(): return [one["content"] for one in asyncio.run(asyncio.wait_for(session.get_items(), 10))]
+
+path = sys.argv[1]
+session = SQLiteSession("s", path)
+for text in "abc":
+    add(text)
+assert texts() == ["a", "b", "c"]
+written, wrote = os.pipe()
+alone, left = os.pipe()
+child = os.fork()
+if not child:
+    add("d")
+    assert texts() == ["a", "b", "c", "d"]
+    os.write(wrote, b"x")
+    os.read(alone, 1)  # until the parent has closed the file, and a stranger has opened and closed it
+    add("e")
+    sys.exit(0)
+os.read(written, 1)
+session.close()
+stranger = sqlite3.connect(path)
+stranger.execute("SELECT COUNT(*) FROM agent_messages").fetchone()
+stranger.close()
+os.write(left, b"x")
+assert os.waitpid(child, 0)[1] == 0
+session = SQLiteSession("s", path)
+assert texts() == ["a", "b", "c", "d", "e"], texts()
+"""
+
+
+class TestSharing:
+    def test_a_forked_child_goes_on_with_the_session_of_its_parent(self, path: Path) -> None:
+        source = str(Path(holdfast.__file__).parents[1])
+        subprocess.run(
+            [sys.executable, "-c", FORKING, str(path)], check=True, timeout=60, env={**os.environ, "PYTHONPATH": source}
+        )
+
+    async def test_a_fork_keeps_the_file_of_the_session_that_it_came_from(self, path: Path) -> None:
+        async def branch() -> StoredSession:
+            session = SQLiteSession("s", path)
+            await session.add_items([{"role": "user", "content": "one"}])
+            child = await session.fork()
+            return await child.fork()
+
+        grandchild = await branch()
+        gc.collect()
+        await grandchild.add_items([{"role": "user", "content": "two"}])
+        assert len(await grandchild.get_items()) == 2
+
+    async def test_a_session_on_a_file_that_was_replaced_writes_to_the_file_that_is_there(self, path: Path) -> None:
+        old = SQLiteSession("s", path)
+        await old.add_items([{"role": "user", "content": "old"}])
+        for leftover in path.parent.iterdir():
+            leftover.unlink()
+        new = SQLiteSession("s", path)
+        await new.add_items([{"role": "user", "content": "new"}])
+        assert [item["content"] for item in await new.get_items()] == ["new"]
+        old.close()
+        assert [item["content"] for item in await new.get_items()] == ["new"]
+        new.close()
+
+
+class TestDamagedRows:
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            "closed = 'junk'",
+            "closed = '[[1, 2]]'",
+            "closed = '[[1, 5, 2]]'",
+            "next_seq = -5",
+            "tape = 'x'",
+            "version = 'x'",
+        ],
+    )
+    async def test_a_session_that_cannot_be_read_hides_no_other(self, path: Path, damage: str) -> None:
+        async with open_store(f"sqlite:///{path}") as store:
+            for name in ("before", "bad", "behind"):
+                await store.session(name).add_items([{"role": "user", "content": f"word {name}"}])
+            with closing(sqlite3.connect(path)) as raw, raw:
+                raw.execute(f"UPDATE holdfast_sessions SET {damage} WHERE session_id = 'bad'")
+            assert [info.session_id for info in await store.sessions()] == ["behind", "before"]
+            assert [hit.session_id for hit in await store.search("word")] == ["behind", "before"]
+            for call in (store.describe("bad"), store.session("bad").get_items(), store.session("bad").check()):
+                with pytest.raises(SessionDamaged, match="bad"):
+                    await call
+            await store.delete("bad")
+            assert await store.session("bad").get_items() == []
+
+    @pytest.mark.parametrize("metadata", ["junk", "[1]", b"\xff"])
+    async def test_annotations_that_cannot_be_read_hide_no_history(self, path: Path, metadata: str | bytes) -> None:
+        async with open_store(f"sqlite:///{path}") as store:
+            await store.session("s").add_items([{"role": "user", "content": "word"}])
+            with closing(sqlite3.connect(path)) as raw, raw:
+                raw.execute("UPDATE holdfast_sessions SET metadata = ?", (metadata,))
+            assert len(await store.session("s").get_items()) == len(await store.search("word")) == 1
+            assert (await store.describe("s")).metadata == {}
+            with pytest.raises(SessionDamaged, match="annotations"):
+                await store.annotate("s", {"title": "new"})
+            with closing(sqlite3.connect(path)) as raw:
+                assert raw.execute("SELECT metadata FROM holdfast_sessions").fetchone() == (metadata,)

@@ -1,0 +1,213 @@
+"""The contract of running code, for every way of starting a worker."""
+
+import asyncio
+import time
+
+import pytest
+
+from holdfast.workers import (
+    AckMessage,
+    DisplayMessage,
+    ExecuteMessage,
+    ExecutionTimeout,
+    OutputMessage,
+    ResultMessage,
+    SessionState,
+)
+
+
+async def gather(session, code, **options):
+    return [message async for message in session.execute(ExecuteMessage(code=code), **options)]
+
+
+async def test_the_value_of_the_last_expression_comes_back(session):
+    result = await session.run("x = 6 * 7\nx")
+    assert (result.value, result.repr, result.ok, result.state) == (42, "42", True, "preserved")
+
+
+async def test_variables_persist_between_executions(session):
+    await session.run("def double(n): return 2 * n")
+    assert (await session.run("double(21)")).value == 42
+
+
+async def test_the_last_expression_is_evaluated_once(session):
+    result = await session.run("seen = []\nseen.append(1) or len(seen)")
+    assert result.value == 1
+    assert (await session.run("len(seen)")).value == 1
+
+
+async def test_a_cell_that_ends_in_a_statement_has_no_value(session):
+    result = await session.run("y = 3")
+    assert (result.value, result.repr) == (None, "")
+
+
+async def test_the_acknowledgement_comes_first_and_the_result_last(session):
+    messages = await gather(session, "for i in range(200): print('line', i)\n'done'")
+    assert isinstance(messages[0], AckMessage)
+    assert isinstance(messages[-1], ResultMessage)
+    assert all(isinstance(message, OutputMessage) for message in messages[1:-1])
+    text = "".join(message.data for message in messages[1:-1])
+    assert text == "".join(f"line {i}\n" for i in range(200))
+
+
+async def test_output_of_subprocesses_threads_and_descriptors_is_captured(session):
+    code = (
+        "import os, subprocess, sys, threading\n"
+        "print('python')\n"
+        "os.write(1, b'descriptor\\n')\n"
+        "subprocess.run(['echo', 'subprocess'])\n"
+        "t = threading.Thread(target=print, args=('thread',)); t.start(); t.join()\n"
+        "os.system('echo shell >&2')\n"
+        "sys.stdout.buffer.write(b'buffer\\n')"
+    )
+    result = await session.run(code)
+    assert result.stdout.split() == ["python", "descriptor", "subprocess", "thread", "buffer"]
+    assert result.stderr == "shell\n"
+
+
+async def test_top_level_await_works_and_its_loop_lives_on(session):
+    first = await session.run("import asyncio\nq = asyncio.Queue()\nawait q.put(5)\nawait asyncio.sleep(0, 'slept')")
+    assert first.value == "slept"
+    assert (await session.run("await q.get()")).value == 5
+
+
+async def test_functions_see_names_assigned_in_the_same_cell(session):
+    assert (await session.run("n = 3\ndef f(): return n\n[f() * i for i in range(2)]")).value == [0, 3]
+
+
+async def test_a_traceback_shows_source_lines_and_none_of_our_frames(session):
+    result = await session.run("def broken():\n    return 1 / 0\nbroken()")
+    assert result.error.exception_type == "ZeroDivisionError"
+    assert "return 1 / 0" in result.error.traceback
+    assert "holdfast" not in result.error.traceback
+    assert (await session.run("1")).value == 1
+
+
+@pytest.mark.parametrize("code", ["def", "await", "x = = 1", "\0"])
+async def test_code_that_cannot_be_compiled_is_an_error_of_the_code(session, code):
+    result = await session.run(code)
+    assert result.error.exception_type in ("SyntaxError", "ValueError")
+    assert (await session.run("2")).value == 2
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit(3)", "import sys; sys.exit()", "raise KeyboardInterrupt"])
+async def test_code_that_wants_to_leave_does_not_take_the_session_along(session, code):
+    assert (await session.run(code)).error is not None
+    assert (await session.run("'still here'")).value == "still here"
+
+
+async def test_rich_objects_come_back_as_mime_bundles(session):
+    code = (
+        "class Rich:\n"
+        "    def _repr_html_(self): return '<b>hi</b>'\n"
+        "    def _repr_png_(self): return b'\\x89PNG'\n"
+        "    def _repr_svg_(self): raise RuntimeError\n"
+        "display(Rich())\n"
+        "Rich()"
+    )
+    messages = await gather(session, code)
+    shown = [message for message in messages if isinstance(message, DisplayMessage)]
+    assert shown[0].data["text/html"] == "<b>hi</b>"
+    assert messages[-1].data == {"text/html": "<b>hi</b>", "image/png": b"\x89PNG"}
+
+
+async def test_values_that_are_not_plain_data_come_back_as_text_only(session):
+    result = await session.run("class Odd:\n    def __repr__(self): raise ValueError\nOdd()")
+    assert result.value is None
+    assert result.repr == "<Odd whose repr raised ValueError>"
+    assert (await session.run("2 ** 70")).repr == str(2**70)
+    assert (await session.run("'\\ud800'")).ok
+
+
+async def test_a_result_above_the_frame_limit_is_a_clear_error_and_the_session_goes_on(start):
+    session = await start(frame_limit=8192, repr_limit=1_000_000)
+    result = await session.run("'x' * 100_000")
+    assert result.error.exception_type == "FrameTooLarge"
+    assert (await session.run("len('abc')")).value == 3
+
+
+async def test_code_above_the_frame_limit_is_refused_before_it_is_sent(start):
+    from holdfast.workers import FrameTooLarge
+
+    session = await start(frame_limit=8192)
+    with pytest.raises(FrameTooLarge):
+        await session.run("#" * 10_000)
+    assert session.state is SessionState.READY
+    assert (await session.run("1")).value == 1
+
+
+async def test_concurrent_callers_are_served_in_their_order(session):
+    await session.run("order = []")
+    await asyncio.gather(*(session.run(f"order.append({n}); order[-1]") for n in range(20)))
+    assert (await session.run("order")).value == list(range(20))
+
+
+async def test_a_timeout_stops_the_code_and_keeps_the_variables(session):
+    await session.run("kept = 'yes'")
+    started = time.monotonic()
+    result = await session.run("while True: pass", timeout=0.1)
+    assert time.monotonic() - started < 2
+    assert (result.timed_out, result.state) == (True, "preserved")
+    assert (await session.run("kept")).value == "yes"
+
+
+async def test_a_timeout_raises_out_of_the_stream(session):
+    with pytest.raises(ExecutionTimeout) as caught:
+        await gather(session, "import time; time.sleep(60)", timeout=0.1)
+    assert caught.value.state == "preserved"
+
+
+async def test_leaving_the_stream_early_stops_the_code(session):
+    stream = session.execute(ExecuteMessage(code="while True: print('x' * 100)"))
+    async for message in stream:
+        if isinstance(message, OutputMessage):
+            break
+    await stream.aclose()
+    assert (await session.run("'free again'", timeout=5)).value == "free again"
+
+
+async def test_output_above_the_cap_keeps_head_and_tail_and_counts_the_rest(start):
+    session = await start(output_limit=1000)
+    result = await session.run("for i in range(10_000): print(f'{i:09d}')")
+    assert result.stdout.startswith("000000000\n")
+    assert result.stdout.endswith("000009999\n")
+    assert result.dropped == {"stdout": 100_000 - 1000}
+    assert (await session.run("print('small')")).stdout == "small\n"
+
+
+async def test_a_slow_reader_slows_the_worker_instead_of_filling_memory(start):
+    session = await start(output_buffer=100_000, output_limit=None)
+    total = deepest = 0
+    async for message in session.execute(ExecuteMessage(code="for i in range(20_000): print('y' * 99)")):
+        if isinstance(message, OutputMessage):
+            total += len(message.data)
+            deepest = max(deepest, session.info.telemetry["queued_bytes"])
+            await asyncio.sleep(0.001)
+    assert total == 2_000_000
+    assert deepest < 100_000 + 2 * 65536 + 1
+
+
+async def test_output_after_the_result_reaches_the_general_queue(session):
+    code = "import threading, time\nthreading.Timer(0.05, lambda: print('late')).start()"
+    await session.run(code)
+    late = await session.receive_message(OutputMessage, timeout=5)
+    assert (late.data, late.execution_id) == ("late\n", "")
+
+
+async def test_user_code_that_forks_and_returns_does_not_disturb_the_session(session):
+    result = await session.run("import os\npid = os.fork()\npid > 0")
+    assert result.value is True
+    assert (await session.run("1 + 1")).value == 2
+    assert session.info.telemetry["violations"] == 0
+
+
+async def test_text_in_odd_encodings_survives(session):
+    result = await session.run("print('grüße ☃ 𝄞'); import os; _ = os.write(1, b'\\xff\\xfe')")
+    assert result.stdout == "grüße ☃ 𝄞\n��"
+
+
+async def test_usage_is_reported_per_execution(session):
+    result = await session.run("sum(i * i for i in range(300_000))")
+    assert result.usage.cpu > 0.005
+    assert result.usage.peak_rss > 1_000_000
+    assert result.execution_time > 0.005

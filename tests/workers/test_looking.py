@@ -1,0 +1,197 @@
+"""Introspection, heartbeats, telemetry, interceptors and files."""
+
+import asyncio
+import time
+
+import pytest
+
+from holdfast.base.errors import Closed, InvalidInput, NotFound
+from holdfast.workers import ExecuteMessage, HeartbeatMessage, OutputMessage, ResultMessage, SessionState
+
+
+async def busy(session, code="while True: pass"):
+    started = asyncio.Event()
+
+    async def consume():
+        async for message in session.execute(ExecuteMessage(code=f"print('go')\n{code}"), timeout=None):
+            if isinstance(message, OutputMessage):
+                started.set()
+
+    task = asyncio.create_task(consume())
+    await asyncio.wait_for(started.wait(), 5)
+    return task
+
+
+async def test_the_namespace_lists_names_types_and_sizes_never_values(session):
+    await session.run("secret = 'hunter2' * 10; n = [1, 2, 3]\ndef f(): pass\nimport math\n_private = 1")
+    entries = {entry.name: entry for entry in await session.namespace()}
+    assert set(entries) == {"secret", "n", "f", "math"}
+    assert (entries["secret"].type, entries["secret"].length) == ("str", 70)
+    assert entries["n"].size > 0
+    assert "hunter2" not in repr(entries)
+
+
+async def test_the_namespace_runs_no_code_of_the_user(session):
+    await session.run(
+        "class Trap:\n"
+        "    def __repr__(self): raise SystemExit\n"
+        "    def __len__(self): raise SystemExit\n"
+        "    def __sizeof__(self): raise SystemExit\n"
+        "    @property\n"
+        "    def shape(self): raise SystemExit\n"
+        "t = Trap()"
+    )
+    assert "t" in {entry.name for entry in await session.namespace()}
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)", "input('x')"])
+async def test_questions_are_answered_while_code_runs(session, code):
+    await session.run("visible = 1")
+    task = await busy(session, code)
+    started = time.monotonic()
+    assert "visible" in {entry.name for entry in await session.namespace()}
+    assert (await session.complete("visi")) == ("visible",)
+    beat = await session.heartbeat()
+    assert beat.busy
+    assert beat.memory_usage > 1_000_000
+    assert time.monotonic() - started < 1
+    assert session.state is SessionState.BUSY
+    assert session.usage().pss > 1_000_000
+    await session.interrupt()
+    await task
+
+
+async def test_completion_follows_attributes_without_evaluating_them(session):
+    await session.run(
+        "import math\nclass A:\n    def method(self): pass\n    @property\n    def prop(self): raise SystemExit\na = A()"
+    )
+    assert await session.complete("x = math.sq") == ("math.sqrt",)
+    assert await session.complete("a.") == ("a.method", "a.prop")
+    assert await session.complete("a.prop.real") == ()
+    assert await session.complete("1 + ") == ()
+
+
+async def test_heartbeats_keep_the_description_fresh(start):
+    session = await start(heartbeat_interval=0.02)
+    await session.run("x = 1; y = 2")
+    async with asyncio.timeout(5):
+        while session.info.namespace_size != 2:
+            await asyncio.sleep(0.01)
+    assert session.info.memory_usage > 1_000_000
+    assert session.info.last_heartbeat_at <= time.time()
+
+
+async def test_the_description_says_what_was_negotiated_and_reached(session, config):
+    info = session.info
+    assert info.metadata["protocol"] == 1
+    assert "ack" in info.metadata["features"]
+    if config.mode == "fork":
+        assert info.metadata["sandbox"] == config.sandbox.level
+    await session.run("1 / 0")
+    assert (session.info.execution_count, session.info.error_count) == (1, 1)
+    assert info.execution_count == 0
+
+
+async def test_metrics_count_only_when_enabled(start):
+    session = await start(enable_metrics=True)
+    task = await busy(session)
+    await session.interrupt()
+    await task
+    stream = session.execute(ExecuteMessage(code="import time; time.sleep(9)"))
+    await anext(stream)
+    await stream.aclose()
+    await session.run("1")
+    assert session.info.metrics == {"cancel_event_triggers": 1, "executions_cancelled": 1}
+    assert (await start()).info.metrics == {}
+
+
+async def test_interceptors_see_every_message_in_order(session):
+    seen = []
+    session.add_message_interceptor(seen.append)
+    session.add_message_interceptor(seen.append)
+    await session.run("print('x'); 1")
+    assert [type(m).__name__ for m in seen] == ["AckMessage", "OutputMessage", "ResultMessage"]
+    session.remove_message_interceptor(seen.append)
+    await session.run("2")
+    assert len(seen) == 3
+
+
+async def test_a_failing_interceptor_is_contained_and_then_quarantined(start):
+    session = await start(interceptor_strikes=3, interceptor_budget=10.0)
+
+    def broken(message):
+        raise RuntimeError("bad interceptor")
+
+    session.add_message_interceptor(broken)
+    for n in range(5):
+        assert (await session.run(f"{n}")).value == n
+    record = session.info.telemetry["interceptors"][0]
+    assert (record["calls"], record["errors"], record["quarantined"]) == (3, 3, True)
+
+
+async def test_a_slow_interceptor_is_quarantined(start):
+    session = await start(interceptor_strikes=2, interceptor_budget=0.001)
+    session.add_message_interceptor(lambda message: time.sleep(0.003))
+    for _ in range(4):
+        await session.run("1")
+    record = session.info.telemetry["interceptors"][0]
+    assert record["quarantined"]
+    assert record["calls"] == 2
+    assert record["slowest"] > 0.002
+
+
+async def test_raw_messages_reach_the_general_queue(session):
+    request = HeartbeatMessage()
+    with pytest.raises(TimeoutError):
+        await session.receive_message(timeout=0.01)
+    await session.send_message(ResultMessage(execution_id="nobody"))
+    answer = await session.receive_message(timeout=5)
+    assert answer.exception_type == "ProtocolError"
+    await session.send_message(request)
+    assert (await session.run("1")).value == 1
+
+
+async def test_files_go_in_and_come_out(session):
+    await session.files.write("in/data.csv", "a,b\n1,2\n")
+    assert (await session.run("open('in/data.csv').read()")).value == "a,b\n1,2\n"
+    await session.run("import os; os.makedirs('out/deep'); open('out/deep/r.bin', 'wb').write(bytes(10))")
+    assert await session.files.read("out/deep/r.bin") == bytes(10)
+    assert [(f.path, f.size) for f in await session.files.list()] == [
+        ("in/data.csv", 8),
+        ("out/deep/r.bin", 10),
+    ]
+    await session.files.remove("in/data.csv")
+    with pytest.raises(NotFound):
+        await session.files.read("in/data.csv")
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "", ".", "a\0b"])
+async def test_paths_that_lead_out_are_refused(session, path):
+    with pytest.raises(InvalidInput):
+        await session.files.read(path)
+    with pytest.raises(InvalidInput):
+        await session.files.write(path, b"x")
+
+
+async def test_links_planted_by_the_code_are_not_followed(session):
+    await session.run(
+        "import os\nos.symlink('/etc/passwd', 'link')\nos.symlink('/etc', 'folder')\nos.symlink('/', 'root')\n"
+        "os.mkfifo('fifo')"
+    )
+    for path in ("link", "folder/passwd", "root/etc/passwd", "fifo"):
+        with pytest.raises(InvalidInput):
+            await session.files.read(path)
+    with pytest.raises(InvalidInput):
+        await session.files.write("folder/x", b"x")
+    assert await session.files.list() == []
+
+
+async def test_files_of_a_closed_session_are_gone(session):
+    await session.terminate()
+    with pytest.raises(Closed):
+        await session.files.read("x")
+
+
+async def test_warm_up_code_runs_before_the_session_is_ready(start):
+    session = await start(warmup_code="import json\nready = True")
+    assert (await session.run("ready")).value is True

@@ -1,0 +1,201 @@
+"""Snapshots, forks, transactions and checkpoints."""
+
+import pytest
+
+from holdfast.workers import RequestFailed, SnapshotPoint, WorkerSession
+
+
+async def test_a_rollback_returns_to_the_snapshot_exactly(session):
+    await session.run("items = [1]; alias = items\ndef f(): return items")
+    point = await session.snapshot()
+    await session.run("items.append(2); alias = None; del f")
+    await session.rollback(point)
+    assert (await session.run("[items, alias is items, f()]")).value == [[1], True, [1]]
+
+
+async def test_a_snapshot_keeps_what_no_pickler_can(session):
+    await session.run("gen = (i for i in range(5)); next(gen)")
+    point = await session.snapshot()
+    await session.run("list(gen)")
+    await session.rollback(point)
+    assert (await session.run("list(gen)")).value == [1, 2, 3, 4]
+
+
+async def test_a_point_serves_more_than_once(session):
+    await session.run("n = 0")
+    point = await session.snapshot()
+    for _ in range(3):
+        await session.run("n += 1")
+        await session.rollback(point)
+        assert (await session.run("n")).value == 0
+
+
+async def test_one_can_go_back_step_by_step(session):
+    points = []
+    for n in range(4):
+        await session.run(f"n = {n}")
+        points.append(await session.snapshot())
+    for n in (2, 1, 3, 0):
+        if n == 3:
+            # A point taken after the one we returned to belongs to a future that did not happen.
+            with pytest.raises(RequestFailed):
+                await session.rollback(points[n])
+            continue
+        await session.rollback(points[n])
+        assert (await session.run("n")).value == n
+
+
+async def test_an_unknown_point_is_refused_and_nothing_happens(session):
+    await session.run("x = 1")
+    with pytest.raises(RequestFailed) as caught:
+        await session.rollback(SnapshotPoint("nowhere"))
+    assert caught.value.kind == "NotFound"
+    assert (await session.run("x")).value == 1
+
+
+async def test_a_dropped_point_is_gone(session):
+    point = await session.snapshot()
+    await session.drop(point)
+    with pytest.raises(RequestFailed):
+        await session.rollback(point)
+
+
+async def test_threads_are_reported_as_a_hazard(session):
+    await session.run(
+        "import threading; stop = threading.Event(); threading.Thread(target=stop.wait, daemon=True).start()"
+    )
+    point = await session.snapshot()
+    assert any("threads" in hazard for hazard in point.hazards)
+    await session.run("stop.set()")
+
+
+async def test_a_plain_session_has_no_hazards(session):
+    assert (await session.snapshot()).hazards == ()
+
+
+async def test_interrupts_and_deaths_are_noticed_after_a_rollback(session):
+    await session.rollback(await session.snapshot())
+    result = await session.run("import time; time.sleep(60)", timeout=0.1)
+    assert (result.timed_out, result.state) == (True, "preserved")
+    result = await session.run("import os; os._exit(9)")
+    assert (result.state, result.error.cause) == ("lost", "exit")
+
+
+async def test_a_fork_is_a_second_session_with_the_same_variables(session):
+    await session.run("x = [1, 2]")
+    twin = await session.fork()
+    try:
+        await twin.run("x.append(3)")
+        assert (await twin.run("x")).value == [1, 2, 3]
+        assert (await session.run("x")).value == [1, 2]
+        assert (await twin.run("print('mine')")).stdout == "mine\n"
+    finally:
+        await twin.shutdown()
+    assert (await session.run("x")).value == [1, 2]
+
+
+async def test_a_fork_outlives_its_origin(session):
+    await session.run("x = 5")
+    twin = await session.fork()
+    await session.terminate()
+    assert (await twin.run("x")).value == 5
+    await twin.shutdown()
+
+
+async def test_the_death_of_a_fork_is_its_own(session):
+    twin = await session.fork()
+    result = await twin.run("import os; os._exit(4)")
+    assert result.error.cause == "exit"
+    await twin.terminate()
+    assert (await session.run("'alive'")).value == "alive"
+
+
+async def test_a_failed_transaction_leaves_no_trace(session):
+    await session.run("balance = 10")
+    result = await session.run("balance = 0\nprint('tried')\n1 / 0", transaction="rollback_on_failure")
+    assert (result.rolled_back, result.error.exception_type, result.stdout) == (
+        True,
+        "ZeroDivisionError",
+        "tried\n",
+    )
+    assert (await session.run("balance")).value == 10
+
+
+async def test_a_transaction_that_succeeds_is_kept(session):
+    result = await session.run("balance = 3\nbalance", transaction="rollback_on_failure")
+    assert (result.value, result.rolled_back) == (3, False)
+    assert (await session.run("balance")).value == 3
+
+
+async def test_a_trial_is_always_undone(session):
+    result = await session.run("x = 1\nx", transaction="rollback_always")
+    assert (result.value, result.rolled_back) == (1, True)
+    assert (await session.run("'x' in dir()")).value is False
+
+
+async def test_transactions_in_a_row_leave_no_processes_behind(session):
+    for n in range(5):
+        await session.run(f"x = {n}; 1/0", transaction="rollback_on_failure")
+        await session.run(f"x = {n}", transaction="rollback_on_failure")
+    await session.run("1")
+    assert session.usage().processes <= 3
+
+
+async def test_a_checkpoint_moves_everything_to_another_session(session, start):
+    await session.run(
+        "import math\nfrom math import pi as p\n"
+        "class Point:\n    def __init__(self, x): self.x = x\n"
+        "def area(r): return math.pi * r * r\n"
+        "async def later(): return 1\n"
+        "a = Point(3); b = a; both = [a, b]\nscale = 2\nf = lambda v: v * scale"
+    )
+    saved = await session.checkpoint("one")
+    assert saved.lost == {}
+    other = await start()
+    restored = await other.restore(saved)
+    assert {"Point", "a", "area", "math", "f", "later"} <= set(restored.kept)
+    code = "[isinstance(a, Point), a is b, both[0] is a, a.x, area(1) == math.pi, f(4), await later()]"
+    assert (await other.run(code)).value == [True, True, True, 3, True, 8, 1]
+
+
+async def test_what_cannot_be_kept_is_named_with_the_reason(session):
+    await session.run("good = 1; bad = (i for i in range(3)); import threading; lock = threading.Lock()")
+    saved = await session.checkpoint()
+    assert set(saved.lost) == {"bad", "lock"}
+    assert "good" in saved.kept
+    assert all(saved.lost.values())
+
+
+async def test_a_restore_replaces_or_adds(session):
+    await session.run("x = 1")
+    saved = await session.checkpoint()
+    await session.run("x = 2; y = 3")
+    await session.restore(saved, clear_existing=False)
+    assert (await session.run("[x, y]")).value == [1, 3]
+    await session.restore(saved)
+    assert (await session.run("'y' in dir()")).value is False
+
+
+@pytest.mark.parametrize("damage", ["foreign", "cut", "flipped"])
+async def test_a_bad_checkpoint_is_refused_and_changes_nothing(session, damage):
+    await session.run("x = 1")
+    data = (await session.checkpoint()).data
+    bad = {"foreign": b"\x80\x04pickle", "cut": data[:-3], "flipped": data[:-1] + bytes([data[-1] ^ 1])}[damage]
+    await session.run("x = 2")
+    with pytest.raises(RequestFailed) as caught:
+        await session.restore(bad)
+    assert caught.value.kind == "BadCheckpoint"
+    assert (await session.run("x")).value == 2
+
+
+async def test_a_checkpoint_is_never_loaded_in_the_host(config, tmp_path):
+    """A checkpoint that writes a file when unpickled writes it in the worker's world, not in ours."""
+    mark = tmp_path / "mark"
+    async with WorkerSession() as session:
+        await session.run(
+            f"class Bomb:\n    def __reduce__(self):\n        return (exec, (\"open({str(mark)!r}, 'w')\",))\nb = Bomb()"
+        )
+        saved = await session.checkpoint()
+        with pytest.raises(RequestFailed):
+            await session.restore(saved)
+    assert not mark.exists()

@@ -1,0 +1,356 @@
+"""Escapes, tried one by one from inside, with the full sandbox."""
+
+import asyncio
+import os
+import pwd
+import socket
+
+import pytest
+
+from holdfast.base.errors import InvalidInput
+from holdfast.workers import SandboxPolicy, SandboxUnavailable, SessionConfig, WorkerSession, probe_sandbox
+from worker_kit import children
+
+
+@pytest.fixture
+async def inside(jailed):
+    return await jailed()
+
+
+async def refused(session, code):
+    """The code must end in an error of its own while the session goes on; returns the error's type."""
+    result = await session.run(code, timeout=20)
+    assert result.error is not None, f"this should not work: {result}"
+    assert result.state == "preserved"
+    return result.error.exception_type
+
+
+async def test_the_reached_level_is_reported(inside):
+    assert inside.info.metadata["sandbox"] == "namespaces"
+    assert inside.info.metadata["sandbox_notes"] == ()
+
+
+async def test_the_home_directory_cannot_be_read(inside):
+    home = pwd.getpwuid(os.getuid()).pw_dir
+    for path in (f"{home}/.bashrc", f"{home}/.profile"):
+        assert await refused(inside, f"open({path!r})") in ("FileNotFoundError", "PermissionError")
+    listed = await inside.run(f"import os\ntry:\n    r = os.listdir({home!r})\nexcept OSError:\n    r = []\nr")
+    assert set(listed.value) <= {".pyenv", ".local", ".cache"}, "only what leads to the interpreter"
+
+
+async def test_files_of_the_host_are_not_there(inside, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret")
+    secret.chmod(0o644)
+    assert await refused(inside, f"open({str(secret)!r})") == "FileNotFoundError"
+    assert (await inside.run("import os; os.path.exists('/etc/shadow')")).value is False
+
+
+@pytest.mark.parametrize("path", ["/usr/x", "/x", "/etc/passwd", "/dev/x", "/proc/sys/kernel/hostname"])
+async def test_nothing_outside_the_session_can_be_written(inside, path):
+    assert await refused(inside, f"open({path!r}, 'w').write('x')") in (
+        "PermissionError",
+        "OSError",
+        "FileNotFoundError",
+    )
+
+
+async def test_the_interpreter_cannot_be_changed(inside):
+    code = "import os, sys\nfor p in sys.path:\n    if os.path.isdir(p) and not p.startswith('/session'):\n        assert not os.access(p, os.W_OK), p"
+    assert (await inside.run(code)).ok
+
+
+async def test_the_session_has_its_own_temporary_and_working_directories(jailed):
+    one, two = await jailed(), await jailed()
+    await one.run("import tempfile; open('mine', 'w').write('1'); open('/tmp/t', 'w').write('2'); tempfile.mkstemp()")
+    code = "import os; [os.listdir('.'), os.listdir('/tmp'), os.getcwd()]"
+    assert (await two.run(code)).value == [[], [], "/session/work"]
+    assert not os.path.exists("/tmp/t")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "socket.create_connection(('127.0.0.1', PORT), timeout=2)",
+        "socket.create_connection(('1.1.1.1', 53), timeout=2)",
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('1.1.1.1', 53))",
+        "socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).connect((2, 1))",
+        "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+        "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
+        "socket.getaddrinfo('example.com', 80)",
+    ],
+)
+async def test_nothing_can_be_connected_to(inside, code):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert await refused(inside, "import socket\n" + code.replace("PORT", str(port))) in (
+            "OSError",
+            "ConnectionRefusedError",
+            "gaierror",
+            "TimeoutError",
+        )
+
+
+async def test_unix_sockets_of_the_host_cannot_be_reached(inside, tmp_path):
+    with socket.socket(socket.AF_UNIX) as named, socket.socket(socket.AF_UNIX) as abstract:
+        path = f"/tmp/holdfast-test-{os.getpid()}.sock"
+        named.bind(path)
+        named.listen()
+        os.chmod(path, 0o777)
+        abstract.bind("\0holdfast-test-abstract")
+        abstract.listen()
+        try:
+            for address in (path, "\0holdfast-test-abstract"):
+                code = f"import socket; socket.socket(socket.AF_UNIX).connect({address!r})"
+                assert await refused(inside, code) in (
+                    "FileNotFoundError",
+                    "ConnectionRefusedError",
+                    "PermissionError",
+                )
+        finally:
+            os.unlink(path)
+
+
+async def test_the_host_cannot_be_killed_or_seen(inside):
+    assert await refused(inside, f"import os; os.kill({os.getpid()}, 0)") in (
+        "ProcessLookupError",
+        "PermissionError",
+    )
+    assert (await inside.run("import os; sorted(p for p in os.listdir('/proc') if p.isdigit())")).value == [
+        "1",
+        "2",
+    ]
+
+
+async def test_the_keeper_cannot_be_killed_or_read(inside):
+    result = await inside.run("import os\ntry:\n    os.kill(1, 9)\nexcept OSError: pass\nos.path.exists('/proc/1')")
+    assert result.value is True
+    for name in ("mem", "environ", "maps", "fd/3"):
+        assert await refused(inside, f"open('/proc/1/{name}', 'rb').read(10)") in (
+            "PermissionError",
+            "FileNotFoundError",
+        )
+
+
+SYSCALLS = {
+    "ptrace": "libc.ptrace(16, 1, 0, 0)",
+    "mount": "libc.mount(b'none', b'/session/tmp', b'tmpfs', 0, None)",
+    "umount": "libc.umount2(b'/proc', 2)",
+    "unshare": "libc.unshare(0x10000000)",
+    "setns": "libc.setns(0, 0)",
+    "chroot": "libc.chroot(b'/session')",
+    "io_uring_setup": "libc.syscall(425, 8, ctypes.byref((ctypes.c_char * 120)()))",
+    "bpf": "libc.syscall(321, 0, 0, 0)",
+    "userfaultfd": "libc.syscall(323, 0)",
+    "keyctl": "libc.syscall(250, 0, -3, 0)",
+    "perf_event_open": "libc.syscall(298, 0, 0, -1, -1, 0)",
+    "process_vm_readv": "libc.syscall(310, 1, 0, 0, 0, 0, 0)",
+    "open_by_handle_at": "libc.syscall(304, -1, 0, 0)",
+    "kexec_load": "libc.syscall(246, 0, 0, 0, 0)",
+    "pidfd_getfd": "libc.syscall(438, 0, 0, 0)",
+    "clone_newuser": "libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0)",
+}
+
+
+@pytest.mark.parametrize("name", SYSCALLS)
+async def test_a_dangerous_system_call_is_refused(inside, name):
+    code = f"import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nr = {SYSCALLS[name]}\n[r, ctypes.get_errno()]"
+    assert (await inside.run(code)).value == [-1, 1]
+
+
+async def test_clone3_is_answered_so_that_libc_falls_back(inside):
+    code = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n[libc.syscall(435, 0, 0), ctypes.get_errno()]"
+    assert (await inside.run(code)).value == [-1, 38]
+    code = "import threading; t = threading.Thread(target=print, args=('t',)); t.start(); t.join()"
+    assert (await inside.run(code)).stdout == "t\n"
+
+
+async def test_a_call_under_a_foreign_architecture_is_the_end_and_says_so(inside):
+    result = await inside.run("import ctypes; ctypes.CDLL(None).syscall(0x40000000 + 39)")
+    assert (result.state, result.error.cause) == ("lost", "sandbox")
+
+
+async def test_a_fork_bomb_stops_at_the_limit_and_hurts_nobody(jailed):
+    session = await jailed(sandbox=SandboxPolicy(require="namespaces", processes=20))
+    neighbour = await jailed(sandbox=SandboxPolicy(require="namespaces", processes=20))
+    code = (
+        "import os, time\nmade = 0\n"
+        "try:\n    for _ in range(500):\n        if os.fork() == 0:\n            time.sleep(60)\n        made += 1\n"
+        "except BlockingIOError: pass\nmade"
+    )
+    result = await session.run(code)
+    assert 0 < result.value <= 20
+    assert (await neighbour.run("import subprocess; subprocess.run(['echo', 'fine']).returncode")).value == 0
+
+
+async def test_a_memory_bomb_is_an_error_of_the_code(jailed):
+    session = await jailed(sandbox=SandboxPolicy(require="namespaces", memory_mb=200))
+    assert await refused(session, "x = bytearray(3 << 30)") == "MemoryError"
+    assert await refused(session, "x = []\nwhile True: x.append(bytearray(1 << 20))") == "MemoryError"
+    await session.run("del x")
+    assert (await session.run("len(bytearray(50 << 20))")).value == 50 << 20
+
+
+async def test_memory_and_files_together_are_limited_by_a_control_group_and_the_cause_is_told(jailed):
+    if not os.access("/sys/fs/cgroup/memory", os.W_OK):
+        pytest.skip("no control groups to be had here")
+    policy = SandboxPolicy(require="namespaces", memory_mb=100, disk_mb=400, cgroup=True)
+    session = await jailed(sandbox=policy)
+    code = (
+        "x = bytearray(60 << 20)\nwith open('/tmp/fill', 'wb') as f:\n    for _ in range(300): f.write(bytes(1 << 20))"
+    )
+    result = await session.run(code, timeout=20)
+    assert (result.state, result.error.cause) == ("lost", "memory-limit")
+
+
+async def test_the_disk_cannot_be_filled(jailed):
+    session = await jailed(sandbox=SandboxPolicy(require="namespaces", disk_mb=8))
+    code = "for n in range(100):\n    with open(f'/tmp/{n}' if n % 2 else f'{n}', 'wb') as f: f.write(bytes(1 << 20))"
+    assert await refused(session, code) == "OSError"
+    assert (await session.run("import os; os.statvfs('.').f_blocks * os.statvfs('.').f_frsize")).value == 8 << 20
+
+
+async def test_no_descriptor_and_no_variable_of_the_host_leaks(jailed, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_SECRET", "s3cret")
+    with open("/etc/passwd") as leaked:
+        os.set_inheritable(leaked.fileno(), True)
+        session = await jailed(environment={"GIVEN": "yes"})
+    environment = (await session.run("import os; dict(os.environ)")).value
+    assert "HOLDFAST_SECRET" not in environment
+    assert environment["GIVEN"] == "yes"
+    assert (await session.run("open('/proc/self/environ').read().find('s3cret')")).value == -1
+    code = "import os\nr = []\nfor fd in range(0, 1000):\n    try:\n        os.fstat(fd); r.append(fd)\n    except OSError: pass\nr"
+    assert (await session.run(code)).value == [0, 1, 2, 3, 4]
+    assert (
+        await session.run(
+            "import subprocess; subprocess.run(['ls', '/proc/self/fd'], capture_output=True, text=True).stdout.split()"
+        )
+    ).value == ["0", "1", "2", "3"]
+
+
+async def test_privileges_are_gone(inside):
+    status = (await inside.run("open('/proc/self/status').read()")).value
+    facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert int(facts["CapEff"], 16) == 0
+    assert int(facts["CapPrm"], 16) == 0
+    assert facts["NoNewPrivs"].strip() == "1"
+    assert facts["Seccomp"].strip() == "2"
+    assert (await inside.run("import os; os.getuid() != 0")).value is True
+
+
+async def test_ordinary_work_is_not_hindered(inside):
+    code = (
+        "import json, sqlite3, subprocess, sys, tempfile, threading, multiprocessing as mp, ssl, socket\n"
+        "db = sqlite3.connect('x.db'); db.execute('create table t(a)'); db.commit()\n"
+        "out = subprocess.run([sys.executable, '-c', 'print(6*7)'], capture_output=True, text=True)\n"
+        "with mp.get_context('fork').Pool(2) as pool: squares = pool.map(abs, [-1, -2])\n"
+        "a, b = socket.socketpair(); a.send(b'x')\n"
+        "[out.stdout, squares, b.recv(1) == b'x']"
+    )
+    assert (await inside.run(code)).value == ["42\n", [1, 2], True]
+
+
+async def test_paths_can_be_opened_up(jailed, tmp_path):
+    shared, out = tmp_path / "shared", tmp_path / "out"
+    shared.mkdir()
+    out.mkdir()
+    (shared / "f").write_text("hello")
+    out.chmod(0o777)
+    for folder in (shared, *tmp_path.parents):
+        if str(folder).startswith("/tmp/"):
+            folder.chmod(0o755)
+    policy = SandboxPolicy(require="namespaces", readable=(str(shared),), writable=(str(out),))
+    session = await jailed(sandbox=policy)
+    assert (await session.run(f"open({str(shared / 'f')!r}).read()")).value == "hello"
+    assert await refused(session, f"open({str(shared / 'f')!r}, 'w')") in ("PermissionError", "OSError")
+    assert (await session.run(f"open({str(out / 'g')!r}, 'w').write('x')")).value == 1
+    assert (out / "g").read_text() == "x"
+
+
+async def test_listed_hosts_are_reachable_through_the_proxy_and_others_are_not(jailed):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        session = await jailed(sandbox=SandboxPolicy(network=("localhost",)))
+        fetch = "import urllib.request\nurllib.request.urlopen('http://HOST:PORT/', timeout=5).read()"
+        good = fetch.replace("HOST", "localhost").replace("PORT", str(port))
+        assert (await session.run(good)).value == b"hello"
+        bad = await session.run(fetch.replace("HOST", "127.0.0.1").replace("PORT", str(port)))
+        assert bad.error.exception_type == "HTTPError"
+        assert "403" in bad.error.exception_message
+        direct = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"
+        assert await refused(session, direct) == "ConnectionRefusedError"
+
+
+async def test_the_host_network_is_there_when_the_policy_says_so(jailed):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        session = await jailed(sandbox=SandboxPolicy(require="namespaces", network="host"))
+        code = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2).close(); 'connected'"
+        assert (await session.run(code)).value == "connected"
+
+
+async def test_the_middle_level_denies_files_network_and_calls_too(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    config = SessionConfig(sandbox=SandboxPolicy(level="locked", require="locked"))
+    async with WorkerSession(config) as session:
+        assert await refused(session, f"open({str(secret)!r})") == "PermissionError"
+        assert await refused(session, "open('/etc/shadow')") == "PermissionError"
+        assert await refused(session, "import socket; socket.socket(socket.AF_INET)") == "OSError"
+        assert await refused(session, f"open('/proc/{os.getpid()}/environ')") == "PermissionError"
+        assert await refused(session, f"import os; os.kill({os.getpid()}, 0)") == "PermissionError"
+        assert (await session.run("open('f', 'w').write('mine')")).value == 4
+        assert await session.files.read("f") == b"mine"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"level": "plain", "require": "locked"},
+        {"memory_mb": 0},
+        {"network": "some"},
+        {"level": "locked", "network": ("a.b",)},
+        {"level": "castle"},
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused(wrong):
+    with pytest.raises(InvalidInput):
+        SandboxPolicy(**wrong)
+
+
+async def test_a_level_that_cannot_be_had_is_refused_and_nothing_is_started():
+    """The policy asks for a readable path that does not exist as a bind source: the walls cannot stand."""
+    policy = SandboxPolicy(require="namespaces", writable=("/no/such/path",))
+    session = WorkerSession(SessionConfig(sandbox=policy))
+    with pytest.raises(SandboxUnavailable) as caught:
+        await session.start()
+    assert caught.value.demanded == "namespaces"
+    await session.terminate()
+
+
+async def test_a_weaker_level_is_taken_when_accepted_and_reported():
+    policy = SandboxPolicy(writable=("/no/such/path",))
+    async with WorkerSession(SessionConfig(sandbox=policy)) as session:
+        assert session.info.metadata["sandbox"] == "locked"
+        assert (await session.run("1")).value == 1
+
+
+async def test_the_machine_can_be_asked_what_it_offers():
+    report = await probe_sandbox()
+    assert report.level == "namespaces"
+    assert (report.notes, report.reasons) == ((), {})
+
+
+async def test_many_sessions_share_one_fork_server(jailed):
+    before = children()
+    sessions = await asyncio.gather(*(jailed() for _ in range(8)))
+    values = await asyncio.gather(*(s.run(f"x = {n}; x") for n, s in enumerate(sessions)))
+    assert [v.value for v in values] == list(range(8))
+    assert len(children() - before) == 1

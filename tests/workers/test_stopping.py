@@ -1,0 +1,250 @@
+"""Interrupts, cancels, deaths and ends."""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from holdfast.base.errors import Closed
+from holdfast.workers import (
+    AckMessage,
+    ErrorMessage,
+    ExecuteMessage,
+    InputMessage,
+    OutputMessage,
+    SandboxPolicy,
+    SessionState,
+    WorkerDied,
+    WorkerSession,
+)
+
+STUBBORN = "while True:\n    try:\n        GO\n        while True: pass\n    except BaseException: pass"
+
+
+async def running(session, code, **options):
+    """Start code and return the task that collects it, once the code has printed something."""
+    printed = asyncio.Event()
+    code = code.replace("GO", "print('go')") if "GO" in code else f"print('go')\n{code}"
+
+    async def collect():
+        seen = []
+        async for message in session.execute(ExecuteMessage(code=code), **options):
+            seen.append(message)
+            if isinstance(message, InputMessage if "input(" in code else OutputMessage):
+                printed.set()
+        return seen
+
+    task = asyncio.create_task(collect())
+    await asyncio.wait_for(printed.wait(), 5)
+    return task
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import time; time.sleep(60)",
+        "input('never answered')",
+        "import subprocess; subprocess.run(['sleep', '60'])",
+        "import asyncio; await asyncio.sleep(60)",
+        "import threading; threading.Event().wait(60)",
+        "while True: print('flood' * 20)",
+    ],
+    ids=["loop", "sleep", "input", "subprocess", "await", "wait", "flood"],
+)
+async def test_an_interrupt_stops_it_and_keeps_the_variables(session, code):
+    await session.run("kept = 1")
+    task = await running(session, code)
+    outcome = await session.interrupt()
+    assert (outcome.stopped, outcome.state) == (True, "preserved")
+    last = (await task)[-1]
+    assert (last.exception_type, last.interrupted) == ("KeyboardInterrupt", True)
+    assert "holdfast" not in last.traceback
+    assert (await session.run("kept")).value == 1
+
+
+async def test_an_interrupt_reaches_the_processes_the_code_started(session):
+    await session.run("import subprocess; p = subprocess.Popen(['sleep', '60'])")
+    task = await running(session, "import time; time.sleep(60)")
+    await session.interrupt()
+    await task
+    assert (await session.run("p.wait(5)")).value == -signal.SIGINT
+
+
+async def test_code_that_will_not_stop_costs_the_worker_and_the_result_says_so(start):
+    session = await start(grace=0.1)
+    code = STUBBORN
+    task = await running(session, code)
+    outcome = await session.interrupt()
+    assert (outcome.stopped, outcome.state) == (True, "lost")
+    last = (await task)[-1]
+    assert (last.state, last.cause) == ("lost", "killed")
+    assert session.state is SessionState.ERROR
+
+
+async def test_a_forced_interrupt_brings_a_new_worker(start):
+    session = await start(grace=0.1)
+    await session.run("gone = 1")
+    task = await running(
+        session,
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\nGO\nwhile True: pass",
+    )
+    assert (await session.interrupt(force_restart=True)).state == "lost"
+    await task
+    assert (await session.run("'gone' in dir()")).value is False
+
+
+async def test_interrupting_an_idle_session_does_nothing(session):
+    outcome = await session.interrupt()
+    assert (outcome.stopped, outcome.state) == (False, "preserved")
+    assert (await session.run("1")).value == 1
+
+
+async def test_cancelling_another_execution_does_nothing_to_this_one(session):
+    task = await running(session, "import time; time.sleep(0.2); 'finished'")
+    assert not (await session.cancel("no-such-execution")).stopped
+    assert (await task)[-1].value == "finished"
+
+
+async def test_a_cancel_right_behind_its_execute_is_not_lost(session):
+    for _ in range(20):
+        message = ExecuteMessage(code="while True: pass")
+        stream = session.execute(message)
+        first = await anext(stream)
+        assert isinstance(first, AckMessage)
+        outcome = await session.cancel(message.id, grace=2)
+        assert outcome.stopped
+        assert outcome.state == "preserved"
+        assert isinstance([m async for m in stream][-1], ErrorMessage)
+
+
+async def test_interrupts_never_hit_the_next_execution(session):
+    for n in range(50):
+        task = asyncio.create_task(session.run("sum(range(20_000))"))
+        await asyncio.sleep(0.0002 * (n % 7))
+        await session.interrupt()
+        await task
+        assert (await session.run(f"{n}")).value == n
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "fact"),
+    [
+        ("import os; os._exit(3)", "exit", ("exit_code", 3)),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "signal", ("signal", signal.SIGKILL)),
+        ("import ctypes; ctypes.string_at(0)", "signal", ("signal", signal.SIGSEGV)),
+    ],
+    ids=["exit", "kill", "crash"],
+)
+async def test_a_dead_worker_ends_every_waiting_call_at_once_with_its_cause(session, code, kind, fact):
+    started = time.monotonic()
+    first = asyncio.create_task(session.run(code, timeout=30))
+    second = asyncio.create_task(session.run("'queued'", timeout=30))
+    result = await first
+    assert (result.state, result.error.cause) == ("lost", kind)
+    with pytest.raises(WorkerDied) as caught:
+        await second
+    assert (caught.value.cause.kind, getattr(caught.value.cause, fact[0])) == (kind, fact[1])
+    assert time.monotonic() - started < 3
+    assert not session.is_alive
+
+
+async def test_a_worker_that_uses_up_its_processor_time_says_so(start):
+    session = await start(sandbox=SandboxPolicy(cpu_seconds=1))
+    result = await session.run("while True: pass", timeout=20)
+    assert (result.state, result.error.cause) == ("lost", "cpu-limit")
+
+
+async def test_output_before_a_death_is_not_lost(session):
+    result = await session.run("print('last words'); import os, sys; sys.stdout.flush(); os._exit(1)")
+    assert result.stdout == "last words\n"
+
+
+async def test_a_restart_brings_an_empty_namespace(session):
+    await session.run("x = 1")
+    await session.restart()
+    assert (await session.run("'x' in dir()")).value is False
+    assert session.state is SessionState.READY
+
+
+async def test_a_restart_revives_a_dead_session(session):
+    await session.run("import os; os._exit(1)")
+    assert session.state is SessionState.ERROR
+    await session.restart()
+    assert (await session.run("5")).value == 5
+
+
+async def test_nothing_comes_back_from_terminated(session):
+    await session.terminate()
+    assert session.state is SessionState.TERMINATED
+    for attempt in (session.start, session.restart, lambda: session.run("1"), session.namespace):
+        with pytest.raises(Closed):
+            await attempt()
+    await session.shutdown()
+    await session.terminate()
+    assert session.state is SessionState.TERMINATED
+
+
+async def test_terminating_wakes_whoever_waits(session):
+    task = await running(session, "import time; time.sleep(60)")
+    queued = asyncio.create_task(session.run("1"))
+    listening = asyncio.create_task(session.receive_message())
+    await asyncio.sleep(0)
+    await session.terminate()
+    last = (await asyncio.wait_for(task, 5))[-1]
+    assert (last.state, last.cause) == ("lost", "shutdown")
+    for waiting in (queued, listening):
+        with pytest.raises((Closed, WorkerDied)):
+            await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_shutdown_ends_the_question_with_end_of_file(session):
+    code = "try:\n    input('?')\nexcept EOFError:\n    print('eof')"
+    task = await running(session, code)
+    await session.shutdown()
+    text = "".join(m.data for m in await task if isinstance(m, OutputMessage))
+    assert text == "go\neof\n"
+
+
+async def test_a_shutdown_is_bounded_even_if_the_code_will_not_stop(start):
+    session = await start(grace=0.1, shutdown_timeout=1.0)
+    task = await running(session, STUBBORN)
+    started = time.monotonic()
+    await session.shutdown()
+    assert time.monotonic() - started < 3
+    assert session.state is SessionState.TERMINATED
+    assert (await task)[-1].state == "lost"
+
+
+async def test_many_tasks_may_shut_down_at_once(session):
+    await asyncio.gather(*(session.shutdown() for _ in range(5)), *(session.terminate() for _ in range(5)))
+    assert session.state is SessionState.TERMINATED
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(config):
+    session = WorkerSession(config)
+    task = asyncio.create_task(session.start())
+    await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await session.terminate()
+    assert session.state is SessionState.TERMINATED
+
+
+async def test_processes_started_by_user_code_do_not_outlive_the_session(session):
+    code = "import subprocess; p = subprocess.Popen(['sleep', '300'], start_new_session=True); open('/proc/self/stat').close()"
+    await session.run(code)
+    keeper = session._home.family.host_pid
+    with open(f"/proc/{keeper}/task/{keeper}/children") as file:
+        worker = int(file.read().split()[0])
+    with open(f"/proc/{worker}/task/{worker}/children") as file:
+        sleeper = int(file.read().split()[0])
+    await session.terminate()
+    for _ in range(200):
+        if not os.path.exists(f"/proc/{sleeper}"):
+            break
+        await asyncio.sleep(0.01)
+    assert not os.path.exists(f"/proc/{sleeper}")

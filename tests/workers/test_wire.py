@@ -1,0 +1,196 @@
+"""Frames, messages and the exchange: pure, and fuzzed."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.workers.exchange import Busy, Deliver, Drain, Exchange, General, Note, Reply
+from holdfast.workers.outlet import Clip
+from holdfast.workers.states import TABLE, Event
+from holdfast.workers.wire import FrameReader, FrameTooLarge, Oversize, decode, encode, frame
+from holdfast.workers.wire import messages as m
+
+
+def cut(data: bytes, sizes: list[int]) -> list[bytes]:
+    pieces, at = [], 0
+    for size in sizes:
+        pieces.append(data[at : at + size])
+        at += size
+    return [*pieces, data[at:]]
+
+
+@given(st.lists(st.binary(max_size=300)), st.lists(st.integers(0, 50)))
+def test_frames_survive_any_cutting_of_the_stream(payloads, sizes):
+    stream = b"".join(frame(payload) for payload in payloads)
+    reader = FrameReader()
+    assert [item for piece in cut(stream, sizes) for item in reader.feed(piece)] == payloads
+    assert not reader.midway
+
+
+@given(st.lists(st.binary(max_size=100)), st.lists(st.integers(0, 30)))
+def test_an_oversized_frame_costs_only_itself(payloads, sizes):
+    stream = b"".join(frame(payload) for payload in payloads)
+    reader = FrameReader(limit=40)
+    expected = [p if len(p) <= 40 else Oversize(len(p)) for p in payloads]
+    assert [item for piece in cut(stream, sizes) for item in reader.feed(piece)] == expected
+
+
+@given(st.binary(max_size=2000), st.integers(1, 64))
+def test_garbage_never_makes_the_reader_fail_or_hoard(data, limit):
+    reader = FrameReader(limit=limit)
+    for byte in data:
+        for item in reader.feed(bytes([byte])):
+            assert isinstance(item, Oversize) or len(item) <= limit
+        assert len(reader.buffered) <= limit + 4
+
+
+def test_a_frame_above_the_limit_is_not_made():
+    with pytest.raises(FrameTooLarge) as caught:
+        frame(b"x" * 11, limit=10)
+    assert (caught.value.size, caught.value.limit) == (11, 10)
+
+
+MESSAGES = [
+    m.HelloMessage(features=("a",)),
+    m.AckMessage(of="1", execution_id="1"),
+    m.ExecuteMessage(code="1", transaction_policy="rollback_always"),
+    m.OutputMessage(data="é", stream="stderr", execution_id="1", dropped=3),
+    m.DisplayMessage(data={"image/png": b"\x00", "text/plain": "x"}, execution_id="1"),
+    m.InputMessage(prompt="?", execution_id="1", password=True, timeout=1.5),
+    m.InputResponseMessage(input_id="1", eof=True),
+    m.ResultMessage(execution_id="1", value={"a": [1, 2.5, None]}, usage=m.Usage(1.0, 2)),
+    m.ErrorMessage(exception_type="X", state="lost", cause="exit"),
+    m.CheckpointMessage(data=b"\x00", lost={"a": "b"}),
+    m.RestoreMessage(data=b"\x00"),
+    m.SnapshotMessage(action="fork", point="p"),
+    m.NamespaceMessage(entries=(m.NamespaceEntry("a", "int", 1, None, (2, 3)),)),
+    m.CompletionMessage(matches=("a",)),
+    m.ReadyMessage(session_id="s"),
+    m.HeartbeatMessage(memory_usage=1),
+    m.CancelMessage(execution_id="1"),
+    m.InterruptMessage(),
+    m.ShutdownMessage(reason="bye"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_every_message_makes_the_round_trip(message):
+    assert decode(encode(message)) == message
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=300)
+def test_bytes_that_are_no_message_raise_only_a_decode_error(data):
+    try:
+        decode(data)
+    except msgspec.DecodeError:
+        pass
+
+
+def test_fields_of_a_newer_peer_are_ignored():
+    newer = msgspec.msgpack.encode({"type": "ack", "of": "1", "invented": [1, 2]})
+    assert decode(newer).of == "1"
+
+
+def test_ids_are_unique():
+    assert len({m.new_id() for _ in range(1000)}) == 1000
+
+
+incoming = st.sampled_from(["e1", "e2", "", "r1", "r2"]).flatmap(
+    lambda who: st.sampled_from(
+        [
+            m.AckMessage(of=who, execution_id=who),
+            m.ResultMessage(execution_id=who),
+            m.ErrorMessage(exception_type="X", execution_id=who or None),
+            m.OutputMessage(data="x", execution_id=who),
+            m.DisplayMessage(data={}, execution_id=who),
+            m.InputMessage(prompt="?", execution_id=who),
+            m.NamespaceMessage(of=who),
+            m.HeartbeatMessage(of=who),
+            m.SnapshotMessage(of=who),
+            m.ReadyMessage(),
+            m.ExecuteMessage(code=""),
+            m.ShutdownMessage(),
+        ]
+    )
+)
+
+
+def apply(exchange, steps, delivered, replies):
+    for step in steps:
+        assert isinstance(step, Drain | Deliver | Reply | General | Note)
+        if isinstance(step, Deliver):
+            delivered.append(step)
+            if step.last:
+                exchange.finish()
+        elif isinstance(step, Reply):
+            replies.append(step.request_id)
+
+
+@given(st.lists(incoming, max_size=40))
+def test_whatever_a_worker_says_the_rules_hold(spoken):
+    exchange, delivered, replies = Exchange(), [], []
+    exchange.start("e1")
+    exchange.ask("r1")
+    for message in spoken:
+        apply(exchange, exchange.hear(message), delivered, replies)
+    apply(exchange, exchange.lost("exit", "gone"), delivered, replies)
+    assert replies == ["r1"], "a request is answered exactly once"
+    assert [step.execution_id for step in delivered] == ["e1"] * len(delivered)
+    assert [step.last for step in delivered] == [False] * (len(delivered) - 1) + [True]
+    if len(delivered) > 1 or delivered[-1].message.exception_type != "WorkerDied":
+        assert isinstance(delivered[0].message, m.AckMessage), "the acknowledgement comes first"
+    assert exchange.running is None
+
+
+def test_output_is_read_before_what_was_said_after_it():
+    exchange = Exchange()
+    exchange.start("e")
+    exchange.hear(m.AckMessage(of="e"))
+    for message in (m.InputMessage(prompt="", execution_id="e"), m.ResultMessage(execution_id="e")):
+        assert isinstance(exchange.hear(message)[0], Drain)
+
+
+def test_one_execution_at_a_time():
+    exchange = Exchange()
+    exchange.start("a")
+    with pytest.raises(Busy):
+        exchange.start("b")
+
+
+def test_text_before_the_acknowledgement_belongs_to_nobody():
+    exchange = Exchange()
+    exchange.start("a")
+    assert isinstance(exchange.output(m.OutputMessage(data="old")), General)
+    exchange.hear(m.AckMessage(of="a"))
+    new = m.OutputMessage(data="new")
+    assert exchange.output(new) == Deliver("a", new)
+
+
+@given(st.lists(st.binary(max_size=200)), st.integers(1, 300))
+def test_clipping_keeps_head_and_tail_and_counts_exactly(chunks, limit):
+    clip = Clip(limit)
+    shown = "".join(clip.feed(chunk) for chunk in chunks)
+    rest, dropped, tail = clip.finish()
+    whole = b"".join(chunks)
+    if len(whole) <= limit:
+        assert (shown + rest, dropped, tail) == (whole.decode("utf-8", "replace"), 0, "")
+    else:
+        head = limit - limit // 2
+        assert dropped == len(whole) - limit
+        assert shown + rest == whole[:head].decode("utf-8", "replace")
+        assert tail == (whole[-(limit // 2) :] if limit // 2 else b"").decode("utf-8", "replace")
+
+
+@given(st.text(), st.lists(st.integers(0, 9)))
+def test_characters_cut_in_two_are_put_together(text, sizes):
+    clip = Clip(None)
+    data = text.encode("utf-8", "replace")
+    shown = "".join(clip.feed(piece) for piece in cut(data, sizes)) + clip.finish()[0]
+    assert shown == data.decode()
+
+
+def test_the_lifecycle_table_keeps_its_promises():
+    TABLE.check(stop=Event.ASKED_TO_STOP)
+    TABLE.check(stop=Event.CLOSED)
