@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.rows import table
 
-GROUPS = ("history", "workers")
+GROUPS = ("history", "workers", "runs")
 
 
 def main() -> None:

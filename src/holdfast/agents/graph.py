@@ -59,6 +59,10 @@ class AgentGraph:
     def __len__(self) -> int:
         return len(self._agents)
 
+    def find(self, path: str) -> Any:
+        """The agent at a path, whatever it is now; ``None`` when there is none."""
+        return self._agents.get(path)
+
     def path(self, agent: AgentBase[Any]) -> str:
         """Where the agent is, by the shortest way; :class:`AgentMissing` when no declared way leads to it."""
         try:

@@ -1,0 +1,207 @@
+"""The calls of one turn: judging them, making them, and what the model is told of those that are not made."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.agents.errors import ModelBehaviorError, ToolMissing
+from holdfast.agents.hosted_tools import MCPToolApprovalRequest
+from holdfast.agents.types import resolved
+from holdfast.base.items import Item
+from holdfast.runs.config import ToolErrorFormatterArgs, ToolExecutionConfig
+from holdfast.runs.live import Live
+from holdfast.runs.nested import run_nested
+from holdfast.runs.state import CallRecord, Entry, GuardrailRecord, State
+from holdfast.runs.steps import CallsMade, Judged
+from holdfast.runs.verdicts import verdict_record
+from holdfast.toolcalls.batch import NotBegun, all_of
+from holdfast.toolcalls.call import Call
+from holdfast.toolcalls.invoke import Made, Unfinished, invoke
+from holdfast.toolcalls.judge import REJECTED, judge
+from holdfast.toolcalls.output import output_item, plain_value
+
+
+async def judge_calls(run: Live, calls: tuple[CallRecord, ...]) -> Judged:
+    """Find out which calls may be made. Those that were under way when a process died follow their tool's policy."""
+    judged, results = [], []
+    for record in calls:
+        if record.kind == "mcp":
+            judged.append(await _judge_mcp(run, record))
+            continue
+        if record.child is not None:  # it was approved before it began
+            judged.append(replace(record, status="approved"))
+            continue
+        call = await bound(run, record)
+        verdict = await judge(call, run.context, guard_first=_execution(run).pre_approval_tool_input_guardrails)
+        results += verdict.results
+        status: Any = verdict.status
+        uncertain = record.uncertain or record.status == "unknown"
+        if record.status == "unknown" or (record.uncertain and not _decided(run, call)):
+            status = _after_a_crash(call)
+        changed = {"arguments": verdict.arguments, "message": verdict.message, "uncertain": uncertain}
+        judged.append(replace(record, status=status, **changed))
+    return Judged(tuple(judged), _recorded(run, results))
+
+
+async def make_calls(run: Live, calls: tuple[CallRecord, ...]) -> CallsMade:
+    """Make the calls at the same time, as far as they may. What one of them returned is kept whatever the others do."""
+    made = [_Made(record) for record in calls]
+    work: list[Callable[[], Awaitable[None]]] = [partial(_make, run, one) for one in made]
+    ended, cancelled = await all_of(work, limit=_execution(run).max_function_tool_concurrency)
+    error: BaseException | None = cancelled
+    entries: list[Entry] = []
+    records: list[CallRecord] = []
+    results: list[Any] = []
+    for one, outcome in zip(made, ended, strict=True):
+        results += one.call.results
+        if isinstance(outcome, BaseException):
+            records.append(replace(one.record, status=_left(outcome)))
+            if not isinstance(outcome, NotBegun | asyncio.CancelledError):
+                error = error or outcome
+            continue
+        if one.entry is not None:
+            position = len(run.state.transcript) + len(entries)
+            run.raws[position] = one.call.output
+            entries.append(one.entry)
+        records.append(one.record)
+    if error is None and any(isinstance(outcome, asyncio.CancelledError) for outcome in ended):
+        error = asyncio.CancelledError()
+    return CallsMade(tuple(records), tuple(entries), _recorded(run, results), error)
+
+
+@dataclass
+class _Made:
+    """A call while it is made; ``entry`` is there when the model can be told something."""
+
+    record: CallRecord
+    call: Made = field(default_factory=Made)
+    entry: Entry | None = None
+
+    def keep(self, child: State) -> None:
+        """Remember how far the nested run came."""
+        self.record = replace(self.record, child=child)
+
+
+async def _make(run: Live, one: _Made) -> None:
+    record = one.record
+    if record.kind == "mcp":
+        one.entry = _mcp_answer(run, record, approve=record.status == "started")
+        one.call.output = one.entry.item
+    elif record.status == "rejected":
+        one.call.output = record.message or await _rejection(run, record)
+        item = output_item(record.id, one.call.output)
+        one.entry = Entry(item, "output", agent=run.state.agent, tool=record.tool)
+    else:
+        call = await bound(run, record)
+        perform = partial(run_nested, run, call, one.keep, record.child) if call.tool.agent_tool is not None else None
+        try:
+            await invoke(call, run.context, one.call, hooks=run.hooks, perform=perform, again=record.child is not None)
+        except Unfinished:
+            one.record = replace(one.record, status="waiting")
+            return
+        one.entry = Entry(
+            one.call.item or {},
+            "output",
+            agent=run.state.agent,
+            tool=record.tool,
+            value=_value(one.call.output, one.call.item),
+            custom_data=None if one.call.custom_data is None else plain_value(one.call.custom_data),
+        )
+    one.record = replace(one.record, status="done", child=None, message=None)
+
+
+async def bound(run: Live, record: CallRecord) -> Call:
+    """The call with the tool it means; :class:`ToolMissing` when the agent does not have it any more."""
+    state = run.state
+    box = await run.toolbox(state.agent)
+    tool = box.find(record.tool)
+    if tool is None:
+        known = [str(ref) for ref in box.by_ref]
+        raise ToolMissing(str(record.tool), agent_name=run.current_agent.name, known=known)
+    item = state.transcript[record.position].item
+    return Call(
+        tool=tool,
+        ref=record.tool,
+        item=item,
+        raw=run.raws.get(record.position, item),
+        agent=run.current_agent,
+        owner=state.agent,
+        arguments=record.arguments if record.arguments is not None else item.get("arguments") or "",
+        idempotency_key=":".join((state.run_id, *run.route, record.id)),
+        run_config=run.config,
+    )
+
+
+def _execution(run: Live) -> ToolExecutionConfig:
+    return run.config.tool_execution or ToolExecutionConfig()
+
+
+def _decided(run: Live, call: Call) -> bool:
+    return run.context.approvals.find(call.ref, call.id, owner=call.owner, arguments=call.asked) is not None
+
+
+def _after_a_crash(call: Call) -> str:
+    """What becomes of a call that may have happened already."""
+    if call.tool.idempotent or call.tool.on_uncertain == "retry":
+        return "approved"
+    if call.tool.on_uncertain == "ask":
+        return "waiting"
+    raise ModelBehaviorError(
+        f"the call {call.id!r} of {call.ref} was under way when its process ended, and may not be made again"
+    )
+
+
+def _left(outcome: BaseException) -> Any:
+    """The status of a call that did not come to its end."""
+    if isinstance(outcome, NotBegun):
+        return "approved"
+    return "started" if isinstance(outcome, asyncio.CancelledError) else "failed"
+
+
+def _value(output: Any, item: Item | None) -> Any:
+    plain = plain_value(output)
+    return None if item is not None and plain == item.get("output") else plain
+
+
+async def _rejection(run: Live, record: CallRecord) -> str:
+    """What the model is told about a call that a person refused without a word."""
+    return await formatted(run, "approval_rejected", record, REJECTED)
+
+
+async def formatted(run: Live, kind: Any, record: CallRecord, default: str) -> str:
+    """The program's words for a call that was not made, or the usual ones."""
+    words = run.config.tool_error_formatter
+    if words is None:
+        return default
+    args = ToolErrorFormatterArgs(kind, "function", record.tool.name, record.id, default, run.context)
+    return await resolved(words(args)) or default
+
+
+async def _judge_mcp(run: Live, record: CallRecord) -> CallRecord:
+    decision = run.context.approvals.find(record.tool, record.id, owner=run.state.agent)
+    if decision is not None:
+        return replace(record, status="approved" if decision.approved else "rejected", message=decision.message)
+    box = await run.toolbox(run.state.agent)
+    server = box.hosted_mcp(record.tool.namespace)
+    if server is None or server.on_approval_request is None:
+        return replace(record, status="waiting")
+    raw = run.raws.get(record.position, run.state.transcript[record.position].item)
+    answer = await resolved(server.on_approval_request(MCPToolApprovalRequest(run.context, raw)))
+    return replace(record, status="approved" if answer["approve"] else "rejected", message=answer.get("reason"))
+
+
+def _mcp_answer(run: Live, record: CallRecord, *, approve: bool) -> Entry:
+    item: Item = {"type": "mcp_approval_response", "approval_request_id": record.id, "approve": approve}
+    if record.message and not approve:
+        item["reason"] = record.message
+    return Entry(item, "approval_answer", agent=run.state.agent)
+
+
+def _recorded(run: Live, results: list[Any]) -> tuple[GuardrailRecord, ...]:
+    start = len(run.state.guardrails)
+    run.verdicts.update((start + index, result) for index, result in enumerate(results))
+    return tuple(verdict_record(result, agent=run.state.agent) for result in results)

@@ -1,0 +1,156 @@
+"""How a run is to go. Nothing of it is saved: whoever resumes a run says it again."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, Literal, TypeAlias
+
+from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.errors import InvalidDeclaration
+from holdfast.agents.guardrails import InputGuardrail, OutputGuardrail
+from holdfast.agents.handoffs import HandoffHistoryMapper, HandoffInputFilter
+from holdfast.agents.model_settings import ModelSettings
+from holdfast.agents.types import MaybeAwaitable, TContext
+from holdfast.base.items import Item
+from holdfast.history.contract import SessionInputCallback, SessionSettings
+from holdfast.models.contract import Model, ModelProvider
+
+ReasoningItemIdPolicy: TypeAlias = Literal["preserve", "omit"]
+ToolNotFoundBehavior: TypeAlias = Literal["raise_error", "return_error_to_model"]
+ToolNameCollisionPolicy: TypeAlias = Literal["warn", "error"]
+
+DEFAULT_MAX_TURNS = 10
+
+
+@dataclass
+class ModelInputData:
+    """What a model is about to be given."""
+
+    input: list[Item]
+    instructions: str | None
+
+
+@dataclass
+class CallModelData(Generic[TContext]):
+    """What a ``call_model_input_filter`` may look at; it returns a :class:`ModelInputData`."""
+
+    model_data: ModelInputData
+    agent: Any
+    context: TContext | None
+
+
+CallModelInputFilter: TypeAlias = Callable[[CallModelData[Any]], MaybeAwaitable[ModelInputData]]
+
+
+@dataclass
+class ToolErrorFormatterArgs(Generic[TContext]):
+    """A call that was not made, for a program that wants its own words for the model."""
+
+    kind: Literal["approval_rejected", "tool_not_found"]
+    tool_type: Literal["function", "computer", "shell", "apply_patch", "custom"]
+    tool_name: str
+    call_id: str
+    default_message: str
+    run_context: RunContextWrapper[TContext]
+
+
+ToolErrorFormatter: TypeAlias = Callable[[ToolErrorFormatterArgs[Any]], MaybeAwaitable[str | None]]
+
+
+@dataclass
+class ToolExecutionConfig:
+    """How the calls of one turn are made.
+
+    ``max_function_tool_concurrency`` limits how many at a time. With ``pre_approval_tool_input_guardrails`` a tool's
+    input guardrails are asked before a person is, and again when the call is made.
+    """
+
+    max_function_tool_concurrency: int | None = None
+    pre_approval_tool_input_guardrails: bool = False
+
+    def __post_init__(self) -> None:
+        limit: Any = self.max_function_tool_concurrency
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise InvalidDeclaration(
+                "ToolExecutionConfig", f"max_function_tool_concurrency must be 1 or more, got {limit!r}"
+            )
+
+
+class DefaultProvider(ModelProvider):
+    """The usual models, loaded when the first of them is asked for."""
+
+    def __init__(self) -> None:
+        self._provider: ModelProvider | None = None
+
+    def get_model(self, model_name: str | None) -> Model:
+        if self._provider is None:
+            # Imported here: a run with a model of its own does not pay for the providers.
+            from holdfast.models.multi_provider import MultiProvider
+
+            self._provider = MultiProvider()
+        return self._provider.get_model(model_name)
+
+    async def aclose(self) -> None:
+        if self._provider is not None:
+            await self._provider.aclose()
+
+
+@dataclass
+class RunConfig:
+    """Settings for a whole run, whichever agent is at work."""
+
+    model: str | Model | None = None
+    model_provider: ModelProvider = field(default_factory=DefaultProvider)
+    model_settings: ModelSettings | None = None
+    handoff_input_filter: HandoffInputFilter | None = None
+    nest_handoff_history: bool = False
+    handoff_history_mapper: HandoffHistoryMapper | None = None
+    input_guardrails: list[InputGuardrail[Any]] | None = None
+    output_guardrails: list[OutputGuardrail[Any]] | None = None
+    tracing_disabled: bool = False
+    tracing: Any | None = None
+    trace_include_sensitive_data: bool = False
+    workflow_name: str = "Agent workflow"
+    trace_id: str | None = None
+    group_id: str | None = None
+    trace_metadata: dict[str, Any] | None = None
+    session_input_callback: SessionInputCallback | None = None
+    call_model_input_filter: CallModelInputFilter | None = None
+    tool_error_formatter: ToolErrorFormatter | None = None
+    session_settings: SessionSettings | None = None
+    reasoning_item_id_policy: ReasoningItemIdPolicy | None = None
+    sandbox: Any | None = None
+    tool_execution: ToolExecutionConfig | None = None
+    tool_not_found_behavior: ToolNotFoundBehavior = "raise_error"
+    tool_name_collision_policy: ToolNameCollisionPolicy = "warn"
+
+    def __post_init__(self) -> None:
+        if self.model_settings is not None:
+            self.model_settings = ModelSettings.of(self.model_settings)
+        if self.session_settings is not None:
+            self.session_settings = SessionSettings.of(self.session_settings)
+        if isinstance(self.tool_execution, Mapping):
+            self.tool_execution = ToolExecutionConfig(**self.tool_execution)
+        for name in ("session_input_callback", "call_model_input_filter", "tool_error_formatter"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise InvalidDeclaration("RunConfig", f"{name} must be a function, got {value!r}")
+        _one_of("tool_not_found_behavior", self.tool_not_found_behavior, "raise_error", "return_error_to_model")
+        _one_of("tool_name_collision_policy", self.tool_name_collision_policy, "warn", "error")
+        _one_of("reasoning_item_id_policy", self.reasoning_item_id_policy, None, "preserve", "omit")
+
+    @classmethod
+    def of(cls, value: "RunConfig | Mapping[str, Any] | None") -> "RunConfig":
+        """The settings themselves, those in a dict (unknown names are refused), or the usual ones."""
+        if isinstance(value, RunConfig):
+            return value
+        if value is not None and not isinstance(value, Mapping):
+            raise InvalidDeclaration("run_config", f"must be a RunConfig or a dict, got {type(value).__name__}")
+        unknown = set(value or ()) - {f.name for f in fields(cls)}
+        if unknown:
+            raise InvalidDeclaration("run_config", f"there is no setting {', '.join(sorted(unknown))}")
+        return cls(**(value or {}))
+
+
+def _one_of(name: str, value: object, *allowed: object) -> None:
+    if value not in allowed:
+        raise InvalidDeclaration("RunConfig", f"{name} must be one of {allowed}, got {value!r}")

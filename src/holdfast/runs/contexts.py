@@ -1,0 +1,157 @@
+"""The program's context object in a saved run.
+
+A mapping is saved as it is. Objects need a codec that the program registered, or a serializer given for the
+occasion: what an object holds is saved only by choice, for there may be secrets in it.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, TypeAlias
+
+from holdfast.agents.errors import UserError
+from holdfast.base.errors import InvalidItem
+from holdfast.base.items import plain_json
+from holdfast.runs.state import Record
+
+ContextSerializer: TypeAlias = Callable[[Any], Mapping[str, Any]]
+ContextDeserializer: TypeAlias = Callable[[Mapping[str, Any]], Any]
+
+
+class ContextNotSaved(UserError):
+    """The context cannot be saved, or not brought back. ``path`` names the part."""
+
+    code = "context-not-saved"
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path, self.problem = path, problem
+
+
+class SavedContext(Record, frozen=True):
+    """``codec`` is what brings ``data`` back: a registered name, ``serializer`` for one of the caller's, or none.
+
+    ``type`` is what it was, for people; nothing is ever imported by that name.
+    """
+
+    data: Any = None
+    codec: str | None = None
+    type: str | None = None
+    omitted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ContextCodec:
+    """How objects of a type become JSON and come back."""
+
+    name: str
+    type: type[Any]
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+_CODECS: dict[str, ContextCodec] = {}
+
+
+def register_context_codec(
+    kind: type[Any],
+    *,
+    name: str | None = None,
+    encode: Callable[[Any], Any] | None = None,
+    decode: Callable[[Any], Any] | None = None,
+) -> type[Any]:
+    """Save contexts of this type from now on. Dataclasses and pydantic models need no functions for that.
+
+    The name is what is written; it must stay the same as long as runs with it are kept. Usable as a decorator.
+    """
+    if encode is None or decode is None:
+        if hasattr(kind, "model_validate"):
+            encode = encode or (lambda value: value.model_dump(mode="json"))
+            decode = decode or kind.model_validate
+        elif is_dataclass(kind):
+            encode, decode = encode or asdict, decode or _dataclass_from(kind)
+        else:
+            raise UserError(f"a context codec for {kind.__name__} needs functions to encode and decode it")
+    codec = ContextCodec(name or f"{kind.__module__}.{kind.__qualname__}", kind, encode, decode)
+    _CODECS[codec.name] = codec
+    return kind
+
+
+def saved_context(context: Any, *, serializer: ContextSerializer | None, strict: bool) -> SavedContext | None:
+    """The context for a saved run: a deep copy, so that what happens to it later changes nothing there."""
+    if context is None:
+        return None
+    kind = f"{type(context).__module__}.{type(context).__qualname__}"
+    if serializer is not None:
+        data = serializer(context)
+        if not isinstance(data, Mapping):
+            raise ContextNotSaved("context", f"context_serializer must return a mapping, not {type(data).__name__}")
+        return _copied(data, "serializer", kind, strict=True)
+    if isinstance(context, Mapping):
+        return _copied(context, None, kind, strict)
+    codec = next((codec for codec in _CODECS.values() if codec.type is type(context)), None)
+    if codec is not None:
+        return _copied(codec.encode(context), codec.name, kind, strict)
+    if strict:
+        raise ContextNotSaved("context", f"there is no codec for {kind}: register one, or give a context_serializer")
+    warnings.warn(f"context: {kind} is not saved, because no codec is registered for it", UserWarning, stacklevel=4)
+    return SavedContext(type=kind, omitted=("context",))
+
+
+def restored_context(saved: SavedContext | None, *, deserializer: ContextDeserializer | None, strict: bool) -> Any:
+    """The context of a saved run."""
+    if saved is None:
+        return None
+    if deserializer is not None:
+        return deserializer(saved.data if saved.data is not None else {})
+    if saved.omitted and strict:
+        raise ContextNotSaved(saved.omitted[0], "it was not saved; give a context_override")
+    if saved.codec is None:
+        return saved.data
+    codec = _CODECS.get(saved.codec)
+    if codec is not None:
+        return codec.decode(saved.data)
+    if strict:
+        raise ContextNotSaved("context", f"the codec {saved.codec!r} is not known here; give a context_deserializer")
+    warnings.warn(f"context: the codec {saved.codec!r} is not known here, so it is a dict", UserWarning, stacklevel=4)
+    return saved.data
+
+
+def _copied(data: Any, codec: str | None, kind: str, strict: bool) -> SavedContext:
+    try:
+        return SavedContext(plain_json(data, "context"), codec, kind if codec else None)
+    except InvalidItem as error:
+        if strict or not isinstance(data, Mapping):
+            raise ContextNotSaved(error.path, error.problem) from None
+    omitted: list[str] = []
+    kept = _what_json_holds(data, "context", omitted)
+    for path in omitted:
+        warnings.warn(f"{path}: not saved, JSON cannot hold it", UserWarning, stacklevel=5)
+    return SavedContext(kept, codec, kind if codec else None, tuple(omitted))
+
+
+def _what_json_holds(value: Any, path: str, omitted: list[str]) -> Any:
+    if isinstance(value, Mapping):
+        kept = {}
+        for name, part in value.items():
+            if not isinstance(name, str):
+                omitted.append(f"{path}[{name!r}]")
+                continue
+            found = _what_json_holds(part, f"{path}.{name}", omitted)
+            if f"{path}.{name}" not in omitted:
+                kept[name] = found
+        return kept
+    try:
+        return plain_json(value, path)
+    except InvalidItem:
+        omitted.append(path)
+        return None
+
+
+def _dataclass_from(kind: type[Any]) -> Callable[[Any], Any]:
+    def decode(data: Any) -> Any:
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(kind).validate_python(data)
+
+    return decode

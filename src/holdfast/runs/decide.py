@@ -1,0 +1,57 @@
+"""What a run does next. A pure function of its state: there is nothing else to look at."""
+
+from collections.abc import Collection
+
+from holdfast.runs.state import CallRecord, State
+from holdfast.runs.steps import AskModel, Finish, GiveUp, HandOver, Invoke, Judge, Start, Step, TakeInput, Weigh
+
+
+def decide(state: State) -> Step | None:
+    """The next step; ``None`` when the run has ended or waits for a person."""
+    if state.answer is not None:
+        return None if state.answer.settled else Finish()
+    if state.calls:
+        return _with_calls(state)
+    if not state.taken or state.pending_input:
+        return TakeInput()
+    if state.max_turns is not None and state.turn >= state.max_turns:
+        return GiveUp()
+    return AskModel()
+
+
+def is_waiting(state: State) -> bool:
+    """Whether nothing can be done before a person decides."""
+    return not state.ended and decide(state) is None
+
+
+def saveable(state: State, *, failing: bool = False) -> int:
+    """How much of the transcript a session may have now.
+
+    Not the work of a turn that is still under way, and not a final output that has yet to be judged. When the run is
+    ``failing``, what tools have returned in this turn is worth keeping all the same; when it waits for a person, so
+    is the question.
+    """
+    if state.answer is not None and not state.answer.settled:
+        kept = failing and state.answer.call_id is not None
+        return len(state.transcript) if kept else state.turn_start
+    if not state.calls or decide(state) is None:
+        return len(state.transcript)
+    kept = failing and len(state.transcript) > state.responses[-1].stop
+    return len(state.transcript) if kept else state.turn_start
+
+
+def _with_calls(state: State) -> Step | None:
+    if asked := _with(state, ("asked", "unknown")):
+        return Judge(asked)
+    if approved := _with(state, ("approved",)):
+        return Start(approved)
+    if ready := _with(state, ("started", "rejected")):
+        return Invoke(ready)
+    if _with(state, ("waiting", "failed")):
+        return None
+    handoffs = tuple(call for call in state.calls if call.kind == "handoff")
+    return HandOver(handoffs) if handoffs else Weigh()
+
+
+def _with(state: State, statuses: Collection[str]) -> tuple[CallRecord, ...]:
+    return tuple(call for call in state.calls if call.kind != "handoff" and call.status in statuses)

@@ -1,0 +1,117 @@
+"""The one loop behind running, streaming, resuming and nested agents."""
+
+from holdfast.agents.approvals import Approvals
+from holdfast.runs.apply import apply
+from holdfast.runs.call_steps import judge_calls, make_calls
+from holdfast.runs.decide import decide
+from holdfast.runs.error_handling import attach
+from holdfast.runs.events import EVENT_NAMES, AgentUpdatedStreamEvent, RunItemStreamEvent
+from holdfast.runs.finishing import finish, give_up, weigh
+from holdfast.runs.handing_over import hand_over
+from holdfast.runs.live import Live
+from holdfast.runs.model_step import ask_model
+from holdfast.runs.persistence import save, take_input
+from holdfast.runs.state import State
+from holdfast.runs.steps import (
+    AskModel,
+    Finish,
+    GiveUp,
+    HandOver,
+    Invoke,
+    Judge,
+    Outcome,
+    Resumed,
+    Start,
+    Started,
+    Step,
+    TakeInput,
+)
+
+
+async def drive(run: Live, *, steps: int | None = None) -> None:
+    """Advance a run until it ends, waits for a person, or fails; ``steps`` ends it earlier.
+
+    Whatever leaves this carries the run's state, with everything that was done up to then.
+    """
+    try:
+        await _resume(run)
+        while (step := decide(run.state)) is not None:
+            if steps == 0 or (run.stopping and isinstance(step, AskModel | GiveUp)):
+                break
+            await advance(run, await perform(run, step))
+            steps = None if steps is None else steps - 1
+    except BaseException as error:
+        attach(run, error)
+        raise
+
+
+async def perform(run: Live, step: Step) -> Outcome:
+    """Do what a step says. This is where everything happens that is more than thinking."""
+    match step:
+        case AskModel():
+            return await ask_model(run)
+        case Judge(calls):
+            return await judge_calls(run, calls)
+        case Start(calls):
+            return Started(tuple(call.id for call in calls))
+        case Invoke(calls):
+            return await make_calls(run, calls)
+        case TakeInput():
+            return await take_input(run)
+        case HandOver(calls):
+            return await hand_over(run, calls)
+        case Finish():
+            return await finish(run)
+        case GiveUp():
+            return await give_up(run)
+    return await weigh(run)
+
+
+async def _resume(run: Live) -> None:
+    if run.emit is not None:
+        await run.emit(AgentUpdatedStreamEvent(run.current_agent))
+    if run.state.taken:
+        run.resumed = True
+        run.state = apply(run.state, Resumed(decided(run.state, run.context.approvals)))
+        await save(run)
+
+
+def decided(state: State, approvals: Approvals) -> frozenset[str]:
+    """The waiting calls about which a person has decided by now, or about a call of their nested run."""
+    found = set()
+    for call in state.calls:
+        if call.status != "waiting":
+            continue
+        if call.child is not None:
+            known = bool(decided(call.child, Approvals(list(call.child.approvals))))
+        else:
+            known = approvals.find(call.tool, call.id, owner=state.agent) is not None
+        if known:
+            found.add(call.id)
+    return frozenset(found)
+
+
+async def advance(run: Live, outcome: Outcome) -> None:
+    """Take an outcome in, store what is settled, tell who listens; only then let an error out."""
+    before, agent = len(run.state.transcript), run.state.agent
+    run.state = apply(run.state, outcome)
+    error: BaseException | None = getattr(outcome, "error", None)
+    try:
+        await save(run, failing=error is not None)
+        if run.checkpoint is not None:
+            await run.checkpoint(run.frozen())
+    finally:
+        if error is not None:
+            raise error
+    if run.emit is not None:
+        await _tell(run, before)
+        if run.state.agent != agent:
+            await run.emit(AgentUpdatedStreamEvent(run.current_agent))
+
+
+async def _tell(run: Live, before: int) -> None:
+    assert run.emit is not None  # noqa: S101 - the caller looked
+    for position in range(before, len(run.state.transcript)):
+        name = EVENT_NAMES.get(run.state.transcript[position].kind)
+        if name is not None:
+            await run.emit(RunItemStreamEvent(name, run.item(position)))

@@ -1,0 +1,147 @@
+"""What a program does about errors that would end a run, and what every error that leaves a run carries."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypedDict
+
+from holdfast.agents.agent import Agent
+from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.errors import MaxTurnsExceeded, ModelBehaviorError, ModelRefusalError, RunErrorDetails, UserError
+from holdfast.agents.output import output_schema_of
+from holdfast.agents.types import TContext, resolved
+from holdfast.base.items import Item
+from holdfast.models.contract import ModelResponse
+from holdfast.runs.items import RunItem
+from holdfast.runs.live import Live
+from holdfast.runs.persistence import as_items
+from holdfast.runs.state import Answer, Entry
+from holdfast.toolcalls.output import plain_value, told
+
+
+@dataclass
+class RunErrorData:
+    """The run as it is when something went wrong; ``history`` is the input and ``output`` after it."""
+
+    input: str | list[Item]
+    new_items: list[RunItem]
+    history: list[Item]
+    output: list[Item]
+    raw_responses: list[ModelResponse]
+    last_agent: Agent[Any]
+
+
+@dataclass
+class RunErrorHandlerInput(Generic[TContext]):
+    error: MaxTurnsExceeded | ModelRefusalError | ModelBehaviorError
+    context: RunContextWrapper[TContext]
+    run_data: RunErrorData
+
+
+@dataclass
+class RunErrorHandlerResult:
+    """The final output in place of the error; ``include_in_history`` adds it to the conversation as a message."""
+
+    final_output: Any
+    include_in_history: bool = True
+
+
+RunErrorHandler: TypeAlias = Callable[
+    [RunErrorHandlerInput[Any]], Awaitable[RunErrorHandlerResult | Any | None] | RunErrorHandlerResult | Any | None
+]
+
+
+class RunErrorHandlers(TypedDict, Generic[TContext], total=False):
+    """What to do instead of raising; a handler that returns ``None`` declines."""
+
+    max_turns: RunErrorHandler
+    model_refusal: RunErrorHandler
+    invalid_final_output: RunErrorHandler
+
+
+HANDLERS = ("max_turns", "model_refusal", "invalid_final_output")
+
+
+def checked_handlers(handlers: Any) -> Mapping[str, RunErrorHandler]:
+    """The handlers, if they are for errors that there are."""
+    unknown = set(handlers or ()) - set(HANDLERS)
+    if unknown:
+        raise UserError(f"there is no error handler {', '.join(sorted(unknown))}; there are {', '.join(HANDLERS)}")
+    return handlers or {}
+
+
+@dataclass(frozen=True)
+class Handled:
+    """The final output that a handler chose, and the message that tells it to the conversation."""
+
+    value: Any
+    answer: Answer
+    entries: tuple[Entry, ...]
+
+
+async def handled(run: Live, kind: str, error: Any) -> Handled | None:
+    """What the program's handler makes of the error; ``None`` when there is none or it declines."""
+    handler = run.error_handlers.get(kind)
+    if handler is None:
+        return None
+    found = await resolved(handler(RunErrorHandlerInput(error, run.context, _data(run))))
+    if found is None:
+        return None
+    if isinstance(found, Mapping) and "final_output" in found and set(found) <= {"final_output", "include_in_history"}:
+        found = RunErrorHandlerResult(**found)
+    if not isinstance(found, RunErrorHandlerResult):
+        found = RunErrorHandlerResult(found)
+    value, text = _validated(run, found.final_output)
+    content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]
+    message = {"type": "message", "role": "assistant", "status": "completed", "content": content}
+    entry = Entry(message, "message", agent=run.state.agent)
+    entries = (entry,) if found.include_in_history else ()
+    return Handled(value, Answer(value=plain_value(value), settled=True), entries)
+
+
+def _validated(run: Live, value: Any) -> tuple[Any, str]:
+    schema = output_schema_of(run.current_agent.output_type)
+    if schema is None or schema.is_plain_text():
+        return value, value if isinstance(value, str) else str(told(value))
+    from pydantic import TypeAdapter
+
+    kind: Any = getattr(schema, "output_type", None) or type(value)
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    try:
+        valid = adapter.validate_python(value)
+        return valid, adapter.dump_json(valid).decode()
+    except ValueError as error:
+        raise UserError(f"the error handler's final output does not fit {schema.name()}: {error}") from error
+
+
+def _data(run: Live) -> RunErrorData:
+    from holdfast.runs.result import responses_of
+
+    output = [entry.item for entry in run.state.transcript if entry.kind != "given"]
+    return RunErrorData(
+        run.state.input,
+        run.items(),
+        [*as_items(run.state.input), *output],
+        output,
+        responses_of(run),
+        run.current_agent,
+    )
+
+
+def attach(run: Live, error: BaseException) -> None:
+    """Let the error carry the run: what it did, and a state to resume it from. Foreign errors get it as well."""
+    from holdfast.runs.result import responses_of, verdicts_of
+    from holdfast.runs.run_state import RunState
+
+    details = RunErrorDetails(
+        input=run.state.input,
+        new_items=run.items(),
+        raw_responses=responses_of(run),
+        last_agent=run.current_agent,
+        context_wrapper=run.context,
+        input_guardrail_results=verdicts_of(run, "input"),
+        output_guardrail_results=verdicts_of(run, "output"),
+        tool_input_guardrail_results=verdicts_of(run, "tool_input"),
+        tool_output_guardrail_results=verdicts_of(run, "tool_output"),
+        state=RunState.of(run),
+    )
+    error.run_data = details  # type: ignore[attr-defined]

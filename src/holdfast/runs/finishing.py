@@ -1,0 +1,140 @@
+"""How a run comes to its end: tools whose output is the answer, output guardrails, and running out of turns."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.agents.agent import Agent
+from holdfast.agents.context import AgentHookContext
+from holdfast.agents.errors import (
+    MaxTurnsExceeded,
+    ModelBehaviorError,
+    ModelRefusalError,
+    OutputGuardrailTripwireTriggered,
+    UserError,
+)
+from holdfast.agents.guardrails import OutputGuardrailResult
+from holdfast.agents.output import output_schema_of
+from holdfast.agents.tools import FunctionToolResult, ToolsToFinalOutputResult
+from holdfast.agents.types import resolved
+from holdfast.lifecycle.scope import Scope
+from holdfast.runs.error_handling import handled
+from holdfast.runs.live import Live
+from holdfast.runs.state import Answer
+from holdfast.runs.steps import Finished, Weighed
+from holdfast.runs.verdicts import verdict_record
+from holdfast.toolcalls.output import plain_value
+
+WITHHELD = "This output was withheld by a guardrail."
+
+
+async def weigh(run: Live) -> Weighed:
+    """Whether the tools have given the final output already, by the agent's ``tool_use_behavior``."""
+    behavior: Any = run.current_agent.tool_use_behavior
+    if behavior == "run_llm_again":
+        return Weighed(None)
+    results = await _results(run)
+    if not results:
+        return Weighed(None)
+    if callable(behavior):
+        found = await resolved(behavior(run.context, list(results.values())))
+        if not isinstance(found, ToolsToFinalOutputResult):
+            raise UserError(f"tool_use_behavior must return ToolsToFinalOutputResult, not {found!r}")
+        if not found.is_final_output:
+            return Weighed(None)
+        run.final_output = found.final_output
+        return Weighed(Answer(value=plain_value(found.final_output), call_id=""))
+    names = None if behavior == "stop_on_first_tool" else behavior["stop_at_tool_names"]
+    for call_id, result in results.items():
+        if names is None or result.tool.name in names or result.tool.qualified_name in names:
+            run.final_output = result.output
+            return Weighed(Answer(value=plain_value(result.output), call_id=call_id))
+    return Weighed(None)
+
+
+async def _results(run: Live) -> dict[str, FunctionToolResult]:
+    """What the tools of this turn returned, in the model's order."""
+    box = await run.toolbox(run.state.agent)
+    state, found = run.state, {}
+    outputs = {
+        entry.item.get("call_id"): start
+        for start, entry in enumerate(state.transcript[state.turn_start :], state.turn_start)
+        if entry.kind == "output"
+    }
+    for call in state.calls:
+        tool = box.find(call.tool)
+        if call.kind == "function" and tool is not None and call.id in outputs:
+            item: Any = run.item(outputs[call.id])
+            found[call.id] = FunctionToolResult(tool, item.output, item)
+    return found
+
+
+async def finish(run: Live) -> Finished:
+    """Read the final output and let the output guardrails judge it.
+
+    The output that they refuse is no part of the conversation. What the tools did before it is.
+    """
+    answer, agent = run.state.answer, run.current_agent
+    assert answer is not None  # noqa: S101 - decide looked
+    if answer.refusal is not None:
+        return await instead(run, "model_refusal", ModelRefusalError(answer.refusal))
+    if answer.text is not None:
+        try:
+            run.final_output = read_output(agent, answer.text)
+        except ModelBehaviorError as error:
+            return await instead(run, "invalid_final_output", error)
+    elif run.final_output is None:
+        run.final_output = answer.value
+    results = await _judged(run, agent)
+    start = len(run.state.guardrails)
+    run.verdicts.update((start + index, result) for index, result in enumerate(results))
+    records = tuple(verdict_record(result, agent=run.state.agent) for result in results)
+    for result in results:
+        if result.output.tripwire_triggered:
+            tripped = OutputGuardrailTripwireTriggered(result)
+            run.forget_since(run.state.turn_start)
+            return Finished(answer, guardrails=records, error=tripped, withheld=None if answer.text else WITHHELD)
+    await _farewell(run, agent)
+    return Finished(replace(answer, settled=True), guardrails=records)
+
+
+def read_output(agent: Agent[Any], text: str) -> Any:
+    """The value in the model's answer, by the agent's output type."""
+    schema = output_schema_of(agent.output_type)
+    return text if schema is None or schema.is_plain_text() else schema.validate_json(text)
+
+
+async def give_up(run: Live) -> Finished:
+    """The turns are used up: the program's handler may still give an answer."""
+    return await instead(run, "max_turns", MaxTurnsExceeded(f"Max turns ({run.state.max_turns}) exceeded"))
+
+
+async def instead(run: Live, kind: str, error: Any) -> Finished:
+    """What the program's handler makes of an error, or the error itself."""
+    found = await handled(run, kind, error)
+    if found is None:
+        return Finished(run.state.answer, error=error)
+    run.final_output = found.value
+    await _farewell(run, run.current_agent)
+    return Finished(found.answer, found.entries)
+
+
+async def _judged(run: Live, agent: Agent[Any]) -> list[OutputGuardrailResult]:
+    guards = [*(run.config.output_guardrails or ()), *agent.output_guardrails]
+    if not guards:
+        return []
+    async with Scope() as scope:
+        tasks = [scope.start(guard.run(run.context, agent, run.final_output)) for guard in guards]
+    return [task.result() for task in tasks]
+
+
+async def _farewell(run: Live, agent: Agent[Any]) -> None:
+    if run.hooks is None and agent.hooks is None:
+        return
+    own = AgentHookContext(
+        run.context.context, run.context.usage, run.context.turn_input, run.context.approvals, run.context.tool_input
+    )
+    if run.hooks is not None:
+        await run.hooks.on_agent_end(own, agent, run.final_output)
+    if agent.hooks is not None:
+        await agent.hooks.on_end(own, agent, run.final_output)

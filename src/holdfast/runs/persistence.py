@@ -1,0 +1,162 @@
+"""What a run reads from a session and what it stores there.
+
+Three things are different: what the model is shown, what is new and has to be stored, and the whole history.
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.agents.errors import UserError
+from holdfast.base.errors import InvalidItem
+from holdfast.base.ids import new_id
+from holdfast.base.items import Item, encode_items
+from holdfast.base.usage import Usage
+from holdfast.history.contract import Session
+from holdfast.history.responses_compaction import is_openai_responses_compaction_aware_session
+from holdfast.models.contract import usage_in
+from holdfast.runs.apply import apply
+from holdfast.runs.decide import saveable
+from holdfast.runs.live import Live
+from holdfast.runs.session_input import arranged
+from holdfast.runs.state import Entry, InSession, State, View
+from holdfast.runs.steps import InputTaken, Stored
+from holdfast.runs.view import without_id
+
+
+async def take_input(run: Live) -> InputTaken:
+    """The run's input, behind what its session holds. Input given to a run that is under way comes after all."""
+    state = run.state
+    if state.taken:
+        staged = [Entry(item, "input", agent=state.agent, input_id=new_id("input")) for item in state.pending_input]
+        return InputTaken(tuple(staged), state.conversation)
+    new = as_items(state.input)
+    session = run.session
+    if session is None:
+        run.view.begin(())
+        return InputTaken(_given(new), state.conversation)
+    limit = run.config.session_settings.limit if run.config.session_settings else None
+    read = await (session.get_items() if limit is None else session.get_items(limit=limit))
+    run.view.begin(read)
+    conversation = InSession(session.session_id, window=len(read), limit=limit)
+    callback = run.config.session_input_callback
+    if callback is None:
+        return InputTaken(_given(new), conversation)
+    found = await arranged(callback, run.view.history, new)
+    return InputTaken(_given(found.kept), conversation, View(found.shown, len(found.kept)))
+
+
+async def load_history(run: Live) -> None:
+    """Read again what the session held before this run, for a run that goes on elsewhere.
+
+    It is what stands before this run's own items. When those cannot be found, because the history was compacted
+    or replaced meanwhile, what the session has now counts as it is.
+    """
+    state, session = run.state, run.session
+    if not run.view.needs_history(state):
+        run.view.begin(()) if not run.view.loaded else None
+        return
+    assert isinstance(state.conversation, InSession)  # noqa: S101 - needs_history says so
+    if session is None:
+        raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: give it that session")
+    own = [entry.item for entry in state.transcript[: state.stored] if not entry.hidden]
+    everything = await session.get_items(limit=None) if not _limited(session) else await _all(session, state, own)
+    start = _find(everything, [stored_form(run, item) for item in own])
+    window = state.conversation.window
+    if start is None:
+        run.view.begin(everything)
+        run.view.skip(state, state.stored)
+        return
+    run.view.begin(everything[max(start - window, 0) : start])
+
+
+async def save(run: Live, *, failing: bool = False) -> None:
+    """Store what is new and settled, in one batch. Nothing is ever stored twice."""
+    session, state = run.session, run.state
+    if session is None or not state.taken:
+        return
+    until = saveable(state, failing=failing)
+    if until <= state.stored:
+        return
+    batch = [stored_form(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden]
+    if batch:
+        await _add(run, session, batch, key=f"{state.run_id}:{state.stored}:{until}")
+    run.state = apply(run.state, Stored(until))
+    run.resumed = False
+    if until > state.turn_start:
+        await _compact(run, session)
+
+
+async def _add(run: Live, session: Session, batch: list[Item], *, key: str) -> None:
+    if "key" in inspect.signature(session.add_items).parameters:
+        await session.add_items(batch, key=key)  # type: ignore[call-arg]
+        return
+    # A session without keys cannot tell a batch that was sent again: look whether it had arrived.
+    if run.resumed and await session.get_items(limit=len(batch)) == batch:
+        return
+    await session.add_items(batch)
+
+
+async def _compact(run: Live, session: Session) -> None:
+    state = run.state
+    if not is_openai_responses_compaction_aware_session(session) or not state.responses:
+        return
+    response_id = state.responses[-1].response_id
+    if response_id is None:
+        return
+    store = run.config.model_settings.store if run.config.model_settings else None
+    await session.run_compaction({"response_id": response_id, **({} if store is None else {"store": store})})
+    take = getattr(session, "take_compactions", None)
+    for compaction in take() if take is not None else ():
+        run.context.usage.add(_usage(compaction.usage))
+
+
+def _usage(usage: Any) -> Usage:
+    return usage_in(usage)
+
+
+def as_items(input: str | Sequence[Item]) -> list[Item]:
+    """The input of a run as items."""
+    return [{"content": input, "role": "user"}] if isinstance(input, str) else list(input)
+
+
+def checked_input(input: Any) -> str | list[Item]:
+    """The input, made of JSON only and shared with nobody, or a typed error that says where it is wrong."""
+    if isinstance(input, str):
+        return input
+    try:
+        encoded = encode_items(input)
+    except InvalidItem as error:
+        raise UserError(f"the input of a run must be a text or a list of items: {error}") from error
+    from holdfast.base.items import decode_item
+
+    return [decode_item(data) for data in encoded]
+
+
+def _given(items: Sequence[Item]) -> tuple[Entry, ...]:
+    return tuple(Entry(item, "given") for item in items)
+
+
+def stored_form(run: Live, item: Item) -> Item:
+    """The item as a session has it."""
+    return without_id(run.state, item)
+
+
+def _limited(session: Session) -> bool:
+    settings = getattr(session, "session_settings", None)
+    return settings is not None and settings.limit is not None
+
+
+async def _all(session: Session, state: State, own: list[Item]) -> list[Item]:
+    window = state.conversation.window if isinstance(state.conversation, InSession) else 0
+    return await session.get_items(limit=window + len(own))
+
+
+def _find(items: list[Item], own: list[Item]) -> int | None:
+    """Where this run's own items begin: their latest whole occurrence."""
+    if not own:
+        return len(items)
+    for start in range(len(items) - len(own), -1, -1):
+        if items[start] == own[0] and items[start : start + len(own)] == own:
+            return start
+    return None

@@ -1,0 +1,107 @@
+"""What a model's answer means: which items it has, which calls it makes, and whether it is the final output."""
+
+from collections.abc import Sequence
+
+from holdfast.agents.errors import ModelBehaviorError
+from holdfast.agents.tool_refs import ToolRef
+from holdfast.base.items import Item
+from holdfast.base.pairing import CALL_OF, OUTPUT_OF, kind_of
+from holdfast.runs.item_helpers import ItemHelpers
+from holdfast.runs.state import Answer, CallRecord, Entry, EntryKind
+from holdfast.runs.toolbox import Toolbox
+
+NOT_FOUND = "Tool '{name}' not found."
+
+_KINDS: dict[str, EntryKind] = {
+    "message": "message",
+    "reasoning": "reasoning",
+    "tool_search_call": "search",
+    "tool_search_output": "found",
+    "mcp_list_tools": "tools_listed",
+    "mcp_approval_request": "approval_asked",
+    "mcp_approval_response": "approval_answer",
+    "compaction": "compaction",
+}
+# Calls that the program would have to make itself, with tools that holdfast does not have.
+_UNKNOWN_LOCAL = frozenset(OUTPUT_OF) - {"function_call", "tool_search_call", "mcp_approval_request", "program"}
+
+
+def read(
+    items: Sequence[Item], *, agent: str, agent_name: str, box: Toolbox, plain_text: bool, lenient: bool
+) -> tuple[list[Entry], list[CallRecord], Answer | None]:
+    """The entries, the calls (their positions counted from the first entry) and the answer, if it is one.
+
+    A call that no tool answers is :class:`ModelBehaviorError`, or with ``lenient`` a call that is answered with that.
+    """
+    entries: list[Entry] = []
+    calls: list[CallRecord] = []
+    for item in items:
+        call = _call(item, len(entries), box, agent_name, lenient)
+        if call is not None:
+            _check_id(call, calls)
+            calls.append(call)
+        tool = call.tool if call is not None and call.kind == "function" else None
+        entries.append(Entry(item, _kind(item, call), agent=agent, tool=tool))
+    return entries, calls, None if calls else _answer(items, plain_text)
+
+
+def _kind(item: Item, call: CallRecord | None) -> EntryKind:
+    if call is not None and call.kind == "handoff":
+        return "handoff"
+    kind = kind_of(item)
+    return _KINDS.get(kind) or ("output" if kind in CALL_OF else "call")
+
+
+def _call(item: Item, position: int, box: Toolbox, agent_name: str, lenient: bool) -> CallRecord | None:
+    kind = kind_of(item)
+    if kind == "function_call":
+        return _function_call(item, position, box, agent_name, lenient)
+    if kind == "mcp_approval_request":
+        name, label = item.get("name"), item.get("server_label")
+        if not isinstance(name, str) or not isinstance(label, str):
+            raise ModelBehaviorError("an MCP approval request must name its tool and its server_label")
+        return CallRecord(_text(item, "id"), position, ToolRef("hosted_mcp", name, label), kind="mcp")
+    if kind in _UNKNOWN_LOCAL:
+        raise ModelBehaviorError(f"the agent {agent_name!r} has no tool for a {kind}")
+    return None
+
+
+def _function_call(item: Item, position: int, box: Toolbox, agent_name: str, lenient: bool) -> CallRecord:
+    name, namespace = _text(item, "name"), item.get("namespace")
+    ref = ToolRef.of_call(name, namespace if isinstance(namespace, str) else None)
+    call_id = _text(item, "call_id")
+    if ref.kind == "bare" and name in box.by_name:
+        return CallRecord(call_id, position, ref, kind="handoff")
+    tool = box.find(ref)
+    if tool is not None:
+        return CallRecord(call_id, position, ToolRef.of(tool))
+    if not lenient:
+        known = ", ".join([*map(str, box.by_ref), *box.by_name]) or "none"
+        raise ModelBehaviorError(f"Tool {ref} not found in agent {agent_name}; it has {known}")
+    return CallRecord(call_id, position, ref, status="rejected", message=NOT_FOUND.format(name=ref))
+
+
+def _text(item: Item, name: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str) or not value:
+        raise ModelBehaviorError(
+            f"a {kind_of(item)} must have a {name} that is a string with something in it: {value!r}"
+        )
+    return value
+
+
+def _check_id(call: CallRecord, calls: Sequence[CallRecord]) -> None:
+    if any(other.id == call.id for other in calls):
+        raise ModelBehaviorError(f"the model made two calls with the id {call.id!r} in one answer")
+
+
+def _answer(items: Sequence[Item], plain_text: bool) -> Answer | None:
+    messages = [item for item in items if kind_of(item) == "message"]
+    if messages:
+        refusal = ItemHelpers.extract_refusal(messages[-1])
+        if refusal:
+            return Answer(refusal=refusal)
+        text = ItemHelpers.extract_last_text(messages[-1])
+        if text is not None and (text or plain_text):
+            return Answer(text=text)
+    return Answer(text="") if plain_text else None

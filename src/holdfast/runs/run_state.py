@@ -1,0 +1,312 @@
+"""A run that is not under way: to look at, to decide about, to save and to resume."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Generic, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+from typing_extensions import TypeVar
+
+from holdfast.agents.agent import Agent
+from holdfast.agents.approvals import Approvals
+from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.errors import UserError
+from holdfast.agents.graph import AgentGraph
+from holdfast.base.ids import new_id
+from holdfast.base.items import Item
+from holdfast.history.contract import Session
+from holdfast.runs.apply import apply
+from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
+from holdfast.runs.contexts import ContextDeserializer, ContextSerializer, restored_context, saved_context
+from holdfast.runs.conversations import conversation_of
+from holdfast.runs.decide import is_waiting
+from holdfast.runs.items import ToolApprovalItem
+from holdfast.runs.live import Live
+from holdfast.runs.persistence import as_items, checked_input, stored_form
+from holdfast.runs.rewind import take_back
+from holdfast.runs.saving import from_plain, to_plain
+from holdfast.runs.state import State
+from holdfast.runs.steps import InputStaged
+from holdfast.runs.upgrades import UnreadableState
+from holdfast.runs.usage import usage_of, usage_record
+
+TContext = TypeVar("TContext", default=Any)
+TAgent = TypeVar("TAgent", default=Any)
+ContextOverride: TypeAlias = Mapping[str, Any] | RunContextWrapper[Any] | Any
+
+
+class RunState(Generic[TContext, TAgent]):
+    """A run between two goings-on. Saving it gives a copy that nothing changes afterwards.
+
+    It has no live parts but the agents and the program's context: another process with the same agents can go on.
+    """
+
+    def __init__(
+        self,
+        context: RunContextWrapper[TContext],
+        original_input: str | list[Any],
+        starting_agent: TAgent,
+        max_turns: int | None = DEFAULT_MAX_TURNS,
+        *,
+        conversation_id: str | None = None,
+        previous_response_id: str | None = None,
+        auto_previous_response_id: bool = False,
+    ) -> None:
+        self.context = context
+        self.data = State(
+            run_id=new_id("run"),
+            input=checked_input(original_input),
+            max_turns=max_turns,
+            conversation=conversation_of(conversation_id, previous_response_id, auto_previous_response_id),
+        )
+        self.agent = starting_agent
+        self.graph = AgentGraph(starting_agent)  # type: ignore[arg-type]
+        self._live: Live | None = None
+
+    @classmethod
+    def of(cls, run: Live) -> "RunState[Any, Any]":
+        """The state of a run, independent of what becomes of that run."""
+        frozen, old = run.frozen(), run.context
+        context: RunContextWrapper[Any] = RunContextWrapper(
+            old.context,
+            usage=usage_of(frozen.usage),
+            approvals=old.approvals.copy(),
+            tool_input=old.tool_input,
+        )
+        state = cls._wrapped(frozen, run.graph, context)
+        state._live = run
+        return state
+
+    @classmethod
+    def _wrapped(cls, data: State, graph: AgentGraph, context: RunContextWrapper[Any]) -> "RunState[Any, Any]":
+        state = cls.__new__(cls)
+        state.data, state.graph, state.agent, state.context, state._live = data, graph, graph.root, context, None  # type: ignore[assignment]
+        return state
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        return self.data.run_id
+
+    @property
+    def max_turns(self) -> int | None:
+        """How many turns the run may take; set it to let a run go on that has used them up."""
+        return self.data.max_turns
+
+    @max_turns.setter
+    def max_turns(self, value: int | None) -> None:
+        self.data = replace(self.data, max_turns=value)
+
+    @property
+    def current_agent(self) -> Agent[Any]:
+        return self.live().current_agent
+
+    def get_interruptions(self) -> list[ToolApprovalItem]:
+        """The calls that a person has to decide about, those of nested agents included."""
+        return self.live().interruptions() if is_waiting(self.data) else []
+
+    def live(self, config: RunConfig | None = None) -> Live:
+        """The run with live things around it, ready to be driven.
+
+        Its context is its own, but for the program's object: a state can be resumed again from where it was.
+        """
+        context: RunContextWrapper[Any] = RunContextWrapper(
+            self.context.context,
+            usage=usage_of(usage_record(self.context.usage)),
+            approvals=self.context.approvals.copy(),
+            tool_input=self.context.tool_input,
+        )
+        run = Live(self.data, graph=self.graph, context=context, config=config or RunConfig())
+        if self._live is not None:
+            run.remember(self._live)
+        return run
+
+    # --- deciding ---------------------------------------------------------------------------------
+
+    def approve(self, approval_item: ToolApprovalItem, always_approve: bool = False, *, arguments: Any = None) -> None:
+        """Let the call be made when the run goes on; ``arguments`` (JSON, or a dict) replace the model's own.
+
+        With ``always_approve`` every further call of that tool by that agent may be made in this run.
+        """
+        edited = arguments if arguments is None or isinstance(arguments, str) else json.dumps(arguments)
+        if edited is not None and not isinstance(_parsed(edited), dict):
+            raise UserError("the arguments of a call must be a JSON object")
+        self._decide(
+            approval_item, lambda context: context.approve_tool(approval_item, always_approve, arguments=edited)
+        )
+
+    def reject(
+        self, approval_item: ToolApprovalItem, always_reject: bool = False, *, rejection_message: str | None = None
+    ) -> None:
+        """Let the model be told that the call is not made, in these words or the usual ones."""
+        self._decide(
+            approval_item, lambda context: context.reject_tool(approval_item, always_reject, rejection_message)
+        )
+
+    def _decide(self, item: ToolApprovalItem, decide: Any) -> None:
+        self._check(item)
+        if not item.route:
+            decide(self.context)
+            return
+
+        def decided(state: State, route: tuple[str, ...]) -> State:
+            if not route:
+                context: RunContextWrapper[Any] = RunContextWrapper(None, approvals=Approvals(list(state.approvals)))
+                decide(context)
+                return replace(state, approvals=tuple(context.approvals.recorded()))
+            calls = tuple(
+                replace(call, child=decided(call.child, route[1:])) if call.id == route[0] and call.child else call
+                for call in state.calls
+            )
+            return replace(state, calls=calls)
+
+        self.data = decided(self.data, item.route)
+
+    def _check(self, item: ToolApprovalItem) -> None:
+        """Make sure that this run asked for that decision."""
+        if not isinstance(item, ToolApprovalItem):
+            raise UserError(f"a decision needs an approval item, not {type(item).__name__}")
+        state: State | None = self.data
+        for step in item.route:
+            state = next((call.child for call in state.calls if call.id == step), None) if state else None
+        waiting = [call for call in state.calls if call.status == "waiting"] if state else []
+        if not any(call.id == item.call_id for call in waiting):
+            raise UserError(f"this run does not wait for a decision about the call {item.call_id!r}")
+
+    # --- saying more ------------------------------------------------------------------------------
+
+    @property
+    def pending_input(self) -> list[Item]:
+        """What the model will be told before it is asked again."""
+        return deepcopy(list(self.data.pending_input))
+
+    def add_input(self, input: str | list[Item]) -> None:
+        """Tell the model more when the run goes on, before it is asked again."""
+        if self.data.ended:
+            raise UserError("this run has ended: start a new one")
+        self.data = apply(self.data, InputStaged(tuple(as_items(checked_input(input)))))
+
+    def clear_pending_input(self) -> None:
+        self.data = replace(self.data, pending_input=())
+
+    def get_tool_use_tracker_snapshot(self) -> dict[str, list[str]]:
+        """Which tools each agent has used so far, by the agent's path."""
+        return {path: list(names) for path, names in self.data.tools_used.items()}
+
+    def set_tool_use_tracker_snapshot(self, snapshot: Mapping[str, Sequence[str]] | None) -> None:
+        used = {path: tuple(names) for path, names in (snapshot or {}).items()}
+        self.data = replace(self.data, tools_used=used)
+
+    def set_reasoning_item_id_policy(self, policy: Literal["preserve", "omit"] | None) -> None:
+        self.data = replace(self.data, reasoning_item_id_policy=policy)
+
+    def set_trace(self, trace: Any) -> None:
+        """Remember the trace that the run belongs to: what it exports, without its API key."""
+        exported = trace.to_json() if hasattr(trace, "to_json") else trace
+        kept = None if exported is None else {k: v for k, v in dict(exported).items() if "api_key" not in k}
+        self.data = replace(self.data, trace=kept)
+
+    async def rewind(self, session: Session) -> bool:
+        """Take back exactly what this run has stored in the session, to run it anew from its input.
+
+        Nothing is removed, and the answer is ``False``, when other items stand at the end of the history by now.
+        """
+        run = self.live()
+        own = [stored_form(run, entry.item) for entry in self.data.transcript[: self.data.stored] if not entry.hidden]
+        return await take_back(session, own)
+
+    # --- saving -----------------------------------------------------------------------------------
+
+    def to_json(
+        self,
+        *,
+        context_serializer: ContextSerializer | None = None,
+        strict_context: bool = False,
+        include_tracing_api_key: bool = False,
+    ) -> dict[str, Any]:
+        """The run as JSON values. A session's history is not in it, only what this run added.
+
+        There are no API keys in a run, so there is none to include.
+        """
+        data = replace(
+            self.data,
+            approvals=tuple(self.context.approvals.recorded()),
+            usage=usage_record(self.context.usage),
+        )
+        context = saved_context(self.context.context, serializer=context_serializer, strict=strict_context)
+        return to_plain(data, self.graph, context)
+
+    def to_string(
+        self,
+        *,
+        context_serializer: ContextSerializer | None = None,
+        strict_context: bool = False,
+        include_tracing_api_key: bool = False,
+    ) -> str:
+        """The run as JSON text."""
+        return msgspec.json.encode(
+            self.to_json(context_serializer=context_serializer, strict_context=strict_context)
+        ).decode()
+
+    @staticmethod
+    async def from_json(
+        initial_agent: Agent[Any],
+        state_json: dict[str, Any],
+        *,
+        context_override: ContextOverride | None = None,
+        context_deserializer: ContextDeserializer | None = None,
+        strict_context: bool = False,
+        tolerate: Collection[str] = (),
+    ) -> "RunState[Any, Agent[Any]]":
+        """A saved run, bound to the agents that ``initial_agent`` reaches.
+
+        Raises :class:`AgentMissing` or :class:`AgentChanged` when they are not the ones it was saved with; changes in
+        the parts named by ``tolerate`` (such as ``"instructions"``) are let pass.
+        """
+        graph = AgentGraph(initial_agent)
+        saved = from_plain(state_json, graph, tolerate=tolerate)
+        data = saved.run
+        if isinstance(context_override, RunContextWrapper):
+            inner = context_override.context
+        elif context_override is not None:
+            inner = context_override
+        else:
+            inner = restored_context(saved.context, deserializer=context_deserializer, strict=strict_context)
+        context: RunContextWrapper[Any] = RunContextWrapper(
+            inner, usage=usage_of(data.usage), approvals=Approvals(list(data.approvals)), tool_input=data.tool_input
+        )
+        return RunState._wrapped(data, graph, context)
+
+    @staticmethod
+    async def from_string(
+        initial_agent: Agent[Any],
+        state_string: str,
+        *,
+        context_override: ContextOverride | None = None,
+        context_deserializer: ContextDeserializer | None = None,
+        strict_context: bool = False,
+        tolerate: Collection[str] = (),
+    ) -> "RunState[Any, Agent[Any]]":
+        """As :meth:`from_json`, for the text of :meth:`to_string`."""
+        try:
+            data = msgspec.json.decode(state_string)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UnreadableState(f"it is not JSON: {error}") from None
+        return await RunState.from_json(
+            initial_agent,
+            data,
+            context_override=context_override,
+            context_deserializer=context_deserializer,
+            strict_context=strict_context,
+            tolerate=tolerate,
+        )
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

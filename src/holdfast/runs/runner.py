@@ -1,0 +1,157 @@
+"""Running agents: at once, streamed, or from a state. All of it is one driver."""
+
+import asyncio
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.agents.agent import Agent
+from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.errors import InvalidDeclaration, UserError
+from holdfast.agents.graph import AgentGraph
+from holdfast.agents.hooks import RunHooks
+from holdfast.base.ids import new_id
+from holdfast.base.items import Item
+from holdfast.history.contract import Session
+from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
+from holdfast.runs.conversations import check_owner, conversation_of
+from holdfast.runs.driver import drive
+from holdfast.runs.error_handling import checked_handlers
+from holdfast.runs.live import Live
+from holdfast.runs.persistence import checked_input
+from holdfast.runs.result import RunResult
+from holdfast.runs.run_state import RunState
+from holdfast.runs.state import State
+from holdfast.runs.streaming import RunResultStreaming
+
+
+class Runner:
+    """Runs agents until they have a final output or need a person.
+
+    A :class:`RunState` in place of the input lets that run go on: with its own turns, conversation and decisions.
+    """
+
+    @classmethod
+    async def run(
+        cls,
+        starting_agent: Agent[Any],
+        input: str | list[Item] | RunState[Any, Any],
+        *,
+        context: Any = None,
+        max_turns: int | None = DEFAULT_MAX_TURNS,
+        hooks: RunHooks[Any] | None = None,
+        run_config: RunConfig | dict[str, Any] | None = None,
+        error_handlers: Any = None,
+        previous_response_id: str | None = None,
+        auto_previous_response_id: bool = False,
+        conversation_id: str | None = None,
+        session: Session | None = None,
+    ) -> RunResult:
+        """Run to the end, or to the point where a person has to decide.
+
+        Every exception that leaves this has ``run_data.state``, from which the run can be resumed.
+        """
+        run = prepared(
+            starting_agent,
+            input,
+            context=context,
+            max_turns=max_turns,
+            hooks=hooks,
+            run_config=run_config,
+            error_handlers=error_handlers,
+            previous_response_id=previous_response_id,
+            auto_previous_response_id=auto_previous_response_id,
+            conversation_id=conversation_id,
+            session=session,
+        )
+        await drive(run)
+        return RunResult.of(run)
+
+    @classmethod
+    def run_sync(cls, starting_agent: Agent[Any], input: Any, **options: Any) -> RunResult:
+        """As :meth:`run`, for programs without an event loop. Takes the same options."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(cls.run(starting_agent, input, **options))
+        raise UserError("run_sync cannot be called while an event loop is running: await Runner.run instead")
+
+    @classmethod
+    def run_streamed(
+        cls,
+        starting_agent: Agent[Any],
+        input: str | list[Item] | RunState[Any, Any],
+        context: Any = None,
+        max_turns: int | None = DEFAULT_MAX_TURNS,
+        hooks: RunHooks[Any] | None = None,
+        run_config: RunConfig | dict[str, Any] | None = None,
+        previous_response_id: str | None = None,
+        auto_previous_response_id: bool = False,
+        conversation_id: str | None = None,
+        session: Session | None = None,
+        *,
+        error_handlers: Any = None,
+    ) -> RunResultStreaming:
+        """Begin a run and give what it tells. It goes on as its events are read."""
+        run = prepared(
+            starting_agent,
+            input,
+            context=context,
+            max_turns=max_turns,
+            hooks=hooks,
+            run_config=run_config,
+            error_handlers=error_handlers,
+            previous_response_id=previous_response_id,
+            auto_previous_response_id=auto_previous_response_id,
+            conversation_id=conversation_id,
+            session=session,
+        )
+        return RunResultStreaming.start(run)
+
+
+def prepared(
+    agent: Agent[Any],
+    input: str | list[Item] | RunState[Any, Any],
+    *,
+    context: Any = None,
+    max_turns: int | None = DEFAULT_MAX_TURNS,
+    hooks: RunHooks[Any] | None = None,
+    run_config: RunConfig | dict[str, Any] | None = None,
+    error_handlers: Any = None,
+    previous_response_id: str | None = None,
+    auto_previous_response_id: bool = False,
+    conversation_id: str | None = None,
+    session: Session | None = None,
+) -> Live:
+    """A run that is ready to be driven, or the reason why there is none."""
+    if not isinstance(agent, Agent):
+        raise InvalidDeclaration("Runner", f"the starting agent must be an Agent, not {type(agent).__name__}")
+    config = RunConfig.of(run_config)
+    if isinstance(input, RunState):
+        run = _resumed(agent, input, config, context)
+    else:
+        if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
+            raise UserError(f"max_turns must be a whole number or None, not {max_turns!r}")
+        state = State(
+            run_id=new_id("run"),
+            input=checked_input(input),
+            max_turns=max_turns,
+            conversation=conversation_of(conversation_id, previous_response_id, auto_previous_response_id),
+            reasoning_item_id_policy=config.reasoning_item_id_policy,
+        )
+        own = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
+        run = Live(state, graph=AgentGraph(agent), context=own, config=config)
+    check_owner(run.state, session)
+    run.hooks, run.session, run.error_handlers = hooks, session, checked_handlers(error_handlers)
+    return run
+
+
+def _resumed(agent: Agent[Any], state: RunState[Any, Any], config: RunConfig, context: Any) -> Live:
+    if agent is not state.graph.root:
+        raise UserError(f"this run began with another agent than {agent.name!r}; give the one it was loaded with")
+    run = state.live(config)
+    if context is not None:
+        run.context.context = context.context if isinstance(context, RunContextWrapper) else context
+    if config.reasoning_item_id_policy is not None:
+        run.state = replace(run.state, reasoning_item_id_policy=config.reasoning_item_id_policy)
+    return run

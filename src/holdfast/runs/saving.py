@@ -1,0 +1,111 @@
+"""A run as JSON, and back: strict about every part, and about the agents being the same."""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.agents.graph import AgentGraph, AgentRef
+from holdfast.base.pairing import call_id, kind_of
+from holdfast.runs.contexts import SavedContext
+from holdfast.runs.state import InSession, OnServer, Record, State, from_hook, to_hook
+from holdfast.runs.upgrades import CURRENT_SCHEMA_VERSION, UnreadableState, upgraded
+
+
+class Saved(Record, frozen=True):
+    """What is written: the run, the agents that it names, and the program's context."""
+
+    version: str = msgspec.field(name="$schemaVersion")
+    run: State
+    agents: tuple[AgentRef, ...]
+    context: SavedContext | None = None
+
+
+_encoder = msgspec.json.Encoder(enc_hook=to_hook)
+_decoder = msgspec.json.Decoder(Saved, dec_hook=from_hook)
+
+
+def to_plain(state: State, graph: AgentGraph, context: SavedContext | None) -> dict[str, Any]:
+    """The run as JSON values that share nothing with it."""
+    refs = tuple(graph.ref(graph.find(path)) if graph.find(path) else _missing(graph, path) for path in paths(state))
+    saved = Saved(CURRENT_SCHEMA_VERSION, state, refs, context)
+    found: dict[str, Any] = msgspec.to_builtins(saved, enc_hook=to_hook)
+    return found
+
+
+def from_plain(data: Any, graph: AgentGraph, *, tolerate: Collection[str] = ()) -> Saved:
+    """The saved run in ``data``, if it can be read and its agents are still the same."""
+    try:
+        saved = _decoder.decode(msgspec.json.encode(upgraded(data)))
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        message = str(error)
+        path = message.rsplit(" - at `", 1)[-1].rstrip("`") if " - at `" in message else "$"
+        raise UnreadableState(message, path=path) from None
+    except (TypeError, RecursionError) as error:
+        raise UnreadableState(f"it is not made of JSON: {error}") from None
+    named = {ref.path for ref in saved.agents}
+    for path in paths(saved.run):
+        if path not in named:
+            raise UnreadableState(f"the agent at {path!r} has no signature", path="$.agents")
+    for ref in saved.agents:
+        graph.bind(ref, tolerate=tolerate)
+    check(saved.run)
+    return saved
+
+
+def paths(state: State) -> list[str]:
+    """Every agent that the run names, nested runs included, in order of appearance."""
+    return list(dict.fromkeys(_paths(state)))
+
+
+def _paths(state: State) -> Iterator[str]:
+    yield state.agent
+    for entry in state.transcript:
+        yield entry.agent
+        if entry.target is not None:
+            yield entry.target
+    for record in state.guardrails:
+        yield record.agent
+    for call in state.calls:
+        if call.child is not None:
+            yield from _paths(call.child)
+
+
+def check(state: State, where: str = "$.run") -> None:
+    """Make sure that the parts of a run fit together, or say which do not."""
+    length = len(state.transcript)
+    if not 0 <= state.stored <= length:
+        raise UnreadableState(f"{state.stored} of {length} items cannot be stored", path=f"{where}.stored")
+    for index, response in enumerate(state.responses):
+        if not 0 <= response.start <= response.stop <= length:
+            raise UnreadableState("an answer lies outside of the transcript", path=f"{where}.responses[{index}]")
+    for index, call in enumerate(state.calls):
+        place = f"{where}.calls[{index}]"
+        if not 0 <= call.position < length:
+            raise UnreadableState("a call lies outside of the transcript", path=place)
+        item = state.transcript[call.position].item
+        named = kind_of(item) == "mcp_approval_request" or item.get("name") == call.tool.name
+        if call_id(item) != call.id or not named:
+            raise UnreadableState(f"the call {call.id!r} is not the one in the transcript", path=place)
+        if call.child is not None:
+            check(call.child, f"{place}.child")
+    _check_view(state, where)
+
+
+def _check_view(state: State, where: str) -> None:
+    window = state.conversation.window if isinstance(state.conversation, InSession) else 0
+    server = state.conversation
+    if isinstance(server, OnServer) and not 0 <= server.acknowledged <= len(state.transcript):
+        raise UnreadableState("more is acknowledged than there is", path=f"{where}.conversation.acknowledged")
+    if state.view is None:
+        return
+    for index, part in enumerate(state.view.shown):
+        if isinstance(part, int) and not 0 <= part < window + len(state.transcript):
+            raise UnreadableState("the model is shown an item that there is not", path=f"{where}.view.shown[{index}]")
+
+
+def _missing(graph: AgentGraph, path: str) -> AgentRef:
+    raise UnreadableState(
+        f"the agent at {path!r} was reached by a handoff that does not declare it, so it could not be found again",
+        path="$.agents",
+    )

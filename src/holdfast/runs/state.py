@@ -1,0 +1,221 @@
+"""Everything that a run remembers, as one tree of frozen structs without live objects.
+
+Agents are paths into the agent graph, tools are canonical keys, what a model said is plain JSON. Encoding, strict
+decoding and the JSON Schema come from the types. What changes here changes what is saved: bump the version in
+:mod:`holdfast.runs.upgrades`.
+"""
+
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.agents.approvals import Recorded
+from holdfast.agents.graph import ROOT
+from holdfast.agents.tool_refs import ToolRef
+from holdfast.base.items import Item
+from holdfast.runs.log import Log
+
+EntryKind: TypeAlias = Literal[
+    "given",
+    "input",
+    "message",
+    "reasoning",
+    "call",
+    "output",
+    "handoff",
+    "handed",
+    "search",
+    "found",
+    "tools_listed",
+    "approval_asked",
+    "approval_answer",
+    "compaction",
+]
+CallStatus: TypeAlias = Literal["asked", "waiting", "approved", "rejected", "started", "done", "failed", "unknown"]
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What all parts of a saved run have in common."""
+
+
+class Entry(Record, frozen=True):
+    """One item of the run. ``given`` items came with the input, all others are the run's own.
+
+    ``tool`` is the key of the tool that a call means. ``value`` is what a tool returned, as far as JSON can hold it,
+    when the item itself does not say; ``target`` is where a handoff led. A ``hidden`` entry is not stored in a session.
+    """
+
+    item: Item
+    kind: EntryKind
+    agent: str = ROOT
+    tool: ToolRef | None = None
+    value: Any = None
+    custom_data: dict[str, Any] | None = None
+    target: str | None = None
+    input_id: str | None = None
+    hidden: bool = False
+
+
+class Transcript(Log[Entry]):
+    entry: ClassVar[Any] = Entry
+
+
+class UsageRecord(Record, frozen=True):
+    """Tokens and requests; ``entries`` are those of single requests where they are known."""
+
+    requests: int = 0
+    input: int = 0
+    cached: int = 0
+    cache_write: int = 0
+    output: int = 0
+    reasoning: int = 0
+    total: int = 0
+    entries: tuple["UsageRecord", ...] = ()
+
+
+class ResponseRecord(Record, frozen=True):
+    """One answer of a model: its items are the transcript's from ``start`` to ``stop``."""
+
+    start: int
+    stop: int
+    usage: UsageRecord
+    response_id: str | None = None
+    request_id: str | None = None
+    raw_usage: dict[str, Any] | None = None
+
+
+class Responses(Log[ResponseRecord]):
+    entry: ClassVar[Any] = ResponseRecord
+
+
+class CallRecord(Record, frozen=True):
+    """One call of the current turn and what became of it. ``position`` is where its item stands in the transcript.
+
+    ``arguments`` replace the model's own, if a person edited them. ``child`` is the run of a nested agent.
+    """
+
+    id: str
+    position: int
+    tool: ToolRef
+    kind: Literal["function", "handoff", "mcp"] = "function"
+    status: CallStatus = "asked"
+    arguments: str | None = None
+    message: str | None = None
+    uncertain: bool = False
+    child: "State | None" = None
+
+
+class GuardrailRecord(Record, frozen=True):
+    """What a guardrail said. ``info`` and ``judged`` are kept as far as JSON can hold them."""
+
+    kind: Literal["input", "output", "tool_input", "tool_output"]
+    name: str
+    agent: str = ROOT
+    tripped: bool = False
+    info: Any = None
+    judged: Any = None
+    behavior: dict[str, Any] | None = None
+
+
+class Verdicts(Log[GuardrailRecord]):
+    entry: ClassVar[Any] = GuardrailRecord
+
+
+class View(Record, frozen=True):
+    """What the model is shown where that is not simply everything.
+
+    ``shown`` has positions and substitutes; positions count the session's items that this run read first and the
+    transcript after them. From ``since`` on, the transcript is shown as it is.
+    """
+
+    shown: tuple[int | Item, ...]
+    since: int
+
+
+class Inline(Record, frozen=True, tag="inline"):
+    """The run's own transcript is the whole conversation."""
+
+
+class InSession(Record, frozen=True, tag="session"):
+    """The conversation goes on in a session, of which this run read the latest ``window`` items first."""
+
+    session_id: str
+    window: int = 0
+    limit: int | None = None
+
+
+class OnServer(Record, frozen=True, tag="server"):
+    """The provider keeps the conversation; it has the first ``acknowledged`` entries of the transcript."""
+
+    conversation_id: str | None = None
+    previous_response_id: str | None = None
+    auto: bool = False
+    acknowledged: int = 0
+
+
+Conversation: TypeAlias = Inline | InSession | OnServer
+
+
+class Answer(Record, frozen=True):
+    """The final output, or a candidate for it until the output guardrails agreed.
+
+    A text is still to be read with the agent's output type; ``call_id`` names the tool whose output it is otherwise.
+    A ``refusal`` is what the model said instead of answering.
+    """
+
+    text: str | None = None
+    refusal: str | None = None
+    value: Any = None
+    call_id: str | None = None
+    settled: bool = False
+
+
+class State(Record, frozen=True):
+    """A run. ``stored`` is how much of the transcript its session has; ``turn`` counts the model's answers."""
+
+    run_id: str
+    input: str | list[Item]
+    transcript: Transcript = msgspec.field(default_factory=Transcript)
+    responses: Responses = msgspec.field(default_factory=Responses)
+    conversation: Conversation = msgspec.field(default_factory=Inline)
+    taken: bool = False
+    stored: int = 0
+    view: View | None = None
+    agent: str = ROOT
+    greeted: bool = False
+    guarded: bool = False
+    turn: int = 0
+    max_turns: int | None = 10
+    calls: tuple[CallRecord, ...] = ()
+    answer: Answer | None = None
+    pending_input: tuple[Item, ...] = ()
+    tools_used: dict[str, tuple[str, ...]] = {}
+    guardrails: Verdicts = msgspec.field(default_factory=Verdicts)
+    approvals: tuple[Recorded, ...] = ()
+    usage: UsageRecord = msgspec.field(default_factory=UsageRecord)
+    tool_input: Any = None
+    reasoning_item_id_policy: Literal["preserve", "omit"] | None = None
+    trace: dict[str, Any] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.answer is not None and self.answer.settled
+
+    @property
+    def turn_start(self) -> int:
+        """Where the items of the latest answer begin."""
+        return self.responses[-1].start if self.responses else len(self.transcript)
+
+
+def to_hook(value: Any) -> Any:
+    """How logs become JSON."""
+    if isinstance(value, Log):
+        return value.since(0)
+    raise NotImplementedError(f"a saved run cannot hold {type(value).__name__}")
+
+
+def from_hook(kind: Any, value: Any) -> Any:
+    """How logs come back from JSON."""
+    if isinstance(kind, type) and issubclass(kind, Log):
+        return kind(msgspec.convert(value, list[kind.entry], dec_hook=from_hook))
+    raise NotImplementedError(f"a saved run cannot hold {kind}")

@@ -1,0 +1,115 @@
+"""A run that tells what happens while it goes on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from holdfast.agents.agent import Agent
+from holdfast.base.errors import Closed
+from holdfast.lifecycle.channel import Channel
+from holdfast.runs.driver import drive
+from holdfast.runs.events import StreamEvent
+from holdfast.runs.live import Live
+from holdfast.runs.result import RunResultBase, shown
+
+AHEAD = 1024
+"""How many events a run may be ahead of whoever reads them. After that it waits for the reader."""
+
+
+@dataclass(eq=False)
+class RunResultStreaming(RunResultBase):
+    """A run under way. Its fields fill up while :meth:`stream_events` is read; at the end they are complete.
+
+    Leaving the iteration early stops the run at once. The state of a run that was stopped can be resumed.
+    """
+
+    is_complete: bool = False
+    run_loop_task: "asyncio.Task[Any] | None" = field(default=None, repr=False)
+    _channel: Channel[StreamEvent] = field(default_factory=lambda: Channel(AHEAD), repr=False)
+    _error: BaseException | None = field(default=None, repr=False)
+    _cancelled: bool = False
+
+    @classmethod
+    def start(cls, run: Live) -> "RunResultStreaming":
+        """Begin the run in a task of its own."""
+        result = cls(**shown(run))
+        run.emit = result._emit
+        result.run_loop_task = asyncio.create_task(result._drive(), name=f"run {run.state.run_id}")
+        return result
+
+    @property
+    def current_agent(self) -> Agent[Any]:
+        return self._run.current_agent
+
+    @property
+    def current_turn(self) -> int:
+        """How many answers the models have given."""
+        return self._run.state.turn
+
+    @property
+    def run_loop_exception(self) -> BaseException | None:
+        """What ended the run, if it failed."""
+        return self._error
+
+    async def stream_events(self) -> AsyncIterator[StreamEvent]:
+        """Every event, in order; the run's error, if any, after the last one. When it ends, the run has ended."""
+        try:
+            async for event in self._channel:
+                yield event
+        finally:
+            if not self.is_complete:
+                self.cancel()
+            await self._ended()
+        if self._error is not None:
+            raise self._error
+
+    def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
+        """Stop the run: now, or when the current turn is complete and stored. ``to_state()`` can be resumed."""
+        if mode == "after_turn":
+            self._run.stopping = True
+            return
+        if mode != "immediate":
+            raise ValueError(f"a run is cancelled 'immediate' or 'after_turn', not {mode!r}")
+        self._cancelled = True
+        self._channel.close()
+        if self.run_loop_task is not None:
+            self.run_loop_task.cancel()
+
+    def ensure_sandbox_cleanup_on_completion(self) -> None:
+        """Nothing to do: a run owns no sandbox."""
+
+    def to_state(self) -> Any:
+        return super().to_state()
+
+    async def _emit(self, event: StreamEvent) -> None:
+        self._show()
+        try:
+            await self._channel.send(event)
+        except Closed:
+            # Nobody listens any more; the task is being cancelled, and what it does until then is kept.
+            return
+
+    async def _drive(self) -> None:
+        try:
+            await drive(self._run)
+        except asyncio.CancelledError as error:
+            if not self._cancelled:
+                self._error = error
+                raise
+        except BaseException as error:  # noqa: BLE001 - whoever reads the events gets it
+            self._error = error
+        finally:
+            self.is_complete = True
+            self._show()
+            self._channel.close()
+
+    async def _ended(self) -> None:
+        if self.run_loop_task is not None and not self.run_loop_task.done():
+            await asyncio.wait({self.run_loop_task})
+
+    def _show(self) -> None:
+        """Let the fields say how far the run is. Cheap until the end: only then are they made anew."""
+        if self.is_complete:
+            for name, value in shown(self._run).items():
+                setattr(self, name, value)

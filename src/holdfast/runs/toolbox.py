@@ -1,0 +1,67 @@
+"""The tools and handoffs that an agent has at one moment of a run."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.agents.agent import Agent
+from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.errors import UserError
+from holdfast.agents.handoffs import Handoff
+from holdfast.agents.hosted_tools import HostedMCPTool
+from holdfast.agents.tool_refs import ToolRef
+from holdfast.agents.tools import FunctionTool, Tool
+
+
+@dataclass(frozen=True)
+class Toolbox:
+    """What the model is offered, and what its calls mean. ``by_ref`` and ``by_name`` have one tool for each name."""
+
+    tools: list[Tool]
+    handoffs: list[Handoff[Any, Any]]
+    by_ref: dict[ToolRef, FunctionTool]
+    by_name: dict[str, Handoff[Any, Any]]
+
+    @classmethod
+    async def of(cls, agent: Agent[Any], context: RunContextWrapper[Any], *, strict: bool = False) -> "Toolbox":
+        """What the agent has now. Of two with one name the first counts and the other is not offered.
+
+        A handoff counts before a tool. That two have one name is a warning, or with ``strict`` an error.
+        """
+        handoffs: dict[str, Handoff[Any, Any]] = {}
+        for way in await agent.get_handoffs(context):
+            if way.tool_name in handoffs:
+                _collision(agent, way.tool_name, strict)
+            handoffs.setdefault(way.tool_name, way)
+        tools: list[Tool] = []
+        by_ref: dict[ToolRef, FunctionTool] = {}
+        for tool in await agent.get_all_tools(context):
+            if isinstance(tool, FunctionTool):
+                ref = ToolRef.of(tool)
+                if ref in by_ref or (ref.kind == "bare" and ref.name in handoffs):
+                    _collision(agent, str(ref), strict)
+                    continue
+                by_ref[ref] = tool
+            tools.append(tool)
+        return cls(tools, list(handoffs.values()), by_ref, handoffs)
+
+    def find(self, ref: ToolRef) -> FunctionTool | None:
+        """The tool that a call means. A bare name may also mean a deferred tool."""
+        tool = self.by_ref.get(ref)
+        if tool is None and ref.kind == "bare":
+            return self.by_ref.get(ToolRef("deferred_top_level", ref.name))
+        return tool
+
+    def hosted_mcp(self, label: str | None) -> HostedMCPTool | None:
+        """The hosted MCP server of that label."""
+        for tool in self.tools:
+            if isinstance(tool, HostedMCPTool) and tool.tool_config.get("server_label") == label:
+                return tool
+        return None
+
+
+def _collision(agent: Agent[Any], name: str, strict: bool) -> None:
+    text = f"the agent {agent.name!r} has more than one tool or handoff named {name!r}"
+    if strict:
+        raise UserError(text)
+    warnings.warn(f"{text}; the first is used", UserWarning, stacklevel=2)

@@ -1,0 +1,52 @@
+"""Usage in a saved run, and back."""
+
+from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, RequestUsage, Usage
+from holdfast.runs.state import UsageRecord
+
+
+def usage_record(usage: Usage) -> UsageRecord:
+    """What was consumed, for a run that is saved."""
+    return UsageRecord(
+        requests=usage.requests,
+        input=usage.input_tokens,
+        cached=usage.input_tokens_details.cached_tokens,
+        cache_write=usage.input_tokens_details.cache_write_tokens,
+        output=usage.output_tokens,
+        reasoning=usage.output_tokens_details.reasoning_tokens,
+        total=usage.total_tokens,
+        entries=tuple(_single(entry) for entry in usage.request_usage_entries),
+    )
+
+
+def usage_of(record: UsageRecord) -> Usage:
+    """What was consumed, for a run that goes on."""
+    return Usage(
+        requests=record.requests,
+        input_tokens=record.input,
+        input_tokens_details=InputTokensDetails(record.cached, record.cache_write),
+        output_tokens=record.output,
+        output_tokens_details=OutputTokensDetails(record.reasoning),
+        total_tokens=record.total,
+        request_usage_entries=[_request(entry) for entry in record.entries],
+    )
+
+
+def _single(entry: RequestUsage) -> UsageRecord:
+    return UsageRecord(
+        input=entry.input_tokens,
+        cached=entry.input_tokens_details.cached_tokens,
+        cache_write=entry.input_tokens_details.cache_write_tokens,
+        output=entry.output_tokens,
+        reasoning=entry.output_tokens_details.reasoning_tokens,
+        total=entry.total_tokens,
+    )
+
+
+def _request(record: UsageRecord) -> RequestUsage:
+    return RequestUsage(
+        record.input,
+        record.output,
+        record.total,
+        InputTokensDetails(record.cached, record.cache_write),
+        OutputTokensDetails(record.reasoning),
+    )

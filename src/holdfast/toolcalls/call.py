@@ -1,0 +1,89 @@
+"""A call that a model wants to be made, bound to the tool it means."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.agents.agent import AgentBase
+from holdfast.agents.context import RunContextWrapper, ToolContext
+from holdfast.agents.errors import ToolInputGuardrailTripwireTriggered, UserError
+from holdfast.agents.guardrails import ToolInputGuardrailData, ToolInputGuardrailResult, ToolOutputGuardrailResult
+from holdfast.agents.tool_refs import ToolRef
+from holdfast.agents.tools import FunctionTool
+from holdfast.base.items import Item
+
+
+class ToolFailed(UserError):
+    """A tool raised an error and has no words for it (``failure_error_function=None``). The error is the cause."""
+
+    code = "tool-failed"
+
+    def __init__(self, tool_name: str, call_id: str, error: BaseException) -> None:
+        super().__init__(f"Error running tool {tool_name}: {error}")
+        self.tool_name, self.call_id = tool_name, call_id
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """``item`` is the call as a plain dict and ``raw`` as the model said it; ``owner`` is the agent's path.
+
+    ``asked`` are the model's arguments and ``arguments`` those to call with: a person may have edited them.
+    """
+
+    tool: FunctionTool
+    ref: ToolRef
+    item: Item
+    raw: Any
+    agent: AgentBase[Any]
+    owner: str
+    arguments: str
+    idempotency_key: str
+    run_config: Any = None
+
+    @property
+    def id(self) -> str:
+        name: str = self.item["call_id"]
+        return name
+
+    @property
+    def asked(self) -> str:
+        return self.item.get("arguments") or ""
+
+    def context(self, run_context: RunContextWrapper[Any]) -> ToolContext[Any]:
+        """What the tool is given."""
+        return ToolContext.from_agent_context(
+            run_context,
+            self.id,
+            self.raw,
+            self.agent,
+            tool_name=self.tool.name,
+            tool_arguments=self.arguments,
+            tool_namespace=self.tool.namespace,
+            run_config=self.run_config,
+            idempotency_key=self.idempotency_key,
+        )
+
+
+@dataclass
+class Guarded:
+    """What the guardrails of a tool said; ``instead`` is what the model gets when one of them objected."""
+
+    results: list[Any] = field(default_factory=list)
+    instead: str | None = None
+
+
+async def guard_input(call: Call, context: ToolContext[Any]) -> Guarded:
+    """Ask the tool's input guardrails in order, until one objects. One that raises ends the run."""
+    found = Guarded()
+    for guardrail in call.tool.tool_input_guardrails or ():
+        output = await guardrail.run(ToolInputGuardrailData(context=context, agent=call.agent))  # type: ignore[arg-type]
+        found.results.append(ToolInputGuardrailResult(guardrail, output))
+        if output.behavior["type"] == "raise_exception":
+            raise ToolInputGuardrailTripwireTriggered(guardrail, output)
+        if output.behavior["type"] == "reject_content":
+            found.instead = output.behavior["message"]
+            return found
+    return found
+
+
+GuardrailResults = Sequence[ToolInputGuardrailResult | ToolOutputGuardrailResult]

@@ -1,0 +1,102 @@
+"""Making a call: the only place where a tool of the program is called."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from holdfast.agents.context import RunContextWrapper, ToolContext
+from holdfast.agents.errors import AgentsException, ToolOutputGuardrailTripwireTriggered, UserError
+from holdfast.agents.guardrails import ToolOutputGuardrailData, ToolOutputGuardrailResult
+from holdfast.agents.hooks import AgentHooks, RunHooks
+from holdfast.agents.tools import FunctionToolCustomDataContext
+from holdfast.agents.types import resolved
+from holdfast.base.items import Item
+from holdfast.toolcalls.call import Call, Guarded, ToolFailed, guard_input
+from holdfast.toolcalls.output import output_item
+
+Perform: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
+
+
+class Unfinished(Exception):
+    """The call has to wait, for a person in a nested run. It will be made again, and goes on then."""
+
+
+@dataclass
+class Made:
+    """A call that was made, or answered by a guardrail in the tool's place.
+
+    ``results`` fills up while the call is made, so that they are known even when it ends with an error.
+    """
+
+    output: Any = None
+    item: Item | None = None
+    custom_data: dict[str, Any] | None = None
+    results: list[Any] = field(default_factory=list)
+
+
+async def invoke(
+    call: Call,
+    context: RunContextWrapper[Any],
+    made: Made,
+    *,
+    hooks: RunHooks[Any] | None = None,
+    perform: Perform | None = None,
+    again: bool = False,
+) -> None:
+    """Make the call and fill in ``made``. Its guardrails are asked before and after, its hooks are told.
+
+    ``perform`` makes calls that are more than calling a function, such as running a nested agent. A call that goes
+    on ``again`` after it was unfinished has begun before.
+    """
+    own = call.context(context)
+    guarded = Guarded() if again else await guard_input(call, own)
+    made.results += guarded.results
+    if guarded.instead is not None:
+        made.output = guarded.instead
+    else:
+        watching: list[Any] = [watcher for watcher in (hooks, getattr(call.agent, "hooks", None)) if watcher]
+        for watcher in () if again else watching:
+            await watcher.on_tool_start(own, call.agent, call.tool)
+        made.output = await _performed(call, own, perform or call.tool.invoke)
+        await _guard_output(call, own, made)
+        for watcher in watching:
+            await watcher.on_tool_end(own, call.agent, call.tool, made.output)
+    adapter = call.tool.output_type_adapter if guarded.instead is None else None
+    made.item = output_item(call.id, made.output, adapter=adapter)
+    if "caller" in call.item:
+        made.item["caller"] = call.item["caller"]
+    made.custom_data = await _custom_data(call, own, made)
+
+
+async def _performed(call: Call, context: ToolContext[Any], perform: Perform) -> Any:
+    try:
+        return await perform(context, call.arguments)
+    except (AgentsException, Unfinished):
+        raise
+    except Exception as error:
+        raise ToolFailed(call.tool.qualified_name, call.id, error) from error
+
+
+async def _guard_output(call: Call, context: ToolContext[Any], made: Made) -> None:
+    for guardrail in call.tool.tool_output_guardrails or ():
+        data = ToolOutputGuardrailData(context=context, agent=call.agent, output=made.output)  # type: ignore[arg-type]
+        output = await guardrail.run(data)
+        made.results.append(ToolOutputGuardrailResult(guardrail, output))
+        if output.behavior["type"] == "raise_exception":
+            raise ToolOutputGuardrailTripwireTriggered(guardrail, output)
+        if output.behavior["type"] == "reject_content":
+            made.output = output.behavior["message"]
+            return
+
+
+async def _custom_data(call: Call, context: ToolContext[Any], made: Made) -> dict[str, Any] | None:
+    extract = call.tool.custom_data_extractor
+    if extract is None:
+        return None
+    found = await resolved(extract(FunctionToolCustomDataContext(context, call.tool, made.output, made.item or {})))
+    if found is not None and not isinstance(found, Mapping):
+        raise UserError(f"the custom_data_extractor of {call.tool.name} must return a mapping, not {found!r}")
+    return None if found is None else dict(found)
+
+
+Hooks: TypeAlias = RunHooks[Any] | AgentHooks[Any]

@@ -1,0 +1,72 @@
+"""What a tool returned, as a model is told."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from holdfast.base.items import Item
+
+_PARTS = {"text": "input_text", "image": "input_image", "file": "input_file"}
+
+
+def output_item(call_id: str, output: Any, *, kind: str = "function_call_output", adapter: Any = None) -> Item:
+    """The output of a call as an item."""
+    return {"call_id": call_id, "output": told(output, adapter=adapter), "type": kind}
+
+
+def told(output: Any, *, adapter: Any = None) -> str | list[Item]:
+    """A tool's own value as a text, or as parts when it is made of texts, pictures and files."""
+    if isinstance(output, str):
+        return output
+    if adapter is not None:
+        return str(adapter.dump_json(output).decode())
+    if isinstance(output, list | tuple):
+        parts = [_part(part) for part in output]
+        if parts and all(part is not None for part in parts):
+            return [part for part in parts if part is not None]
+    part = _part(output)
+    return str(output) if part is None else [part]
+
+
+def plain_value(value: Any) -> Any:
+    """A tool's value as far as JSON can hold it; what it cannot hold becomes its text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else str(value)
+    if hasattr(value, "model_dump"):
+        return plain_value(value.model_dump(mode="json"))
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain_value(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(name): plain_value(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain_value(part) for part in value]
+    return str(value)
+
+
+def parsed_arguments(arguments: str) -> dict[str, Any] | None:
+    """The arguments as a dict; ``None`` when they are no JSON object, so that a person has to look at them."""
+    try:
+        given = json.loads(arguments or "{}", parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return None
+    return given if isinstance(given, dict) else None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"JSON has no {name}")
+
+
+def _part(value: Any) -> Item | None:
+    """A text, picture or file as a part of an output; ``None`` for everything else."""
+    if hasattr(value, "model_dump") and getattr(value, "type", None) in _PARTS:
+        value = value.model_dump(exclude_none=True)
+    if not isinstance(value, Mapping) or value.get("type") not in _PARTS:
+        return None
+    kind = value["type"]
+    wanted = {"text": ("text",), "image": ("image_url", "file_id"), "file": ("file_data", "file_url", "file_id")}[kind]
+    if not any(isinstance(value.get(name), str) for name in wanted):
+        return None
+    return {**{name: part for name, part in value.items() if part is not None}, "type": _PARTS[kind]}

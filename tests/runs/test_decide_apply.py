@@ -1,0 +1,177 @@
+"""The two pure functions, over every run that hypothesis can think of."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from holdfast.agents.tool_refs import ToolRef
+from holdfast.runs.apply import apply
+from holdfast.runs.decide import decide, is_waiting, saveable
+from holdfast.runs.log import Log
+from holdfast.runs.saving import check
+from holdfast.runs.state import (
+    Answer,
+    CallRecord,
+    Entry,
+    Inline,
+    InSession,
+    OnServer,
+    ResponseRecord,
+    State,
+    UsageRecord,
+    from_hook,
+    to_hook,
+)
+from holdfast.runs.steps import (
+    Answered,
+    AskModel,
+    CallsMade,
+    Finish,
+    Finished,
+    GiveUp,
+    HandedOver,
+    HandOver,
+    InputTaken,
+    Invoke,
+    Judge,
+    Judged,
+    Outcome,
+    Resumed,
+    Start,
+    Started,
+    Step,
+    Stored,
+    TakeInput,
+    Weigh,
+    Weighed,
+)
+
+
+class World:
+    """Whatever may come of a step, chosen by hypothesis; it counts what is done for real."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.made: list[str] = []
+        self.turns = 0
+
+    def choose(self, *options: Any) -> Any:
+        return self.data.draw(st.sampled_from(options))
+
+    def outcome(self, state: State, step: Step) -> Outcome:
+        match step:
+            case TakeInput():
+                return InputTaken((Entry({"role": "user", "content": "q"}, "given"),), state.conversation)
+            case AskModel():
+                return self.answered(state)
+            case Judge(calls):
+                return Judged(tuple(replace(c, status=self.choose("approved", "rejected", "waiting")) for c in calls))
+            case Start(calls):
+                return Started(tuple(call.id for call in calls))
+            case Invoke(calls):
+                return self.called(calls)
+            case HandOver(calls):
+                first = calls[0].id
+                return HandedOver((Entry({"call_id": first, "type": "function_call_output"}, "handed"),), "root/b")
+            case Finish():
+                return Finished(replace(state.answer, settled=True) if self.choose(True, False, True) else state.answer)
+            case GiveUp():
+                return Finished(Answer(value="gave up", settled=True))
+            case Weigh():
+                return Weighed(self.choose(None, None, Answer(value=1, call_id="x")))
+        raise AssertionError(step)
+
+    def answered(self, state: State) -> Answered:
+        self.turns += 1
+        kinds = self.data.draw(st.lists(st.sampled_from(["function", "handoff"]), max_size=3))
+        usage = ResponseRecord(0, 0, UsageRecord(requests=1), response_id=f"r{self.turns}")
+        if not kinds:
+            return Answered((Entry({"type": "message"}, "message", state.agent),), usage, answer=Answer(text="hi"))
+        calls, entries = [], []
+        for place, kind in enumerate(kinds):
+            name = f"c{self.turns}.{place}"
+            calls.append(CallRecord(name, place, ToolRef("bare", "t"), kind))  # type: ignore[arg-type]
+            item = {"type": "function_call", "call_id": name, "name": "t"}
+            entries.append(Entry(item, "handoff" if kind == "handoff" else "call", state.agent))
+        return Answered(tuple(entries), usage, tuple(calls))
+
+    def called(self, calls: tuple[CallRecord, ...]) -> CallsMade:
+        records, entries = [], []
+        for call in calls:
+            status = self.choose("done", "done", "failed", "waiting") if call.status == "started" else "done"
+            records.append(replace(call, status=status))
+            if status == "done":
+                self.made.append(call.id)
+                entries.append(Entry({"type": "function_call_output", "call_id": call.id}, "output"))
+        return CallsMade(tuple(records), tuple(entries))
+
+
+conversations = st.sampled_from([Inline(), InSession("s"), OnServer("c"), OnServer(auto=True)])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), conversations, st.integers(1, 4))
+def test_every_run_ends_or_waits_and_never_makes_a_call_twice(data: Any, conversation: Any, max_turns: int) -> None:
+    world = World(data)
+    state = State(run_id="r", input="q", conversation=conversation, max_turns=max_turns)
+    for _ in range(300):
+        step = decide(state)
+        if step is None:
+            if state.ended:
+                break
+            assert is_waiting(state)
+            undecided = frozenset(call.id for call in state.calls if call.status == "waiting")
+            state = apply(state, Resumed(undecided))
+            continue
+        before = encoded(state)
+        length = len(state.transcript)
+        after = apply(state, world.outcome(state, step))
+        assert encoded(state) == before, "the state before has changed"
+        assert after.transcript.since(0)[:length] == state.transcript.since(0), "the transcript only grows"
+        state = apply(after, Stored(saveable(after)))
+        assert state.stored <= len(state.transcript)
+        check(state)
+        if data.draw(st.booleans()):
+            state = msgspec.json.decode(encoded(state), type=State, dec_hook=from_hook)
+    else:
+        raise AssertionError("the run goes on for ever")
+    assert len(set(world.made)) == len(world.made)
+    assert state.turn <= max_turns
+    assert state.stored == len(state.transcript)
+    outputs = [entry.item["call_id"] for entry in state.transcript if entry.kind == "output"]
+    assert sorted(outputs) == sorted(world.made)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_server_has_everything_up_to_the_latest_answer(data: Any) -> None:
+    world = World(data)
+    state = State(run_id="r", input="q", conversation=OnServer(auto=True))
+    for _ in range(20):
+        step = decide(state)
+        if step is None:
+            break
+        state = apply(state, world.outcome(state, step))
+        assert isinstance(state.conversation, OnServer)
+        known = state.responses[-1].stop if state.responses else 0
+        assert state.conversation.acknowledged == known
+
+
+def encoded(state: State) -> bytes:
+    return msgspec.json.encode(state, enc_hook=to_hook)
+
+
+@given(st.lists(st.lists(st.integers(), max_size=4), max_size=8), st.data())
+def test_older_versions_of_a_log_never_change(batches: list[list[int]], data: Any) -> None:
+    versions: list[tuple[Log[int], list[int]]] = [(Log(), [])]
+    for batch in batches:
+        log, plain = data.draw(st.sampled_from(versions))
+        versions.append((log.plus(batch), plain + batch))
+    for log, plain in versions:
+        assert list(log) == plain == log.since(0)
+        assert len(log) == len(plain)
+        assert log[1:3] == plain[1:3]
+        assert log.upto(2).since(0) == plain[:2]

@@ -1,0 +1,280 @@
+"""What the model is shown, what is stored, and the whole history are three different things."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from ways import WAYS, FourMethods, Scenario, approve_all, run_somehow
+
+from holdfast import (
+    Agent,
+    GuardrailFunctionOutput,
+    InputGuardrail,
+    InputGuardrailTripwireTriggered,
+    OutputGuardrailTripwireTriggered,
+    RunConfig,
+    Runner,
+    RunState,
+    SessionSettings,
+    SQLiteSession,
+    UserError,
+    function_tool,
+    output_guardrail,
+)
+from holdfast.testing import ScriptedModel, assistant_message, function_call
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+HISTORY = [user("old q"), said("old a"), user("again"), said("yes")]
+
+
+@function_tool(idempotent=True, needs_approval=True)
+async def pay(amount: int) -> str:
+    return f"paid {amount}"
+
+
+def texts(items: Any) -> list[str]:
+    found = []
+    for item in items:
+        content = item.get("content", item.get("type"))
+        found.append(content if isinstance(content, str) else content[0]["text"])
+    return found
+
+
+CALLBACKS = {
+    "copies": (lambda history, new: deepcopy(history + new), ["old q", "old a", "again", "yes", "again"], ["again"]),
+    "reorders": (lambda history, new: new + history[::-1], ["again", "yes", "again", "old a", "old q"], ["again"]),
+    "filters": (lambda history, new: history[-1:] + new, ["yes", "again"], ["again"]),
+    "duplicates": (lambda history, new: history[:1] * 2 + new + new, ["old q", "old q", "again", "again"], ["again"]),
+    "rebuilds": (
+        lambda history, new: [dict(item) for item in history[2:]] + [dict(item) for item in new],
+        ["again", "yes", "again"],
+        ["again"],
+    ),
+    "rebuilds only the new": (lambda history, new: [user("again")], ["again"], ["again"]),
+    "rewrites the new": (lambda history, new: [*history[:1], new[0] | user("AGAIN")], ["old q", "AGAIN"], ["AGAIN"]),
+    "rewrites the old": (lambda history, new: [said("summary"), *new], ["summary", "again"], ["summary", "again"]),
+    "drops the new": (lambda history, new: history, ["old q", "old a", "again", "yes"], []),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CALLBACKS)
+async def test_a_callback_arranges_the_input_without_storing_anything_twice(name: str, way: str) -> None:
+    callback, shown, stored = CALLBACKS[name]
+    model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")], [assistant_message("ok")]])
+    config = RunConfig(session_input_callback=callback)
+    agent = Agent("a", tools=[pay], model=model)
+    scenario = Scenario(agent, model, input="again", decide=approve_all, options={"run_config": config})
+    session = FourMethods(items=HISTORY)
+    await WAYS[way](scenario, session)
+    assert texts(model.first_call.input) == shown
+    assert texts(model.last_call.input) == [*shown, "function_call", "function_call_output"]
+    assert texts(session.items) == [*texts(HISTORY), *stored, "function_call", "function_call_output", "ok"]
+
+
+async def test_an_item_changed_in_place_is_stored_if_new_and_only_shown_if_old() -> None:
+    def mark(history: Any, new: Any) -> Any:
+        for item in history + new:
+            item["content"] += "!"
+        return history + new
+
+    model, session = ScriptedModel([[assistant_message("ok")]]), FourMethods(items=HISTORY[:2])
+    await Runner.run(Agent("a", model=model), "new", session=session, run_config=RunConfig(session_input_callback=mark))
+    assert texts(model.first_call.input) == ["old q!", "old a!", "new!"]
+    assert texts(session.items) == ["old q", "old a", "new!", "ok"]
+
+
+@pytest.mark.parametrize("wrong", ["text", None, (), {"a": 1}])
+async def test_a_callback_must_return_a_list(wrong: Any) -> None:
+    session = FourMethods(items=HISTORY)
+    config = RunConfig(session_input_callback=lambda history, new: wrong)
+    with pytest.raises(UserError, match="session_input_callback"):
+        await Runner.run(Agent("a", model=ScriptedModel([])), "q", session=session, run_config=config)
+    assert session.items == HISTORY
+
+
+async def test_a_limit_shows_only_the_latest_items_and_the_same_ones_after_resuming() -> None:
+    model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")], [assistant_message("ok")]])
+    agent, session = Agent("a", tools=[pay], model=model), SQLiteSession("s")
+    await session.add_items(HISTORY)
+    config = RunConfig(session_settings=SessionSettings(limit=2))
+    result = await Runner.run(agent, "q", session=session, run_config=config)
+    state = await RunState.from_string(agent, result.to_state().to_string())
+    approve_all(state)
+    await Runner.run(agent, state, session=session, run_config=config)
+    assert [texts(call.input)[:3] for call in model.calls] == [["again", "yes", "q"]] * 2
+
+
+async def test_the_input_is_stored_before_the_model_is_asked_and_each_turn_when_it_is_complete() -> None:
+    session = FourMethods()
+    lengths = []
+
+    async def look(call: Any) -> Any:
+        lengths.append(len(session.items))
+        return [assistant_message("ok")] if len(lengths) == 2 else [function_call("free", {}, call_id="1")]
+
+    @function_tool
+    async def free() -> str:
+        lengths.append(len(session.items))
+        return "x"
+
+    model = ScriptedModel([{"responder": look}, {"responder": lambda call: look_again(call)}])
+
+    async def look_again(call: Any) -> Any:
+        lengths.append(len(session.items))
+        return [assistant_message("ok")]
+
+    await Runner.run(Agent("a", tools=[free], model=model), "q", session=session)
+    assert lengths == [1, 1, 3]
+    assert [len(batch) for batch in session.batches] == [1, 2, 1]
+
+
+async def test_the_snapshot_of_a_run_does_not_contain_the_sessions_history() -> None:
+    model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")]])
+    session = FourMethods(items=[user("secret " * 100)] * 50)
+    result = await Runner.run(Agent("a", tools=[pay], model=model), "q", session=session)
+    assert "secret" not in result.to_state().to_string()
+
+
+async def test_calls_that_were_never_answered_are_not_shown_again() -> None:
+    lost = {"type": "function_call", "call_id": "x", "name": "pay", "arguments": "{}"}
+    model, session = ScriptedModel([[assistant_message("ok")]]), FourMethods(items=[*HISTORY, lost])
+    await Runner.run(Agent("a", model=model), "q", session=session)
+    assert texts(model.first_call.input) == [*texts(HISTORY), "q"]
+
+
+async def test_a_failed_write_loses_nothing_and_is_not_made_twice() -> None:
+    class Lossy(FourMethods):
+        failing = 0
+
+        async def add_items(self, items: Any) -> None:
+            if self.failing == 1:
+                await super().add_items(items)
+            self.failing -= 1
+            if self.failing >= 0:
+                raise OSError("the answer was lost")
+            await super().add_items(items)
+
+    for failing in (1, 2):  # stored although the answer was lost; not stored at all
+        model, session = ScriptedModel([[assistant_message("ok")]]), Lossy()
+        agent = Agent("a", model=model)
+        session.failing = failing if failing == 1 else 2
+        with pytest.raises(OSError) as raised:
+            await Runner.run(agent, "q", session=session)
+        session.failing = 0
+        state = await RunState.from_string(agent, raised.value.run_data.state.to_string())
+        assert (await Runner.run(agent, state, session=session)).final_output == "ok"
+        assert texts(session.items) == ["q", "ok"]
+
+
+def tripping(blocking: bool) -> InputGuardrail[Any]:
+    return InputGuardrail(lambda c, a, i: GuardrailFunctionOutput("no", True), "no", run_in_parallel=not blocking)
+
+
+@pytest.mark.parametrize("way", ["run", "streamed"])
+@pytest.mark.parametrize("blocking", [True, False], ids=["before the model", "beside the model"])
+async def test_a_tripped_input_guardrail_keeps_the_users_input_and_nothing_else(blocking: bool, way: str) -> None:
+    model, session = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")]]), FourMethods(items=HISTORY)
+    agent = Agent("a", tools=[pay], model=model, input_guardrails=[tripping(blocking)])
+    with pytest.raises(InputGuardrailTripwireTriggered) as raised:
+        await run_somehow(way, agent, "bad", session=session)
+    assert session.items == [*HISTORY, user("bad")]
+    assert raised.value.guardrail_result.output.output_info == "no"
+    assert len(raised.value.run_data.input_guardrail_results) == 1
+    assert not raised.value.run_data.new_items
+    assert len(model.calls) <= (0 if blocking else 1)
+
+
+@pytest.mark.parametrize("way", ["run", "streamed"])
+async def test_a_tripped_output_guardrail_keeps_what_the_tools_did_but_not_the_output(way: str) -> None:
+    @output_guardrail
+    async def no(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+        return GuardrailFunctionOutput("no", True)
+
+    @function_tool
+    async def free() -> str:
+        return "x"
+
+    model = ScriptedModel([[function_call("free", {}, call_id="1")], [assistant_message("rude")]])
+    agent, session = Agent("a", tools=[free], model=model, output_guardrails=[no]), FourMethods()
+    with pytest.raises(OutputGuardrailTripwireTriggered):
+        await run_somehow(way, agent, "q", session=session)
+    assert texts(session.items) == ["q", "function_call", "function_call_output"]
+
+
+async def test_an_output_guardrail_on_a_tools_output_keeps_the_call_but_not_what_it_returned() -> None:
+    @output_guardrail
+    async def no(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+        return GuardrailFunctionOutput("no", True)
+
+    @function_tool
+    async def leak() -> str:
+        return "the secret"
+
+    model = ScriptedModel([[function_call("leak", {}, call_id="1")]])
+    agent = Agent("a", tools=[leak], model=model, output_guardrails=[no], tool_use_behavior="stop_on_first_tool")
+    session = FourMethods()
+    with pytest.raises(OutputGuardrailTripwireTriggered):
+        await Runner.run(agent, "q", session=session)
+    assert texts(session.items) == ["q", "function_call", "function_call_output"]
+    assert "secret" not in str(session.items)
+
+
+async def test_a_session_and_a_conversation_at_the_provider_exclude_each_other() -> None:
+    agent = Agent("a", model=ScriptedModel([]))
+    for options in ({"conversation_id": "c"}, {"previous_response_id": "r"}, {"auto_previous_response_id": True}):
+        with pytest.raises(UserError, match="session"):
+            await Runner.run(agent, "q", session=FourMethods(), **options)
+
+
+async def test_a_run_goes_on_only_in_the_session_where_it_began() -> None:
+    model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")]])
+    agent = Agent("a", tools=[pay], model=model)
+    state = (await Runner.run(agent, "q", session=FourMethods("mine"))).to_state()
+    approve_all(state)
+    with pytest.raises(UserError, match="mine"):
+        await Runner.run(agent, state, session=FourMethods("yours"))
+    with pytest.raises(UserError, match="mine"):
+        await Runner.run(agent, state)
+
+
+async def test_a_run_is_taken_back_exactly_and_only_if_it_is_the_last() -> None:
+    for session in (FourMethods("s", HISTORY), SQLiteSession("s")):
+        if isinstance(session, SQLiteSession):
+            await session.add_items(HISTORY)
+        agent = Agent("a", model=ScriptedModel([RuntimeError("down"), [assistant_message("ok")]]))
+        with pytest.raises(RuntimeError) as raised:
+            await Runner.run(agent, "q", session=session)
+        state = raised.value.run_data.state
+        assert await state.rewind(session)
+        assert await session.get_items() == HISTORY
+        result = await Runner.run(agent, "q", session=session)
+        await session.add_items([user("later")])
+        assert not await result.to_state().rewind(session)
+        assert texts(await session.get_items()) == [*texts(HISTORY), "q", "ok", "later"]
+
+
+async def test_what_was_taken_off_is_put_back_when_taking_back_fails() -> None:
+    class Moody(FourMethods):
+        pops = 0
+
+        async def pop_item(self) -> Any:
+            self.pops += 1
+            if self.pops == 2:
+                raise OSError("down")
+            return await super().pop_item()
+
+    session = Moody(items=HISTORY)
+    result = await Runner.run(Agent("a", model=ScriptedModel([[assistant_message("ok")]])), "q", session=session)
+    before = list(session.items)
+    with pytest.raises(OSError):
+        await result.to_state().rewind(session)
+    assert session.items == before
