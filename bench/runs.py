@@ -91,7 +91,9 @@ async def turns(folder: Path) -> list[Figure]:
         figures += [
             at_least(f"a turn of {SHORT}, {label}", micro(short[0]), micro(short[1]), short[1] / short[0], 5),
             at_least(f"a turn of {LONG}, {label}", micro(long[0]), micro(long[1]), long[1] / long[0], 30),
-            at_most(f"ours, {LONG} turns over {SHORT}, {label}", micro(long[0]), micro(short[0]), long[0] / short[0], 1.3),
+            at_most(
+                f"ours, {LONG} turns over {SHORT}, {label}", micro(long[0]), micro(short[0]), long[0] / short[0], 1.3
+            ),
         ]
     return figures
 
@@ -139,7 +141,9 @@ async def snapshots() -> list[Figure]:
 
 def importing() -> Figure:
     code = "import time; t = time.perf_counter(); import holdfast; holdfast.Runner; print(time.perf_counter() - t)"
-    taken = min(float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) for _ in range(3))
+    taken = min(
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) for _ in range(3)
+    )
     return at_most("import holdfast; holdfast.Runner", f"{taken:.2f} s", "0.3 s", taken / 0.3, 1)
 
 
