@@ -272,3 +272,12 @@ async def test_hosted_mcp_servers_ask_a_function_or_a_person(answer: bool | None
     assert (sent["approval_request_id"], sent["approve"]) == ("m1", bool(answer))
     assert sent.get("reason") == (None if answer else "no way")
     assert [item.type for item in result.new_items][:2] == ["mcp_approval_request_item", "mcp_approval_response_item"]
+
+
+async def test_the_words_for_a_tool_that_there_is_not() -> None:
+    def words(args: ToolErrorFormatterArgs[Any]) -> str:
+        return f"{args.kind}: {args.default_message}"
+
+    agent = Agent("a", tools=[pay], model=ScriptedModel([[call("nope", "1")], [assistant_message("ok")]]))
+    config = RunConfig(tool_not_found_behavior="return_error_to_model", tool_error_formatter=words)
+    assert outputs(await Runner.run(agent, "q", run_config=config)) == ["tool_not_found: Tool 'nope' not found."]

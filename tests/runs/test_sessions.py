@@ -1,5 +1,6 @@
 """What the model is shown, what is stored, and the whole history are three different things."""
 
+import asyncio
 from copy import deepcopy
 from typing import Any
 
@@ -278,3 +279,30 @@ async def test_what_was_taken_off_is_put_back_when_taking_back_fails() -> None:
     with pytest.raises(OSError):
         await result.to_state().rewind(session)
     assert session.items == before
+
+
+async def test_a_long_conversation_is_shown_rightly_whoever_writes_to_it() -> None:
+    session = SQLiteSession("s")
+
+    async def exchange(text: str) -> list[str]:
+        model = ScriptedModel([[assistant_message(f"re {text}")]])
+        await Runner.run(Agent("a", model=model), text, session=session)
+        return texts(model.first_call.input)
+
+    assert await exchange("1") == ["1"]
+    assert await exchange("2") == ["1", "re 1", "2"]
+    await session.sibling("s").add_items([user("from elsewhere")])
+    assert await exchange("3") == ["1", "re 1", "2", "re 2", "from elsewhere", "3"]
+    await session.pop_item()
+    await session.add_items([said("changed")])
+    assert await exchange("4") == ["1", "re 1", "2", "re 2", "from elsewhere", "3", "changed", "4"]
+    version, length = (await session.head()).version, (await session.head()).length
+    await session.clear_session()
+    while (await session.head()).version < version:  # as many commits and items as before
+        await session.add_items([user("new")])
+    while (await session.head()).length > length:
+        await session.pop_item()
+    assert await exchange("5") == [*texts(await session.get_items())[:-2], "5"]
+    both = await asyncio.gather(exchange("6"), exchange("7"))
+    assert [shown[-1] for shown in both] == ["6", "7"]
+    assert await exchange("8") == [*texts(await session.get_items())[:-2], "8"]

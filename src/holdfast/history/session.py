@@ -220,6 +220,11 @@ class StoredSession(StoredHistory, SessionABC):
     # --- shared parts ---------------------------------------------------------------------------
 
     @property
+    def steady(self) -> bool:
+        """Whether what it shows changes only with its head: no item of it ever expires by itself."""
+        return not self.codec.bound
+
+    @property
     def stored(self) -> "StoredSession":
         """This session. Whatever wraps a stored session has the same attribute, so that wrappers find it."""
         return self

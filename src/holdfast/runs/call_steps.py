@@ -12,7 +12,8 @@ from holdfast.agents.errors import ModelBehaviorError, ToolMissing
 from holdfast.agents.hosted_tools import MCPToolApprovalRequest
 from holdfast.agents.types import resolved
 from holdfast.base.items import Item
-from holdfast.runs.config import ToolErrorFormatterArgs, ToolExecutionConfig
+from holdfast.runs.config import ToolExecutionConfig
+from holdfast.runs.error_handling import formatted
 from holdfast.runs.live import Live
 from holdfast.runs.nested import run_nested
 from holdfast.runs.state import CallRecord, Entry, GuardrailRecord, State
@@ -92,7 +93,7 @@ async def _make(run: Live, one: _Made) -> None:
         one.entry = _mcp_answer(run, record, approve=record.status == "started")
         one.call.output = one.entry.item
     elif record.status == "rejected":
-        one.call.output = record.message or await _rejection(run, record)
+        one.call.output = record.message or await formatted(run, "approval_rejected", record, REJECTED)
         item = output_item(record.id, one.call.output)
         one.entry = Entry(item, "output", agent=run.state.agent, tool=record.tool)
     else:
@@ -165,20 +166,6 @@ def _left(outcome: BaseException) -> Any:
 def _value(output: Any, item: Item | None) -> Any:
     plain = plain_value(output)
     return None if item is not None and plain == item.get("output") else plain
-
-
-async def _rejection(run: Live, record: CallRecord) -> str:
-    """What the model is told about a call that a person refused without a word."""
-    return await formatted(run, "approval_rejected", record, REJECTED)
-
-
-async def formatted(run: Live, kind: Any, record: CallRecord, default: str) -> str:
-    """The program's words for a call that was not made, or the usual ones."""
-    words = run.config.tool_error_formatter
-    if words is None:
-        return default
-    args = ToolErrorFormatterArgs(kind, "function", record.tool.name, record.id, default, run.context)
-    return await resolved(words(args)) or default
 
 
 async def _judge_mcp(run: Live, record: CallRecord) -> CallRecord:

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypedDict
+from typing import Any, Generic, Literal, TypeAlias, TypedDict
 
 from holdfast.agents.agent import Agent
 from holdfast.agents.context import RunContextWrapper
@@ -11,10 +11,11 @@ from holdfast.agents.output import output_schema_of
 from holdfast.agents.types import TContext, resolved
 from holdfast.base.items import Item
 from holdfast.models.contract import ModelResponse
+from holdfast.runs.config import ToolErrorFormatterArgs
 from holdfast.runs.items import RunItem
 from holdfast.runs.live import Live
 from holdfast.runs.persistence import as_items
-from holdfast.runs.state import Answer, Entry
+from holdfast.runs.state import Answer, CallRecord, Entry
 from holdfast.toolcalls.output import plain_value, told
 
 
@@ -125,6 +126,17 @@ def _data(run: Live) -> RunErrorData:
         responses_of(run),
         run.current_agent,
     )
+
+
+async def formatted(
+    run: Live, kind: Literal["approval_rejected", "tool_not_found"], call: CallRecord, default: str
+) -> str:
+    """The program's words for a call that was not made, or the usual ones."""
+    words = run.config.tool_error_formatter
+    if words is None:
+        return default
+    args = ToolErrorFormatterArgs(kind, "function", call.tool.name, call.id, default, run.context)
+    return await resolved(words(args)) or default
 
 
 def attach(run: Live, error: BaseException) -> None:

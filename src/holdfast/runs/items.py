@@ -16,12 +16,6 @@ from holdfast.models.raw import as_item
 T = TypeVar("T", default=Any)
 
 
-class AgentReleased(HoldfastError, AttributeError):
-    """The item was told to let its agent go, and nobody else kept it."""
-
-    code = "agent-released"
-
-
 @dataclass(eq=False)
 class RunItemBase(Generic[T]):
     """One item: who produced it, and what it is in the provider's shape."""

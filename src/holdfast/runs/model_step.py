@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from holdfast.agents.agent import Agent
 from holdfast.agents.context import AgentHookContext
 from holdfast.agents.errors import InputGuardrailTripwireTriggered, UserError
@@ -16,11 +18,12 @@ from holdfast.lifecycle.scope import Scope
 from holdfast.models.asking import ModelRequest, ask
 from holdfast.models.contract import Model, ModelResponse, TResponseStreamEvent
 from holdfast.runs.config import CallModelData, ModelInputData
+from holdfast.runs.error_handling import formatted
 from holdfast.runs.events import RawResponsesStreamEvent
 from holdfast.runs.live import Live
 from holdfast.runs.persistence import load_history
 from holdfast.runs.reading import read
-from holdfast.runs.state import Entry, GuardrailRecord, OnServer, ResponseRecord, State
+from holdfast.runs.state import CallRecord, Entry, GuardrailRecord, OnServer, ResponseRecord, State
 from holdfast.runs.steps import Answered
 from holdfast.runs.usage import usage_record
 from holdfast.runs.verdicts import verdict_record
@@ -52,9 +55,15 @@ async def ask_model(run: Live) -> Answered:
         plain_text=schema is None or schema.is_plain_text(),
         lenient=run.config.tool_not_found_behavior == "return_error_to_model",
     )
+    calls = [await _excused(run, call) if call.status == "rejected" else call for call in calls]
     start = len(state.transcript)
     run.raws.update((start + index, raw) for index, raw in enumerate(response.output))
     return Answered(tuple(entries), _record(response), tuple(calls), answer, verdicts)
+
+
+async def _excused(run: Live, call: CallRecord) -> CallRecord:
+    """A call of a tool that there is not, with what the model is told about it."""
+    return structs.replace(call, message=await formatted(run, "tool_not_found", call, call.message or ""))
 
 
 async def _request(

@@ -5,18 +5,21 @@ Three things are different: what the model is shown, what is new and has to be s
 
 import inspect
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from holdfast.agents.errors import UserError
 from holdfast.base.errors import InvalidItem
 from holdfast.base.ids import new_id
 from holdfast.base.items import Item, encode_items
+from holdfast.base.pairing import paired
 from holdfast.base.usage import Usage
 from holdfast.history.contract import Session
 from holdfast.history.responses_compaction import is_openai_responses_compaction_aware_session
 from holdfast.models.contract import usage_in
 from holdfast.runs.apply import apply
 from holdfast.runs.decide import saveable
+from holdfast.runs.known_history import adding, shown_history
 from holdfast.runs.live import Live
 from holdfast.runs.session_input import arranged
 from holdfast.runs.state import Entry, InSession, State, View
@@ -33,12 +36,16 @@ async def take_input(run: Live) -> InputTaken:
     new = as_items(state.input)
     session = run.session
     if session is None:
-        run.view.begin(())
+        run.view.begin([])
         return InputTaken(_given(new), state.conversation)
     limit = run.config.session_settings.limit if run.config.session_settings else None
-    read = await (session.get_items() if limit is None else session.get_items(limit=limit))
-    run.view.begin(read)
-    conversation = InSession(session.session_id, window=len(read), limit=limit)
+    if limit is None:
+        history, window = await shown_history(session)
+    else:
+        read = await session.get_items(limit=limit)
+        history, window = paired(read), len(read)
+    run.view.begin(history)
+    conversation = InSession(session.session_id, window=window, limit=limit)
     callback = run.config.session_input_callback
     if callback is None:
         return InputTaken(_given(new), conversation)
@@ -54,7 +61,7 @@ async def load_history(run: Live) -> None:
     """
     state, session = run.state, run.session
     if not run.view.needs_history(state):
-        run.view.begin(()) if not run.view.loaded else None
+        run.view.begin([]) if not run.view.loaded else None
         return
     assert isinstance(state.conversation, InSession)  # noqa: S101 - needs_history says so
     if session is None:
@@ -64,16 +71,16 @@ async def load_history(run: Live) -> None:
     start = _find(everything, [stored_form(run, item) for item in own])
     window = state.conversation.window
     if start is None:
-        run.view.begin(everything)
+        run.view.begin(paired(everything))
         run.view.skip(state, state.stored)
         return
-    run.view.begin(everything[max(start - window, 0) : start])
+    run.view.begin(paired(everything[max(start - window, 0) : start]))
 
 
 async def save(run: Live, *, failing: bool = False) -> None:
     """Store what is new and settled, in one batch. Nothing is ever stored twice."""
     session, state = run.session, run.state
-    if session is None or not state.taken:
+    if session is None or state.stored == len(state.transcript):
         return
     until = saveable(state, failing=failing)
     if until <= state.stored:
@@ -88,13 +95,19 @@ async def save(run: Live, *, failing: bool = False) -> None:
 
 
 async def _add(run: Live, session: Session, batch: list[Item], *, key: str) -> None:
-    if "key" in inspect.signature(session.add_items).parameters:
-        await session.add_items(batch, key=key)  # type: ignore[call-arg]
+    if _takes_keys(getattr(session.add_items, "__func__", session.add_items)):
+        async with adding(session, batch):
+            await session.add_items(batch, key=key)  # type: ignore[call-arg]
         return
     # A session without keys cannot tell a batch that was sent again: look whether it had arrived.
     if run.resumed and await session.get_items(limit=len(batch)) == batch:
         return
     await session.add_items(batch)
+
+
+@lru_cache(maxsize=64)
+def _takes_keys(add_items: Any) -> bool:
+    return "key" in inspect.signature(add_items).parameters
 
 
 async def _compact(run: Live, session: Session) -> None:

@@ -68,12 +68,40 @@ class Runner:
         return RunResult.of(run)
 
     @classmethod
-    def run_sync(cls, starting_agent: Agent[Any], input: Any, **options: Any) -> RunResult:
-        """As :meth:`run`, for programs without an event loop. Takes the same options."""
+    def run_sync(
+        cls,
+        starting_agent: Agent[Any],
+        input: str | list[Item] | RunState[Any, Any],
+        *,
+        context: Any = None,
+        max_turns: int | None = DEFAULT_MAX_TURNS,
+        hooks: RunHooks[Any] | None = None,
+        run_config: RunConfig | dict[str, Any] | None = None,
+        error_handlers: Any = None,
+        previous_response_id: str | None = None,
+        auto_previous_response_id: bool = False,
+        conversation_id: str | None = None,
+        session: Session | None = None,
+    ) -> RunResult:
+        """As :meth:`run`, for programs without an event loop."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(cls.run(starting_agent, input, **options))
+            return asyncio.run(
+                cls.run(
+                    starting_agent,
+                    input,
+                    context=context,
+                    max_turns=max_turns,
+                    hooks=hooks,
+                    run_config=run_config,
+                    error_handlers=error_handlers,
+                    previous_response_id=previous_response_id,
+                    auto_previous_response_id=auto_previous_response_id,
+                    conversation_id=conversation_id,
+                    session=session,
+                )
+            )
         raise UserError("run_sync cannot be called while an event loop is running: await Runner.run instead")
 
     @classmethod

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from holdfast.base.items import Item
-from holdfast.base.pairing import paired
 from holdfast.runs.state import Entry, InSession, OnServer, State, View
 
 
@@ -22,9 +21,9 @@ class ModelView:
         """What the session held before this run, as far as a model may be shown it."""
         return self._history
 
-    def begin(self, history: Sequence[Item]) -> None:
-        """Start with what the session held before this run. Calls that were never answered are not shown."""
-        self._history = paired(history)
+    def begin(self, history: list[Item]) -> None:
+        """Start with what the session held before this run, as far as a model may be shown it."""
+        self._history = history
         self._items, self._seen, self._of, self.loaded = list(self._history), 0, None, True
 
     def skip(self, state: State, stored: int) -> None:

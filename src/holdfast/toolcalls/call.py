@@ -1,13 +1,12 @@
 """A call that a model wants to be made, bound to the tool it means."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.agents.agent import AgentBase
 from holdfast.agents.context import RunContextWrapper, ToolContext
 from holdfast.agents.errors import ToolInputGuardrailTripwireTriggered, UserError
-from holdfast.agents.guardrails import ToolInputGuardrailData, ToolInputGuardrailResult, ToolOutputGuardrailResult
+from holdfast.agents.guardrails import ToolInputGuardrailData, ToolInputGuardrailResult
 from holdfast.agents.tool_refs import ToolRef
 from holdfast.agents.tools import FunctionTool
 from holdfast.base.items import Item
@@ -84,6 +83,3 @@ async def guard_input(call: Call, context: ToolContext[Any]) -> Guarded:
             found.instead = output.behavior["message"]
             return found
     return found
-
-
-GuardrailResults = Sequence[ToolInputGuardrailResult | ToolOutputGuardrailResult]

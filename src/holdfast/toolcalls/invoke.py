@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from holdfast.agents.context import RunContextWrapper, ToolContext
 from holdfast.agents.errors import AgentsException, ToolOutputGuardrailTripwireTriggered, UserError
 from holdfast.agents.guardrails import ToolOutputGuardrailData, ToolOutputGuardrailResult
-from holdfast.agents.hooks import AgentHooks, RunHooks
+from holdfast.agents.hooks import RunHooks
 from holdfast.agents.tools import FunctionToolCustomDataContext
 from holdfast.agents.types import resolved
 from holdfast.base.items import Item
@@ -97,6 +97,3 @@ async def _custom_data(call: Call, context: ToolContext[Any], made: Made) -> dic
     if found is not None and not isinstance(found, Mapping):
         raise UserError(f"the custom_data_extractor of {call.tool.name} must return a mapping, not {found!r}")
     return None if found is None else dict(found)
-
-
-Hooks: TypeAlias = RunHooks[Any] | AgentHooks[Any]

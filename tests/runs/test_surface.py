@@ -1,0 +1,73 @@
+"""Programs that change only their import: names, parameters, order and defaults are those they know."""
+
+import inspect
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+import holdfast
+
+peer = pytest.importorskip("agents")
+
+# What later versions of the peer added.
+NEWER = {"output_guardrail_blocked_message", "error"}
+
+CALLABLES = [
+    *(f"Runner.{name}" for name in ("run", "run_sync", "run_streamed")),
+    *(
+        f"RunState.{name}"
+        for name in [
+            "__init__",
+            "approve",
+            "reject",
+            "get_interruptions",
+            "add_input",
+            "clear_pending_input",
+            "to_json",
+            "to_string",
+            "from_json",
+            "from_string",
+            "get_tool_use_tracker_snapshot",
+            "set_tool_use_tracker_snapshot",
+            "set_trace",
+            "set_reasoning_item_id_policy",
+        ]
+    ),
+    *(f"RunResult.{name}" for name in ("final_output_as", "to_input_list", "to_state", "release_agents")),
+    *(f"RunResultStreaming.{name}" for name in ("stream_events", "cancel")),
+    *(f"ItemHelpers.{name}" for name in ("extract_last_content", "extract_text", "tool_call_output_item")),
+    "RunConfig.__init__",
+    "ToolExecutionConfig.__init__",
+    "RunErrorHandlerResult.__init__",
+    "ToolErrorFormatterArgs.__init__",
+    "RunItemStreamEvent.__init__",
+    "ToolCallOutputItem.__init__",
+    "ToolApprovalItem.__init__",
+    "MessageOutputItem.__init__",
+    "HandoffOutputItem.__init__",
+]
+
+
+@pytest.mark.parametrize("path", CALLABLES)
+def test_parameters_are_those_that_programs_use(path: str) -> None:
+    name, member = path.split(".")
+    ours, theirs = (
+        inspect.signature(getattr(getattr(library, name), member)).parameters for library in (holdfast, peer)
+    )
+    known = {key: parameter for key, parameter in theirs.items() if not key.startswith("_") and key not in NEWER}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in ours.values()):
+        pytest.fail(f"{path} hides its parameters")
+    assert [key for key in ours if key in known] == list(known)
+    for key, parameter in known.items():
+        assert ours[key].kind == parameter.kind, key
+        assert plain(ours[key].default) == plain(parameter.default), key
+
+
+def plain(default: Any) -> Any:
+    return default if default is None or isinstance(default, bool | int | str) else type(default).__name__
+
+
+def test_results_have_what_programs_read() -> None:
+    wanted = {field.name for field in fields(peer.RunResult) if not field.name.startswith("_")}
+    assert wanted <= {field.name for field in fields(holdfast.RunResult)}
