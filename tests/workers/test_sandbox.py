@@ -62,8 +62,11 @@ async def test_the_interpreter_cannot_be_changed(inside):
 
 async def test_the_session_has_its_own_temporary_and_working_directories(jailed):
     one, two = await jailed(), await jailed()
-    await one.run("import tempfile; open('mine', 'w').write('1'); open('/tmp/t', 'w').write('2'); tempfile.mkstemp()")
-    code = "import os; [os.listdir('.'), os.listdir('/tmp'), os.getcwd()]"
+    written = await one.run(
+        "import tempfile; open('mine', 'w').write('1'); open(tempfile.gettempdir() + '/t', 'w').write('2'); tempfile.mkstemp()"
+    )
+    assert written.error is None
+    code = "import os, tempfile; [os.listdir('.'), os.listdir(tempfile.gettempdir()), os.getcwd()]"
     assert (await two.run(code)).value == [[], [], "/session/work"]
     assert not os.path.exists("/tmp/t")
 
@@ -197,7 +200,8 @@ async def test_memory_and_files_together_are_limited_by_a_control_group_and_the_
     policy = SandboxPolicy(require="namespaces", memory_mb=100, disk_mb=400, cgroup=True)
     session = await jailed(sandbox=policy)
     code = (
-        "x = bytearray(60 << 20)\nwith open('/tmp/fill', 'wb') as f:\n    for _ in range(300): f.write(bytes(1 << 20))"
+        "import tempfile\nx = bytearray(60 << 20)\nwith open(tempfile.gettempdir() + '/fill', 'wb') as f:\n"
+        "    for _ in range(300): f.write(bytes(1 << 20))"
     )
     result = await session.run(code, timeout=20)
     assert (result.state, result.error.cause) == ("lost", "memory-limit")
@@ -205,7 +209,10 @@ async def test_memory_and_files_together_are_limited_by_a_control_group_and_the_
 
 async def test_the_disk_cannot_be_filled(jailed):
     session = await jailed(sandbox=SandboxPolicy(require="namespaces", disk_mb=8))
-    code = "for n in range(100):\n    with open(f'/tmp/{n}' if n % 2 else f'{n}', 'wb') as f: f.write(bytes(1 << 20))"
+    code = (
+        "import tempfile\nplaces = ['.', tempfile.gettempdir()]\nfor n in range(100):\n"
+        "    with open(f'{places[n % 2]}/{n}', 'wb') as f: f.write(bytes(1 << 20))"
+    )
     assert await refused(session, code) == "OSError"
     assert (await session.run("import os; os.statvfs('.').f_blocks * os.statvfs('.').f_frsize")).value == 8 << 20
 

@@ -69,6 +69,11 @@ class Offspring:
     pid: int
     pidfd: int | None
 
+    def disown(self) -> None:
+        """Let go of it. A keeper that nobody speaks to ends by itself."""
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+
 
 class ForkServer:
     """One fork-server process. ``open`` starts it and waits until it is up; leaving ends it."""
@@ -128,6 +133,11 @@ class ForkServer:
         self._line.send(pack(msgspec.structs.replace(order, id=number)), fds)
         try:
             return await answer
+        except asyncio.CancelledError:
+            # The answer may have come in the very turn in which the caller was cancelled.
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                answer.result().disown()
+            raise
         finally:
             self._orders.pop(number, None)
 
@@ -154,8 +164,7 @@ class ForkServer:
         pidfd = fds.pop(0) if fds else None
         answer = self._orders.get(word.id)
         if answer is None or answer.done():
-            if pidfd is not None:
-                os.close(pidfd)
+            Offspring(word.pid, pidfd).disown()
         elif word.error:
             answer.set_exception(StartFailed(word.error))
         else:
