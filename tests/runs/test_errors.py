@@ -22,6 +22,8 @@ from holdfast import (
     UserError,
     function_tool,
 )
+from holdfast.runs.driver import drive
+from holdfast.runs.runner import prepared
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 
 
@@ -165,9 +167,6 @@ async def test_a_cancelled_run_keeps_what_had_ended_and_says_what_is_uncertain()
 
 @pytest.mark.parametrize(("policy", "expected"), [("retry", "ok"), ("fail", None)])
 async def test_a_call_that_may_have_happened_follows_its_tools_policy(policy: Any, expected: Any) -> None:
-    from holdfast.runs.driver import drive
-    from holdfast.runs.runner import prepared
-
     @function_tool(on_uncertain=policy)
     async def effect() -> str:
         return "done"
@@ -289,3 +288,29 @@ def test_run_sync_needs_no_loop() -> None:
 async def test_run_sync_refuses_a_running_loop() -> None:
     with pytest.raises(UserError, match="event loop"):
         Runner.run_sync(Agent("a", model=ScriptedModel([])), "q")
+
+
+@pytest.mark.parametrize("always", [True, False])
+async def test_a_yes_before_a_crash_is_no_yes_to_making_the_call_again(always: bool) -> None:
+    made = []
+
+    @function_tool(needs_approval=True)
+    async def effect() -> str:
+        made.append(1)
+        return "done"
+
+    agent = Agent("a", tools=[effect], model=ScriptedModel([[call("effect", "1")], [assistant_message("ok")]]))
+    state = (await Runner.run(agent, "q")).to_state()
+    state.approve(state.get_interruptions()[0], always_approve=always)
+    run = prepared(agent, state)
+    await drive(run, steps=2)
+    assert run.state.calls[0].status == "started"
+    state = RunState.of(run)
+    for _ in range(3):  # as often as it is resumed without an answer
+        result = await Runner.run(agent, await RunState.from_string(agent, state.to_string()))
+        assert [item.uncertain for item in result.interruptions] == [True]
+        state = result.to_state()
+    assert made == []
+    state.approve(state.get_interruptions()[0])
+    result = await Runner.run(agent, await RunState.from_string(agent, state.to_string()))
+    assert (result.final_output, made) == ("ok", [1])

@@ -2,6 +2,7 @@
 
 import asyncio
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -306,3 +307,54 @@ async def test_a_long_conversation_is_shown_rightly_whoever_writes_to_it() -> No
     both = await asyncio.gather(exchange("6"), exchange("7"))
     assert [shown[-1] for shown in both] == ["6", "7"]
     assert await exchange("8") == [*texts(await session.get_items())[:-2], "8"]
+
+
+async def test_two_guardrails_that_trip_together_are_one_error() -> None:
+    agent = Agent("a", model=ScriptedModel([[assistant_message("x")]]), input_guardrails=[tripping(True)] * 2)
+    with pytest.raises(InputGuardrailTripwireTriggered):
+        await Runner.run(agent, "bad")
+
+
+async def test_a_run_goes_on_although_its_history_was_compacted_meanwhile() -> None:
+    model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")], [assistant_message("ok")]])
+    agent, session = Agent("a", tools=[pay], model=model), FourMethods(items=HISTORY)
+    state = (await Runner.run(agent, "q", session=session)).to_state()
+    session.items[:-1] = [said("summary")]
+    state = await RunState.from_string(agent, state.to_string())
+    approve_all(state)
+    assert (await Runner.run(agent, state, session=session)).final_output == "ok"
+    assert texts(session.items) == ["summary", "function_call", "function_call_output", "ok"]
+
+
+async def test_a_session_that_compacts_is_told_of_each_turn_and_its_tokens_count() -> None:
+    class Compacting(FourMethods):
+        def __init__(self) -> None:
+            super().__init__()
+            self.told: list[Any] = []
+
+        async def run_compaction(self, args: Any = None) -> None:
+            self.told.append(args)
+
+        def take_compactions(self) -> list[Any]:
+            return [SimpleNamespace(usage={"input_tokens": 3, "output_tokens": 1, "total_tokens": 4})]
+
+    @function_tool
+    async def free() -> str:
+        return "x"
+
+    model = ScriptedModel([[function_call("free", {}, call_id="1")], [assistant_message("ok")]])
+    session = Compacting()
+    result = await Runner.run(Agent("a", tools=[free], model=model), "q", session=session)
+    assert session.told == [{"response_id": "resp-789"}] * 2
+    assert (result.context_wrapper.usage.requests, result.context_wrapper.usage.total_tokens) == (4, 8)
+
+
+async def test_a_compaction_is_an_item_like_any_other() -> None:
+    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "..."}
+    model, session = ScriptedModel([[item, assistant_message("ok")]]), FourMethods()
+    agent = Agent("a", model=model)
+    result = await Runner.run(agent, "q", session=session)
+    assert [found.type for found in result.new_items] == ["compaction_item", "message_output_item"]
+    assert session.items[1] == item
+    loaded = await RunState.from_string(agent, result.to_state().to_string())
+    assert loaded.live().items()[0].to_input_item() == item

@@ -12,6 +12,8 @@ peer = pytest.importorskip("agents")
 
 # What later versions of the peer added.
 NEWER = {"output_guardrail_blocked_message", "error"}
+# What they put into traces by default, holdfast does not.
+SAFER = {"trace_include_sensitive_data"}
 
 CALLABLES = [
     *(f"Runner.{name}" for name in ("run", "run_sync", "run_streamed")),
@@ -61,6 +63,8 @@ def test_parameters_are_those_that_programs_use(path: str) -> None:
     assert [key for key in ours if key in known] == list(known)
     for key, parameter in known.items():
         assert ours[key].kind == parameter.kind, key
+        if key in SAFER:
+            continue
         assert plain(ours[key].default) == plain(parameter.default), key
 
 

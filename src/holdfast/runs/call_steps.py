@@ -37,14 +37,14 @@ async def judge_calls(run: Live, calls: tuple[CallRecord, ...]) -> Judged:
             judged.append(replace(record, status="approved"))
             continue
         call = await bound(run, record)
+        if record.status == "unknown":
+            status: Any = _after_a_crash(call)
+            judged.append(replace(record, status=status, uncertain=status == "waiting"))
+            continue
         verdict = await judge(call, run.context, guard_first=_execution(run).pre_approval_tool_input_guardrails)
         results += verdict.results
-        status: Any = verdict.status
-        uncertain = record.uncertain or record.status == "unknown"
-        if record.status == "unknown" or (record.uncertain and not _decided(run, call)):
-            status = _after_a_crash(call)
-        changed = {"arguments": verdict.arguments, "message": verdict.message, "uncertain": uncertain}
-        judged.append(replace(record, status=status, **changed))
+        changed = {"arguments": verdict.arguments, "message": verdict.message}
+        judged.append(replace(record, status=verdict.status, **changed))
     return Judged(tuple(judged), _recorded(run, results))
 
 
@@ -139,10 +139,6 @@ async def bound(run: Live, record: CallRecord) -> Call:
 
 def _execution(run: Live) -> ToolExecutionConfig:
     return run.config.tool_execution or ToolExecutionConfig()
-
-
-def _decided(run: Live, call: Call) -> bool:
-    return run.context.approvals.find(call.ref, call.id, owner=call.owner, arguments=call.asked) is not None
 
 
 def _after_a_crash(call: Call) -> str:

@@ -85,7 +85,7 @@ def decided(state: State, approvals: Approvals) -> frozenset[str]:
         if call.child is not None:
             known = bool(decided(call.child, Approvals(list(call.child.approvals))))
         else:
-            known = approvals.find(call.tool, call.id, owner=state.agent) is not None
+            known = not call.uncertain and approvals.find(call.tool, call.id, owner=state.agent) is not None
         if known:
             found.add(call.id)
     return frozenset(found)

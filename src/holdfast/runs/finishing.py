@@ -123,8 +123,11 @@ async def _judged(run: Live, agent: Agent[Any]) -> list[OutputGuardrailResult]:
     guards = [*(run.config.output_guardrails or ()), *agent.output_guardrails]
     if not guards:
         return []
-    async with Scope() as scope:
-        tasks = [scope.start(guard.run(run.context, agent, run.final_output)) for guard in guards]
+    try:
+        async with Scope() as scope:
+            tasks = [scope.start(guard.run(run.context, agent, run.final_output)) for guard in guards]
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from None
     return [task.result() for task in tasks]
 
 

@@ -142,11 +142,14 @@ async def _guarded(
     before = [guard for guard in guards if not guard.run_in_parallel]
     beside = [guard for guard in guards if guard.run_in_parallel]
     judged = judged_input(run.state)
-    async with Scope() as scope:
-        first = [scope.start(_judge(run, guard, agent, judged)) for guard in before]
-    async with Scope() as scope:
-        second = [scope.start(_judge(run, guard, agent, judged)) for guard in beside]
-        response = await _ask(run, model, request)
+    try:
+        async with Scope() as scope:
+            first = [scope.start(_judge(run, guard, agent, judged)) for guard in before]
+        async with Scope() as scope:
+            second = [scope.start(_judge(run, guard, agent, judged)) for guard in beside]
+            response = await _ask(run, model, request)
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from None
     results = [task.result() for task in (*first, *second)]
     return response, _recorded(run, results)
 

@@ -22,7 +22,7 @@ from holdfast.runs.decide import saveable
 from holdfast.runs.known_history import adding, shown_history
 from holdfast.runs.live import Live
 from holdfast.runs.session_input import arranged
-from holdfast.runs.state import Entry, InSession, State, View
+from holdfast.runs.state import Entry, InSession, View
 from holdfast.runs.steps import InputTaken, Stored
 from holdfast.runs.view import without_id
 
@@ -66,10 +66,14 @@ async def load_history(run: Live) -> None:
     assert isinstance(state.conversation, InSession)  # noqa: S101 - needs_history says so
     if session is None:
         raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: give it that session")
-    own = [entry.item for entry in state.transcript[: state.stored] if not entry.hidden]
-    everything = await session.get_items(limit=None) if not _limited(session) else await _all(session, state, own)
-    start = _find(everything, [stored_form(run, item) for item in own])
+    own = [stored_form(run, entry.item) for entry in state.transcript[: state.stored] if not entry.hidden]
     window = state.conversation.window
+    latest = await session.get_items(limit=window + len(own))
+    if latest[len(latest) - len(own) :] == own:
+        run.view.begin(paired(latest[: len(latest) - len(own)]))
+        return
+    everything = latest if _limited(session) else await session.get_items()
+    start = _find(everything, own)
     if start is None:
         run.view.begin(paired(everything))
         run.view.skip(state, state.stored)
@@ -158,11 +162,6 @@ def stored_form(run: Live, item: Item) -> Item:
 def _limited(session: Session) -> bool:
     settings = getattr(session, "session_settings", None)
     return settings is not None and settings.limit is not None
-
-
-async def _all(session: Session, state: State, own: list[Item]) -> list[Item]:
-    window = state.conversation.window if isinstance(state.conversation, InSession) else 0
-    return await session.get_items(limit=window + len(own))
 
 
 def _find(items: list[Item], own: list[Item]) -> int | None:

@@ -1,7 +1,7 @@
 """A run that is not under way: to look at, to decide about, to save and to resume."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Generic, Literal, TypeAlias
 
@@ -27,7 +27,7 @@ from holdfast.runs.live import Live
 from holdfast.runs.persistence import as_items, checked_input, stored_form
 from holdfast.runs.rewind import take_back
 from holdfast.runs.saving import from_plain, to_plain
-from holdfast.runs.state import State
+from holdfast.runs.state import CallRecord, State
 from holdfast.runs.steps import InputStaged
 from holdfast.runs.upgrades import UnreadableState
 from holdfast.runs.usage import usage_of, usage_record
@@ -135,7 +135,10 @@ class RunState(Generic[TContext, TAgent]):
         if edited is not None and not isinstance(_parsed(edited), dict):
             raise UserError("the arguments of a call must be a JSON object")
         self._decide(
-            approval_item, lambda context: context.approve_tool(approval_item, always_approve, arguments=edited)
+            approval_item,
+            lambda context: context.approve_tool(approval_item, always_approve, arguments=edited),
+            status="approved",
+            arguments=edited,
         )
 
     def reject(
@@ -143,38 +146,50 @@ class RunState(Generic[TContext, TAgent]):
     ) -> None:
         """Let the model be told that the call is not made, in these words or the usual ones."""
         self._decide(
-            approval_item, lambda context: context.reject_tool(approval_item, always_reject, rejection_message)
+            approval_item,
+            lambda context: context.reject_tool(approval_item, always_reject, rejection_message),
+            status="rejected",
+            message=rejection_message,
         )
 
-    def _decide(self, item: ToolApprovalItem, decide: Any) -> None:
-        self._check(item)
-        if not item.route:
-            decide(self.context)
-            return
+    def _decide(self, item: ToolApprovalItem, decide: Callable[[RunContextWrapper[Any]], None], **change: Any) -> None:
+        """Keep a decision where it belongs: with the run that asks.
+
+        About a call that may have been made already it is kept in the call's record: what was decided before it was
+        made, or about every call of the tool, is no answer to that.
+        """
+        uncertain = self._asked(item).uncertain
 
         def decided(state: State, route: tuple[str, ...]) -> State:
-            if not route:
-                context: RunContextWrapper[Any] = RunContextWrapper(None, approvals=Approvals(list(state.approvals)))
-                decide(context)
-                return replace(state, approvals=tuple(context.approvals.recorded()))
-            calls = tuple(
-                replace(call, child=decided(call.child, route[1:])) if call.id == route[0] and call.child else call
-                for call in state.calls
-            )
-            return replace(state, calls=calls)
+            if route:
+                calls = tuple(
+                    replace(call, child=decided(call.child, route[1:])) if call.id == route[0] and call.child else call
+                    for call in state.calls
+                )
+                return replace(state, calls=calls)
+            if uncertain:
+                calls = tuple(replace(call, **change) if call.id == item.call_id else call for call in state.calls)
+                return replace(state, calls=calls)
+            context: RunContextWrapper[Any] = RunContextWrapper(None, approvals=Approvals(list(state.approvals)))
+            decide(context)
+            return replace(state, approvals=tuple(context.approvals.recorded()))
 
-        self.data = decided(self.data, item.route)
+        if not item.route and not uncertain:
+            decide(self.context)
+        else:
+            self.data = decided(self.data, item.route)
 
-    def _check(self, item: ToolApprovalItem) -> None:
-        """Make sure that this run asked for that decision."""
+    def _asked(self, item: ToolApprovalItem) -> CallRecord:
+        """The call that the item asks about, if this run waits for that."""
         if not isinstance(item, ToolApprovalItem):
             raise UserError(f"a decision needs an approval item, not {type(item).__name__}")
         state: State | None = self.data
         for step in item.route:
             state = next((call.child for call in state.calls if call.id == step), None) if state else None
-        waiting = [call for call in state.calls if call.status == "waiting"] if state else []
-        if not any(call.id == item.call_id for call in waiting):
-            raise UserError(f"this run does not wait for a decision about the call {item.call_id!r}")
+        for call in state.calls if state else ():
+            if call.id == item.call_id and call.status == "waiting":
+                return call
+        raise UserError(f"this run does not wait for a decision about the call {item.call_id!r}")
 
     # --- saying more ------------------------------------------------------------------------------
 

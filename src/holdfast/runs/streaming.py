@@ -19,7 +19,7 @@ AHEAD = 1024
 
 @dataclass(eq=False)
 class RunResultStreaming(RunResultBase):
-    """A run under way. Its fields fill up while :meth:`stream_events` is read; at the end they are complete.
+    """A run under way. ``current_agent`` and ``current_turn`` say where it is; the other fields are filled at its end.
 
     Leaving the iteration early stops the run at once. The state of a run that was stopped can be resumed.
     """
@@ -79,11 +79,7 @@ class RunResultStreaming(RunResultBase):
     def ensure_sandbox_cleanup_on_completion(self) -> None:
         """Nothing to do: a run owns no sandbox."""
 
-    def to_state(self) -> Any:
-        return super().to_state()
-
     async def _emit(self, event: StreamEvent) -> None:
-        self._show()
         try:
             await self._channel.send(event)
         except Closed:
@@ -101,15 +97,10 @@ class RunResultStreaming(RunResultBase):
             self._error = error
         finally:
             self.is_complete = True
-            self._show()
+            for name, value in shown(self._run).items():
+                setattr(self, name, value)
             self._channel.close()
 
     async def _ended(self) -> None:
         if self.run_loop_task is not None and not self.run_loop_task.done():
             await asyncio.wait({self.run_loop_task})
-
-    def _show(self) -> None:
-        """Let the fields say how far the run is. Cheap until the end: only then are they made anew."""
-        if self.is_complete:
-            for name, value in shown(self._run).items():
-                setattr(self, name, value)
