@@ -314,3 +314,13 @@ async def test_a_yes_before_a_crash_is_no_yes_to_making_the_call_again(always: b
     state.approve(state.get_interruptions()[0])
     result = await Runner.run(agent, await RunState.from_string(agent, state.to_string()))
     assert (result.final_output, made) == ("ok", [1])
+
+
+async def test_a_tool_that_returns_nothing_returned_nothing() -> None:
+    @function_tool
+    async def quiet() -> None:
+        return None
+
+    agent = Agent("a", tools=[quiet], model=ScriptedModel([[call("quiet", "1")], [assistant_message("ok")]]))
+    item = (await Runner.run(agent, "q")).new_items[1]
+    assert (item.output, item.raw_item["output"]) == (None, "None")

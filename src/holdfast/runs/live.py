@@ -31,6 +31,8 @@ from holdfast.runs.view import ModelView
 Emit: TypeAlias = Callable[[StreamEvent], Awaitable[None]]
 Checkpoint: TypeAlias = Callable[[State], Awaitable[None]]
 
+UNSAID: Any = object()
+
 
 class Live:
     """One run while it is driven. ``state`` is what it remembers; everything else can be made again from it.
@@ -126,7 +128,7 @@ class Live:
         return found
 
     def _made(self, position: int) -> RunItem:
-        return self.shape(self.state.transcript[position], self.raws.get(position))
+        return self.shape(self.state.transcript[position], self.raws.get(position, UNSAID))
 
     def forget_since(self, position: int) -> None:
         """Show what the transcript says from there on, not what is remembered of it."""
@@ -134,13 +136,13 @@ class Live:
             for place in [place for place in kept if place >= position]:
                 del kept[place]
 
-    def shape(self, entry: Entry, said: Any = None) -> RunItem:
+    def shape(self, entry: Entry, said: Any = UNSAID) -> RunItem:
         """An entry as programs see it; ``said`` is what it was before it became JSON."""
         agent = self.agent(entry.agent)
         if entry.kind == "output":
-            value = said if said is not None else entry.value if entry.value is not None else entry.item.get("output")
+            value = said if said is not UNSAID else entry.value if entry.value is not None else entry.item.get("output")
             return ToolCallOutputItem(agent, entry.item, value, custom_data=entry.custom_data)
-        raw = said or readable(entry.item)
+        raw = readable(entry.item) if said is UNSAID else said
         if entry.kind == "call":
             box = self._boxes.get(entry.agent)
             tool = None if box is None or entry.tool is None else box.find(entry.tool)
