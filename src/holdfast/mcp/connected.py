@@ -117,10 +117,12 @@ class ConnectedServer(MCPServer):
         Any task may ask, any number of times, also while another one connects. The server may be connected again.
         """
         self._wanted = False
-        link, self._link, self._session = self._link, None, None
+        link = self._link
         self._listing.forget()
         if link is not None:
             await link.close(Deadline.after(CLOSING))
+            if self._link is link:
+                self._link = self._session = None
 
     async def list_tools(
         self, run_context: RunContextWrapper[Any] | None = None, agent: AgentBase[Any] | None = None
@@ -186,24 +188,25 @@ class ConnectedServer(MCPServer):
     async def _ask_once(self, what: str, ask: "Callable[[ClientSession], Awaitable[T]]", tool_name: str | None) -> T:
         from mcp import MCPError
 
-        from holdfast.mcp.link import fault_of
+        from holdfast.mcp.link import counted, fault_of
 
         for again in (False, True):
             link, session = await self._connected()
             try:
-                async with asyncio.timeout(self._timeout) as clock:
-                    return await ask(session)
+                with counted() as sent:
+                    async with asyncio.timeout(self._timeout) as clock:
+                        return await ask(session)
             except TimeoutError:
                 if not clock.expired():
                     raise
                 raise self._uncertain(what, f"did not answer within {self._timeout:g} seconds", tool_name) from None
             except MCPError as error:
-                fault = fault_of(error)
+                fault = fault_of(error, sent)
                 if fault == "lost":
                     link.end()
-                    if not again:  # it was turned away unread, for the session only
-                        continue
                 if fault in ("lost", "unsent"):
+                    if not again and not link.alive:  # it was not even looked at, for want of a connection
+                        continue
                     raise self._unavailable(error.message, tool_name) from error
                 if fault == "cut":
                     why = await self._last_words() or error.message
@@ -238,8 +241,7 @@ class ConnectedServer(MCPServer):
         except Closed:
             raise MCPNotConnected(self.name) from None
         except TimeoutError as late:
-            why = await self._last_words() or f"it did not answer within {self._timeout:g} seconds"
-            raise self._unavailable(why) from late
+            raise self._unavailable(f"it did not answer within {self._timeout:g} seconds") from late
         except Exception as error:  # noqa: BLE001 - whatever a transport raises
             cause = leaf(error)
             raise self._unavailable(await self._last_words() or str(cause) or repr(cause)) from cause

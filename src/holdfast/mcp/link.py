@@ -1,9 +1,12 @@
 """One connection to a server: a transport and a session over it, held open by a task of its own."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Self
 
+import anyio
 from mcp import ClientSession, MCPError
 from mcp.client.session import MessageHandlerFnT
 from mcp.types import CONNECTION_CLOSED, Implementation
@@ -57,8 +60,8 @@ class Link:
         async with self._streams() as streams:
             read, write, *_ = streams
             async with ClientSession(
-                _Watched(read, self.end),
-                write,
+                _Incoming(read, self.end),
+                _Outgoing(write),
                 message_handler=self._on_message,
                 client_info=Implementation(name="holdfast", version=__version__),
             ) as session:
@@ -66,16 +69,31 @@ class Link:
                 yield session
 
 
-class _Watched:
-    """A stream of messages that says when it has ended."""
+class _Stream:
+    """A stream of messages, passed on as it is."""
 
-    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
-        self._stream, self._on_end = stream, on_end
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def __aiter__(self) -> "_Watched":
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *what_happened: Any) -> Any:
+        return await self._stream.__aexit__(*what_happened)
+
+
+class _Incoming(_Stream):
+    """Says when it has ended."""
+
+    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
+        super().__init__(stream)
+        self._on_end = on_end
+
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
@@ -85,22 +103,56 @@ class _Watched:
             self._on_end()
             raise
 
-    async def __aenter__(self) -> "_Watched":
-        await self._stream.__aenter__()
-        return self
 
-    async def __aexit__(self, *what_happened: Any) -> Any:
-        return await self._stream.__aexit__(*what_happened)
+class _Outgoing(_Stream):
+    """Counts the requests that a transport has taken."""
+
+    async def send(self, item: Any) -> None:
+        sent = _sent.get()
+        counts = sent is not None and hasattr(item.message, "id") and hasattr(item.message, "method")
+        if sent is None or not counts:
+            await self._stream.send(item)
+            return
+        sent.requests += 1  # before, as a cancelled hand-over may have happened
+        try:
+            await self._stream.send(item)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            sent.requests -= 1
+            raise
 
 
-def fault_of(error: MCPError) -> str | None:
-    """What is known about a request that was not answered: ``unsent``, ``lost`` (the session) or ``cut``.
+@dataclass
+class Sent:
+    """How many requests were handed to a transport within a block."""
 
-    ``None`` when the server did answer.
+    requests: int = 0
+
+
+_sent: ContextVar[Sent | None] = ContextVar("holdfast_mcp_sent", default=None)
+
+
+@contextmanager
+def counted() -> Iterator[Sent]:
+    """Count the requests that this task sends."""
+    sent = Sent()
+    before = _sent.set(sent)
+    try:
+        yield sent
+    finally:
+        _sent.reset(before)
+
+
+def fault_of(error: MCPError, sent: Sent) -> str | None:
+    """What is known about what was asked and not answered: ``unsent``, ``lost`` (the session) or ``cut``.
+
+    ``None`` when the server did answer. When several requests were sent, only the last is known not to have arrived.
     """
-    if isinstance(error.data, dict) and error.data.get(FAULT) in ("unsent", "lost", "cut"):
-        return str(error.data[FAULT])
-    return "cut" if error.code == CONNECTION_CLOSED else None
+    fault = error.data.get(FAULT) if isinstance(error.data, dict) else None
+    if fault is None and error.code != CONNECTION_CLOSED:
+        return None
+    if sent.requests == 0:
+        return "unsent"
+    return fault if sent.requests == 1 and fault in ("unsent", "lost") else "cut"
 
 
 def leaf(error: BaseException) -> BaseException:
