@@ -12,8 +12,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mcp.server.mcpserver import Context, MCPServer
-from mcp.types import (
+
+def note(what: str) -> None:
+    if journal := os.environ.get("JOURNAL"):
+        with Path(journal).open("a") as file:
+            file.write(what + "\n")
+
+
+if __name__ == "__main__":
+    note(f"started {os.getpid()}")
+    if "silent" in sys.argv:
+        time.sleep(600)
+    if "crash" in sys.argv:
+        sys.exit("no licence found")
+
+from mcp.server.mcpserver import Context, MCPServer  # noqa: E402 - a server that crashes does so at once
+from mcp.server.mcpserver.exceptions import ToolError  # noqa: E402
+from mcp.types import (  # noqa: E402
     AudioContent,
     BlobResourceContents,
     EmbeddedResource,
@@ -26,12 +41,6 @@ from mcp.types import (
 
 server = MCPServer(os.environ.get("SHOP_NAME", "shop"), log_level="ERROR")
 READS = ToolAnnotations(read_only_hint=True)
-
-
-def note(what: str) -> None:
-    if journal := os.environ.get("JOURNAL"):
-        with Path(journal).open("a") as file:
-            file.write(what + "\n")
 
 
 @server.tool(annotations=READS)
@@ -51,10 +60,10 @@ def refund(order: str, amount: float = 1.0) -> str:
 @server.tool()
 def broken() -> str:
     """Fails."""
-    raise ValueError("the drawer is stuck")
+    raise ToolError("the drawer is stuck")
 
 
-@server.tool()
+@server.tool(annotations=ToolAnnotations(idempotent_hint=True))
 def weigh(item: str) -> dict[str, Any]:
     """Structured."""
     return {"item": item, "grams": 250}
@@ -145,15 +154,10 @@ def order(order: str) -> str:
 
 
 if __name__ == "__main__":
-    note(f"started {os.getpid()}")
     if "stubborn" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "noisy" in sys.argv:
         print("welcome to the shop", flush=True)
-    if "silent" in sys.argv:
-        time.sleep(600)
-    if "crash" in sys.argv:
-        sys.exit("no licence found")
     server.run("stdio")
     if "stubborn" in sys.argv:
         time.sleep(600)

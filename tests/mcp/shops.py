@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -70,11 +70,14 @@ class HttpShop:
 
     async def start(self) -> None:
         code = (
-            "import sys, uvicorn, shop_server as shop;"
-            f"uvicorn.run(shop.server.streamable_http_app({', '.join(self.options)}), port={self.port}, log_level='error')"
+            "import uvicorn; from shop_server import server;"
+            f"app = server.streamable_http_app({', '.join(self.options)});"
+            f"uvicorn.run(app, port={self.port}, log_level='error')"
         )
         env = {**os.environ, "PYTHONPATH": str(Path(SCRIPT).parent), "JOURNAL": str(self.journal.path)}
-        self.process = subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(  # noqa: ASYNC220 - it takes no time
+            [sys.executable, "-c", code], env=env, stderr=subprocess.DEVNULL
+        )
         async with asyncio.timeout(30):
             while True:
                 try:
@@ -93,7 +96,9 @@ class HttpShop:
             self.process = None
 
     def server(self, **options: Any) -> MCPServerStreamableHttp:
-        return MCPServerStreamableHttp({"url": self.url}, **{"name": "web", "client_session_timeout_seconds": 20, **options})
+        return MCPServerStreamableHttp(
+            {"url": self.url}, **{"name": "web", "client_session_timeout_seconds": 20, **options}
+        )
 
 
 @asynccontextmanager
@@ -104,6 +109,13 @@ async def http_shop(journal: Journal, *options: str) -> AsyncIterator[HttpShop]:
         yield shop
     finally:
         shop.kill()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for something that another process does."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - there is nobody who could tell
+            await asyncio.sleep(0.02)
 
 
 def asking() -> tuple[RunContextWrapper[Any], Agent[Any]]:

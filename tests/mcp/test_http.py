@@ -1,22 +1,22 @@
 """A server over a real socket: sessions that are lost, servers that are gone, requests that were or were not sent."""
 
 import asyncio
+import signal
 import time
 
 import pytest
-from shops import HttpShop, Journal, http_shop
+from shops import HttpShop, Journal, http_shop, until
 
 from holdfast.mcp import MCPCallUncertain, MCPServerStreamableHttp, MCPUnavailable
 
 
 async def test_tools_are_listed_and_called_in_a_session(journal: Journal) -> None:
-    async with http_shop(journal) as shop:
-        async with shop.server() as server:
-            assert server.session_id
-            assert "stock" in [tool.name for tool in await server.list_tools()]
-            calls = [server.call_tool("stock", {"item": str(number)}) for number in range(5)]
-            texts = [result.content[0].text for result in await asyncio.gather(*calls)]
-            assert texts == [f"shop has 3 of {number}" for number in range(5)]
+    async with http_shop(journal) as shop, shop.server() as server:
+        assert server.session_id
+        assert "stock" in [tool.name for tool in await server.list_tools()]
+        calls = [server.call_tool("stock", {"item": str(number)}) for number in range(5)]
+        texts = [result.content[0].text for result in await asyncio.gather(*calls)]
+        assert texts == [f"shop has 3 of {number}" for number in range(5)]
 
 
 @pytest.mark.parametrize("options", ["json_response=True", "stateless_http=True"])
@@ -51,14 +51,16 @@ async def test_a_server_that_was_restarted_gets_a_new_session(journal: Journal) 
 
 
 async def test_a_request_that_was_not_sent_is_sent_again(journal: Journal) -> None:
-    async with http_shop(journal) as shop:
-        async with shop.server(max_retry_attempts=-1, retry_backoff_seconds_base=0.1, retry_backoff_seconds_max=0.2) as server:
-            shop.kill()
-            call = asyncio.create_task(server.call_tool("refund", {"order": "A"}))
-            await asyncio.sleep(0.3)
-            assert not call.done()
-            await shop.start()
-            assert (await call).content[0].text == "refunded 1 for A"
+    async with (
+        http_shop(journal) as shop,
+        shop.server(max_retry_attempts=-1, retry_backoff_seconds_base=0.1, retry_backoff_seconds_max=0.2) as server,
+    ):
+        shop.kill()
+        call = asyncio.create_task(server.call_tool("refund", {"order": "A"}))
+        await asyncio.sleep(0.3)
+        assert not call.done()
+        await shop.start()
+        assert (await call).content[0].text == "refunded 1 for A"
     assert journal.lines() == ["refund A"]
 
 
@@ -71,11 +73,11 @@ async def test_without_retries_a_request_that_was_not_sent_fails_and_says_so(jou
 
 
 async def test_a_server_killed_in_a_call_gives_an_uncertain_end_and_no_second_call(journal: Journal) -> None:
-    async with http_shop(journal) as shop:
-        async with shop.server(max_retry_attempts=2, retry_backoff_seconds_base=0.01) as server:
-            await server.list_tools()
-            with pytest.raises(MCPCallUncertain, match="was asked to call 'die'"):
-                await server.call_tool("die", {"order": "A"})
+    eager = {"max_retry_attempts": 2, "retry_backoff_seconds_base": 0.01}
+    async with http_shop(journal) as shop, shop.server(**eager) as server:
+        await server.list_tools()
+        with pytest.raises(MCPCallUncertain, match="was asked to call 'die'"):
+            await server.call_tool("die", {"order": "A"})
     assert journal.lines() == ["die A"]
 
 
@@ -83,8 +85,7 @@ async def test_one_request_that_fails_leaves_the_others_alone(journal: Journal) 
     async with http_shop(journal) as shop, shop.server() as server:
         await server.list_tools()
         slow = asyncio.create_task(server.call_tool("hang", {}))
-        while not journal.count("hang"):
-            await asyncio.sleep(0.02)
+        await until(lambda: journal.count("hang"))
         server._timeout = 0.5
         with pytest.raises(MCPCallUncertain):
             await server.call_tool("hang", {})
@@ -97,8 +98,6 @@ async def test_one_request_that_fails_leaves_the_others_alone(journal: Journal) 
 
 
 async def test_letting_go_of_a_server_that_hangs_ends_in_time(journal: Journal) -> None:
-    import signal
-
     async with http_shop(journal) as shop:
         server = shop.server()
         await server.connect()
@@ -114,14 +113,13 @@ async def test_a_list_that_changed_is_fetched_again(journal: Journal) -> None:
     async def listen(message: object) -> None:
         heard.set()
 
-    async with http_shop(journal) as shop:
-        async with shop.server(cache_tools_list=True, message_handler=listen) as server:
-            assert "fresh" not in [tool.name for tool in await server.list_tools()]
-            await asyncio.sleep(0.2)  # the stream for notifications is opened after the handshake
-            await server.call_tool("grow", {})
-            async with asyncio.timeout(5):
-                await heard.wait()
-            assert "fresh" in [tool.name for tool in await server.list_tools()]
+    async with http_shop(journal) as shop, shop.server(cache_tools_list=True, message_handler=listen) as server:
+        assert "fresh" not in [tool.name for tool in await server.list_tools()]
+        await asyncio.sleep(0.2)  # the stream for notifications is opened after the handshake
+        await server.call_tool("grow", {})
+        async with asyncio.timeout(5):
+            await heard.wait()
+        assert "fresh" in [tool.name for tool in await server.list_tools()]
 
 
 def test_the_name_of_a_server_gives_no_secrets_away() -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from shops import SCRIPT, Journal, alive, asking, stdio
+from shops import SCRIPT, Journal, alive, asking, stdio, until
 
 from holdfast.mcp import MCPCallRefused, MCPCallUncertain, MCPNotConnected, MCPServerStdio, MCPUnavailable
 
@@ -88,8 +88,7 @@ async def test_letting_go_that_is_cancelled_still_ends_the_process(journal: Jour
 async def test_a_connect_that_is_cancelled_leaves_no_process(journal: Journal) -> None:
     server = stdio(journal, "silent")
     task = asyncio.create_task(server.connect())
-    while not journal.pids():
-        await asyncio.sleep(0.02)
+    await until(lambda: journal.pids())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -99,8 +98,7 @@ async def test_a_connect_that_is_cancelled_leaves_no_process(journal: Journal) -
 async def test_letting_go_while_it_connects_ends_the_connecting(journal: Journal) -> None:
     server = stdio(journal, "silent")
     task = asyncio.create_task(server.connect())
-    while not journal.pids():
-        await asyncio.sleep(0.02)
+    await until(lambda: journal.pids())
     await server.cleanup()
     with pytest.raises(MCPNotConnected):
         await task
@@ -108,7 +106,7 @@ async def test_letting_go_while_it_connects_ends_the_connecting(journal: Journal
 
 
 async def test_a_server_that_does_not_answer_is_unavailable(journal: Journal) -> None:
-    with pytest.raises(MCPUnavailable, match="'shop' cannot be reached: it did not answer within 1.5 seconds"):
+    with pytest.raises(MCPUnavailable, match=r"'shop' cannot be reached: it did not answer within 1\.5 seconds"):
         await stdio(journal, "silent", client_session_timeout_seconds=1.5).connect()
     assert not any(map(alive, journal.pids()))
 
@@ -177,8 +175,7 @@ async def test_letting_go_ends_the_calls_under_way(journal: Journal) -> None:
     server = stdio(journal, max_retry_attempts=-1)
     await server.connect()
     call = asyncio.create_task(server.call_tool("hang", {}))
-    while not journal.count("hang"):
-        await asyncio.sleep(0.02)
+    await until(lambda: journal.count("hang"))
     await server.cleanup()
     with pytest.raises(MCPCallUncertain):
         await call
@@ -214,9 +211,7 @@ async def test_a_list_that_changed_is_fetched_again(journal: Journal) -> None:
         first = await server.list_tools()
         assert await server.list_tools() == first
         await server.call_tool("grow", {})
-        async with asyncio.timeout(5):
-            while not heard:
-                await asyncio.sleep(0.01)
+        await until(lambda: heard)
         assert "fresh" in [tool.name for tool in await server.list_tools()]
     assert heard == ["notifications/tools/list_changed"]
 
@@ -240,7 +235,11 @@ def test_a_program_that_forgets_its_server_leaves_no_process(journal: Journal) -
         "asyncio.run(main())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env={"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, timeout=40
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=40,
     )
     assert done.returncode == 0, done.stderr
     assert len(journal.pids()) == 1
