@@ -7,8 +7,10 @@ import asyncio
 import base64
 import os
 import signal
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,19 @@ def die(order: str) -> str:
     return "never"
 
 
+VOICE = os.readlink("/proc/self/fd/1")
+
+
+@server.tool()
+def mute() -> str:
+    """Closes the standard output, and lives on."""
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{number}") == VOICE:
+                os.close(int(number))
+    return "unheard"
+
+
 @server.tool(annotations=READS)
 def die_once() -> str:
     """Kills the process the first time it is called, as the journal knows."""
@@ -156,6 +171,8 @@ def order(order: str) -> str:
 if __name__ == "__main__":
     if "stubborn" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "family" in sys.argv:
+        note(f"started {subprocess.Popen(['sleep', '600']).pid}")
     if "noisy" in sys.argv:
         print("welcome to the shop", flush=True)
     server.run("stdio")

@@ -43,6 +43,14 @@ def alive(pid: int) -> bool:
     return True
 
 
+def running(pid: int) -> bool:
+    """Whether the process does anything any more; orphans wait for the system to take notice of their end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "journal")
@@ -57,8 +65,8 @@ def stdio(journal: Journal, *modes: str, **options: Any) -> MCPServerStdio:
 class HttpShop:
     """The same server over a real socket, in a process that can be killed and started again."""
 
-    def __init__(self, journal: Journal, *options: str) -> None:
-        self.journal, self.options = journal, options
+    def __init__(self, journal: Journal, *options: str, kind: str = "streamable_http") -> None:
+        self.journal, self.options, self.kind = journal, options, kind
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -71,7 +79,7 @@ class HttpShop:
     async def start(self) -> None:
         code = (
             "import uvicorn; from shop_server import server;"
-            f"app = server.streamable_http_app({', '.join(self.options)});"
+            f"app = server.{self.kind}_app({', '.join(self.options)});"
             f"uvicorn.run(app, port={self.port}, log_level='error')"
         )
         env = {**os.environ, "PYTHONPATH": str(Path(SCRIPT).parent), "JOURNAL": str(self.journal.path)}
@@ -102,8 +110,8 @@ class HttpShop:
 
 
 @asynccontextmanager
-async def http_shop(journal: Journal, *options: str) -> AsyncIterator[HttpShop]:
-    shop = HttpShop(journal, *options)
+async def http_shop(journal: Journal, *options: str, **kind: str) -> AsyncIterator[HttpShop]:
+    shop = HttpShop(journal, *options, **kind)
     await shop.start()
     try:
         yield shop

@@ -7,7 +7,7 @@ import time
 import pytest
 from shops import HttpShop, Journal, http_shop, until
 
-from holdfast.mcp import MCPCallUncertain, MCPServerStreamableHttp, MCPUnavailable
+from holdfast.mcp import MCPCallUncertain, MCPServerError, MCPServerSse, MCPServerStreamableHttp, MCPUnavailable
 
 
 async def test_tools_are_listed_and_called_in_a_session(journal: Journal) -> None:
@@ -120,6 +120,18 @@ async def test_a_list_that_changed_is_fetched_again(journal: Journal) -> None:
         async with asyncio.timeout(5):
             await heard.wait()
         assert "fresh" in [tool.name for tool in await server.list_tools()]
+
+
+async def test_the_older_transport_works_too(journal: Journal) -> None:
+    async with http_shop(journal, kind="sse") as shop:
+        params = {"url": shop.url.replace("/mcp", "/sse")}
+        async with MCPServerSse(params, client_session_timeout_seconds=20) as server:
+            assert "stock" in [tool.name for tool in await server.list_tools()]
+            assert (await server.call_tool("stock", {"item": "tea"})).content[0].text == "shop has 3 of tea"
+            shop.kill()
+            with pytest.raises(MCPServerError):
+                await server.call_tool("refund", {"order": "A"})
+    assert journal.lines() == ["stock tea"]
 
 
 def test_the_name_of_a_server_gives_no_secrets_away() -> None:

@@ -72,9 +72,9 @@ async def test_a_server_that_takes_too_long_is_given_up(journal: Journal) -> Non
 class Own(MCPServer):
     """A server of somebody's own making."""
 
-    def __init__(self, error: BaseException | None = None, **options: Any) -> None:
+    def __init__(self, error: BaseException | None = None, hints: Any = None, **options: Any) -> None:
         super().__init__(**options)
-        self.error = error
+        self.error, self.hints = error, hints or {"double": None}
 
     @property
     def name(self) -> str:
@@ -87,7 +87,7 @@ class Own(MCPServer):
     async def list_tools(self, run_context: Any = None, agent: Any = None) -> Any:
         from mcp.types import Tool
 
-        return [Tool(name="double", input_schema={"type": "object"})]
+        return [Tool(name=name, input_schema={}, annotations=hints) for name, hints in self.hints.items()]
 
     async def call_tool(self, tool_name: str, arguments: Any, meta: Any = None) -> Any:
         from mcp.types import CallToolResult, TextContent
@@ -119,6 +119,30 @@ async def test_a_server_that_cancels_the_call_does_not_cancel_the_run() -> None:
 async def test_arguments_that_are_no_object_are_the_models_fault() -> None:
     result = await Runner.run(asked(Own(), "[4]"), "double 4")
     assert "must be a JSON object, not list" in result.new_items[1].output
+
+
+@pytest.mark.parametrize(
+    ("setting", "asks"),
+    [
+        (None, []),
+        ("never", []),
+        ("always", ["stock", "refund"]),
+        (False, []),
+        ({"refund": "always", "stock": "never"}, ["refund"]),
+        ({"always": {"tool_names": ["refund"]}}, ["refund"]),
+        ({"never": {"tool_names": ["stock"]}}, ["refund"]),
+        ({"always": {"tool_names": ["stock"]}, "never": {"tool_names": ["stock", "refund"]}}, ["stock"]),
+        (lambda context, agent, tool: not (tool.annotations and tool.annotations.read_only_hint), ["refund"]),
+    ],
+)
+async def test_who_has_to_ask(setting: Any, asks: list[str]) -> None:
+    from mcp.types import ToolAnnotations
+
+    server = Own(require_approval=setting, hints={"stock": ToolAnnotations(read_only_hint=True), "refund": None})
+    calls = [function_call(name, {"n": 1}, call_id=name) for name in ("stock", "refund")]
+    agent = Agent("clerk", mcp_servers=[server], model=ScriptedModel([calls, [assistant_message("done")]]))
+    result = await Runner.run(agent, "both")
+    assert [item.tool_name for item in result.interruptions] == asks
 
 
 def run_without_mcp(code: str) -> str:

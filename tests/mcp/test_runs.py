@@ -67,31 +67,6 @@ async def test_a_rejected_call_is_not_made(journal: Journal) -> None:
     assert not journal.count("refund A7")
 
 
-@pytest.mark.parametrize(
-    ("setting", "asks"),
-    [
-        (None, []),
-        ("never", []),
-        ("always", ["stock", "refund"]),
-        (False, []),
-        ({"refund": "always", "stock": "never"}, ["refund"]),
-        ({"always": {"tool_names": ["refund"]}}, ["refund"]),
-        ({"never": {"tool_names": ["stock"]}}, ["refund"]),
-        ({"always": {"tool_names": ["stock"]}, "never": {"tool_names": ["stock", "refund"]}}, ["stock"]),
-        (lambda context, agent, tool: not (tool.annotations and tool.annotations.read_only_hint), ["refund"]),
-    ],
-)
-async def test_who_has_to_ask(journal: Journal, setting: Any, asks: list[str]) -> None:
-    async with stdio(journal, require_approval=setting) as server:
-        calls = [
-            function_call("stock", {"item": "a"}, call_id="1"),
-            function_call("refund", {"order": "b"}, call_id="2"),
-        ]
-        agent = Agent("clerk", mcp_servers=[server], model=ScriptedModel([calls, [assistant_message("done")]]))
-        result = await Runner.run(agent, "both")
-    assert [item.tool_name for item in result.interruptions] == asks
-
-
 @pytest.mark.parametrize("setting", ["sometimes", {"refund": "maybe"}, {"often": {"tool_names": ["refund"]}}])
 def test_a_setting_that_makes_no_sense_is_refused(journal: Journal, setting: Any) -> None:
     with pytest.raises(UserError, match="require_approval"):

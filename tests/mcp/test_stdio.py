@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from shops import SCRIPT, Journal, alive, asking, stdio, until
+from shops import SCRIPT, Journal, alive, asking, running, stdio, until
 
 from holdfast.mcp import MCPCallRefused, MCPCallUncertain, MCPNotConnected, MCPServerStdio, MCPUnavailable
 
@@ -62,6 +62,26 @@ async def test_a_server_that_does_not_end_is_killed_in_time(journal: Journal) ->
         await server.list_tools()
         begun = time.monotonic()
     assert time.monotonic() - begun < 6
+    assert not any(map(alive, journal.pids()))
+
+
+async def test_what_a_server_has_started_ends_with_it(journal: Journal) -> None:
+    async with stdio(journal, "family"):
+        assert len(journal.pids()) == 2
+    await until(lambda: not any(map(running, journal.pids())))
+
+
+async def test_letting_go_while_a_dead_server_is_replaced_leaves_no_process(journal: Journal) -> None:
+    server = stdio(journal, "stubborn")
+    await server.connect()
+    with pytest.raises(MCPCallUncertain):
+        await server.call_tool("mute", {})
+    call = asyncio.create_task(server.call_tool("stock", {"item": "tea"}))
+    await asyncio.sleep(0.1)  # the call is letting go of what is left of the old server
+    await server.cleanup()
+    with pytest.raises(MCPNotConnected):
+        await call
+    assert len(journal.pids()) == 1
     assert not any(map(alive, journal.pids()))
 
 

@@ -232,6 +232,8 @@ class ConnectedServer(MCPServer):
 
         if self._link is not None:
             await self._link.close(Deadline.after(CLOSING))
+            if not self._wanted:
+                raise MCPNotConnected(self.name)
         self._listing.forget()
         self._session = None
         self._link = link = Link(self.create_streams, name=self.name, on_message=self._heard)

@@ -53,7 +53,7 @@ class MCPServerStdio(ConnectedServer):
         retry_backoff_seconds_max: float | None = None,
     ) -> None:
         if not isinstance(params, dict) or not isinstance(params.get("command"), str):
-            raise InvalidDeclaration("MCPServerStdio", f"params must be a dict with a command, got {params!r}")
+            raise InvalidDeclaration("MCPServerStdio", "params must be a dict with a command")
         self.params = params
         self._name = name or f"stdio: {params['command']}"
         self._process: ServerProcess | None = None
