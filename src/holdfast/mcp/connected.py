@@ -16,7 +16,7 @@ from holdfast.agents.types import ToolErrorFunction
 from holdfast.base.errors import Closed, MissingExtra
 from holdfast.lifecycle import Deadline
 from holdfast.mcp.approval import RequireApprovalSetting
-from holdfast.mcp.errors import MCPCallRefused, MCPCallUncertain, MCPNotConnected, MCPServerError, MCPUnavailable
+from holdfast.mcp.errors import ADVICE, MCPCallRefused, MCPCallUncertain, MCPNotConnected, MCPUnavailable
 from holdfast.mcp.filters import ToolFilter, check_filter, filtered
 from holdfast.mcp.listing import Listing
 from holdfast.mcp.server import UNSET, MCPServer
@@ -53,6 +53,8 @@ class ConnectedServer(MCPServer):
     one that may have reached it only if it reads, or calls a tool that says that it may be called twice. A server that
     is found gone is connected to again by the next request.
     """
+
+    advice = ADVICE
 
     def __init__(
         self,
@@ -180,6 +182,7 @@ class ConnectedServer(MCPServer):
             except (MCPUnavailable, MCPCallUncertain) as error:
                 spent = attempt == self.max_retry_attempts or not self._wanted
                 if spent or not (harmless or isinstance(error, MCPUnavailable)):
+                    error.tool_name = tool_name
                     raise
                 _log.info("%s; trying again", error)
             await asyncio.sleep(min(self._pause * 2 ** min(attempt, 30), self._longest_pause or math.inf))
@@ -199,7 +202,8 @@ class ConnectedServer(MCPServer):
             except TimeoutError:
                 if not clock.expired():
                     raise
-                raise self._uncertain(what, f"did not answer within {self._timeout:g} seconds", tool_name) from None
+                late = f"did not answer within {self._timeout:g} seconds"
+                raise MCPCallUncertain(self.name, what, late, tool_name=tool_name) from None
             except MCPError as error:
                 fault = fault_of(error, sent)
                 if fault == "lost":
@@ -207,13 +211,14 @@ class ConnectedServer(MCPServer):
                 if fault in ("lost", "unsent"):
                     if not again and not link.alive:  # it was not even looked at, for want of a connection
                         continue
-                    raise self._unavailable(error.message, tool_name) from error
+                    raise MCPUnavailable(self.name, error.message, advice=self.advice, tool_name=tool_name) from error
                 if fault == "cut":
                     why = await self._last_words() or error.message
-                    raise self._uncertain(what, f"was lost before it answered ({why})", tool_name) from error
-                raise self._refused(what, error.message, tool_name) from error
-            except RuntimeError as error:  # the library's word for answers that break the protocol
-                raise self._refused(what, str(error), tool_name) from error
+                    lost = f"was lost before it answered ({why})"
+                    raise MCPCallUncertain(self.name, what, lost, tool_name=tool_name) from error
+                raise MCPCallRefused(self.name, what, error.message, tool_name=tool_name) from error
+            except (RuntimeError, ValueError) as error:  # the library's word for answers that break the protocol
+                raise MCPCallRefused(self.name, what, str(error), tool_name=tool_name) from error
         raise AssertionError
 
     async def _connected(self) -> "tuple[Link, ClientSession]":
@@ -238,15 +243,17 @@ class ConnectedServer(MCPServer):
         self._session = None
         self._link = link = Link(self.create_streams, name=self.name, on_message=self._heard)
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout) as clock:
                 session = await link.open()
         except Closed:
             raise MCPNotConnected(self.name) from None
         except TimeoutError as late:
-            raise self._unavailable(f"it did not answer within {self._timeout:g} seconds") from late
+            why = f"it did not answer within {self._timeout:g} seconds" if clock.expired() else str(late)
+            raise MCPUnavailable(self.name, why, advice=self.advice) from late
         except Exception as error:  # noqa: BLE001 - whatever a transport raises
             cause = leaf(error)
-            raise self._unavailable(await self._last_words() or str(cause) or repr(cause)) from cause
+            why = await self._last_words() or str(cause) or repr(cause)
+            raise MCPUnavailable(self.name, why, advice=self.advice) from cause
         self._session = session
         return link, session
 
@@ -260,22 +267,6 @@ class ConnectedServer(MCPServer):
     async def _last_words(self) -> str:
         """What is known about the end of the server, if anything."""
         return ""
-
-    def _unavailable(self, why: str, tool_name: str | None = None) -> MCPUnavailable:
-        text = f"the MCP server {self.name!r} cannot be reached: {why}; {self._advice()}"
-        return MCPUnavailable(text, server_name=self.name, tool_name=tool_name)
-
-    def _uncertain(self, what: str, happened: str, tool_name: str | None) -> MCPServerError:
-        text = f"the MCP server {self.name!r} was asked to {what} and {happened}; "
-        text += "whether it did is unknown: look before you ask again" if tool_name else "it may be asked again"
-        return MCPCallUncertain(text, server_name=self.name, tool_name=tool_name)
-
-    def _refused(self, what: str, why: str, tool_name: str | None) -> MCPCallRefused:
-        text = f"the MCP server {self.name!r} was asked to {what} and refused: {why}"
-        return MCPCallRefused(text, server_name=self.name, tool_name=tool_name)
-
-    def _advice(self) -> str:
-        return "see that it is running and that its parameters are right"
 
 
 def _page(cursor: str | None) -> Any:

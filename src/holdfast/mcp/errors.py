@@ -10,6 +10,8 @@ UserError
 
 from holdfast.agents.errors import AgentsException, UserError
 
+ADVICE = "see that it is running and that its parameters are right"
+
 
 class MCPServerError(AgentsException):
     """Something went wrong between holdfast and a server. ``tool_name`` is set when a call was being made."""
@@ -26,17 +28,32 @@ class MCPUnavailable(MCPServerError):
 
     code = "mcp-unavailable"
 
+    def __init__(self, server_name: str, why: str, *, advice: str = ADVICE, tool_name: str | None = None) -> None:
+        text = f"the MCP server {server_name!r} cannot be reached: {why}; {advice}"
+        super().__init__(text, server_name=server_name, tool_name=tool_name)
+
 
 class MCPCallUncertain(MCPServerError):
     """The server ended, went silent or lost the connection before it answered. The request may have had an effect."""
 
     code = "mcp-uncertain"
 
+    def __init__(self, server_name: str, asked: str, happened: str, *, tool_name: str | None = None) -> None:
+        advice = (
+            "it may be asked again" if tool_name is None else "whether it did is unknown: look before you ask again"
+        )
+        text = f"the MCP server {server_name!r} was asked to {asked} and {happened}; {advice}"
+        super().__init__(text, server_name=server_name, tool_name=tool_name)
+
 
 class MCPCallRefused(MCPServerError):
     """The server answered with an error of the protocol, or with a result that breaks it."""
 
     code = "mcp-refused"
+
+    def __init__(self, server_name: str, asked: str, why: str, *, tool_name: str | None = None) -> None:
+        text = f"the MCP server {server_name!r} was asked to {asked} and refused: {why}"
+        super().__init__(text, server_name=server_name, tool_name=tool_name)
 
 
 class MCPNotConnected(UserError):

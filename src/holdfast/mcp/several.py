@@ -121,9 +121,8 @@ class MCPServerManager:
         try:
             await self._bounded(server.connect, self._connect_timeout)
         except TimeoutError:
-            seconds = self._connect_timeout
-            text = f"the MCP server {server.name!r} was not connected within {seconds:g} seconds"
-            self._errors[server] = MCPUnavailable(text, server_name=server.name)
+            why = f"it was not connected within {self._connect_timeout:g} seconds"
+            self._errors[server] = MCPUnavailable(server.name, why)
         except asyncio.CancelledError as cancelled:
             if not self._suppress or (task is not None and task.cancelling() > before):
                 raise

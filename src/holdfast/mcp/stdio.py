@@ -57,6 +57,7 @@ class MCPServerStdio(ConnectedServer):
         self.params = params
         self._name = name or f"stdio: {params['command']}"
         self._process: ServerProcess | None = None
+        self.advice = f"see that {params['command']!r} can be run and is an MCP server"
         super().__init__(
             cache_tools_list,
             client_session_timeout_seconds,
@@ -92,6 +93,3 @@ class MCPServerStdio(ConnectedServer):
 
     async def _last_words(self) -> str:
         return "" if self._process is None else await self._process.epitaph()
-
-    def _advice(self) -> str:
-        return f"see that {self.params['command']!r} can be run and is an MCP server"
