@@ -56,10 +56,12 @@ def get_current_span() -> "Span[Any] | None":
 class Timed:
     """What begins, may be the current place meanwhile, and ends once, also when an error leaves it."""
 
+    __slots__ = ("__weakref__", "_state", "_token", "error_type", "mirror", "recorded")
+
     recorded: bool
-    error_type: str | None = None
 
     def __init__(self) -> None:
+        self.error_type: str | None = None
         self.mirror: Mirror | None = None
         self._token: Token[Trace | Span[Any] | None] | None = None
         self._state = "new"
@@ -117,6 +119,18 @@ class Trace(Timed):
 
     ``shown`` traces are spans of their own in OpenTelemetry. A trace that is not ``recorded`` hides what is in it.
     """
+
+    __slots__ = (
+        "contents",
+        "group_id",
+        "metadata",
+        "name",
+        "processors",
+        "shown",
+        "telemetry",
+        "trace_id",
+        "tracing_api_key",
+    )
 
     def __init__(
         self,
@@ -182,6 +196,20 @@ class Span(Timed, Generic[TSpanData]):
     ``attributes`` are for OpenTelemetry only. ``contents`` says whether what people, models and tools said may be told.
     A span outside of every trace is not recorded.
     """
+
+    __slots__ = (
+        "attributes",
+        "contents",
+        "elsewhere",
+        "ended_at",
+        "error",
+        "exception",
+        "parent_id",
+        "span_data",
+        "span_id",
+        "started_at",
+        "trace",
+    )
 
     def __init__(
         self,
