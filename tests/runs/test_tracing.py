@@ -360,6 +360,15 @@ async def test_a_span_processor_of_the_sdk_that_fails_changes_nothing(exported: 
     assert "cannot start" in caplog.text
 
 
+async def test_contents_of_any_shape_do_not_lose_a_span(exported: Exported) -> None:
+    def odd(data: Any) -> Any:
+        return holdfast.ModelInputData([*data.model_data.input, "no item", {"role": "user", "content": None}], None)
+
+    config = RunConfig(trace_include_sensitive_data=True, call_model_input_filter=odd)
+    await Runner.run(Agent("a", model=ScriptedModel([[assistant_message("x")]])), "hello", run_config=config)
+    assert "no item" in exported.named("chat ScriptedModel").attributes["gen_ai.input.messages"]
+
+
 # --- ending -------------------------------------------------------------------------------------------
 
 
@@ -502,6 +511,17 @@ async def test_a_run_resumed_inside_of_a_trace_is_linked_to_where_it_was(exporte
     first, second = [span for span in exported.spans if span.name.startswith("invoke_workflow")]
     assert second.context.trace_id == exported.named("Second day").context.trace_id
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
+
+
+async def test_a_run_inside_of_a_trace_is_resumed_in_it(exported: Exported, kept: Kept) -> None:
+    with trace("First day") as first_day:
+        result = await Runner.run(refunding(), "hello")
+    agent = refunding(asked_before=True)
+    state = await RunState.from_string(agent, result.to_state().to_string())
+    approve_all(state)
+    await Runner.run(agent, state)
+    assert {span.context.trace_id for span in exported.spans} == {exported.named("First day").context.trace_id}
+    assert {span["trace_id"] for span in kept.ended()} == {first_day.trace_id}
 
 
 async def test_a_saved_trace_that_makes_no_sense_is_no_obstacle(exported: Exported) -> None:

@@ -5,9 +5,11 @@ from typing import Any
 from holdfast.models.asking import ModelRequest
 from holdfast.models.contract import Model, ModelResponse, ModelTracing
 from holdfast.runs.live import Live
+from holdfast.runs.persistence import as_items
 from holdfast.runs.run_spans import conversation_id
 from holdfast.runs.usage import counted
-from holdfast.tracing.inner import NOTHING, Maybe, model_span
+from holdfast.tracing.genai import instructions
+from holdfast.tracing.inner import NOTHING, Maybe
 from holdfast.tracing.span_data import GenerationSpanData
 from holdfast.tracing.spans import Span, here
 
@@ -22,16 +24,19 @@ def model_tracing() -> ModelTracing:
 
 def asking_span(run: Live, model: Model, request: ModelRequest) -> Maybe[GenerationSpanData]:
     """A span for the whole asking, repeated attempts included."""
-    if here() is None:
+    above = here()
+    if above is None:
         return NOTHING
-    return model_span(
-        _name(run, model),
-        provider=getattr(model, "provider_name", None),  # models of other make need not have it
-        settings=request.model_settings.to_traceable_dict(),
-        instructions=request.system_instructions,
-        input=request.input,
-        conversation=conversation_id(run),
-    )
+    data = GenerationSpanData(model=_name(run, model), model_config=request.model_settings.to_traceable_dict())
+    known: dict[str, Any] = {
+        "gen_ai.provider.name": getattr(model, "provider_name", None),  # models of other make need not have it
+        "gen_ai.conversation.id": conversation_id(run),
+        "gen_ai.request.stream": True if run.emit is not None else None,
+    }
+    if above.contents:
+        data.input = as_items(request.input)
+        known["gen_ai.system_instructions"] = instructions(request.system_instructions)
+    return Span(data, attributes={name: value for name, value in known.items() if value is not None})
 
 
 def answered(span: Span[GenerationSpanData], response: ModelResponse) -> None:

@@ -121,10 +121,9 @@ class RunSpans(NoSpans):
                 links=None if own else carrier,
             )
         )
-        if own and carrier is None and self._task.mirror is not None:
-            carrier = self._task.mirror.carrier()
-        described = plain_value(trace.to_json())
-        run.state = replace(run.state, trace={**described, **(carrier or {})})
+        if carrier is None or not own:
+            carrier = {} if self._task.mirror is None else self._task.mirror.carrier()
+        run.state = replace(run.state, trace={**plain_value(trace.to_json()), **carrier})
 
     def _agent_span(self, agent: Agent[Any]) -> Span[AgentSpanData]:
         data = AgentSpanData(

@@ -61,6 +61,11 @@ def messages(items: str | Sequence[Mapping[str, Any]]) -> str:
     return json.dumps([_message(item) for item in given], ensure_ascii=False, default=str)
 
 
+def instructions(text: str | None) -> str | None:
+    """What a model was told to be like, in JSON."""
+    return json.dumps([{"type": "text", "content": text}], ensure_ascii=False) if text else None
+
+
 def simple(value: Any) -> Any:
     """A value that an attribute can have: a scalar as it is, everything else as text."""
     if isinstance(value, bool | int | float | str):
@@ -71,7 +76,9 @@ def simple(value: Any) -> Any:
         return str(value)
 
 
-def _message(item: Mapping[str, Any]) -> dict[str, Any]:
+def _message(item: Any) -> dict[str, Any]:
+    if not isinstance(item, Mapping):
+        return {"role": "user", "parts": [item]}
     kind = item.get("type")
     if kind == "function_call":
         call = {"type": "tool_call", "id": item.get("call_id"), "name": item.get("name")}
@@ -82,12 +89,12 @@ def _message(item: Mapping[str, Any]) -> dict[str, Any]:
     if "content" not in item or "role" not in item:
         return {"role": "assistant", "parts": [dict(item)]}
     content = item["content"]
-    parts = [{"text": content}] if isinstance(content, str) else content or []
+    parts = content if isinstance(content, list | tuple) else [{"text": content}]
     return {"role": item["role"], "parts": [_part(part) for part in parts]}
 
 
-def _part(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"type": "text", "content": part["text"]} if "text" in part else part
+def _part(part: Any) -> Any:
+    return {"type": "text", "content": part["text"]} if isinstance(part, Mapping) and "text" in part else part
 
 
 def _task(data: TaskSpanData) -> Described:

@@ -1,11 +1,9 @@
 """The spans that holdfast makes of its own work. Outside of a recorded trace they are nothing and cost nothing."""
 
-import json
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
-from holdfast.tracing.span_data import FunctionSpanData, GenerationSpanData, GuardrailSpanData, HandoffSpanData
+from holdfast.tracing.span_data import FunctionSpanData, GuardrailSpanData, HandoffSpanData
 from holdfast.tracing.spans import Span, TSpanData, get_current_span, here
 
 Maybe: TypeAlias = AbstractContextManager[Span[TSpanData] | None]
@@ -22,29 +20,6 @@ def tool_span(name: str, call_id: str, arguments: str, *, description: str | Non
     if description:
         attributes["gen_ai.tool.description"] = description
     return Span(FunctionSpanData(name, arguments if above.contents else None, None), attributes=attributes)
-
-
-def model_span(
-    model: str,
-    *,
-    provider: str | None,
-    settings: Mapping[str, Any],
-    instructions: str | None,
-    input: str | Sequence[Mapping[str, Any]],
-    conversation: str | None,
-) -> Maybe[GenerationSpanData]:
-    """A model is asked. Only call this where :func:`here` is something: what it is given is not free to make."""
-    above = here()
-    if above is None:
-        return NOTHING
-    known = {"gen_ai.provider.name": provider, "gen_ai.conversation.id": conversation}
-    if above.contents:
-        parts = [{"type": "text", "content": instructions}]
-        known["gen_ai.system_instructions"] = json.dumps(parts) if instructions else None
-    attributes = {name: value for name, value in known.items() if value is not None}
-    items = [{"role": "user", "content": input}] if isinstance(input, str) else list(input)
-    data = GenerationSpanData(items if above.contents else None, None, model, settings)
-    return Span(data, attributes=attributes)
 
 
 def guarding_span(name: str) -> Maybe[GuardrailSpanData]:

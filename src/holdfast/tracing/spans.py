@@ -109,7 +109,7 @@ class Timed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None:
+        if error is not None and not isinstance(error, GeneratorExit):
             self.fail(error)
         self.finish(reset_current=True)
 

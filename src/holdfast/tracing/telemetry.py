@@ -81,14 +81,16 @@ class Mirror:
         self.span.end()
 
     def span_ended(self, span: Span[Any]) -> None:
-        name, attributes = described(span.span_data)
-        self.span.update_name(name)
-        self.span.set_attributes({**attributes, **span.attributes})
-        if span.error is not None:
+        try:
+            name, attributes = described(span.span_data)
+            self.span.update_name(name)
+            self.span.set_attributes({**attributes, **span.attributes})
             if span.exception is not None:
                 self.span.record_exception(span.exception)
-            self._failed(span.error_type or "_OTHER", span.error["message"])
-        self.span.end()
+            if span.error is not None:
+                self._failed(span.error_type or "_OTHER", span.error["message"])
+        finally:
+            self.span.end()
 
     def _failed(self, kind: str, message: str | None) -> None:
         self.span.set_attribute("error.type", kind)
