@@ -14,12 +14,9 @@ from holdfast.tracing.span_data import GenerationSpanData
 from holdfast.tracing.spans import Span, here
 
 
-def model_tracing() -> ModelTracing:
-    """What the model itself may tell in this place."""
-    above = here()
-    if above is None:
-        return ModelTracing.DISABLED
-    return ModelTracing.ENABLED if above.contents else ModelTracing.ENABLED_WITHOUT_DATA
+def model_tracing(span: Span[GenerationSpanData]) -> ModelTracing:
+    """What the model itself may tell inside of this span."""
+    return ModelTracing.ENABLED if span.contents else ModelTracing.ENABLED_WITHOUT_DATA
 
 
 def asking_span(run: Live, model: Model, request: ModelRequest) -> Maybe[GenerationSpanData]:

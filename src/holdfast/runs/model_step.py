@@ -44,7 +44,7 @@ async def ask_model(run: Live) -> Answered:
     box = await run.toolbox(state.agent, anew=True)
     schema = output_schema_of(agent.output_type)
     request = await _request(run, agent, items, schema)
-    request = replace(request, tools=box.tools, handoffs=box.handoffs, tracing=model_tracing())
+    request = replace(request, tools=box.tools, handoffs=box.handoffs)
     model = _model(run, agent)
     response, verdicts = await _guarded(run, agent, model, request)
     run.context.usage.add(response.usage)
@@ -126,6 +126,8 @@ def _watchers(run: Live, agent: Agent[Any]) -> list[Any]:
 
 async def _ask(run: Live, model: Model, request: ModelRequest) -> ModelResponse:
     with asking_span(run, model, request) as span:
+        if span is not None:
+            request = replace(request, tracing=model_tracing(span))
         response = await ask(model, request, emit=None if run.emit is None else partial(_pass_on, run.emit))
         if span is not None:
             answered(span, response)

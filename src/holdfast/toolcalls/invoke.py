@@ -1,6 +1,6 @@
 """Making a call: the only place where a tool of the program is called."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from holdfast.base.items import Item
 from holdfast.toolcalls.call import Call, Guarded, ToolFailed, ask_guardrail, guard_input
 from holdfast.toolcalls.output import output_item
 from holdfast.tracing.inner import tool_span
+from holdfast.tracing.spans import here
 
 Perform: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
 
@@ -35,7 +36,7 @@ class Made:
     results: list[Any] = field(default_factory=list)
 
 
-async def invoke(
+def invoke(
     call: Call,
     context: RunContextWrapper[Any],
     made: Made,
@@ -43,16 +44,21 @@ async def invoke(
     hooks: RunHooks[Any] | None = None,
     perform: Perform | None = None,
     again: bool = False,
-) -> None:
+) -> Coroutine[Any, Any, None]:
     """Make the call and fill in ``made``. Its guardrails are asked before and after, its hooks are told.
 
     ``perform`` makes calls that are more than calling a function, such as running a nested agent. A call that goes
     on ``again`` after it was unfinished has begun before.
     """
+    making = _make(call, context, made, hooks, perform or call.tool.invoke, again=again)
+    return making if here() is None else _traced(call, made, making)
+
+
+async def _traced(call: Call, made: Made, making: Coroutine[Any, Any, None]) -> None:
     unfinished: Unfinished | None = None
     with tool_span(call.tool.qualified_name, call.id, call.arguments, description=call.tool.description) as span:
         try:
-            await _make(call, context, made, hooks, perform or call.tool.invoke, again=again)
+            await making
         except Unfinished as waits:
             unfinished = waits  # which is no failure of the tool
         if span is not None and span.contents:

@@ -15,6 +15,7 @@ from holdfast.tracing.span_data import GenerationSpanData, ResponseSpanData
 from holdfast.tracing.spans import Span, Trace
 
 W3C = TraceContextTextMapPropagator()
+NO_PROVIDERS = (api.ProxyTracerProvider, api.NoOpTracerProvider)
 
 
 class Telemetry:
@@ -104,7 +105,7 @@ class _Known:
 def configured() -> Telemetry | None:
     """OpenTelemetry, if the program has given it a provider."""
     provider = api.get_tracer_provider()
-    if isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
+    if type(provider) in NO_PROVIDERS:
         return None
     if _Known.telemetry is None or _Known.telemetry.provider is not provider:
         _Known.telemetry = Telemetry(provider)
