@@ -73,8 +73,12 @@ class RunSpans(NoSpans):
         self._turn_data: TurnSpanData | None = None
 
     def __enter__(self) -> Self:
-        if not self._run.route:
-            self._begin_task()
+        try:
+            if not self._run.route:
+                self._begin_task()
+        except BaseException:
+            self._outer.close()
+            raise
         return self
 
     def follow(self, step: Step) -> None:

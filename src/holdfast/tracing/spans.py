@@ -1,23 +1,17 @@
-"""Traces and the spans in them. The current one follows tasks and threads as context variables do."""
+"""Traces and the spans in them."""
 
 import secrets
 from collections.abc import Mapping
-from contextvars import ContextVar, Token
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict
+from typing import Any, Generic, TypedDict
 
 from typing_extensions import TypeVar
 
 from holdfast.tracing.processors import contained, listeners
 from holdfast.tracing.span_data import SpanData
-
-if TYPE_CHECKING:
-    from holdfast.tracing.telemetry import Mirror
+from holdfast.tracing.timed import PLACE, Timed
 
 TSpanData = TypeVar("TSpanData", bound=SpanData, default=Any)
-
-_here: "ContextVar[Trace | Span[Any] | None]" = ContextVar("holdfast_tracing", default=None)
 
 
 class SpanError(TypedDict):
@@ -37,81 +31,20 @@ def gen_span_id() -> str:
 
 def here() -> "Trace | Span[Any] | None":
     """The innermost span or trace that is current, if it is recorded."""
-    found = _here.get()
+    found = PLACE.get()
     return found if found is not None and found.recorded else None
 
 
 def get_current_trace() -> "Trace | None":
     """The trace that this code runs in; ``None`` outside of traces, and in a run that nobody listens to."""
-    found = _here.get()
+    found = PLACE.get()
     return found.trace if isinstance(found, Span) else found
 
 
 def get_current_span() -> "Span[Any] | None":
     """The innermost span that this code runs in."""
-    found = _here.get()
+    found = PLACE.get()
     return found if isinstance(found, Span) else None
-
-
-class Timed:
-    """What begins, may be the current place meanwhile, and ends once, also when an error leaves it."""
-
-    __slots__ = ("__weakref__", "_state", "_token", "error_type", "mirror", "recorded")
-
-    recorded: bool
-
-    def __init__(self) -> None:
-        self.error_type: str | None = None
-        self.mirror: Mirror | None = None
-        self._token: Token[Trace | Span[Any] | None] | None = None
-        self._state = "new"
-
-    def start(self, mark_as_current: bool = False) -> None:
-        """Begin. Starting what has been started changes nothing."""
-        if self._state != "new":
-            return
-        self._state = "started"
-        self._begin()
-        if mark_as_current:
-            own: Any = self
-            self._token = _here.set(own)
-            if self.mirror is not None:
-                contained(self.mirror.enter)
-
-    def finish(self, reset_current: bool = False) -> None:
-        """End. With ``reset_current`` what was current before is current again."""
-        if self._state == "started":
-            self._state = "finished"
-            self._end()
-        if reset_current and self._token is not None:
-            token, self._token = self._token, None
-            try:
-                _here.reset(token)
-            except ValueError:
-                return  # It ends in another context than it began in: nothing is current here because of it.
-            if self.mirror is not None:
-                contained(self.mirror.leave)
-
-    def _begin(self) -> None:
-        raise NotImplementedError
-
-    def _end(self) -> None:
-        raise NotImplementedError
-
-    def fail(self, error: BaseException) -> None:
-        """Say which error ended it."""
-        self.error_type = type(error).__qualname__
-
-    def __enter__(self) -> Self:
-        self.start(mark_as_current=True)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None and not isinstance(error, GeneratorExit):
-            self.fail(error)
-        self.finish(reset_current=True)
 
 
 class Trace(Timed):
@@ -224,7 +157,7 @@ class Span(Timed, Generic[TSpanData]):
         links: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        above: Trace | Span[Any] | None = parent or _here.get()
+        above: Trace | Span[Any] | None = parent or PLACE.get()
         self.span_data, self.span_id = span_data, span_id or gen_span_id()
         self.trace: Trace = above.trace if above is not None else Trace(recorded=False)
         self.parent_id = above.span_id if isinstance(above, Span) else None
