@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent / "src" / "holdfast"
 LEVELS = {
     "base": 0,
     "lifecycle": 1,
+    "tracing": 1,
     "store": 2,
     "agents": 2,
     "workers": 2,
@@ -38,6 +39,7 @@ ROOMS = {
     "mcp": {"mcp"},
     "httpx2": {"mcp"},
     "anyio": {"mcp"},
+    "opentelemetry": {"tracing"},
 }
 
 
@@ -94,7 +96,7 @@ def run_python(code: str) -> str:
 def test_importing_holdfast_imports_nothing_heavy() -> None:
     heavy = run_python(
         "import sys, holdfast; "
-        "heavy = 'openai sqlalchemy redis pydantic cryptography asyncio mcp'.split(); "
+        "heavy = 'openai sqlalchemy redis pydantic cryptography opentelemetry asyncio mcp'.split(); "
         "print([name for name in heavy if name in sys.modules])"
     )
     assert heavy == "[]"
