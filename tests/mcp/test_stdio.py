@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from shops import SCRIPT, Journal, alive, asking, running, stdio, until
+from shops import PLAIN, REAL, Journal, alive, asking, running, stdio, until
 
 from holdfast.mcp import MCPCallRefused, MCPCallUncertain, MCPNotConnected, MCPServerStdio, MCPUnavailable
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 async def test_tools_are_listed_and_called(journal: Journal) -> None:
-    async with stdio(journal) as server:
+    async with stdio(journal, script=REAL) as server:
         tools = {tool.name: tool for tool in await server.list_tools()}
         assert tools["stock"].annotations.read_only_hint
         result = await server.call_tool("stock", {"item": "tea"})
@@ -24,7 +24,7 @@ async def test_tools_are_listed_and_called(journal: Journal) -> None:
 
 
 async def test_prompts_and_resources_are_read(journal: Journal) -> None:
-    async with stdio(journal) as server:
+    async with stdio(journal, script=REAL) as server:
         assert [prompt.name for prompt in (await server.list_prompts()).prompts] == ["greet"]
         prompt = await server.get_prompt("greet", {"name": "Ann"})
         assert prompt.messages[0].content.text == "Greet Ann warmly."
@@ -126,8 +126,8 @@ async def test_letting_go_while_it_connects_ends_the_connecting(journal: Journal
 
 
 async def test_a_server_that_does_not_answer_is_unavailable(journal: Journal) -> None:
-    with pytest.raises(MCPUnavailable, match=r"'shop' cannot be reached: it did not answer within 1\.5 seconds"):
-        await stdio(journal, "silent", client_session_timeout_seconds=1.5).connect()
+    with pytest.raises(MCPUnavailable, match=r"'shop' cannot be reached: it did not answer within 0\.5 seconds"):
+        await stdio(journal, "silent", client_session_timeout_seconds=0.5).connect()
     assert not any(map(alive, journal.pids()))
 
 
@@ -183,8 +183,8 @@ async def test_calls_at_the_same_time_share_the_fate_of_the_process(journal: Jou
 
 async def test_a_call_that_takes_too_long_ends_and_the_server_goes_on(journal: Journal) -> None:
     async with stdio(journal) as server:
-        server._timeout = 1.0
-        with pytest.raises(MCPCallUncertain, match="did not answer within 1 seconds"):
+        server._timeout = 0.5
+        with pytest.raises(MCPCallUncertain, match=r"did not answer within 0\.5 seconds"):
             await server.call_tool("hang", {})
         server._timeout = 20
         await server.call_tool("stock", {"item": "tea"})
@@ -249,7 +249,7 @@ def test_a_program_that_forgets_its_server_leaves_no_process(journal: Journal) -
     program = (
         "import asyncio, sys; from holdfast.mcp import MCPServerStdio\n"
         "async def main():\n"
-        f"    server = MCPServerStdio({{'command': sys.executable, 'args': [{SCRIPT!r}, 'stubborn'],"
+        f"    server = MCPServerStdio({{'command': sys.executable, 'args': [{PLAIN!r}, 'stubborn'],"
         f" 'env': {{'JOURNAL': {str(journal.path)!r}}}}}, client_session_timeout_seconds=20)\n"
         "    await server.connect()\n"
         "asyncio.run(main())\n"
