@@ -149,6 +149,8 @@ def handle(method, params):
             return {"protocolVersion": params["protocolVersion"], "capabilities": can, "serverInfo": about}
         case "tools/list":
             note("list")
+            if "shy" in sys.argv:
+                return HANGING
             if "endless" in sys.argv:
                 return {"tools": tools(), "nextCursor": "again"}
             return {"tools": tools()}

@@ -86,11 +86,11 @@ async def test_one_request_that_fails_leaves_the_others_alone(mall: Mall) -> Non
         await server.list_tools()
         slow = asyncio.create_task(server.call_tool("hang", {}))
         await until(lambda: mall.journal.count("hang"))
-        server._timeout = 0.5
+        server.client_session_timeout_seconds = 0.5
         with pytest.raises(MCPCallUncertain):
             await server.call_tool("hang", {})
         assert not slow.done()
-        server._timeout = 20
+        server.client_session_timeout_seconds = 20
         await server.call_tool("stock", {"item": "tea"})
         slow.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -183,10 +183,10 @@ async def test_calls_at_the_same_time_share_the_fate_of_the_process(journal: Jou
 
 async def test_a_call_that_takes_too_long_ends_and_the_server_goes_on(journal: Journal) -> None:
     async with stdio(journal) as server:
-        server._timeout = 0.5
+        server.client_session_timeout_seconds = 0.5
         with pytest.raises(MCPCallUncertain, match=r"did not answer within 0\.5 seconds"):
             await server.call_tool("hang", {})
-        server._timeout = 20
+        server.client_session_timeout_seconds = 20
         await server.call_tool("stock", {"item": "tea"})
     assert len(journal.pids()) == 1
 

@@ -113,6 +113,8 @@ class _Outgoing(_Stream):
         if sent is None or not counts:
             await self._stream.send(item)
             return
+        # A transport ends with all its calls when it meets what cannot be written: half a character, for one.
+        item.message.model_dump_json(by_alias=True, exclude_unset=True)
         sent.requests += 1  # before, as a cancelled hand-over may have happened
         try:
             await self._stream.send(item)
