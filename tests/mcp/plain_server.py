@@ -214,6 +214,9 @@ def serve_http(port):
                 sessions.add(session)
             if self.path != "/mcp" or session not in sessions:
                 return self.answer(401 if "secret" in self.path else 404)
+            if message.get("params", {}).get("name") == "say":
+                said = message["params"]["arguments"]
+                return self.answer(said["status"], base64.b64decode(said["code"]), session, said["kind"])
             found = reply(message)
             if found is None and "id" in message:
                 time.sleep(600)
@@ -225,9 +228,9 @@ def serve_http(port):
         def do_DELETE(self):
             self.answer(200)
 
-        def answer(self, status, body=b"", session=None):
+        def answer(self, status, body=b"", session=None, kind="application/json"):
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             if session is not None:
                 self.send_header("mcp-session-id", session)

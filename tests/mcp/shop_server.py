@@ -1,4 +1,4 @@
-"""A server of the real library for the tests: over standard streams as a script, over HTTP by ``PORT PORT PORT PORT``."""
+"""A server of the real library for the tests: over standard streams, or over HTTP when it is given four ports."""
 
 import asyncio
 import base64

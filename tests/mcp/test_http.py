@@ -1,6 +1,7 @@
 """A server over a real socket: sessions that are lost, servers that are gone, requests that were or were not sent."""
 
 import asyncio
+import base64
 import signal
 import time
 from pathlib import Path
@@ -8,7 +9,14 @@ from pathlib import Path
 import pytest
 from shops import HttpShop, Journal, Mall, http_shop, until, wait_for
 
-from holdfast.mcp import MCPCallUncertain, MCPServerError, MCPServerStreamableHttp, MCPUnavailable
+from holdfast.mcp import (
+    MCPAnswerBroken,
+    MCPCallRefused,
+    MCPCallUncertain,
+    MCPServerError,
+    MCPServerStreamableHttp,
+    MCPUnavailable,
+)
 
 
 async def test_tools_are_listed_and_called_in_a_session(mall: Mall) -> None:
@@ -140,3 +148,51 @@ async def test_the_older_transport_works_too(tmp_path: Path) -> None:
 def test_the_name_of_a_server_gives_no_secrets_away() -> None:
     server = MCPServerStreamableHttp({"url": "https://ann:pw@tools.example/mcp?token=s3cret"})
     assert server.name == "streamable_http: https://tools.example/mcp"
+
+
+async def test_a_server_that_was_let_go_has_no_session(mall: Mall) -> None:
+    server = mall.server()
+    async with server:
+        assert server.session_id
+    assert server.session_id is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/json", b"no JSON"),
+        ("application/json", b"[]"),
+        ("application/json", b'{"jsonrpc": "2.0", "id": 4711, "result": {}}'),
+        ("application/json", b"\xff\xfe"),
+        ("text/html", b"<h1>Sorry</h1>"),
+        ("text/event-stream", b"data: no JSON\n\n"),
+        ("text/event-stream", b"nonsense\n\n\n"),
+        ("text/event-stream", b""),
+    ],
+)
+async def test_an_answer_that_makes_no_sense_fails_its_own_call_only(journal: Journal, kind: str, body: bytes) -> None:
+    async with http_shop(journal) as shop, shop.server(client_session_timeout_seconds=2) as server:
+        await server.list_tools()
+        slow = asyncio.create_task(server.call_tool("hang", {}))
+        await until(lambda: journal.count("hang"))
+        said = {"code": base64.b64encode(body).decode(), "kind": kind, "status": 200}
+        with pytest.raises(MCPServerError) as caught:
+            await server.call_tool("say", said)
+        assert isinstance(caught.value, MCPAnswerBroken | MCPCallUncertain)  # it did get there
+        assert caught.value.tool_name == "say"
+        assert (await server.call_tool("stock", {"item": "tea"})).content[0].text == "shop has 3 of tea"
+        slow.cancel()
+        await asyncio.wait({slow})
+
+
+STATUSES = {202: MCPAnswerBroken, 302: MCPCallRefused, 400: MCPUnavailable, 500: MCPCallUncertain}
+
+
+@pytest.mark.parametrize(("status", "error"), STATUSES.items())
+async def test_a_status_instead_of_an_answer_says_whether_the_call_was_taken(
+    journal: Journal, status: int, error: type[Exception]
+) -> None:
+    async with http_shop(journal) as shop, shop.server(client_session_timeout_seconds=2) as server:
+        with pytest.raises(error):
+            await server.call_tool("say", {"code": "", "kind": "text/plain", "status": status})
+        assert (await server.call_tool("stock", {"item": "tea"})).content[0].text == "shop has 3 of tea"

@@ -1,6 +1,7 @@
 """A server as a child process: what it offers, how it ends, and what becomes of calls that it does not answer."""
 
 import asyncio
+import base64
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from shops import PLAIN, REAL, Journal, alive, asking, running, stdio, until
 
+from holdfast import UserError
 from holdfast.mcp import MCPCallRefused, MCPCallUncertain, MCPNotConnected, MCPServerStdio, MCPUnavailable
 
 ROOT = Path(__file__).parent.parent.parent
@@ -212,6 +214,21 @@ async def test_what_is_no_message_is_passed_over(journal: Journal, caplog: pytes
     async with stdio(journal, "noisy") as server:
         await server.call_tool("stock", {"item": "tea"})
     assert "welcome to the shop" in caplog.text
+
+
+async def test_a_server_with_an_encoding_of_its_own_is_understood(journal: Journal) -> None:
+    server = stdio(journal)
+    server.params["encoding"] = "latin-1"
+    async with server:
+        assert (await server.call_tool("stock", {"item": "Öl für 3 €"})).content[0].text == "shop has 3 of Öl für 3 €"
+        umlaut = '{"jsonrpc": "2.0", "id": 1, "result": {"content": [], "note": "Öl"}}\n'
+        await server.call_tool("say", {"code": base64.b64encode(umlaut.encode("latin-1")).decode()})
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "no-such-encoding"])
+def test_an_encoding_that_cannot_hold_lines_is_refused(encoding: str) -> None:
+    with pytest.raises(UserError, match="encoding must be utf-8 or another superset of ASCII"):
+        MCPServerStdio({"command": "x", "encoding": encoding})
 
 
 async def test_what_the_server_refuses_is_reported_as_that(journal: Journal) -> None:

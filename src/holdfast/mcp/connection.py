@@ -142,6 +142,8 @@ class Connection:
         if fault == "cut":
             why = await self._server.last_words() or error.message
             return MCPCallUncertain(name, what, f"was lost before it answered ({why})", tool_name=tool_name)
+        if fault == "broken":
+            return MCPAnswerBroken(name, what, error.message.partition("\n")[0], tool_name=tool_name)
         return MCPCallRefused(name, what, error.message, tool_name=tool_name)
 
     async def _current(self, closings: int) -> "tuple[Link, ClientSession]":

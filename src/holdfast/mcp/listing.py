@@ -30,7 +30,8 @@ class Listing:
         """List all pages."""
         from mcp.types import PaginatedRequestParams
 
-        changes, cursors = self._changes, set()
+        changes = self._changes
+        cursors: set[str] = set()
         page = await session.list_tools()
         found = list(page.tools)
         while (cursor := page.next_cursor) is not None:

@@ -1,6 +1,7 @@
 """A server as a child process that speaks in lines of JSON on its standard streams."""
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -123,8 +124,9 @@ class ServerProcess:
         with to_say:
             try:
                 async for message in to_say:
-                    text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    child.stdin.write(f"{text}\n".encode(self.encoding, self.errors))
+                    plain = message.message.model_dump(mode="json", by_alias=True, exclude_unset=True)
+                    # Escaped to ASCII, which every encoding that is allowed can write.
+                    child.stdin.write(json.dumps(plain).encode() + b"\n")
                     await child.stdin.drain()
             except (OSError, RuntimeError):
                 heard.close()  # nobody reads there; the session is to hear of it

@@ -92,13 +92,14 @@ class MCPServerManager:
         One that fails to end does not keep the others from it, and neither does a cancellation: it is raised
         when all have been asked.
         """
-        cancelled: asyncio.CancelledError | None = None
+        task, cancelled = asyncio.current_task(), None
         for server in reversed(self._servers):
             try:
                 await self._bounded(server.cleanup, self._cleanup_timeout)
-            except asyncio.CancelledError as error:
-                cancelled = error
-            except Exception:  # noqa: BLE001 - the others are still to go
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the others are still to go
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                    cancelled = error
+                    continue
                 _log.exception("the MCP server %r could not be let go properly", server.name)
         self._connected.clear()
         self._errors.clear()

@@ -106,7 +106,8 @@ class MCPUtil:
         failure_error_function: ToolErrorFunction | None = default_tool_error_function,
         tool_name_override: str | None = None,
     ) -> FunctionTool:
-        """One tool. A schema that cannot be strict stays as the server wrote it, and so does its name if models can say it.
+        """One tool. A schema that cannot be strict stays as the server wrote it. A name that the protocol does not
+        allow is spelled in characters that models can say.
 
         A tool that says of itself that it changes nothing, or nothing more when it is called again, is idempotent.
         """
