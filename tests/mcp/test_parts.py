@@ -69,6 +69,17 @@ async def test_a_server_that_takes_too_long_is_given_up(journal: Journal) -> Non
     await manager.cleanup_all()
 
 
+async def test_a_server_that_gives_up_by_itself_is_quoted() -> None:
+    class Late(Own):
+        async def connect(self) -> None:
+            raise TimeoutError("the tunnel is closed")
+
+    late = Late()
+    manager = MCPServerManager([late], connect_timeout_seconds=None)
+    assert await manager.connect_all() == []
+    assert str(manager.errors[late]) == "the tunnel is closed"
+
+
 class Own(MCPServer):
     """A server of somebody's own making."""
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Self
 
 from holdfast.lifecycle import Scope
@@ -95,7 +95,8 @@ class MCPServerManager:
         task, cancelled = asyncio.current_task(), None
         for server in reversed(self._servers):
             try:
-                await self._bounded(server.cleanup, self._cleanup_timeout)
+                async with asyncio.timeout(self._cleanup_timeout):
+                    await server.cleanup()
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the others are still to go
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                     cancelled = error
@@ -129,11 +130,13 @@ class MCPServerManager:
     async def _connect_one(self, server: MCPServer) -> None:
         task = asyncio.current_task()
         before = 0 if task is None else task.cancelling()
+        clock = asyncio.timeout(self._connect_timeout)
         try:
-            await self._bounded(server.connect, self._connect_timeout)
-        except TimeoutError:
-            why = f"it was not connected within {self._connect_timeout:g} seconds"
-            self._errors[server] = MCPUnavailable(server.name, why)
+            async with clock:
+                await server.connect()
+        except TimeoutError as late:
+            why = f"it was not connected within {self._connect_timeout} seconds"
+            self._errors[server] = MCPUnavailable(server.name, why) if clock.expired() else late
         except asyncio.CancelledError as cancelled:
             if task is not None and task.cancelling() > before:
                 raise
@@ -144,7 +147,3 @@ class MCPServerManager:
             self._connected.append(server)
             return
         _log.warning("an MCP server was not connected: %s", self._errors[server])
-
-    async def _bounded(self, work: Callable[[], Awaitable[None]], seconds: float | None) -> None:
-        async with asyncio.timeout(seconds):
-            await work()
