@@ -49,7 +49,12 @@ async def test_edited_arguments_are_checked_and_used(store_url):
         run = await runtime.start("support", "refund 7")
         await soon(run.wait())
         asked = await only_approval(runtime)
-        for wrong in ({"order": "7"}, {"order": "7", "amount": "much"}, {"order": "7", "amount": 1, "x": 2}, "nonsense"):
+        for wrong in (
+            {"order": "7"},
+            {"order": "7", "amount": "much"},
+            {"order": "7", "amount": 1, "x": 2},
+            "nonsense",
+        ):
             with pytest.raises(InvalidDecision):
                 await runtime.decide(asked.id, "approve", arguments=wrong)
         await runtime.decide(asked.id, "approve", arguments={"order": "7", "amount": 3})
@@ -104,7 +109,12 @@ async def test_done_is_no_answer_to_a_call_that_did_not_begin(store_url):
         run = await runtime.start("support", "refund 7")
         await soon(run.wait())
         asked = await only_approval(runtime)
-        for wrong in (("done", {"output": "x"}), ("perhaps", {}), ("reject", {"arguments": {}}), ("approve", {"output": 1})):
+        for wrong in (
+            ("done", {"output": "x"}),
+            ("perhaps", {}),
+            ("reject", {"arguments": {}}),
+            ("approve", {"output": 1}),
+        ):
             with pytest.raises(InvalidDecision):
                 await runtime.decide(asked.id, wrong[0], **wrong[1])
 

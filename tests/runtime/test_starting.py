@@ -6,7 +6,17 @@ import pytest
 from kit import Refunds, calls, says, soon, talker
 from pydantic import BaseModel
 
-from holdfast import Agent, InvalidInput, NotFound, RunEnded, RunKeyReused, Runtime, ToolContext, Unsupported, function_tool
+from holdfast import (
+    Agent,
+    InvalidInput,
+    NotFound,
+    RunEnded,
+    RunKeyReused,
+    Runtime,
+    ToolContext,
+    Unsupported,
+    function_tool,
+)
 from holdfast.runs import ContextNotSaved
 from holdfast.testing import ModelStep, ScriptedModel
 

@@ -28,7 +28,7 @@ from holdfast.runtime.filing import approval_of, withdrawals
 from holdfast.runtime.handle import RunHandle, info_of
 from holdfast.runtime.home import Home, graphs_of
 from holdfast.runtime.journal import replay
-from holdfast.runtime.leases import Hold, Renewing, take
+from holdfast.runtime.leases import Renewing, take
 from holdfast.runtime.patience import PatientBackend
 from holdfast.runtime.reaper import Reaper
 from holdfast.runtime.records import (
@@ -61,6 +61,7 @@ class Runtime:
     def __init__(self, home: Home, scope: Scope) -> None:
         self._home, self._scope = home, scope
         self._local: dict[str, Execution] = {}
+        self._taking: set[str] = set()
         self._closing = False
         self.store = Store(home.backend)
         """The histories of the runs' sessions."""
@@ -186,20 +187,25 @@ class Runtime:
 
     async def _take_up(self, record: RunRecord) -> bool:
         """Drive the run here, if it is its turn and nobody else does."""
-        if self._closing or record.run_id in self._local:
+        if self._closing or record.run_id in self._local or record.run_id in self._taking:
             return False
-        found = await queueing.take_up(self._home, record)
+        self._taking.add(record.run_id)
+        try:
+            found = await queueing.take_up(self._home, record)
+        finally:
+            self._taking.discard(record.run_id)
         if found is None:
             return False
         owned, hold = found
         if self._closing:
             await self._home.backend.commit(*hold.releases())
             return False
-        self._scope.start(self._execute(owned, hold), name=f"run {record.run_id}")
+        execution = self._local[record.run_id] = Execution(self._home, owned, hold)
+        self._scope.start(self._execute(execution), name=f"run {record.run_id}")
         return True
 
-    async def _execute(self, record: RunRecord, hold: Hold) -> None:
-        execution = self._local[record.run_id] = Execution(self._home, record, hold)
+    async def _execute(self, execution: Execution) -> None:
+        record = execution.record
         try:
             await execution.run()
         finally:
