@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 
 import pytest
-from kit import Refunds, calls, only_approval, says, soon, types
+from kit import Refunds, calls, only_approval, says, soon, types, until
 
 from holdfast import Agent, ApprovalSettled, InvalidDecision, NotFound, Runtime, function_tool
 from holdfast.testing import ScriptedModel
@@ -151,14 +151,20 @@ async def test_several_questions_are_answered_in_any_order(store_url):
     assert sorted(made for made, _ in refunds.made) == ["0:1", "1:1", "2:1"]
 
 
+def completed(run):
+    async def look():
+        return (await run.info()).status == "completed"
+
+    return look
+
+
 async def test_a_question_that_expires_wakes_the_run_with_a_no(store_url):
     refunds = Refunds()
     agent = refunds.agent()
     async with Runtime.open(store_url, agents=[agent], lease=0.4, approval_ttl=0.3) as runtime:
         run = await runtime.start("support", "refund 7", session_id="s")
         asked = (await soon(run.wait())).approvals[0]
-        while (await run.info()).status != "completed":
-            await asyncio.sleep(0.02)
+        await until(completed(run))
         assert (await runtime.approval(asked.id)).status == "expired"
         with pytest.raises(ApprovalSettled):
             await runtime.decide(asked.id, "approve")

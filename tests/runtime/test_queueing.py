@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from kit import Refunds, calls, only_approval, says, soon, talker
+from kit import Refunds, calls, only_approval, says, soon, talker, until
 
 from holdfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
 from holdfast.testing import ModelStep, ScriptedModel, assistant_message
@@ -99,12 +99,18 @@ async def test_a_run_that_waits_for_a_person_keeps_its_session(store_url):
         assert (await runtime.store.session("s").check()).ok
 
 
+def taken(run):
+    async def look():
+        return (await run.info()).steps >= 3
+
+    return look
+
+
 async def test_interrupting_cancels_the_other_run_and_keeps_what_it_did(store_url):
     gate = asyncio.Event()
     async with Runtime.open(store_url, agents=[slow(gate)]) as runtime:
         first = await runtime.start("support", "one", session_id="s")
-        while (await first.info()).steps < 3:
-            await asyncio.sleep(0.01)
+        await until(taken(first))
         second = await runtime.start("support", "two", session_id="s", on_busy="interrupt")
         assert (await soon(second.wait())).final_output == "answer 0"
         assert (await first.wait()).status == "cancelled"
@@ -117,8 +123,7 @@ async def test_rolling_back_takes_the_other_run_out_of_the_session(store_url):
     async with Runtime.open(store_url, agents=[slow(gate), talker("hello", name="greeter")]) as runtime:
         await soon((await runtime.start("greeter", "hi", session_id="s")).wait())
         first = await runtime.start("support", "one", session_id="s")
-        while (await first.info()).steps < 3:
-            await asyncio.sleep(0.01)
+        await until(taken(first))
         second = await runtime.start("support", "two", session_id="s", on_busy="rollback")
         assert (await soon(second.wait())).status == "completed"
         items = await runtime.store.session("s").get_items()
@@ -139,13 +144,14 @@ async def test_a_queued_run_can_be_cancelled(store_url):
 
 
 async def test_calls_of_one_turn_are_made_at_the_same_time(store_url):
-    begun = []
+    begun, everybody = [], asyncio.Event()
 
     @function_tool
     async def meet(name: str) -> str:
         begun.append(name)
-        while len(begun) < 3:
-            await asyncio.sleep(0.005)
+        if len(begun) == 3:
+            everybody.set()
+        await everybody.wait()
         return f"met {name}"
 
     three = calls(*(("meet", {"name": str(n)}, f"c{n}") for n in range(3)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -37,11 +38,12 @@ class JournalKeeper:
     A step without consequences outside (judging, weighing) is written together with the next one that has some.
     """
 
-    def __init__(self, home: Home, record: RunRecord, hold: Hold, *, asked: dict[Place, str], length: int) -> None:
-        self.home, self.record, self.hold, self.asked = home, record, hold, asked
+    def __init__(self, home: Home, record: RunRecord, hold: Hold, *, marks: Iterator[int]) -> None:
+        self.home, self.record, self.hold = home, record, hold
+        self.asked: dict[Place, str] = {}
         self.session: StoredSession | None = None if record.session_id is None else home.session(record.session_id)
-        self._seen = length
-        self._marks = 0
+        self._marks = marks
+        self._seen = record.journal_length
         self._entries: list[JournalEntry] = []
         self._items: list[Item] = []
         self._ops: list[Op] = []
@@ -54,8 +56,8 @@ class JournalKeeper:
         if run.route and run.session is not None:
             await self._keep_foreign(run, outcome)
         if not run.route:
-            followed = self.home.feeds.followed(self.record.run_id)
-            run.emit = partial(self.home.feeds.passed_on, self.record.run_id) if followed else None
+            heard = self.home.feeds.listened_to(self.record.run_id)
+            run.emit = partial(self.home.feeds.passed_on, self.record.run_id) if heard else None
 
     def _take_in(self, run: Live, outcome: Outcome) -> None:
         before = run.state
@@ -111,8 +113,7 @@ class JournalKeeper:
         self._entries.append(JournalEntry(outcome, route, self._mark()))
 
     def _mark(self) -> tuple[int, int]:
-        self._marks += 1
-        return self.hold.token, self._marks
+        return self.hold.token, next(self._marks)
 
     async def flush(self, *more: Op, release: bool = False) -> None:
         """Write everything down that was taken in, and ``more``, or raise and have written nothing.
@@ -137,6 +138,10 @@ class JournalKeeper:
         del self._entries[: len(entries)], self._items[: len(items)], self._ops[: len(filed)]
         self.home.feeds.written(self.record.run_id)
 
+    def forget(self) -> None:
+        """Do not write what was taken in: the store will not have it."""
+        self._entries, self._items, self._ops = [], [], []
+
     async def _written(self, ops: list[Op], entries: list[JournalEntry]) -> None:
         backoff = Backoff()
         while True:
@@ -147,6 +152,8 @@ class JournalKeeper:
                 self.hold.lose()
                 raise Passed from None
             except StoreUnavailable as problem:
+                if self.home.closing:
+                    raise
                 _log.warning("run %s: the store does not answer, trying again: %s", self.record.run_id, problem)
                 await backoff.pause()
                 if await self._arrived(entries):
