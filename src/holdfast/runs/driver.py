@@ -1,6 +1,7 @@
 """The one loop behind running, streaming, resuming and nested agents."""
 
 from holdfast.agents.approvals import Approvals
+from holdfast.runs.apply import apply
 from holdfast.runs.call_steps import judge_calls, make_calls, tell
 from holdfast.runs.decide import decide
 from holdfast.runs.error_handling import attach
@@ -75,13 +76,14 @@ async def _resume(run: Live) -> None:
 
 
 def decided(state: State, approvals: Approvals) -> frozenset[str]:
-    """The waiting calls about which a person has decided by now, or about a call of their nested run."""
+    """The waiting calls about which a person has decided by now, and those whose nested run can go on."""
     found = set()
     for call in state.calls:
         if call.status != "waiting":
             continue
         if call.child is not None:
-            known = bool(decided(call.child, Approvals(list(call.child.approvals))))
+            child = apply(call.child, Resumed(decided(call.child, Approvals(list(call.child.approvals)))))
+            known = decide(child) is not None
         else:
             known = not call.uncertain and approvals.find(call.tool, call.id, owner=state.agent) is not None
         if known:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from holdfast.base.errors import FenceLost, StoreUnavailable
 from holdfast.base.items import Item, encode_items, text_of, words_of
@@ -184,8 +183,10 @@ def _is_nothing(outcome: Outcome, *, changed: bool) -> bool:
     return False
 
 
-def _can_wait(run: Live, outcome: Any) -> bool:
+def _can_wait(run: Live, outcome: Outcome) -> bool:
     """Whether nothing would be lost with the outcome that could not be found out again."""
+    if isinstance(outcome, steps.Finished):
+        return run.state.ended  # the end of the run is written at once
     if not isinstance(outcome, steps.Judged | steps.Weighed | steps.Resumed):
         return False
     if run.view.needs_history(run.state):
