@@ -199,3 +199,48 @@ async def test_a_nested_agent_asks_and_goes_on(store_url):
         await runtime.decide(asked.id, "approve")
         assert (await soon(run.wait())).final_output == "done"
     assert (counted, [made for made, _ in refunds.made]) == (["7"], ["7:5"])
+
+
+async def test_a_decision_while_other_calls_are_still_made_is_not_lost(store_url):
+    refunds, gate, begun = Refunds(), asyncio.Event(), asyncio.Event()
+
+    @function_tool
+    async def slow() -> str:
+        begun.set()
+        await gate.wait()
+        return "slow"
+
+    both = calls(("refund", {"order": "7", "amount": 5}, "c1"), ("slow", {}, "c2"))
+    agent = Agent("support", tools=[refunds.tool, slow], model=ScriptedModel([both, says("done")]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "both", session_id="s")
+        await soon(begun.wait())
+        await runtime.decide((await only_approval(runtime)).id, "approve")
+        assert refunds.made == []
+        gate.set()
+        assert (await soon(run.wait())).final_output == "done"
+        assert (await runtime.store.session("s").check()).ok
+    assert len(refunds.made) == 1
+
+
+async def test_nested_agents_that_ask_at_the_same_time_are_answered_one_by_one(store_url):
+    refunds = Refunds()
+
+    def clerk(number):
+        script = [calls(("refund", {"order": str(number), "amount": 1}, f"n{number}")), says(f"clerk {number}")]
+        agent = Agent(f"clerk{number}", tools=[refunds.tool], model=ScriptedModel(script))
+        return agent.as_tool(f"clerk{number}", "refunds")
+
+    both = calls(("clerk1", {"input": "go"}, "c1"), ("clerk2", {"input": "go"}, "c2"))
+    agent = Agent("support", tools=[clerk(1), clerk(2)], model=ScriptedModel([both, says("done")]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "both", session_id="s")
+        await soon(run.wait())
+        asked = {approval.call_id: approval for approval in await runtime.approvals(status="pending")}
+        await runtime.decide(asked["n2"].id, "approve")
+        [left] = (await soon(run.wait())).approvals
+        await runtime.decide(left.id, "reject", message="no")
+        assert (await soon(run.wait())).final_output == "done"
+        outputs = [item["output"] for item in await runtime.store.session("s").get_items() if "output" in item]
+    assert sorted(outputs) == ["clerk 1", "clerk 2"]
+    assert [made for made, _ in refunds.made] == ["2:1"]
