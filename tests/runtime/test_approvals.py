@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 
 import pytest
-from kit import Refunds, calls, only_approval, says, soon, types, until
+from kit import Refunds, calls, completed, only_approval, says, soon, types, until
 
 from holdfast import Agent, ApprovalSettled, InvalidDecision, NotFound, Runtime, function_tool
 from holdfast.testing import ScriptedModel
@@ -149,13 +149,6 @@ async def test_several_questions_are_answered_in_any_order(store_url):
         report = await runtime.store.session("s").check()
         assert report.ok, report
     assert sorted(made for made, _ in refunds.made) == ["0:1", "1:1", "2:1"]
-
-
-def completed(run):
-    async def look():
-        return (await run.info()).status == "completed"
-
-    return look
 
 
 async def test_a_question_that_expires_wakes_the_run_with_a_no(store_url):

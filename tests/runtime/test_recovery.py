@@ -7,7 +7,7 @@ from pathlib import Path
 
 import crasher
 import pytest
-from kit import Refunds, calls, only_approval, says, soon, talker
+from kit import Refunds, calls, completed, only_approval, says, soon, talker, until
 
 import holdfast
 from holdfast import Agent, Runtime, function_tool
@@ -203,7 +203,7 @@ async def test_a_run_whose_agent_was_renamed_waits_and_goes_on_under_the_new_nam
         run = await runtime.run(run_id)
         await runtime.decide(asked, "approve")
         outcome = await soon(run.wait())
-        assert (outcome.status, outcome.error.code) == ("waiting", "agent-missing")
+        assert (outcome.status, outcome.error.code) == ("waiting", "agent-unknown")
         assert (await soon((await runtime.resume(run_id, agent="help desk")).wait())).final_output == "renamed"
     assert len(refunds.made) == 1
 
@@ -217,3 +217,16 @@ async def test_a_run_that_no_longer_fits_can_be_ended(shared_url):
         assert (await (await runtime.run(run_id)).info()).status == "cancelled"
         after = await runtime.start("support", "next", session_id="s")
         assert (await soon(after.wait())).status == "completed"
+
+
+async def test_a_run_that_nobody_could_drive_goes_on_when_somebody_can(shared_url):
+    refunds = Refunds()
+    run_id, asked = await paused(shared_url, refunds.agent())
+    async with Runtime.open(shared_url, lease=0.3) as runtime:
+        await runtime.decide(asked, "approve")
+        outcome = await soon((await runtime.run(run_id)).wait())
+        assert (outcome.status, outcome.error.code) == ("waiting", "agent-unknown")
+        async with Runtime.open(shared_url, agents=[refunds.agent(says("at last"))], lease=0.3) as able:
+            run = await able.run(run_id)
+            await until(completed(run))
+            assert (await run.wait()).final_output == "at last"

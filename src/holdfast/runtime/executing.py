@@ -219,7 +219,7 @@ def problem_of(error: BaseException) -> Problem:
 
 def unknown_agent(name: str) -> Problem:
     return Problem(
-        "agent-missing",
+        "agent-unknown",
         f"no open runtime has an agent named {name!r}: open one that does, resume the run with agent= to give it "
         "another, or cancel it",
     )
