@@ -11,7 +11,7 @@ from pathlib import Path
 import asyncpg
 import crasher
 import pytest
-from kit import calls, says, soon, until
+from durable_kit import calls, says, soon, until
 
 import holdfast
 from holdfast import Agent, Runtime, function_tool

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import crasher
 import pytest
-from kit import Refunds, calls, completed, only_approval, says, soon, talker, until
+from durable_kit import Refunds, calls, completed, only_approval, says, soon, talker, until
 
 import holdfast
 from holdfast import Agent, Runtime, function_tool

@@ -110,17 +110,17 @@ class Execution:
 
     async def _lively(self, replayed: Replayed, graph: Any) -> Live:
         state, session_id = replayed.state, self.record.session_id
-        approvals = Approvals(list(state.approvals))
-        for always in await standing(self.home.backend, session_id):
-            approvals.record(always.tool, None, always.decision, owner=always.owner)
+        always = await standing(self.home.backend, session_id)
         context: RunContextWrapper[Any] = RunContextWrapper(
             restored_context(replayed.context, deserializer=None, strict=True),
             usage=replayed.usage,
-            approvals=approvals,
+            approvals=Approvals([*always, *state.approvals]),
             tool_input=state.tool_input,
         )
         session = None if session_id is None else self.home.session(session_id)
-        return Live(state, graph=graph, context=context, config=self.home.config, session=session)
+        live = Live(state, graph=graph, context=context, config=self.home.config, session=session)
+        live.standing = tuple(always)
+        return live
 
     async def _misfit(self, run: Live) -> Problem | None:
         """Why the run cannot go on with this code, unless that was accepted."""

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from kit import calls, says, soon
+from durable_kit import calls, says, soon
 
 from holdfast import Agent, InvalidInput, RunEnded, Runtime, function_tool
 from holdfast.base.usage import Usage
