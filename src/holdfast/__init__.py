@@ -206,6 +206,7 @@ _HOMES = {
         "register_context_codec",
     ],
     "store.contract": ["Head"],
+    "toolcalls.python": ["python_tool"],
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

@@ -8,11 +8,11 @@ from holdfast.base.errors import Closed
 from holdfast.lifecycle.machine import IllegalTransition, Machine
 from holdfast.workers.birth import Home
 from holdfast.workers.config import SessionConfig
-from holdfast.workers.conversation import Conversation
 from holdfast.workers.errors import Cause, WorkerDied
 from holdfast.workers.files import Files
 from holdfast.workers.interceptors import Interceptors
 from holdfast.workers.states import TABLE, Event, SessionState
+from holdfast.workers.talking import Conversation
 from holdfast.workers.wire import messages as m
 
 UNSET: Any = object()

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from holdfast.workers.collect import collect
-from holdfast.workers.conversation import Conversation, Execution
 from holdfast.workers.core import UNSET, SessionCore
 from holdfast.workers.errors import Cause, ExecutionTimeout
 from holdfast.workers.outlet import Outlet
 from holdfast.workers.result import ExecutionResult, Interrupted
 from holdfast.workers.states import Event, SessionState
+from holdfast.workers.talking import Conversation, Execution
 from holdfast.workers.wire import messages as m
 
 

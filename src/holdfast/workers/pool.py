@@ -4,7 +4,7 @@ import asyncio
 import collections
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -48,6 +48,7 @@ class SessionPool:
         self._server_stack = AsyncExitStack()
         self._server_lock = asyncio.Lock()
         self._retry: asyncio.TimerHandle | None = None
+        self._holders: list[Callable[[], None]] = []
 
     # -- life
 
@@ -70,6 +71,8 @@ class SessionPool:
     async def stop(self) -> None:
         """Drain: nobody waits any longer, leases get ``drain_timeout`` to come back, then everything ends."""
         self._draining = True
+        for tell in self._holders:
+            tell()
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -92,7 +95,18 @@ class SessionPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server_stack.aclose()
 
+    def on_stop(self, tell: Callable[[], None]) -> None:
+        """Whoever keeps leases between uses is told when the pool begins to stop, and gives them back."""
+        self._holders.append(tell)
+
     # -- leasing
+
+    @property
+    def full(self) -> bool:
+        """Whether a lease would have to wait until another one ends."""
+        view = self._view()
+        free = len(view.idle) + view.starting - view.waiting
+        return free <= 0 and view.total >= self.config.max_sessions
 
     @asynccontextmanager
     async def acquire(self, timeout: float | None = None) -> AsyncIterator[WorkerSession]:

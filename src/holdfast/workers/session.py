@@ -10,13 +10,13 @@ from typing import Self
 
 from holdfast.base.errors import Closed
 from holdfast.workers.birth import Home, bear
-from holdfast.workers.conversation import Conversation
 from holdfast.workers.errors import Cause, ExecutionTimeout, StartFailed, WorkerDied
 from holdfast.workers.executing import Executing
 from holdfast.workers.link import Endpoints, Link
 from holdfast.workers.looking import Looking
 from holdfast.workers.returning import Returning
 from holdfast.workers.states import Event, SessionState
+from holdfast.workers.talking import Conversation
 from holdfast.workers.wire import messages as m
 
 _KILL_WAIT = 5.0

@@ -179,8 +179,10 @@ class Runtime:
                 shown = self._shown(value)
                 self.current = None
             except BaseException as raised:  # noqa: BLE001 - whatever user code raises is a result
-                self.current = None
                 error = raised
+                with contextlib.suppress(Exception):
+                    self._show_figures()
+                self.current = None
         except KeyboardInterrupt as raised:
             self.current = None
             error = raised
@@ -209,17 +211,22 @@ class Runtime:
         return m.Usage(cpu + reaped - before, self._peak_rss)
 
     def _shown(self, value: Any) -> dict[str, Any]:
-        limit = self.settings.get("repr_limit", 100_000)
-        for figure in values.open_figures():
-            self.display(figure)
+        self._show_figures(but=value)
         if value is None:
             return {}
+        limit = self.settings.get("repr_limit", 100_000)
         most = self.settings.get("value_limit", 1 << 20)
         return {
             "value": values.plain(value, limit=most),
             "repr": values.text(value, limit=limit),
             "data": values.bundle(value, limit=most),
         }
+
+    def _show_figures(self, *, but: Any = None) -> None:
+        """Show the figures that the cell left open; not twice the one that is its value."""
+        for figure in values.open_figures():
+            if figure is not but and not self.snapshots.foreign:
+                self.display(figure)
 
     def _send_outcome(
         self, outcome: m.ResultMessage | m.ErrorMessage, execution: str, *, rolled_back: bool = False
