@@ -16,7 +16,7 @@ from holdfast.workers.child.post import Post
 from holdfast.workers.child.runtime import DOORBELL, Runtime
 from holdfast.workers.child.streams import Streams
 from holdfast.workers.wire.messages import ErrorMessage, fresh_origin
-from holdfast.workers.wire.orders import ForkOrder, Jail
+from holdfast.workers.wire.orders import ONE_THREAD, ForkOrder, Jail
 
 __all__ = ["DOORBELL", "Place", "main", "rehearse"]
 
@@ -99,6 +99,8 @@ def environment(place: Place, order: ForkOrder) -> None:
         "TMPDIR": f"{base}/tmp",
         "MPLBACKEND": "agg",
         "MPLCONFIGDIR": f"{base}/tmp",
+        # Many workers share the machine, and a snapshot copies one thread only.
+        **ONE_THREAD,
     }
     if place.proxy_port:
         address = f"http://127.0.0.1:{place.proxy_port}"
@@ -128,9 +130,10 @@ def fresh_randomness() -> None:
     random = sys.modules.get("random")
     if random is not None:
         random.seed()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()
+    # Asking numpy itself for it would import it.
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
 
 
 def rehearse() -> None:
