@@ -10,7 +10,7 @@ from holdfast.agents.types import NeedsApproval
 from holdfast.base.conversation import conversation
 from holdfast.workers.pool import SessionPool
 from holdfast.workers.report import as_text, pictures
-from holdfast.workers.tool import PythonSessions, Ran
+from holdfast.workers.tool import Found, PythonSessions, Ran
 
 _MOST_PICTURES = 10
 
@@ -40,13 +40,13 @@ def python_tool(
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
         ran = await sessions.run(code, key=context.conversation or conversation.get(), timeout=timeout)
-        return _told(ran, anew=ran.replaced or (ran.fresh and _ran_before(context)))
+        return _told(ran, found="variables" if ran.first and not _ran_before(context) else ran.found)
 
     return function_tool(run_python, name_override=name, needs_approval=needs_approval)
 
 
-def _told(ran: Ran, *, anew: bool) -> str | list[ToolOutputText | ToolOutputImage]:
-    text, shown = as_text(ran.result, anew=anew), pictures(ran.result)
+def _told(ran: Ran, *, found: Found) -> str | list[ToolOutputText | ToolOutputImage]:
+    text, shown = as_text(ran.result, found=found), pictures(ran.result)
     if not shown:
         return text
     if len(shown) > _MOST_PICTURES:

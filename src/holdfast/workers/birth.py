@@ -6,7 +6,8 @@ import os
 import shutil
 import socket
 import tempfile
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from holdfast.workers.cgroups import Groups, made_for
 from holdfast.workers.config import SessionConfig
@@ -36,6 +37,22 @@ class Home:
 
     async def leave(self, link: Link) -> None:
         link.close()
+        await self._left()
+
+    @asynccontextmanager
+    async def directory(self) -> AsyncIterator[int | None]:
+        """The directory, open and in its place until the block ends, whoever leaves meanwhile."""
+        held = self.family.directory
+        self.joined()
+        fd = None if held is None else os.dup(held)
+        try:
+            yield fd
+        finally:
+            if fd is not None:
+                os.close(fd)
+            await self._left()
+
+    async def _left(self) -> None:
         self.residents -= 1
         if self.residents == 0:
             await self._owned.aclose()

@@ -36,6 +36,7 @@ class SessionCore:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._greeted: asyncio.Future[None] | None = None
         self._home: Home | None = None
+        self._carried: int | None = None
         self._talk: Conversation | None = None
         self._cause: Cause | None = None
         self._waiting = 0

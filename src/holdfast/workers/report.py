@@ -8,7 +8,11 @@ from holdfast.workers.result import ExecutionResult
 
 _PICTURES = ("image/png", "image/jpeg")
 _LEFT_OUT = "application/vnd.holdfast.left-out+json"
-_ANEW = "[this is a new Python session: variables and files of earlier calls are gone]"
+_FOUND = {
+    "variables": "",
+    "files": "[this is a new Python session: the variables of earlier calls are gone, their files are still there]",
+    "nothing": "[this is a new Python session: variables and files of earlier calls are gone]",
+}
 
 
 class Picture(NamedTuple):
@@ -16,13 +20,12 @@ class Picture(NamedTuple):
     base64: str
 
 
-def as_text(result: ExecutionResult, *, anew: bool = False, limit: int = 20_000) -> str:
+def as_text(result: ExecutionResult, *, found: str = "variables", limit: int = 20_000) -> str:
     """What was printed, shown and returned, or the traceback; and what became of the variables if not all is well.
 
-    ``anew`` says that earlier calls were made in a session that is gone. A text over the limit keeps head and tail.
+    ``found`` is what the code found of earlier calls. A text over the limit keeps head and tail.
     """
-    parts = [_ANEW] if anew else []
-    parts.append(result.stdout)
+    parts = [_FOUND[found], result.stdout]
     if result.stderr:
         parts.append(f"[stderr]\n{result.stderr}")
     parts += [_described(item.data) for item in result.displays]
@@ -68,7 +71,4 @@ def _trouble(result: ExecutionResult) -> Iterator[str]:
     elif error is not None and result.state == "preserved":
         yield error.traceback or f"{error.exception_type}: {error.exception_message}"
     if result.state == "lost":
-        yield (
-            f"[the Python session was lost ({result.reason}): all variables and files are gone, "
-            "and the next call begins with an empty session]"
-        )
+        yield f"[the Python session was lost ({result.reason}): all variables are gone]"

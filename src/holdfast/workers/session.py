@@ -6,10 +6,12 @@ Every method may be called from any task at any time. What cannot be done any mo
 
 import asyncio
 import contextlib
+from contextlib import AsyncExitStack
 from typing import Self
 
 from holdfast.base.errors import Closed
 from holdfast.workers.birth import Home, bear
+from holdfast.workers.carrying import carry_work
 from holdfast.workers.errors import Cause, ExecutionTimeout, StartFailed, WorkerDied
 from holdfast.workers.executing import Executing
 from holdfast.workers.link import Endpoints, Link
@@ -64,6 +66,9 @@ class WorkerSession(Executing, Looking, Returning):
         self._home, talk.link = await bear(self.config, self.session_id, talk)
         await greeted
         self._record_home(self._home)
+        carried, self._carried = self._carried, None
+        if carried is not None and self._home.family.directory is not None:
+            self.metadata["left_behind"] = await carry_work(carried, self._home.family.directory)
 
     def _converse(self) -> tuple[Conversation, "asyncio.Future[None]"]:
         """A new conversation, and the moment at which the worker has said that it is ready."""
@@ -130,11 +135,17 @@ class WorkerSession(Executing, Looking, Returning):
         self._apply(Event.CLOSED)
 
     async def restart(self) -> None:
-        """A new worker with an empty namespace, same session. Not after termination."""
+        """A new worker with an empty namespace; the session and its files stay. Not after termination.
+
+        Files that could not be kept are named in ``info.metadata["left_behind"]``.
+        """
         async with self._changing:
             self._apply(Event.RESTARTED)
-            await self._tear_down(Cause("shutdown", "the session was restarted"))
-            await self._start()
+            async with AsyncExitStack() as until_started:
+                if self._home is not None:
+                    self._carried = await until_started.enter_async_context(self._home.directory())
+                await self._tear_down(Cause("shutdown", "the session was restarted"))
+                await self._start()
 
     @property
     def is_alive(self) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from holdfast.base.conversation import conversation
 from holdfast.base.errors import Closed
@@ -20,13 +21,19 @@ __all__ = ["PythonSessions", "Ran", "conversation", "python_function"]
 _REMEMBERED = 10_000
 
 
+Found: TypeAlias = Literal["variables", "files", "nothing"]
+
+
 @dataclass(frozen=True)
 class Ran:
-    """One call of a conversation. ``fresh``: the first in its session; ``replaced``: not the conversation's first."""
+    """One call of a conversation, and what it found: the variables of the calls before, their files, or nothing.
+
+    ``first`` says that nobody knows of calls before.
+    """
 
     result: ExecutionResult
-    fresh: bool = False
-    replaced: bool = False
+    found: Found = "variables"
+    first: bool = False
 
 
 @dataclass(eq=False)
@@ -63,27 +70,30 @@ class PythonSessions:
         seat.callers += 1
         try:
             async with seat.turn:
-                fresh = seat.session is None or not seat.session.is_alive
-                replaced = fresh and (seat.session is not None or name in self._lost)
-                session = await self._new(seat) if fresh else seat.session
-                assert session is not None  # noqa: S101 - a seat that is not fresh has one
+                first = seat.session is None and name not in self._lost
+                session, found = await self._provided(seat)
                 self._lost.pop(name, None)
                 message = ExecuteMessage(code=code, allow_input=False)
-                result = await collect(session, message, timeout or self.timeout)
-                return Ran(result, fresh, replaced)
+                return Ran(await collect(session, message, timeout or self.timeout), found, first)
         finally:
             seat.callers -= 1
             if not seat.callers and (self._closed or seat.session is None):
                 self.end(name)
 
-    async def _new(self, seat: _Seat) -> WorkerSession:
-        self._give_back(seat)
+    async def _provided(self, seat: _Seat) -> tuple[WorkerSession, Found]:
         if self._closed:
             raise Closed("these sessions were closed")
+        if seat.session is not None:
+            if seat.session.is_alive:
+                return seat.session, "variables"
+            with contextlib.suppress(WorkerError, Closed):
+                await seat.session.restart()
+                return seat.session, "files"
+            self._give_back(seat)
         if self.pool.full:
             self._make_room()
         seat.session = await self.pool.lease(self.timeout)
-        return seat.session
+        return seat.session, "nothing"
 
     def _make_room(self) -> None:
         for name, seat in self._seats.items():
@@ -130,7 +140,7 @@ def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[st
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
         ran = await sessions.run(code)
-        return as_text(ran.result, anew=ran.replaced)
+        return as_text(ran.result, found="variables" if ran.first else ran.found)
 
     run_python.sessions = sessions  # type: ignore[attr-defined]
     return run_python

@@ -72,6 +72,7 @@ class Runtime:
         signal.signal(DOORBELL, self._ring)
         signal.signal(signal.SIGINT, self._sigint)
         builtins.input = self.asking.input
+        sys.stdin = sys.__stdin__ = self.asking.stdin  # type: ignore[misc, assignment]
         getpass.getpass = self.asking.getpass
         builtins.display = self.display  # type: ignore[attr-defined]
         os.register_at_fork(after_in_child=self.snapshots.forked)

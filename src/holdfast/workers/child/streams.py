@@ -132,7 +132,6 @@ class Streams:
         self._write, self._exit = os.write, os._exit
 
     def install(self) -> None:
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - open as long as the process
         for out, name in zip(self.outs, ("stdout", "stderr"), strict=True):
             setattr(sys, name, out)
             setattr(sys, f"__{name}__", out)
