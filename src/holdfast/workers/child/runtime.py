@@ -22,11 +22,13 @@ from holdfast.workers.child.asking import Asking
 from holdfast.workers.child.cells import Cells, describe
 from holdfast.workers.child.post import Gone, Post
 from holdfast.workers.child.snapshots import Snapshots
+from holdfast.workers.child.syscalls import set_signal
 from holdfast.workers.wire import messages as m
 from holdfast.workers.wire.frames import FrameTooLarge
 from holdfast.workers.wire.orders import ForkOrder
 
 DOORBELL: int = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+_INTERRUPT = int(signal.SIGINT)
 FEATURES = ("ack", "display", "input", "checkpoint", "snapshot", "namespace", "transactions", "completion")
 
 
@@ -69,8 +71,8 @@ class Runtime:
 
     def serve(self) -> int:
         """Until told to leave. Returns the exit status."""
-        signal.signal(DOORBELL, self._ring)
-        signal.signal(signal.SIGINT, self._sigint)
+        set_signal(DOORBELL, self._ring)
+        set_signal(_INTERRUPT, self._sigint)
         builtins.input = self.asking.input
         sys.stdin = sys.__stdin__ = self.asking.stdin  # type: ignore[misc, assignment]
         getpass.getpass = self.asking.getpass
