@@ -109,3 +109,9 @@ async def test_a_subprocess_finds_an_empty_standard_input(session):
     seen = await answered(session, code)
     assert seen[-1].value == 0
     assert "".join(m.data for m in seen if isinstance(m, OutputMessage)) == "''\n"
+
+
+async def test_exit_ends_a_cell_and_takes_nothing_away_from_the_next(session):
+    assert (await session.run("exit()")).error.exception_type == "SystemExit"
+    assert (await session.run("help(len)")).stdout.startswith("Help on built-in function len")
+    assert (await answered(session, "import sys; sys.stdin.readline()", "a"))[-1].value == "a\n"

@@ -25,8 +25,10 @@ from holdfast.workers.wire.orders import ForkOrder, Locked, ServerUp
 class Home:
     """A family, its directory, and the fork-server it came from; given up when the last resident leaves."""
 
-    def __init__(self, family: Family, locked: Locked, server: ServerUp, owned: AsyncExitStack) -> None:
+    def __init__(self, family: Family, locked: Locked, server: ServerUp, owned: AsyncExitStack, fallback: str) -> None:
         self.family, self.locked, self.server = family, locked, server
+        self.fallback = fallback
+        """Why there is no shared fork-server, where one was wanted."""
         self.residents = 1
         self._owned = owned
 
@@ -60,12 +62,14 @@ class Home:
 
 async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tuple[Home, Link]:
     """Fork a worker and wait until its walls stand. It has not said hello yet."""
+    fallback = ""
     async with AsyncExitStack() as owned:
         try:
             server = await owned.enter_async_context(fork_server(config))
-        except StartFailed:
+        except StartFailed as problem:
             if config.mode == "spawn":
                 raise
+            fallback = f"started without a fork-server: {problem}"
             # No fork-server to be had, say because a preload breaks it: a plain start is slower and works.
             plain = dataclasses.replace(config, mode="spawn", preload=())
             server = await owned.enter_async_context(fork_server(plain))
@@ -80,7 +84,7 @@ async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tu
         except BaseException:
             link.close()
             raise
-        return Home(family, locked, up, owned.pop_all()), link
+        return Home(family, locked, up, owned.pop_all(), fallback), link
 
 
 async def _fork(

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from holdfast.base.errors import Closed
 from holdfast.workers.config import PoolConfig
-from holdfast.workers.errors import PoolBroken, PoolExhausted, WorkerError
+from holdfast.workers.errors import PoolBroken, PoolExhausted, StartFailed, WorkerError
 from holdfast.workers.forkserver import ForkServer
 from holdfast.workers.plan import Breaker, Give, Idle, Retire, View, decide
 from holdfast.workers.servers import fork_server
@@ -256,7 +256,7 @@ class SessionPool:
             self._retry = loop.call_later(blocked, self._adjust)
 
     async def _hold_server(self) -> None:
-        """Keep the fork-server up between sessions; a dead one is replaced."""
+        """Keep the fork-server up between sessions; a dead one is replaced. Sessions know what to do without one."""
         if self.config.session.mode == "spawn":
             return
         async with self._server_lock:
@@ -264,7 +264,8 @@ class SessionPool:
                 await self._server_stack.aclose()
                 self._server = None
                 self._server_stack = AsyncExitStack()
-                self._server = await self._server_stack.enter_async_context(fork_server(self.config.session))
+                with contextlib.suppress(StartFailed):
+                    self._server = await self._server_stack.enter_async_context(fork_server(self.config.session))
 
     def _retire(self, session: WorkerSession) -> None:
         self.metrics["sessions_removed"] += 1

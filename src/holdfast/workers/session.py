@@ -79,9 +79,10 @@ class WorkerSession(Executing, Looking, Returning):
 
     def _record_home(self, home: Home) -> None:
         self.metadata |= {
-            "mode": self.config.mode,
+            "mode": "spawn" if home.fallback else self.config.mode,
             "sandbox": home.locked.level,
             "sandbox_notes": (*home.server.notes, *self.metadata.pop("notes", ())),
+            "start_notes": (home.fallback,) if home.fallback else (),
             "preloaded": dict(home.server.preloaded),
             "preload_failed": dict(home.server.failed),
         }

@@ -93,6 +93,9 @@ class Stdin(io.TextIOBase):
     def readable(self) -> bool:
         return True
 
+    def close(self) -> None:
+        """Stay open: ``exit()`` closes standard input, and the session goes on."""
+
     def fileno(self) -> int:
         return 0
 
