@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.base.errors import InvalidInput
 from holdfast.workers import SandboxPolicy, SandboxUnavailable, SessionConfig, WorkerSession, probe_sandbox
+from holdfast.workers.cgroups import made_for
 from worker_kit import children
 
 
@@ -397,3 +398,12 @@ async def test_a_directory_below_tmp_that_was_given_can_be_written(below_tmp, ja
         await session.run(f"open({str(given / 'f')!r}, 'w').write('abc'); open('/tmp/x', 'w').write('x')")
     ).value == 1
     assert (given / "f").read_text() == "abc"
+
+
+async def test_control_groups_that_cannot_be_made_are_named():
+    async with made_for(SandboxPolicy(cgroup=True), "no-such-parent/group") as groups:
+        assert groups.paths == ()
+        assert all(note.startswith("no control group") for note in groups.notes)
+        assert groups.notes
+    async with made_for(SandboxPolicy(), "x") as groups:
+        assert groups.notes == ()

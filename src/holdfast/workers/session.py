@@ -81,7 +81,7 @@ class WorkerSession(Executing, Looking, Returning):
         self.metadata |= {
             "mode": "spawn" if home.fallback else self.config.mode,
             "sandbox": home.locked.level,
-            "sandbox_notes": (*home.server.notes, *self.metadata.pop("notes", ())),
+            "sandbox_notes": (*home.server.notes, *home.family.groups.notes, *self.metadata.pop("notes", ())),
             "start_notes": (home.fallback,) if home.fallback else (),
             "preloaded": dict(home.server.preloaded),
             "preload_failed": dict(home.server.failed),

@@ -126,6 +126,9 @@ class Site:
         uid, gid = self.jail.uid, self.jail.gid
         if uid is None or os.geteuid() != 0:
             return
+        if not sys.platform.startswith("linux"):
+            self.notes.append("runs as root: changing the user is done on Linux only")
+            return
         if not self.namespaces and not _readable_by_all(self.readable):
             self.notes.append("runs as root: the interpreter's files are closed to other users")
             return
