@@ -226,6 +226,15 @@ async def test_a_full_pool_gives_up_the_conversation_that_was_quiet_for_longest(
             history.close()
 
 
+async def test_a_conversation_that_waits_gets_the_place_of_one_that_has_become_quiet() -> None:
+    async with SessionPool(PoolConfig(min_idle=0, max_sessions=1)) as pool:
+        tool = holdfast.python_tool(pool)
+        code = "import time; time.sleep(0.2); 'x' in globals()"
+        async with asyncio.timeout(10):
+            found = await asyncio.gather(*(answers(tool, code, conversation_id=f"conv-{n}") for n in range(4)))
+        assert found == [["False"]] * 4
+
+
 async def test_runs_of_one_conversation_take_turns_in_order(pool: SessionPool) -> None:
     tool = holdfast.python_tool(pool, timeout=1.0)
     code = "import time; seen = globals().get('seen', []); time.sleep(0.3); seen.append({}); seen"

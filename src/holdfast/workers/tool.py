@@ -57,6 +57,7 @@ class PythonSessions:
         self.pool, self.timeout = pool, timeout
         self._seats: dict[str, _Seat] = {}
         self._lost: dict[str, None] = {}
+        self._wanted = 0
         self._closed = False
         pool.on_stop(self.close)
 
@@ -79,6 +80,9 @@ class PythonSessions:
             seat.callers -= 1
             if not seat.callers and (self._closed or seat.session is None):
                 self.end(name)
+            elif self._wanted and self.pool.full:
+                # Somebody waits for what this conversation might not need again for long.
+                self._make_room()
 
     async def _provided(self, seat: _Seat) -> tuple[WorkerSession, Found]:
         if self._closed:
@@ -92,7 +96,11 @@ class PythonSessions:
             self._give_back(seat)
         if self.pool.full:
             self._make_room()
-        seat.session = await self.pool.lease(self.timeout)
+        self._wanted += 1
+        try:
+            seat.session = await self.pool.lease(self.timeout)
+        finally:
+            self._wanted -= 1
         return seat.session, "nothing"
 
     def _make_room(self) -> None:
