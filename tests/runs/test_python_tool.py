@@ -201,7 +201,8 @@ async def test_a_worker_that_died_between_two_calls_is_noticed(pool: SessionPool
 async def test_another_process_that_goes_on_says_that_the_variables_are_not_there(pool: SessionPool) -> None:
     session = SQLiteSession("s")
     await answers(holdfast.python_tool(pool), "x = 1", session=session)
-    elsewhere = holdfast.python_tool(pool)
+    assert await answers(holdfast.python_tool(pool), "x", session=session) == ["1"]
+    elsewhere = holdfast.python_tool(PythonSessions(pool))
     (output,) = await answers(elsewhere, "'x' in globals()", session=session)
     assert output == "[this is a new Python session: variables and files of earlier calls are gone]\nFalse"
     session.close()

@@ -29,9 +29,10 @@ def python_tool(
     expression, pictures, tracebacks, and is told when its variables are gone: after a crash, a timeout that only
     killing could end, or when the pool needed the place.
 
-    Give :class:`PythonSessions` in place of a pool to let several tools share sessions, or to end them early.
+    Tools over one pool share its sessions, so that an agent may be made anew for every request. Give
+    :class:`PythonSessions` of its own to a tool that shall not.
     """
-    sessions = pool if isinstance(pool, PythonSessions) else PythonSessions(pool)
+    sessions = pool if isinstance(pool, PythonSessions) else PythonSessions.of(pool)
 
     async def run_python(context: ToolContext[Any], code: str) -> str | list[ToolOutputText | ToolOutputImage]:
         """Run Python code in a persistent, sandboxed session. Returns what it printed and its last value.

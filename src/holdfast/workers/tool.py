@@ -61,6 +61,13 @@ class PythonSessions:
         self._closed = False
         pool.on_stop(self.close)
 
+    @classmethod
+    def of(cls, pool: SessionPool) -> "PythonSessions":
+        """The sessions of this pool's conversations, the same ones for everybody who asks until they are closed."""
+        if pool not in _shared:
+            _shared[pool] = cls(pool)
+        return _shared[pool]
+
     async def run(self, code: str, *, key: str | None = None, timeout: float | None = None) -> Ran:
         """Run in the session of the conversation ``key`` (by default, the current one).
 
@@ -122,6 +129,8 @@ class PythonSessions:
     def close(self) -> None:
         """Give every session back; those in use when their calls have ended. Nothing can be run any more."""
         self._closed = True
+        if _shared.get(self.pool) is self:
+            del _shared[self.pool]
         for key in list(self._seats):
             self.end(key)
 
@@ -132,6 +141,9 @@ class PythonSessions:
                 self.pool.release(session)
 
 
+_shared: dict[SessionPool, PythonSessions] = {}
+
+
 def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[str], Awaitable[str]]:
     """A plain ``async (code) -> str`` for any framework's tool decorator.
 
@@ -139,7 +151,7 @@ def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[st
     ``conversation``; without one, all calls share a session. The text holds what was printed, the last value or
     the traceback, and says so when the variables were lost.
     """
-    sessions = PythonSessions(pool, timeout=timeout)
+    sessions = PythonSessions.of(pool)
 
     async def run_python(code: str) -> str:
         """Run Python code in a persistent, sandboxed session. Returns printed text and the last value.
@@ -147,7 +159,7 @@ def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[st
         Args:
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
-        ran = await sessions.run(code)
+        ran = await sessions.run(code, timeout=timeout)
         return as_text(ran.result, found="variables" if ran.first else ran.found)
 
     run_python.sessions = sessions  # type: ignore[attr-defined]
