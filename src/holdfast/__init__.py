@@ -206,6 +206,7 @@ _HOMES = {
         "register_context_codec",
     ],
     "store.contract": ["Head"],
+    "toolcalls.python": ["python_tool"],
     "tracing": [
         "AgentSpanData",
         "CustomSpanData",

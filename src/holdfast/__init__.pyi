@@ -187,6 +187,7 @@ from holdfast.runs import UnknownVersion as UnknownVersion
 from holdfast.runs import UnreadableState as UnreadableState
 from holdfast.runs import register_context_codec as register_context_codec
 from holdfast.store.contract import Head as Head
+from holdfast.toolcalls.python import python_tool as python_tool
 from holdfast.tracing import AgentSpanData as AgentSpanData
 from holdfast.tracing import CustomSpanData as CustomSpanData
 from holdfast.tracing import FunctionSpanData as FunctionSpanData
