@@ -230,6 +230,44 @@ async def test_an_output_guardrail_on_a_tools_output_keeps_the_call_but_not_what
     assert "secret" not in str(session.items)
 
 
+@pytest.mark.parametrize("held_by", ["a question", "an error"])
+async def test_an_output_that_is_yet_to_be_judged_is_not_stored_while_its_sibling_is_held(held_by: str) -> None:
+    broken = [held_by == "an error"]
+
+    @output_guardrail
+    async def no(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+        return GuardrailFunctionOutput("no", True)
+
+    @function_tool
+    async def leak() -> str:
+        return "the secret"
+
+    @function_tool(needs_approval=held_by == "a question", failure_error_function=None)
+    async def other() -> str:
+        if broken and broken.pop():
+            raise OSError("down")
+        return "fine"
+
+    model = ScriptedModel([[function_call("leak", {}, call_id="1"), function_call("other", {}, call_id="2")]])
+    agent = Agent(
+        "a", tools=[leak, other], model=model, output_guardrails=[no], tool_use_behavior="stop_on_first_tool"
+    )
+    session = FourMethods()
+    if held_by == "a question":
+        state = (await Runner.run(agent, "q", session=session)).to_state()
+        approve_all(state)
+    else:
+        with pytest.raises(UserError, match="down") as failed:
+            await Runner.run(agent, "q", session=session)
+        state = failed.value.run_data.state
+    assert "secret" not in str(session.items)
+    with pytest.raises(OutputGuardrailTripwireTriggered):
+        await Runner.run(agent, state, session=session)
+    assert "secret" not in str(session.items)
+    calls, outputs = ["function_call"] * 2, ["function_call_output"] * 2
+    assert texts(session.items) == ["q", *calls, *outputs]
+
+
 async def test_a_session_and_a_conversation_at_the_provider_exclude_each_other() -> None:
     agent = Agent("a", model=ScriptedModel([]))
     for options in ({"conversation_id": "c"}, {"previous_response_id": "r"}, {"auto_previous_response_id": True}):

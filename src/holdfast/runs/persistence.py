@@ -86,7 +86,7 @@ async def save(run: Live, *, failing: bool = False) -> None:
     session, state = run.session, run.state
     if session is None or state.stored == len(state.transcript):
         return
-    until = saveable(state, failing=failing)
+    until = saveable(state, failing=failing, unjudged=_may_be_refused(run))
     if until <= state.stored:
         return
     batch = [stored_form(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden]
@@ -96,6 +96,12 @@ async def save(run: Live, *, failing: bool = False) -> None:
     run.resumed = False
     if until > state.turn_start:
         await _compact(run, session)
+
+
+def _may_be_refused(run: Live) -> bool:
+    """Whether what tools return may be the final output, and somebody judges that."""
+    agent = run.current_agent
+    return agent.tool_use_behavior != "run_llm_again" and bool(run.config.output_guardrails or agent.output_guardrails)
 
 
 async def _add(run: Live, session: Session, batch: list[Item], *, key: str) -> None:
