@@ -226,7 +226,7 @@ class RunState(Generic[TContext, TAgent]):
         saved = from_plain(state_json, graph, tolerate=tolerate)
         data = saved.run
         inner = context_override.context if isinstance(context_override, RunContextWrapper) else context_override
-        if inner is None:
+        if context_override is None:
             inner = restored_context(saved.context, deserializer=context_deserializer, strict=strict_context)
         context: RunContextWrapper[Any] = RunContextWrapper(
             inner, usage=usage_of(data.usage), approvals=Approvals(list(data.approvals)), tool_input=data.tool_input
