@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.agents.errors import UserError
 from holdfast.base.errors import InvalidItem
 from holdfast.base.ids import new_id
-from holdfast.base.items import Item, encode_items
+from holdfast.base.items import Item, decode_item, encode_items
 from holdfast.base.pairing import paired
 from holdfast.base.usage import Usage
 from holdfast.history.contract import Session
@@ -145,15 +145,11 @@ def as_items(input: str | Sequence[Item]) -> list[Item]:
 
 def checked_input(input: Any) -> str | list[Item]:
     """The input, made of JSON only and shared with nobody, or a typed error that says where it is wrong."""
-    if isinstance(input, str):
-        return input
     try:
-        encoded = encode_items(input)
+        encoded = encode_items(as_items(input) if isinstance(input, str) else input)
     except InvalidItem as error:
         raise UserError(f"the input of a run must be a text or a list of items: {error}") from error
-    from holdfast.base.items import decode_item
-
-    return [decode_item(data) for data in encoded]
+    return input if isinstance(input, str) else [decode_item(data) for data in encoded]
 
 
 def _given(items: Sequence[Item]) -> tuple[Entry, ...]:
