@@ -249,9 +249,7 @@ async def test_an_output_that_is_yet_to_be_judged_is_not_stored_while_its_siblin
         return "fine"
 
     model = ScriptedModel([[function_call("leak", {}, call_id="1"), function_call("other", {}, call_id="2")]])
-    agent = Agent(
-        "a", tools=[leak, other], model=model, output_guardrails=[no], tool_use_behavior="stop_on_first_tool"
-    )
+    agent = Agent("a", tools=[leak, other], model=model, output_guardrails=[no], tool_use_behavior="stop_on_first_tool")
     session = FourMethods()
     if held_by == "a question":
         state = (await Runner.run(agent, "q", session=session)).to_state()
