@@ -13,6 +13,7 @@ from holdfast import (
     GuardrailFunctionOutput,
     InputGuardrail,
     InputGuardrailTripwireTriggered,
+    ModelSettings,
     OutputGuardrailTripwireTriggered,
     RunConfig,
     Runner,
@@ -380,8 +381,9 @@ async def test_a_session_that_compacts_is_told_of_each_turn_and_its_tokens_count
 
     model = ScriptedModel([[function_call("free", {}, call_id="1")], [assistant_message("ok")]])
     session = Compacting()
-    result = await Runner.run(Agent("a", tools=[free], model=model), "q", session=session)
-    assert session.told == [{"response_id": "resp-789"}] * 2
+    agent = Agent("a", tools=[free], model=model, model_settings=ModelSettings(store=False))
+    result = await Runner.run(agent, "q", session=session)
+    assert session.told == [{"response_id": "resp-789", "store": False}] * 2
     assert (result.context_wrapper.usage.requests, result.context_wrapper.usage.total_tokens) == (4, 8)
 
 

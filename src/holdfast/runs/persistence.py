@@ -86,7 +86,7 @@ async def save(run: Live, *, failing: bool = False) -> None:
     session, state = run.session, run.state
     if session is None or state.stored == len(state.transcript):
         return
-    until = saveable(state, failing=failing, unjudged=_may_be_refused(run))
+    until = saveable(state, failing=failing, unjudged=may_be_refused(run))
     if until <= state.stored:
         return
     batch = [stored_form(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden]
@@ -98,7 +98,7 @@ async def save(run: Live, *, failing: bool = False) -> None:
         await _compact(run, session)
 
 
-def _may_be_refused(run: Live) -> bool:
+def may_be_refused(run: Live) -> bool:
     """Whether what tools return may be the final output, and somebody judges that."""
     agent = run.current_agent
     return agent.tool_use_behavior != "run_llm_again" and bool(run.config.output_guardrails or agent.output_guardrails)
@@ -127,7 +127,7 @@ async def _compact(run: Live, session: Session) -> None:
     response_id = state.responses[-1].response_id
     if response_id is None:
         return
-    store = run.config.model_settings.store if run.config.model_settings else None
+    store = run.current_agent.model_settings.resolve(run.config.model_settings).store
     await session.run_compaction({"response_id": response_id, **({} if store is None else {"store": store})})
     take = getattr(session, "take_compactions", None)
     for compaction in take() if take is not None else ():
