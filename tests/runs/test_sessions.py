@@ -22,8 +22,10 @@ from holdfast import (
     SQLiteSession,
     UserError,
     function_tool,
+    handoff,
     output_guardrail,
 )
+from holdfast.handoff_filters import remove_all_tools
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 
 
@@ -265,6 +267,30 @@ async def test_an_output_that_is_yet_to_be_judged_is_not_stored_while_its_siblin
     assert "secret" not in str(session.items)
     calls, outputs = ["function_call"] * 2, ["function_call_output"] * 2
     assert texts(session.items) == ["q", *calls, *outputs]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_filters_hide_from_the_model_is_stored_all_the_same(way: str) -> None:
+    def only_the_last(data: Any) -> Any:
+        data.model_data.input = data.model_data.input[-1:]
+        return data.model_data
+
+    script = [
+        [function_call("pay", {"amount": 1}, call_id="1")],
+        [function_call("transfer_to_b", {}, call_id="2")],
+        [assistant_message("here")],
+    ]
+    model = ScriptedModel(script)
+    second = Agent("b", model=model)
+    agent = Agent("a", tools=[pay], handoffs=[handoff(second, input_filter=remove_all_tools)], model=model)
+    config = RunConfig(call_model_input_filter=only_the_last)
+    session = FourMethods(items=HISTORY)
+    scenario = Scenario(agent, model, input="new", decide=approve_all, options={"run_config": config})
+    await WAYS[way](scenario, session)
+    assert [len(call.input) for call in model.calls] == [1, 1, 1]
+    assert texts(model.last_call.input) == ["new"]
+    calls = ["function_call", "function_call_output"] * 2
+    assert texts(session.items) == [*texts(HISTORY), "new", *calls, "here"]
 
 
 async def test_a_session_and_a_conversation_at_the_provider_exclude_each_other() -> None:

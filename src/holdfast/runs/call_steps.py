@@ -71,6 +71,8 @@ async def make_calls(run: Live, calls: tuple[CallRecord, ...]) -> CallsMade:
             position = len(run.state.transcript) + len(entries)
             run.raws[position] = one.call.output
             entries.append(one.entry)
+        if one.record.status == "done":
+            run.context.approvals.spend(one.record.tool, one.record.id)
         records.append(one.record)
     if error is None and any(isinstance(outcome, asyncio.CancelledError) for outcome in ended):
         error = asyncio.CancelledError()
