@@ -105,14 +105,27 @@ def may_be_refused(run: Live) -> bool:
 
 
 async def _add(run: Live, session: Session, batch: list[Item], *, key: str) -> None:
+    if run.resumed:
+        batch = await _missing(session, batch)
+    if not batch:
+        return
     if _takes_keys(getattr(session.add_items, "__func__", session.add_items)):
         async with adding(session, batch):
             await session.add_items(batch, key=key)  # type: ignore[call-arg]
         return
-    # A session without keys cannot tell a batch that was sent again: look whether it had arrived.
-    if run.resumed and await session.get_items(limit=len(batch)) == batch:
-        return
     await session.add_items(batch)
+
+
+async def _missing(session: Session, batch: list[Item]) -> list[Item]:
+    """What of the batch the session does not have at its end already.
+
+    A write that failed may have arrived all the same, and the run may have come further since: no key tells that.
+    """
+    latest = await session.get_items(limit=len(batch))
+    for there in range(len(latest), 0, -1):
+        if latest[len(latest) - there :] == batch[:there]:
+            return batch[there:]
+    return batch
 
 
 @lru_cache(maxsize=64)
