@@ -105,6 +105,7 @@ async def advance(run: Live, outcome: Outcome) -> None:
     finally:
         if error is not None:
             raise error
-    await tell(run, before)
-    if run.emit is not None and run.state.agent != agent:
-        await run.emit(AgentUpdatedStreamEvent(run.current_agent))
+    if run.emit is not None:
+        await tell(run, before)
+        if run.state.agent != agent:
+            await run.emit(AgentUpdatedStreamEvent(run.current_agent))

@@ -87,7 +87,8 @@ async def keep(run: Live, outcome: Outcome) -> None:
         await run.keeper.keep(run, outcome)
         return
     run.state = apply(run.state, outcome)
-    await save(run, failing=getattr(outcome, "error", None) is not None)
+    if run.session is not None:
+        await save(run, failing=getattr(outcome, "error", None) is not None)
 
 
 async def save(run: Live, *, failing: bool = False) -> None:
