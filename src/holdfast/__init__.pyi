@@ -188,6 +188,17 @@ from holdfast.runs import UnknownVersion as UnknownVersion
 from holdfast.runs import UnreadableState as UnreadableState
 from holdfast.runs import register_context_codec as register_context_codec
 from holdfast.runs import run_demo_loop as run_demo_loop
+from holdfast.runtime import Approval as Approval
+from holdfast.runtime import ApprovalSettled as ApprovalSettled
+from holdfast.runtime import Event as Event
+from holdfast.runtime import InvalidDecision as InvalidDecision
+from holdfast.runtime import RunEnded as RunEnded
+from holdfast.runtime import RunHandle as RunHandle
+from holdfast.runtime import RunInfo as RunInfo
+from holdfast.runtime import RunKeyReused as RunKeyReused
+from holdfast.runtime import RunOutcome as RunOutcome
+from holdfast.runtime import Runtime as Runtime
+from holdfast.runtime import SessionBusy as SessionBusy
 from holdfast.store.contract import Head as Head
 from holdfast.toolcalls.python import python_tool as python_tool
 from holdfast.tracing import AgentSpanData as AgentSpanData
