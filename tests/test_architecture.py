@@ -34,6 +34,7 @@ ROOMS = {
     "redis": {"store", "history"},
     "cryptography": {"history"},
     "cloudpickle": {"workers"},
+    "websockets": {"realtime"},
 }
 
 

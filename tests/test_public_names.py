@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parent.parent / "src"
-PACKAGES = ["holdfast", "holdfast.agents", "holdfast.history", "holdfast.models", "holdfast.runs"]
+PACKAGES = ["holdfast", "holdfast.agents", "holdfast.history", "holdfast.models", "holdfast.realtime", "holdfast.runs"]
 
 
 def stub_of(package: str) -> str:
