@@ -48,6 +48,8 @@ _HOMES = {
         "SystemMessageItem",
         "UserMessageItem",
     ],
+    "openai.settings": ["DEFAULT_MODEL_SETTINGS"],
+    "openai.websocket": ["OpenAIRealtimeWebSocketModel", "TransportConfig", "get_api_key"],
     "model": [
         "RealtimeModel",
         "RealtimeModelConfig",

@@ -83,3 +83,7 @@ from holdfast.realtime.model_inputs import RealtimeModelSendToolOutput as Realti
 from holdfast.realtime.model_inputs import RealtimeModelSendUserInput as RealtimeModelSendUserInput
 from holdfast.realtime.model_inputs import RealtimeModelUserInput as RealtimeModelUserInput
 from holdfast.realtime.model_inputs import RealtimeModelUserInputMessage as RealtimeModelUserInputMessage
+from holdfast.realtime.openai.settings import DEFAULT_MODEL_SETTINGS as DEFAULT_MODEL_SETTINGS
+from holdfast.realtime.openai.websocket import OpenAIRealtimeWebSocketModel as OpenAIRealtimeWebSocketModel
+from holdfast.realtime.openai.websocket import TransportConfig as TransportConfig
+from holdfast.realtime.openai.websocket import get_api_key as get_api_key
