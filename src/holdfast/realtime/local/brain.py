@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -54,9 +54,9 @@ class Question:
 
 
 class Brain(Protocol):
-    """Answers questions, several at a time if it must. Cancelling the iteration ends the answer."""
+    """Answers questions, several at a time if it must. The generator is closed early when nobody listens any more."""
 
-    def answer(self, question: Question) -> AsyncIterator[Say | Call]:
+    def answer(self, question: Question) -> AsyncGenerator[Say | Call, None]:
         """What to say and call, in order, as soon as it is known. Raising fails the response."""
 
 
@@ -88,7 +88,7 @@ class ScriptedBrain:
         """One more turn at the end of the script."""
         self._turns.append(turn)
 
-    async def answer(self, question: Question) -> AsyncIterator[Say | Call]:
+    async def answer(self, question: Question) -> AsyncGenerator[Say | Call, None]:
         self.questions.append(question)
         turn = self._turns.popleft() if self._turns else self._otherwise
         if turn is None:

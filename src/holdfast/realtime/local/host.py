@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from holdfast.realtime.local.brain import Brain, Call, Say, question_of
 from holdfast.realtime.local.engine import Engine
 from holdfast.realtime.local.outbox import Ask, Forget, Frame, HangUp, Transcribe, Wish
 from holdfast.realtime.local.responses import Response
-from holdfast.realtime.local.speech import Voice
+from holdfast.realtime.local.speech import Voice, words_of
 from holdfast.realtime.local.transcription import Transcriber
 
 _SENTENCE_END = re.compile(r"[.!?…:;]\s+|\n")
@@ -42,7 +43,7 @@ class Host:
         self._answers: dict[str, asyncio.Task[None]] = {}
         self._transcripts: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._stopped = False
+        self._stopped = self._settling = False
 
     def start(self) -> None:
         """Say what a server says first."""
@@ -61,14 +62,15 @@ class Host:
     def settle(self) -> None:
         """Send what there is to send and do what is wished for. To be called after any change of the engine."""
         self.engine.settle(self._loop.time())
-        while taken := self.engine.take():
-            for each in taken:
-                if self._stopped:
-                    return
-                if isinstance(each, dict):
-                    self._send(each)
-                else:
+        if self._settling:  # whoever is at it sends this too, in its turn
+            return
+        self._settling = True
+        try:
+            while taken := self.engine.take():
+                for each in taken:
                     self._fulfil(each)
+        finally:
+            self._settling = False
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -85,8 +87,12 @@ class Host:
         self.engine.advance(max(self._loop.time(), self.engine.due or 0.0))
         self.settle()
 
-    def _fulfil(self, wish: Wish) -> None:
+    def _fulfil(self, wish: Frame | Wish) -> None:
+        if self._stopped:
+            return
         match wish:
+            case dict():
+                self._send(wish)
             case Ask(response_id):
                 self._answers[response_id] = task = self._scope.start(self._answer(response_id))
                 task.add_done_callback(lambda _: self._answers.pop(response_id, None))
@@ -116,22 +122,23 @@ class Host:
     async def _give(self, response: Response) -> None:
         tools = msgspec.to_builtins(response.settings.tools)
         unsaid = ""
-        async for part in self._brain.answer(question_of(response, tools)):
-            match part:
-                case Say(text):
-                    unsaid = await self._say(response, unsaid + text)
-                case Call(name, _, call_id):
-                    await self._say(response, unsaid, all_of_it=True)
-                    unsaid = ""
-                    response.call(name, part.json, self._loop.time(), call_id=call_id)
-            self.settle()
+        async with aclosing(self._brain.answer(question_of(response, tools))) as parts:
+            async for part in parts:
+                match part:
+                    case Say(text):
+                        unsaid = await self._say(response, unsaid + text)
+                    case Call(name, _, call_id):
+                        await self._say(response, unsaid, all_of_it=True)
+                        unsaid = ""
+                        response.call(name, part.json, self._loop.time(), call_id=call_id)
+                self.settle()
         await self._say(response, unsaid, all_of_it=True)
 
     async def _say(self, response: Response, text: str, *, all_of_it: bool = False) -> str:
         """Say the whole sentences in a text, and give back what is not one yet. Writing waits for none."""
         if not response.speaks:
-            if text:
-                response.write(text, self._loop.time())
+            for word in words_of(text):
+                response.write(word, self._loop.time())
             return ""
         ends = [match.end() for match in _SENTENCE_END.finditer(text)]
         end = len(text) if all_of_it else (ends[-1] if ends else 0)

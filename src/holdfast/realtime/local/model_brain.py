@@ -1,14 +1,14 @@
 """Any text model as the brain of a realtime session."""
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from holdfast.agents.model_settings import ModelSettings
 from holdfast.agents.tool_refs import part_of
 from holdfast.agents.tools import FunctionTool, Tool
-from holdfast.models.asking import ModelRequest, ask
-from holdfast.models.contract import Model
+from holdfast.models.asking import ModelRequest
+from holdfast.models.contract import Model, ModelResponse, StreamCut, completed
 from holdfast.realtime.local.brain import Call, Question, Say
 
 
@@ -18,24 +18,19 @@ class ModelBrain:
     def __init__(self, model: Model, *, settings: ModelSettings | None = None) -> None:
         self._model, self._settings = model, settings or ModelSettings()
 
-    async def answer(self, question: Question) -> AsyncIterator[Say | Call]:
-        words: asyncio.Queue[str | None] = asyncio.Queue()
-
-        async def hear(event: Any) -> None:
-            if part_of(event, "type") == "response.output_text.delta":
-                words.put_nowait(part_of(event, "delta"))
-
-        asking = asyncio.create_task(ask(self._model, self._request(question), emit=hear))
-        asking.add_done_callback(lambda _: words.put_nowait(None))
-        try:
-            while (word := await words.get()) is not None:
-                yield Say(word)
-            for item in (await asking).items:
-                if item.get("type") == "function_call":
-                    yield Call(item["name"], item["arguments"], item["call_id"])
-        finally:
-            asking.cancel()
-            await asyncio.wait({asking})
+    async def answer(self, question: Question) -> AsyncGenerator[Say | Call, None]:
+        answer: ModelResponse | None = None
+        events = self._request(question).put_to(self._model.stream_response)
+        async with aclosing(events):
+            async for event in events:
+                answer = completed(event) or answer
+                if part_of(event, "type") == "response.output_text.delta":
+                    yield Say(part_of(event, "delta"))
+        if answer is None:
+            raise StreamCut("the stream ended before the answer was complete")
+        for item in answer.items:
+            if item.get("type") == "function_call":
+                yield Call(item["name"], item["arguments"], item["call_id"])
 
     def _request(self, question: Question) -> ModelRequest:
         tools = [_tool_of(tool) for tool in question.tools if tool["type"] == "function"]
