@@ -25,6 +25,8 @@ _HOMES = {
     "UnexpectedModelCall": "holdfast.testing.scripted_model",
     "assistant_message": "holdfast.testing.scripted_model",
     "function_call": "holdfast.testing.scripted_model",
+    "RealtimeConnection": "holdfast.testing.realtime_connection",
+    "RealtimeServer": "holdfast.testing.realtime_server",
 }
 # Modules whose assertions pytest should explain when they fail.
 _SUITES = (
