@@ -48,6 +48,8 @@ _HOMES = {
         "SystemMessageItem",
         "UserMessageItem",
     ],
+    "openai.recording": ["Recording", "read_recording"],
+    "openai.replaying": ["ReplayDiverged", "ReplayedRealtimeModel", "replay_to"],
     "openai.settings": ["DEFAULT_MODEL_SETTINGS"],
     "openai.websocket": ["OpenAIRealtimeWebSocketModel", "TransportConfig", "get_api_key"],
     "model": [

@@ -83,6 +83,11 @@ from holdfast.realtime.model_inputs import RealtimeModelSendToolOutput as Realti
 from holdfast.realtime.model_inputs import RealtimeModelSendUserInput as RealtimeModelSendUserInput
 from holdfast.realtime.model_inputs import RealtimeModelUserInput as RealtimeModelUserInput
 from holdfast.realtime.model_inputs import RealtimeModelUserInputMessage as RealtimeModelUserInputMessage
+from holdfast.realtime.openai.recording import Recording as Recording
+from holdfast.realtime.openai.recording import read_recording as read_recording
+from holdfast.realtime.openai.replaying import ReplayDiverged as ReplayDiverged
+from holdfast.realtime.openai.replaying import ReplayedRealtimeModel as ReplayedRealtimeModel
+from holdfast.realtime.openai.replaying import replay_to as replay_to
 from holdfast.realtime.openai.settings import DEFAULT_MODEL_SETTINGS as DEFAULT_MODEL_SETTINGS
 from holdfast.realtime.openai.websocket import OpenAIRealtimeWebSocketModel as OpenAIRealtimeWebSocketModel
 from holdfast.realtime.openai.websocket import TransportConfig as TransportConfig
