@@ -48,6 +48,7 @@ _HOMES = {
         "SystemMessageItem",
         "UserMessageItem",
     ],
+    "local.model": ["LocalRealtimeModel"],
     "openai.settings": ["DEFAULT_MODEL_SETTINGS"],
     "openai.websocket": ["OpenAIRealtimeWebSocketModel", "TransportConfig", "get_api_key"],
     "model": [
