@@ -1,4 +1,4 @@
-"""``espeak-ng --stdout --stdin`` with the library of the package espeakng-loader, where the program is not installed."""
+"""``espeak-ng --stdout --stdin``, made of the library in the package espeakng-loader."""
 
 import argparse
 import ctypes

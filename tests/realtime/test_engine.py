@@ -3,16 +3,15 @@
 import asyncio
 import base64
 
-
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from realtime.wire import USER, speech
 
 from holdfast.realtime.local.audio import FORMATS, silence
 from holdfast.realtime.local.engine import Engine
 from holdfast.realtime.local.outbox import Ask, Forget, HangUp, Transcribe
+from realtime.wire import USER, speech
 
 SPOKEN = asyncio.run(speech("Stop.", pause_ms=600))
 
@@ -251,7 +250,10 @@ REQUESTS = [
     update(format={"type": "audio/pcmu"}),
     {"type": "conversation.item.create", "item": USER},
     {"type": "conversation.item.create", "item": USER, "previous_item_id": "root"},
-    {"type": "conversation.item.create", "item": {"type": "function_call", "name": "f", "arguments": "", "call_id": "c"}},
+    {
+        "type": "conversation.item.create",
+        "item": {"type": "function_call", "name": "f", "arguments": "", "call_id": "c"},
+    },
     {"type": "conversation.item.create", "item": {"type": "function_call_output", "call_id": "c", "output": "o"}},
 ]
 junk = st.recursive(
@@ -262,7 +264,9 @@ junk = st.recursive(
 fields = st.sampled_from(["type", "event_id", "item", "session", "response", "audio", "previous_item_id", "item_id"])
 garbage = st.one_of(
     st.dictionaries(fields, junk),
-    st.builds(lambda frame, more: {**frame, **more}, st.sampled_from(REQUESTS), st.dictionaries(fields, junk, max_size=2)),
+    st.builds(
+        lambda frame, more: {**frame, **more}, st.sampled_from(REQUESTS), st.dictionaries(fields, junk, max_size=2)
+    ),
     st.text(max_size=20),
     st.binary(max_size=20),
 )
@@ -293,7 +297,7 @@ def play(bench, kind, what):
             bench.send("conversation.item.truncate", item_id=known[at % len(known)], content_index=0, audio_end_ms=ms)
         case "behind", at:
             bench.send("conversation.item.create", item=USER, previous_item_id=known[at % len(known)])
-        case ("delete" | "retrieve"), at:
+        case (("delete" | "retrieve"), at):
             bench.send(f"conversation.item.{kind}", item_id=known[at % len(known)])
         case "answer", "word" if active is not None:
             active.sound(" word", silence(120), bench.now) if active.speaks else active.write(" word", bench.now)
@@ -307,8 +311,14 @@ def play(bench, kind, what):
 
 
 def check(bench):
-    created = [f["response"]["id"] for f in bench.frames if f["type"] == "response.created" and f["response"]["conversation_id"]]
-    done = [f["response"]["id"] for f in bench.frames if f["type"] == "response.done" and f["response"]["conversation_id"]]
+    created = [
+        f["response"]["id"]
+        for f in bench.frames
+        if f["type"] == "response.created" and f["response"]["conversation_id"]
+    ]
+    done = [
+        f["response"]["id"] for f in bench.frames if f["type"] == "response.done" and f["response"]["conversation_id"]
+    ]
     assert done == created[: len(done)], "a response ended that had not begun, or twice"
     assert len(created) - len(done) <= 1, "two active responses"
     active = bench.engine.active

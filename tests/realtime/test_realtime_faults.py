@@ -6,13 +6,13 @@ import time
 from contextlib import AsyncExitStack
 
 import pytest
-from realtime.wire import USER, wired
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from holdfast.realtime.local.brain import Pause, ScriptedBrain
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Collide, Delay, Drop, Expire, Hold, Lose, Refuse, Stall
+from realtime.wire import USER, wired
 
 
 async def test_a_connection_is_dropped_with_the_wanted_code_after_the_wanted_frame():
@@ -130,10 +130,14 @@ async def test_a_stalled_server_neither_reads_nor_answers_and_can_go_on():
             async with asyncio.timeout(0.05):
                 await wire.socket.recv()
         audio = base64.b64encode(bytes(1_000_000)).decode()
-        with pytest.raises(TimeoutError):  # what is not read fills the buffers, until sending stalls as well
-            async with asyncio.timeout(0.3):
-                for _ in range(50):
-                    await wire.send("input_audio_buffer.append", audio=audio)
+
+        async def fill():
+            for _ in range(50):
+                await wire.send("input_audio_buffer.append", audio=audio)
+
+        # What is not read fills the buffers, until sending stalls as well.
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(fill(), 0.3)
         connection.resume()
         await wire.until("input_audio_buffer.cleared")
 
@@ -161,8 +165,8 @@ async def test_five_hundred_connections_live_in_one_process():
             await wire.send("response.create")
             await wire.until("response.done")
 
-        before = time.monotonic()
+        before = time.process_time()
         await asyncio.gather(*map(talk, wires))
-        assert time.monotonic() - before < 10
+        assert time.process_time() - before < 6, "clients and server together"
         assert len(server.open_connections) == 500
         assert all(len(connection.conversation) == 2 for connection in server.connections)

@@ -1,13 +1,13 @@
 """What a client sees on the wire, turn by turn, read by a client that knows nothing of holdfast."""
 
 import pytest
-from realtime.wire import USER, speech, wired
 from websockets.exceptions import ConnectionClosed
 
 from holdfast.realtime.local.brain import Call, Pause
 from holdfast.realtime.local.transcription import ScriptedTranscriber
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Insert, Lose, Refuse
+from realtime.wire import USER, speech, wired
 
 ANSWER_IN_AUDIO = [
     "response.created",
@@ -69,7 +69,9 @@ async def test_a_spoken_turn_is_heard_committed_transcribed_and_answered():
     heard = ScriptedTranscriber(["What time is it?"])
     async with RealtimeServer([[Pause(0.02), "Noon."]], transcriber=heard) as server, wired(server) as wire:
         transcription = {"model": "any"}
-        await wire.send("session.update", session={"type": "realtime", "audio": {"input": {"transcription": transcription}}})
+        await wire.send(
+            "session.update", session={"type": "realtime", "audio": {"input": {"transcription": transcription}}}
+        )
         await wire.until("session.updated")
         await wire.speak(await speech())
         assert await wire.types_until("response.created") == [
@@ -221,7 +223,10 @@ async def test_the_voice_cannot_change_once_it_was_heard():
 
 
 async def test_a_failing_brain_fails_its_response_and_nothing_else():
-    async with RealtimeServer([["So far, so", RuntimeError("no more ideas")], "Better."]) as server, wired(server) as wire:
+    async with (
+        RealtimeServer([["So far, so", RuntimeError("no more ideas")], "Better."]) as server,
+        wired(server) as wire,
+    ):
         await wire.send("response.create")
         failed = (await wire.until("response.done"))["response"]
         assert failed["status"] == "failed"

@@ -144,9 +144,7 @@ class Conversation:
         entry = self.find(item_id, doing="truncate")
         parts = entry.item.get("content") or []
         if entry.item.get("role") != "assistant" or not any(map(_is_audio, parts)):
-            raise Refused(
-                "invalid_value", "Only model output audio messages can be truncated", param="item_id"
-            )
+            raise Refused("invalid_value", "Only model output audio messages can be truncated", param="item_id")
         if not 0 <= content_index < len(parts):
             raise Refused("invalid_value", f"There is no content part {content_index}.", param="content_index")
         if not 0 <= audio_end_ms <= entry.audio_ms:
@@ -219,7 +217,5 @@ def checked_item(item: Any) -> Item:
         for index, part in enumerate(found.content):
             if part.type not in _PARTS_OF[found.role]:
                 param = f"item.content[{index}].type"
-                raise Refused(
-                    "invalid_value", f"A {found.role} message cannot have '{part.type}' in it.", param=param
-                )
+                raise Refused("invalid_value", f"A {found.role} message cannot have '{part.type}' in it.", param=param)
     return dict(item)

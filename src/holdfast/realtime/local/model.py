@@ -10,10 +10,10 @@ import msgspec
 from holdfast.lifecycle.owner import Owner
 from holdfast.lifecycle.scope import Scope
 from holdfast.models.contract import Model
-from holdfast.realtime.local.brain import Brain, ScriptedBrain, Turn
+from holdfast.realtime.local.brain import Brain, Turn
 from holdfast.realtime.local.engine import Engine
 from holdfast.realtime.local.host import Host
-from holdfast.realtime.local.model_brain import ModelBrain
+from holdfast.realtime.local.model_brain import as_brain
 from holdfast.realtime.local.outbox import Frame
 from holdfast.realtime.local.speech import Voice, best_voice
 from holdfast.realtime.local.transcription import Transcriber
@@ -68,13 +68,6 @@ class LocalRealtimeModel(WireModel):
         self._link = link = EngineLink(engine, self._brain, self._voice, self._transcriber)
         await link.open()
         return link
-
-
-def as_brain(brain: Model | Brain | Sequence[Turn]) -> Brain:
-    """A text model or a script as something that answers."""
-    if isinstance(brain, Model):
-        return ModelBrain(brain)
-    return ScriptedBrain(brain) if isinstance(brain, Sequence) else brain
 
 
 class EngineLink:

@@ -121,7 +121,9 @@ def _at_our_rate(sound: bytes) -> bytes:
 
 def _shared_out(words: list[str], pcm: bytes) -> list[Word]:
     """The audio cut at whole milliseconds, to each word in proportion to its letters and pauses."""
-    weights = [len(word.strip()) + 2 + (4 if word.rstrip().endswith((",", ".", "!", "?", ";", ":")) else 0) for word in words]
+    weights = [
+        len(word.strip()) + 2 + (4 if word.rstrip().endswith((",", ".", "!", "?", ";", ":")) else 0) for word in words
+    ]
     total, length, done, before, found = sum(weights), len(pcm) // BYTES_PER_MS, 0, 0, []
     for word, weight in zip(words, weights, strict=True):
         done += weight
