@@ -9,6 +9,7 @@ from holdfast.realtime import (
     RealtimeModelAudioEvent,
     RealtimeModelConnectionStatusEvent,
     RealtimeModelInputAudioTranscriptionCompletedEvent,
+    RealtimeModelInputAudioTranscriptionFailedEvent,
     RealtimeModelItemTruncatedEvent,
     RealtimeModelSendAudio,
     RealtimeModelSendInterrupt,
@@ -22,7 +23,15 @@ from holdfast.realtime import (
     RealtimeModelTurnStartedEvent,
     SettingsRejected,
 )
-from holdfast.realtime.local import EnergyDetector, Pause, ScriptedTranscriber, SileroDetector, ToneVoice
+from holdfast.realtime.local import (
+    EnergyDetector,
+    Pause,
+    Say,
+    ScriptedBrain,
+    ScriptedTranscriber,
+    SileroDetector,
+    ToneVoice,
+)
 from holdfast.realtime.local.audio import silence
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 from holdfast.testing.virtual_time import run_in_virtual_time
@@ -194,6 +203,56 @@ async def test_a_text_model_calls_the_sessions_tools_and_reads_their_outputs():
         await call.listener.until(RealtimeModelTurnEndedEvent, count=2)
         assert call.listener.transcript == "It is sunny in Rome."
         assert [item["type"] for item in model.last_call.input] == ["message", "function_call", "function_call_output"]
+
+
+@virtually
+async def test_a_brain_hears_what_a_slow_recogniser_understood():
+    class Slow:
+        async def transcribe(self, audio):
+            await asyncio.sleep(2)
+            return f"{len(audio) // 48} milliseconds"
+
+    brain = ScriptedBrain(["I see."])
+    async with Calling(brain, transcriber=Slow()) as call:
+        await call.speak(await speech())
+        await call.listener.until(RealtimeModelTurnEndedEvent)
+        [asked] = brain.questions
+        assert asked.items[0]["content"][0]["text"].endswith("milliseconds")
+
+
+@virtually
+async def test_without_a_recogniser_a_brain_knows_that_somebody_spoke():
+    brain = ScriptedBrain(["Pardon?"])
+    async with Calling(brain) as call:
+        await call.speak(await speech())
+        await call.listener.until(RealtimeModelTurnEndedEvent)
+        assert brain.questions[0].items[0]["content"][0]["text"].startswith("(speech of ")
+        assert "no speech recogniser" in str(
+            call.listener.all(RealtimeModelInputAudioTranscriptionFailedEvent)[0].error
+        )
+
+
+@virtually
+async def test_a_brain_whose_answer_was_cancelled_is_told_at_once():
+    class Thinker:
+        closed_at = None
+
+        async def answer(self, question):
+            try:
+                yield Say("Let me think. ")
+                await asyncio.sleep(3600)
+            finally:
+                self.closed_at = asyncio.get_running_loop().time()
+
+    thinker = Thinker()
+    async with Calling(thinker) as call:
+        await call.say("Think.")
+        await call.listener.until(RealtimeModelAudioEvent)
+        await call.model.send_event(RealtimeModelSendInterrupt())
+        await call.listener.until(RealtimeModelTurnEndedEvent)
+        await asyncio.sleep(1)
+        assert thinker.closed_at is not None
+        assert thinker.closed_at < 1
 
 
 @virtually
