@@ -1,13 +1,13 @@
 """What a client sees on the wire, turn by turn, read by a client that knows nothing of holdfast."""
 
 import pytest
-from realtime.wire import USER, speech, wired
 from websockets.exceptions import ConnectionClosed
 
 from holdfast.realtime.local.brain import Call, Pause
 from holdfast.realtime.local.transcription import ScriptedTranscriber
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Insert, Lose, Refuse
+from realtime.wire import USER, speech, wired
 
 ANSWER_IN_AUDIO = [
     "response.created",

@@ -48,10 +48,7 @@ _HOMES = {
         "SystemMessageItem",
         "UserMessageItem",
     ],
-    "openai.recording": ["Recording", "read_recording"],
-    "openai.replaying": ["ReplayDiverged", "ReplayedRealtimeModel", "replay_to"],
-    "openai.settings": ["DEFAULT_MODEL_SETTINGS"],
-    "openai.websocket": ["OpenAIRealtimeWebSocketModel", "TransportConfig", "get_api_key"],
+    "local.model": ["LocalRealtimeModel"],
     "model": [
         "RealtimeModel",
         "RealtimeModelConfig",
@@ -104,6 +101,10 @@ _HOMES = {
         "RealtimeModelUserInput",
         "RealtimeModelUserInputMessage",
     ],
+    "openai.recording": ["Recording", "read_recording"],
+    "openai.replaying": ["ReplayDiverged", "ReplayedRealtimeModel", "replay_to"],
+    "openai.settings": ["DEFAULT_MODEL_SETTINGS"],
+    "openai.websocket": ["OpenAIRealtimeWebSocketModel", "TransportConfig", "get_api_key"],
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

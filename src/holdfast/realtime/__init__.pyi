@@ -37,6 +37,7 @@ from holdfast.realtime.items import RealtimeResponse as RealtimeResponse
 from holdfast.realtime.items import RealtimeToolCallItem as RealtimeToolCallItem
 from holdfast.realtime.items import SystemMessageItem as SystemMessageItem
 from holdfast.realtime.items import UserMessageItem as UserMessageItem
+from holdfast.realtime.local.model import LocalRealtimeModel as LocalRealtimeModel
 from holdfast.realtime.model import RealtimeModel as RealtimeModel
 from holdfast.realtime.model import RealtimeModelConfig as RealtimeModelConfig
 from holdfast.realtime.model import RealtimeModelListener as RealtimeModelListener
