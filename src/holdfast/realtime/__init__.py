@@ -3,6 +3,7 @@
 from holdfast.base.lazy import lazy_names
 
 _HOMES = {
+    "agent": ["RealtimeAgent", "RealtimeAgentHooks", "RealtimeRunHooks", "realtime_handoff"],
     "config": [
         "RealtimeAudioFormat",
         "RealtimeClientMessage",
@@ -14,6 +15,7 @@ _HOMES = {
         "RealtimeModelTracingConfig",
         "RealtimeReasoningConfig",
         "RealtimeReasoningEffort",
+        "RealtimeReconnectConfig",
         "RealtimeRunConfig",
         "RealtimeSessionModelSettings",
         "RealtimeToolExecutionConfig",
@@ -34,6 +36,36 @@ _HOMES = {
         "SettingsRejected",
         "Unacknowledged",
     ],
+    "events": [
+        "RealtimeAgentChanged",
+        "RealtimeAgentEndEvent",
+        "RealtimeAgentStartEvent",
+        "RealtimeAudio",
+        "RealtimeAudioEnd",
+        "RealtimeAudioInterrupted",
+        "RealtimeCloseReport",
+        "RealtimeError",
+        "RealtimeEventInfo",
+        "RealtimeEventsDropped",
+        "RealtimeGuardrailTripped",
+        "RealtimeHandoffEvent",
+        "RealtimeHistoryAdded",
+        "RealtimeHistoryUpdated",
+        "RealtimeInputAudioTimeoutTriggered",
+        "RealtimeMetric",
+        "RealtimeRawModelEvent",
+        "RealtimeReconnected",
+        "RealtimeReconnecting",
+        "RealtimeResponseFailed",
+        "RealtimeResponseIncomplete",
+        "RealtimeSessionClosed",
+        "RealtimeSessionEvent",
+        "RealtimeToolApprovalExpired",
+        "RealtimeToolApprovalRequired",
+        "RealtimeToolEnd",
+        "RealtimeToolStart",
+        "RealtimeTranscriptDelta",
+    ],
     "items": [
         "AssistantAudio",
         "AssistantMessageItem",
@@ -48,6 +80,7 @@ _HOMES = {
         "SystemMessageItem",
         "UserMessageItem",
     ],
+    "metrics": ["RealtimeMetrics"],
     "model": [
         "RealtimeModel",
         "RealtimeModelConfig",
@@ -100,6 +133,9 @@ _HOMES = {
         "RealtimeModelUserInput",
         "RealtimeModelUserInputMessage",
     ],
+    "runner": ["RealtimeRunner"],
+    "session": ["RealtimeSession"],
+    "states": ["RealtimeState"],
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)
