@@ -10,7 +10,7 @@ from holdfast.base.usage import Usage
 from holdfast.history.contract import Session
 from holdfast.lifecycle.finishing import finish
 from holdfast.lifecycle.owner import Owner
-from holdfast.lifecycle.scope import CutOff, Deadline, Scope
+from holdfast.lifecycle.scope import NEVER, CutOff, Deadline, Scope
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.audio import PCM16, audio_format
 from holdfast.realtime.calls import Calls
@@ -38,6 +38,7 @@ from holdfast.realtime.writing import Writer
 
 OVER_WITHIN = 5.0
 """How long an interrupted response may take to be over."""
+_MOMENT = 0.25
 
 
 class RealtimeSession(RealtimeModelListener):
@@ -78,6 +79,7 @@ class RealtimeSession(RealtimeModelListener):
             room, calls=self._calls, guard=self._guard, reconnecting=self._reconnecting, said=said, end=self._end
         )
         self._owner = Owner(self._opened, name="realtime session")
+        self._deadline = NEVER
         self._cut: list[str] = []
         self._left: list[str] = []
         self._ended_by: tuple[str, BaseException | None] | None = None
@@ -156,7 +158,9 @@ class RealtimeSession(RealtimeModelListener):
             return self._report
         self._stop_accepting()
         try:
-            await self._owner.close(deadline=Deadline.after(deadline))
+            # The owner has a little more time than its parts, so that these can say what they had to cut off.
+            self._deadline = min(self._deadline, Deadline.after(deadline))
+            await self._owner.close(deadline=Deadline.after(deadline + _MOMENT))
         except CutOff as cut:
             self._left += cut.left
         except Exception as error:  # noqa: BLE001 - whoever entered has it, or it is in the report
@@ -266,11 +270,11 @@ class RealtimeSession(RealtimeModelListener):
                         yield
                         self._stop_accepting()
                         room.model.remove_listener(self)
-                        tasks.cancel(deadline=_half(self._owner.deadline))
+                        tasks.cancel(deadline=_half(self._deadline))
                 except CutOff as cut:
                     self._cut += cut.cut
                     self._left += cut.left
-                resources.cancel(deadline=self._owner.deadline)
+                resources.cancel(deadline=self._deadline)
         except CutOff as cut:
             self._cut += cut.cut
             self._left += cut.left
@@ -336,7 +340,7 @@ class RealtimeSession(RealtimeModelListener):
             self._room.start(self._ask_to_close(), "closing")
 
     async def _ask_to_close(self) -> None:
-        await self._owner.close(deadline=Deadline.after(OVER_WITHIN))
+        await self.close(OVER_WITHIN)
 
     def _stop_accepting(self) -> None:
         if self._room.machine.allows(Event.ASKED_TO_CLOSE):
