@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast.realtime import RealtimeAgent, RealtimeRunner, RealtimeSession
+from holdfast.realtime.items import InputText, UserMessageItem
 from holdfast.realtime.model_events import (
     RealtimeModelAudioEvent,
     RealtimeModelItemUpdatedEvent,
@@ -14,7 +15,6 @@ from holdfast.realtime.model_events import (
     RealtimeModelTurnEndedEvent,
     RealtimeModelTurnStartedEvent,
 )
-from holdfast.realtime.items import InputText, UserMessageItem
 from holdfast.realtime.testing import ScriptedRealtimeModel
 
 PATIENCE = 5.0

@@ -4,7 +4,6 @@ import asyncio
 import threading
 
 import pytest
-from realtime_kit import call, ended, eventually, listening, sound, started, talking, words
 
 from holdfast import UserError, function_tool, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
@@ -21,6 +20,7 @@ from holdfast.realtime import (
 from holdfast.realtime.model_events import RealtimeModelEndOfStreamEvent, RealtimeModelExceptionEvent
 from holdfast.realtime.states import TABLE, Event
 from holdfast.realtime.testing import ScriptedRealtimeModel
+from realtime_kit import call, ended, eventually, listening, sound, started, talking, words
 
 AGENT = RealtimeAgent(name="host", instructions="Be kind.")
 
@@ -286,14 +286,13 @@ async def test_an_iterator_may_close_the_session_it_iterates():
 
 
 async def test_two_iterators_each_see_everything_and_the_first_from_the_beginning():
-    async with talking(AGENT) as (session, model, heard):
-        async with listening(session) as second:
-            await model.emit(started(), sound(), ended())
-            await heard.until("agent_end")
-            await second.until("agent_end")
-            assert heard.types()[0] == "history_updated"
-            assert second.types() == ["agent_start", "audio", "agent_end"]
-            assert heard.types()[1:] == second.types()
+    async with talking(AGENT) as (session, model, heard), listening(session) as second:
+        await model.emit(started(), sound(), ended())
+        await heard.until("agent_end")
+        await second.until("agent_end")
+        assert heard.types()[0] == "history_updated"
+        assert second.types() == ["agent_start", "audio", "agent_end"]
+        assert heard.types()[1:] == second.types()
 
 
 async def test_what_came_before_the_first_iterator_waits_for_it():

@@ -81,6 +81,8 @@ _HOMES = {
         "UserMessageItem",
     ],
     "metrics": ["RealtimeMetrics"],
+    "openai.settings": ["DEFAULT_MODEL_SETTINGS"],
+    "openai.websocket": ["OpenAIRealtimeWebSocketModel", "TransportConfig", "get_api_key"],
     "model": [
         "RealtimeModel",
         "RealtimeModelConfig",

@@ -1,5 +1,6 @@
 """What can go wrong with a realtime connection, as types."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.agents.errors import UserError
@@ -66,14 +67,14 @@ class Unacknowledged(HoldfastError, TimeoutError):
 
 
 class ResponseRefused(HoldfastError):
-    """A response that was asked for will not come; ``error`` is what the server said about it."""
+    """A response will not come. ``owners`` asked for it; ``error`` is what the server said, or why it said nothing."""
 
     code = "realtime-response-refused"
 
-    def __init__(self, event_id: str, error: Any) -> None:
+    def __init__(self, owners: Sequence[str], error: Any) -> None:
         said = error.get("message") if isinstance(error, dict) else error
-        super().__init__(f"the server refused the response {event_id}: {said}")
-        self.event_id, self.error = event_id, error
+        super().__init__(f"there will be no response for {', '.join(owners)}: {said}")
+        self.owners, self.error = tuple(owners), error
 
 
 class BadFrame(HoldfastError, ValueError):

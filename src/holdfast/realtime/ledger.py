@@ -35,6 +35,7 @@ class Ledger:
         self._calls: dict[str, str] = {}
         self._answers: dict[str | None, list[str]] = {}
         self._sent: dict[tuple[str, int], int] = {}
+        self._outputs: dict[str, str] = {}
         self._snapshot: tuple[int, list[RealtimeItem]] = (0, [])
 
     def __len__(self) -> int:
@@ -60,6 +61,10 @@ class Ledger:
     def tell(self, item: RealtimeItem, *, response_id: str | None = None) -> bool:
         """The model told of an item. True if it is new."""
         known = self._known(item)
+        output = getattr(item, "output_item_id", None)
+        if output is not None and self._order:
+            # On the wire the output is an item of its own, at the end of what there is now.
+            self._outputs.setdefault(output, self._order[-1])
         if known is not None:
             name, entry = known
             entry.take_in(item if item.item_id == name else item.model_copy(update={"item_id": name}))
@@ -199,6 +204,7 @@ class Ledger:
 
     def _place(self, name: str, previous: str | None) -> None:
         order = self._order
+        previous = self._outputs.get(previous, previous) if previous is not None else None
         if previous is None or (order and order[-1] == previous):
             order.append(name)
         elif previous in self._entries:

@@ -68,7 +68,6 @@ class Pump:
         room, response = self._room, self._room.responses.active
         room.user_is_speaking = False
         if response is not None:
-            room.owes_a_response = room.owes_a_response or not response.spoke
             self._over(response, "lost", "the connection was lost", None)
 
     def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
@@ -91,6 +90,7 @@ class Pump:
     def _delta(self, event: told.RealtimeModelTranscriptDeltaEvent | told.RealtimeModelOutputTextDeltaEvent) -> None:
         room = self._room
         response = room.responses.get(event.response_id) or self._response(event.response_id)
+        response.spoke = True
         spoken = event.type == "transcript_delta"
         item_id, delta = event.item_id, event.delta
         if room.ledger.say(item_id, delta, response.id, content_index=event.content_index, spoken=spoken):
@@ -198,6 +198,7 @@ class Pump:
     def _over(self, response: Response, status: str, reason: str | None, error: Any) -> None:
         room = self._room
         room.responses.end(response.id)
+        room.owes_a_response = room.owes_a_response or (status == "lost" and not response.spoke)
         self._told_failure(response.id, status, reason, error)
         self._guard.end(response)
         if response.interrupted_at is not None:

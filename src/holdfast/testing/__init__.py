@@ -31,6 +31,8 @@ _HOMES = {
     "ScriptedRealtimeModel": "holdfast.realtime.testing",
     "UnconsumedRealtimeSteps": "holdfast.realtime.testing",
     "UnexpectedRealtimeSend": "holdfast.realtime.testing",
+    "RealtimeConnection": "holdfast.testing.realtime_connection",
+    "RealtimeServer": "holdfast.testing.realtime_server",
 }
 # Modules whose assertions pytest should explain when they fail.
 _SUITES = (
