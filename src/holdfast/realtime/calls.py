@@ -160,10 +160,10 @@ class Calls:
                     await record.undecided
                     verdict = await judge(call, room.context)
         except TimeoutError:
+            record.undecided = None
             room.emit(RealtimeToolApprovalExpired(agent, call.tool, record.id, info))
             return Verdict("rejected", message=EXPIRED)
-        finally:
-            record.undecided = None
+        record.undecided = None
         return verdict
 
     def _decide(self, call_id: str, decision: Decision, *, always: bool) -> Record | None:
