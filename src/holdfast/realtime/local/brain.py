@@ -126,10 +126,12 @@ def _item_of(entry: Entry) -> Item | None:
             return {name: item[name] for name in ("type", "call_id", "name", "arguments")}
         case "function_call_output":
             return {name: item[name] for name in ("type", "call_id", "output")}
-    if item["role"] == "assistant":
-        said = [{"type": "output_text", "text": entry.text, "annotations": []}] if entry.text else None
-        return said and {"type": "message", "role": "assistant", "id": entry.id, "status": "completed", "content": said}
-    return {"type": "message", "role": item["role"], "content": [_part_of(entry, part) for part in item["content"]]}
+    if item["role"] != "assistant":
+        return {"type": "message", "role": item["role"], "content": [_part_of(entry, part) for part in item["content"]]}
+    if not entry.text:
+        return None
+    said = [{"type": "output_text", "text": entry.text, "annotations": []}]
+    return {"type": "message", "role": "assistant", "id": entry.id, "status": "completed", "content": said}
 
 
 def _part_of(entry: Entry, part: Item) -> Item:

@@ -1,4 +1,4 @@
-"""The server side of one realtime session, without input or output: client frames and time in, frames and wishes out."""
+"""The server side of one realtime session, without I/O: client frames and time in, frames and wishes out."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

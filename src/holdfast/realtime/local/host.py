@@ -137,8 +137,8 @@ class Host:
     async def _say(self, response: Response, text: str, *, all_of_it: bool = False) -> str:
         """Say the whole sentences in a text, and give back what is not one yet. Writing waits for none."""
         if not response.speaks:
-            for word in words_of(text):
-                response.write(word, self._loop.time())
+            for piece in words_of(text):
+                response.write(piece, self._loop.time())
             return ""
         ends = [match.end() for match in _SENTENCE_END.finditer(text)]
         end = len(text) if all_of_it else (ends[-1] if ends else 0)

@@ -1,6 +1,6 @@
 """Any text model as the brain of a realtime session."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -9,7 +9,7 @@ from holdfast.agents.tool_refs import part_of
 from holdfast.agents.tools import FunctionTool, Tool
 from holdfast.models.asking import ModelRequest
 from holdfast.models.contract import Model, ModelResponse, StreamCut, completed
-from holdfast.realtime.local.brain import Call, Question, Say
+from holdfast.realtime.local.brain import Brain, Call, Question, Say, ScriptedBrain, Turn
 
 
 class ModelBrain:
@@ -45,6 +45,13 @@ class ModelBrain:
             model_settings=self._settings.resolve(wanted),
             tools=tools,
         )
+
+
+def as_brain(brain: Model | Brain | Sequence[Turn]) -> Brain:
+    """A text model or a script as something that answers; what is a brain already stays as it is."""
+    if isinstance(brain, Model):
+        return ModelBrain(brain)
+    return ScriptedBrain(brain) if isinstance(brain, Sequence) else brain
 
 
 async def _not_here(*_: Any) -> Any:

@@ -2,15 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from holdfast.realtime.local.audio import FORMATS, Format
 from holdfast.realtime.local.outbox import Refused
-
-T = TypeVar("T")
 
 
 class Pcm(Struct, tag_field="type", tag="audio/pcm", forbid_unknown_fields=True):
@@ -165,7 +163,7 @@ _UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`")
 def updated(settings: SessionSettings, changes: Mapping[str, Any], *, where: str = "session") -> SessionSettings:
     """New settings, or :class:`Refused` with the parameter that is wrong."""
     merged = _merged(msgspec.to_builtins(settings), changes, "")
-    found = converted(merged, SessionSettings, where=where)
+    found: SessionSettings = converted(merged, SessionSettings, where=where)
     converted(found.tool_choice, ToolChoice, where=f"{where}.tool_choice")
     converted(found.max_output_tokens, MaxTokens, where=f"{where}.max_output_tokens")
     return found

@@ -57,7 +57,6 @@ class ResponseGate:
         self._answering: Request | None = None
         self._certain = False
         self._cancelled: str | None = None
-        self._labels_come_back = False
         self._count = 0
         self.active: str | None = None
         """The response that the server is working on, as far as it has told."""
@@ -84,15 +83,15 @@ class ResponseGate:
         self._waiting.append(made)
         self._proceed()
 
-    def created(self, response_id: str, metadata: dict[str, Any] | None) -> None:
+    def created(self, response: dict[str, Any]) -> None:
         """The server has begun a response: the one that was asked for, or one of its own."""
-        self.active, self._cancelled, self._answering = response_id, None, None
-        self._recognise(metadata)
+        self.active, self._cancelled, self._answering = response["id"], None, None
+        self._recognise(response)
 
-    def done(self, response_id: str | None, metadata: dict[str, Any] | None = None) -> None:
+    def done(self, response: dict[str, Any]) -> None:
         """A response is over; if it was never announced, this acknowledges it as well."""
-        if response_id is not None and response_id != self.active:
-            self._recognise(metadata)
+        if response.get("id") not in (None, self.active):
+            self._recognise(response)
             if self.active is not None:
                 return
         self.active = self._cancelled = self._answering = None
@@ -119,7 +118,7 @@ class ResponseGate:
         event_id, code = error.get("event_id"), error.get("code")
         if code == NOT_ACTIVE:
             if self._cancelled is not None and event_id == _cancel_id(self._cancelled):
-                self.done(self._cancelled)  # Its end was not told, or not told readably.
+                self.done({"id": self._cancelled})  # Its end was not told, or not told readably.
             return True
         if (asked := self._refused_by(event_id, code, error)) is None:
             return code == COLLISION and self._knows(event_id)
@@ -174,18 +173,17 @@ class ResponseGate:
     def _wait_for_answer(self) -> None:
         self.deadline = self._clock() + self._patience
 
-    def _recognise(self, metadata: dict[str, Any] | None) -> None:
+    def _recognise(self, response: dict[str, Any]) -> None:
         """Whether a response is the one that was asked for.
 
-        Servers that give metadata back leave no doubt. With others, a response that begins while a request is
-        open is taken for its answer, unless the server says that the two collided.
+        Servers that know metadata give the label back and leave no doubt. With others, a response that begins
+        while a request is open is taken for its answer, unless the server says that the two collided.
         """
-        label = metadata.get(LABEL) if metadata else None
-        self._labels_come_back = self._labels_come_back or label is not None
+        label = (response.get("metadata") or {}).get(LABEL)
         asked = self._asked
         if asked is None:
             self.deadline = None
-        elif label == asked.id or (label is None and not self._labels_come_back):
+        elif label == asked.id or "metadata" not in response:
             self._answering, self._certain = asked, label is not None
             self._asked = self.deadline = None
 

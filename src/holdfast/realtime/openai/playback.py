@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from holdfast.realtime.audio import PCM16, AudioFormat
 from holdfast.realtime.model import RealtimePlaybackTracker
 
+_MOST_PARTS = 64  # A tracker that never reports must not make them pile up.
+
 
 @dataclass(eq=False, slots=True)
 class Part:
@@ -37,7 +39,7 @@ class Playback:
 
     def __init__(self, tracker: RealtimePlaybackTracker | None = None) -> None:
         self._tracker = tracker
-        self._parts: deque[Part] = deque()
+        self._parts: deque[Part] = deque(maxlen=_MOST_PARTS)
         self._latest: Part | None = None
         self._at = 0.0
         self._seconds_per_byte = 0.0
@@ -90,7 +92,7 @@ class Playback:
             elif part.played < part.received or part.response_id == generating:
                 heard = int(min(part.played, part.received) * 1000 + 1e-6)
                 cuts.append(Cut(part.item_id, part.content_index, part.response_id, heard))
-        self._parts = deque(kept)
+        self._parts = deque(kept, maxlen=_MOST_PARTS)
         self._latest = kept[-1] if kept else None
         if self._tracker is not None and cuts:
             self._tracker.on_interrupted()
@@ -98,7 +100,8 @@ class Playback:
 
     def forget(self, item_id: str) -> None:
         """The item is gone from the conversation."""
-        self._parts = deque(part for part in self._parts if part.item_id != item_id)
+        kept = [part for part in self._parts if part.item_id != item_id]
+        self._parts = deque(kept, maxlen=_MOST_PARTS)
         if self._latest is not None and self._latest.item_id == item_id:
             self._latest = None
 

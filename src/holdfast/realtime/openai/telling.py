@@ -142,16 +142,15 @@ def silence(client: "RealtimeClient", message: Message) -> None:
 
 def response_created(client: "RealtimeClient", message: Message) -> None:
     response = message["response"]
-    metadata = response.get("metadata")
-    client.gate.created(response["id"], metadata)
-    client.tell(RealtimeModelTurnStartedEvent(response_id=response["id"], metadata=metadata))
+    client.gate.created(response)
+    client.tell(RealtimeModelTurnStartedEvent(response_id=response["id"], metadata=response.get("metadata")))
 
 
 def response_done(client: "RealtimeClient", message: Message) -> None:
     response = message["response"]
     response_id: str | None = response.get("id")
     status: RealtimeResponseStatus = response.get("status") or "completed"
-    client.gate.done(response_id, response.get("metadata"))
+    client.gate.done(response)
     for raw in response.get("output") or ():
         if status == "completed" and raw.get("type") == "function_call":
             function_call(client, raw, response_id)
@@ -186,6 +185,11 @@ def audio_done(client: "RealtimeClient", message: Message) -> None:
         )
 
 
+def misshapen(client: "RealtimeClient", message: Message) -> None:
+    """A delta that could not be read as one."""
+    raise ValueError("a delta has other parts")
+
+
 HANDLERS: dict[str, Handler] = {
     "session.created": session,
     "session.updated": session,
@@ -207,4 +211,7 @@ HANDLERS: dict[str, Handler] = {
     "response.output_text.done": text_done,
     "response.output_audio_transcript.done": text_done,
     "response.output_audio.done": audio_done,
+    "response.output_audio.delta": misshapen,
+    "response.output_audio_transcript.delta": misshapen,
+    "response.output_text.delta": misshapen,
 }

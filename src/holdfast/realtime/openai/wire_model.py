@@ -69,10 +69,13 @@ class WireModel(RealtimeModel):
 
     async def close(self) -> None:
         """End the connection, within the time that was set whatever the server does. Harmless if there is none."""
-        open_ones = [*self._ending, *([self._connection] if self._connection is not None else [])]
-        self._ending, self._connection = [], None
-        for connection in open_ones:
-            await connection.close(deadline=Deadline.after(self._close_within * 2))
+        deadline = Deadline.after(self._close_within * 2)
+        current = self._connection
+        for connection in [*self._ending, *([current] if current is not None else [])]:
+            await connection.close(deadline=deadline)
+        self._ending = [old for old in self._ending if not old.closed]
+        if current is not None and current.closed and self._connection is current:
+            self._connection = None
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.ended:
