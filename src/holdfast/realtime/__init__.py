@@ -3,6 +3,7 @@
 from holdfast.base.lazy import lazy_names
 
 _HOMES = {
+    "agent": ["RealtimeAgent", "RealtimeAgentHooks", "RealtimeRunHooks", "realtime_handoff"],
     "config": [
         "RealtimeAudioFormat",
         "RealtimeClientMessage",
@@ -14,6 +15,7 @@ _HOMES = {
         "RealtimeModelTracingConfig",
         "RealtimeReasoningConfig",
         "RealtimeReasoningEffort",
+        "RealtimeReconnectConfig",
         "RealtimeRunConfig",
         "RealtimeSessionModelSettings",
         "RealtimeToolExecutionConfig",
@@ -34,6 +36,36 @@ _HOMES = {
         "SettingsRejected",
         "Unacknowledged",
     ],
+    "events": [
+        "RealtimeAgentChanged",
+        "RealtimeAgentEndEvent",
+        "RealtimeAgentStartEvent",
+        "RealtimeAudio",
+        "RealtimeAudioEnd",
+        "RealtimeAudioInterrupted",
+        "RealtimeCloseReport",
+        "RealtimeError",
+        "RealtimeEventInfo",
+        "RealtimeEventsDropped",
+        "RealtimeGuardrailTripped",
+        "RealtimeHandoffEvent",
+        "RealtimeHistoryAdded",
+        "RealtimeHistoryUpdated",
+        "RealtimeInputAudioTimeoutTriggered",
+        "RealtimeMetric",
+        "RealtimeRawModelEvent",
+        "RealtimeReconnected",
+        "RealtimeReconnecting",
+        "RealtimeResponseFailed",
+        "RealtimeResponseIncomplete",
+        "RealtimeSessionClosed",
+        "RealtimeSessionEvent",
+        "RealtimeToolApprovalExpired",
+        "RealtimeToolApprovalRequired",
+        "RealtimeToolEnd",
+        "RealtimeToolStart",
+        "RealtimeTranscriptDelta",
+    ],
     "items": [
         "AssistantAudio",
         "AssistantMessageItem",
@@ -49,8 +81,7 @@ _HOMES = {
         "UserMessageItem",
     ],
     "local.model": ["LocalRealtimeModel"],
-    "openai.settings": ["DEFAULT_MODEL_SETTINGS"],
-    "openai.websocket": ["OpenAIRealtimeWebSocketModel", "TransportConfig", "get_api_key"],
+    "metrics": ["RealtimeMetrics"],
     "model": [
         "RealtimeModel",
         "RealtimeModelConfig",
@@ -103,6 +134,14 @@ _HOMES = {
         "RealtimeModelUserInput",
         "RealtimeModelUserInputMessage",
     ],
+    "openai.recording": ["Recording", "read_recording"],
+    "openai.replaying": ["ReplayDiverged", "ReplayedRealtimeModel", "replay_to"],
+    "openai.settings": ["DEFAULT_MODEL_SETTINGS"],
+    "openai.sip": ["OpenAIRealtimeSIPModel"],
+    "openai.websocket": ["OpenAIRealtimeWebSocketModel", "TransportConfig", "get_api_key"],
+    "runner": ["RealtimeRunner"],
+    "session": ["RealtimeSession"],
+    "states": ["RealtimeState"],
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

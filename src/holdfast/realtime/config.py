@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDic
 
 from holdfast.agents.guardrails import OutputGuardrail
 from holdfast.agents.handoffs import Handoff
+from holdfast.agents.hooks import RunHooks
 from holdfast.agents.model_settings import ToolChoice
 from holdfast.agents.prompts import Prompt
 from holdfast.agents.tools import Tool
-from holdfast.agents.types import MaybeAwaitable
+from holdfast.toolcalls.refusing import ToolErrorFormatter
 
 if TYPE_CHECKING:
     from openai.types.realtime.realtime_audio_formats import RealtimeAudioFormats as OpenAIRealtimeAudioFormats
@@ -22,7 +23,6 @@ RealtimeAudioFormat: TypeAlias = (
     Literal["pcm16", "g711_ulaw", "g711_alaw"] | str | Mapping[str, Any] | OpenAIRealtimeAudioFormats
 )
 RealtimeReasoningEffort: TypeAlias = Literal["minimal", "low", "medium", "high", "xhigh"] | str
-ToolErrorFormatter: TypeAlias = Callable[[Any], MaybeAwaitable[str | None]]
 
 
 class RealtimeCustomVoice(TypedDict):
@@ -142,12 +142,28 @@ class RealtimeGuardrailsSettings(TypedDict):
     """When output guardrails look at what was said so far."""
 
     debounce_text_length: NotRequired[int]
+    hold_back_audio: NotRequired[bool]
+    """Pass audio on only after the words so far were checked. Costs latency, and nothing refused is heard."""
+    message: NotRequired[str | Callable[[list[str]], str]]
+    """What the model is told after a trip, or what makes that of the names of the guardrails."""
 
 
 class RealtimeToolExecutionConfig(TypedDict):
     """How tool calls are judged."""
 
     pre_approval_tool_input_guardrails: NotRequired[bool]
+    approval_timeout: NotRequired[float | None]
+    """After so many seconds without a decision the call counts as rejected."""
+
+
+class RealtimeReconnectConfig(TypedDict, total=False):
+    """What happens when the connection ends although nobody asked. ``attempts`` of 0 switches reconnecting off."""
+
+    attempts: int
+    first_delay: float
+    longest_delay: float
+    roll_over_after: float | None
+    """Replace a connection after so many seconds, in a quiet moment, before the provider's own limit ends it."""
 
 
 class RealtimeRunConfig(TypedDict):
@@ -160,6 +176,10 @@ class RealtimeRunConfig(TypedDict):
     async_tool_calls: NotRequired[bool]
     tool_execution: NotRequired[RealtimeToolExecutionConfig]
     tool_error_formatter: NotRequired[ToolErrorFormatter]
+    hooks: NotRequired[RunHooks[Any]]
+    reconnect: NotRequired[RealtimeReconnectConfig]
+    raw_server_events: NotRequired[bool]
+    """Whether ``raw_model_event`` also carries every message of the server as it came. On by default, at a cost."""
 
 
 class RealtimeUserInputText(TypedDict):
