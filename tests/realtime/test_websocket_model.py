@@ -1,6 +1,9 @@
 """The model over a real WebSocket, against a server that misbehaves on demand."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -550,3 +553,35 @@ async def test_a_response_whose_end_was_lost_does_not_silence_the_model(server: 
     await model.send_event(RealtimeModelSendUserInput("Hello?"))
     await ear.until("turn_ended")
     await model.close()
+
+
+def program(code: str) -> str:
+    paths = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    return done.stdout.strip()
+
+
+def test_a_realtime_model_costs_nothing_heavy_before_it_connects() -> None:
+    loaded = program(
+        "import sys, holdfast.realtime as r; names = [dir(r)]; light = 'pydantic' not in sys.modules; "
+        "r.OpenAIRealtimeWebSocketModel(); r.RealtimeModelSendUserInput('Hi'); "
+        "print(light, [m for m in ('openai', 'websockets') if m in sys.modules])"
+    )
+    assert loaded == "True []"
+
+
+def test_without_the_library_it_says_what_to_install() -> None:
+    said = program(
+        "import sys, asyncio; sys.modules['websockets'] = None\n"
+        "from holdfast.realtime import OpenAIRealtimeWebSocketModel\n"
+        "from holdfast.base.errors import MissingExtra\n"
+        "try: asyncio.run(OpenAIRealtimeWebSocketModel().connect({'api_key': 'k'}))\n"
+        "except MissingExtra as error: print(error)"
+    )
+    assert "pip install 'holdfast[realtime]'" in said
