@@ -80,7 +80,11 @@ _HOMES = {
         "SystemMessageItem",
         "UserMessageItem",
     ],
+<<<<<<< HEAD
     "metrics": ["RealtimeMetrics"],
+=======
+    "local.model": ["LocalRealtimeModel"],
+>>>>>>> rt-server
     "openai.settings": ["DEFAULT_MODEL_SETTINGS"],
     "openai.websocket": ["OpenAIRealtimeWebSocketModel", "TransportConfig", "get_api_key"],
     "model": [

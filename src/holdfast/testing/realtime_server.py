@@ -11,9 +11,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from holdfast.lifecycle.scope import Scope
+from holdfast.models.contract import Model
 from holdfast.realtime.local.brain import Brain, ScriptedBrain, Turn
 from holdfast.realtime.local.engine import Engine
 from holdfast.realtime.local.host import Host
+from holdfast.realtime.local.model_brain import as_brain
 from holdfast.realtime.local.speech import ToneVoice, Voice
 from holdfast.realtime.local.transcription import Transcriber
 from holdfast.realtime.local.vad import DetectorFactory, EnergyDetector
@@ -27,14 +29,15 @@ class RealtimeServer:
         async with RealtimeServer(["Good morning."]) as server:
             model_config = {"url": server.url, "api_key": "test"}
 
-    ``brain`` is what answers, or a script of turns; all connections ask the same one. ``pace`` is how many seconds of
+    ``brain`` is what answers: a text model, a script of turns, or anything else that can. All connections ask the same
+    one. ``pace`` is how many seconds of
     audio are sent in a second: 1.0 is real time, ``None`` as fast as the socket takes it. ``connections`` keeps what
     each of them received, sent and remembers, also after it has ended.
     """
 
     def __init__(
         self,
-        brain: Brain | Sequence[Turn] | None = None,
+        brain: Model | Brain | Sequence[Turn] | None = None,
         *,
         voice: Voice | None = None,
         transcriber: Transcriber | None = None,
@@ -43,14 +46,14 @@ class RealtimeServer:
         session_seconds: float = 3600.0,
         api_key: str | None = None,
     ) -> None:
-        scripted = ScriptedBrain(brain or (), otherwise="Okay.") if brain is None or isinstance(brain, Sequence) else None
-        self.brain: Brain = scripted if scripted is not None else brain  # type: ignore[assignment]
+        self.brain = as_brain(ScriptedBrain(otherwise="Okay.") if brain is None else brain)
         self.connections: list[RealtimeConnection] = []
         self.refused = 0
         """How many handshakes were turned away."""
         self._voice, self._transcriber, self._detector = voice or ToneVoice(), transcriber, detector
         self._pace, self._session_seconds, self._api_key = pace, session_seconds, api_key
         self._plan = FaultPlan()
+        self._arrival = asyncio.Event()
         self._server: Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -87,7 +90,7 @@ class RealtimeServer:
     def inject(
         self, on: str, fault: Fault, *, skip: int = 0, times: int | None = 1, connection: int | None = None
     ) -> Planned:
-        """Let ``fault`` happen to the frames called ``on``: the first ``skip`` pass, then it strikes ``times`` times."""
+        """Let ``fault`` happen to frames of the type ``on``: ``skip`` of them pass, then it strikes ``times`` times."""
         return self._plan.add(Planned(on, fault, skip, times, connection))
 
     def clear_faults(self) -> None:
@@ -96,7 +99,8 @@ class RealtimeServer:
     async def connected(self, count: int = 1) -> RealtimeConnection:
         """Wait for the connection of that number, counting from 1."""
         while len(self.connections) < count:
-            await asyncio.sleep(0.001)
+            self._arrival.clear()
+            await self._arrival.wait()
         return self.connections[count - 1]
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
@@ -112,6 +116,7 @@ class RealtimeServer:
     async def _serve(self, socket: ServerConnection) -> None:
         connection = RealtimeConnection(len(self.connections), socket, self._plan)
         self.connections.append(connection)
+        self._arrival.set()
         now = asyncio.get_running_loop().time()
         engine = Engine(
             now=now,
