@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -74,6 +74,12 @@ async def model(ear: Ear) -> AsyncIterator[OpenAIRealtimeWebSocketModel]:
     model.add_listener(ear)
     yield model
     await model.close()
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(3):
+        while not holds():  # noqa: ASYNC110 - what is waited for is on the other side of a socket
+            await asyncio.sleep(0.005)
 
 
 def at(server: RealtimeServer, **options: Any) -> Any:
@@ -192,9 +198,7 @@ async def test_rejected_settings_at_connect_leave_nothing_open(
         await model.connect(at(server))
     with pytest.raises(NotConnected):
         await model.send_event(RealtimeModelSendUserInput("Hi"))
-    async with asyncio.timeout(2):
-        while server.open_connections:
-            await asyncio.sleep(0.001)
+    await eventually(lambda: not server.open_connections)
 
 
 async def test_settings_that_are_never_acknowledged(
@@ -235,8 +239,7 @@ def server_elsewhere() -> Iterator[RealtimeServer]:
     async def serve() -> None:
         async with server:
             started.set()
-            while not stop.is_set():
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(stop.wait)
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
@@ -263,9 +266,7 @@ async def test_cancelling_connect_anywhere_leaves_no_socket(server_elsewhere: Re
             await model.close()
 
     assert await cancel_at_every_await(scenario) >= 2
-    async with asyncio.timeout(2):
-        while server_elsewhere.open_connections:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not server_elsewhere.open_connections)
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 3))
@@ -333,9 +334,7 @@ async def test_a_listener_may_connect_again_when_it_hears_of_the_end(
     model.add_listener(faithful)
     await faithful.on_event(type("E", (), {"type": "connection_status", "status": "connected"})())
     server.connections[0].drop()
-    async with asyncio.timeout(3):
-        while len(ear.of("connection_status")) < 5:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: len(ear.of("connection_status")) == 5)
     assert [event.status for event in ear.of("connection_status")][-2:] == ["connecting", "connected"]
 
 

@@ -80,13 +80,8 @@ _HOMES = {
         "SystemMessageItem",
         "UserMessageItem",
     ],
-<<<<<<< HEAD
-    "metrics": ["RealtimeMetrics"],
-=======
     "local.model": ["LocalRealtimeModel"],
->>>>>>> rt-server
-    "openai.settings": ["DEFAULT_MODEL_SETTINGS"],
-    "openai.websocket": ["OpenAIRealtimeWebSocketModel", "TransportConfig", "get_api_key"],
+    "metrics": ["RealtimeMetrics"],
     "model": [
         "RealtimeModel",
         "RealtimeModelConfig",
@@ -139,6 +134,11 @@ _HOMES = {
         "RealtimeModelUserInput",
         "RealtimeModelUserInputMessage",
     ],
+    "openai.recording": ["Recording", "read_recording"],
+    "openai.replaying": ["ReplayDiverged", "ReplayedRealtimeModel", "replay_to"],
+    "openai.settings": ["DEFAULT_MODEL_SETTINGS"],
+    "openai.sip": ["OpenAIRealtimeSIPModel"],
+    "openai.websocket": ["OpenAIRealtimeWebSocketModel", "TransportConfig", "get_api_key"],
     "runner": ["RealtimeRunner"],
     "session": ["RealtimeSession"],
     "states": ["RealtimeState"],

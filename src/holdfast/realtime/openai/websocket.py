@@ -14,6 +14,7 @@ from holdfast.models.openai_provider import default_openai_key
 from holdfast.realtime.errors import ConnectFailed, KeyMissing
 from holdfast.realtime.model import RealtimeModelConfig
 from holdfast.realtime.openai.link import Link, LinkClosed
+from holdfast.realtime.openai.recording import Recording
 from holdfast.realtime.openai.settings import DEFAULT_MODEL
 from holdfast.realtime.openai.wire_model import WireModel
 
@@ -45,13 +46,17 @@ async def get_api_key(key: str | Callable[[], MaybeAwaitable[str]] | None) -> st
 
 
 class OpenAIRealtimeWebSocketModel(WireModel):
-    """OpenAI's realtime models, or a server like them. One object serves one session at a time."""
+    """OpenAI's realtime models, or a server like them. One object serves one session at a time.
 
-    def __init__(self, *, transport_config: TransportConfig | None = None) -> None:
+    With a ``recording``, everything that passes is written down there.
+    """
+
+    def __init__(self, *, transport_config: TransportConfig | None = None, recording: Recording | None = None) -> None:
         self._transport: TransportConfig = transport_config or {}
         super().__init__(
             acknowledge_within=self._transport.get("acknowledge_timeout", 10.0),
             close_within=self._transport.get("close_timeout", 1.0),
+            recording=recording,
         )
 
     async def dial(self, options: RealtimeModelConfig) -> Link:

@@ -11,6 +11,7 @@ from holdfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModel
 from holdfast.realtime.openai.audience import Audience
 from holdfast.realtime.openai.connection import Connection
 from holdfast.realtime.openai.link import Link
+from holdfast.realtime.openai.recording import RecordedLink, Recording
 
 
 class WireModel(RealtimeModel):
@@ -20,8 +21,11 @@ class WireModel(RealtimeModel):
     has taken those. Listeners hear ``disconnected`` however the connection ended; then ``connect`` may be called again.
     """
 
-    def __init__(self, *, acknowledge_within: float = 10.0, close_within: float = 1.0) -> None:
+    def __init__(
+        self, *, acknowledge_within: float = 10.0, close_within: float = 1.0, recording: Recording | None = None
+    ) -> None:
         self._acknowledge_within, self._close_within = acknowledge_within, close_within
+        self._recording = recording
         self._audience = Audience()
         self._connection: Connection | None = None
         self._ending: list[Connection] = []
@@ -42,7 +46,7 @@ class WireModel(RealtimeModel):
             raise AlreadyConnected("this realtime model is connected: close it first, or use another one")
         self._ending = [old for old in (*self._ending, self._connection) if old is not None and not old.closed]
         self._connection = made = Connection(
-            lambda: self.dial(options), options, self._audience, acknowledge_within=self._acknowledge_within
+            lambda: self._dial(options), options, self._audience, acknowledge_within=self._acknowledge_within
         )
         try:
             await self._audience.tell([RealtimeModelConnectionStatusEvent("connecting")])
@@ -76,6 +80,10 @@ class WireModel(RealtimeModel):
         self._ending = [old for old in self._ending if not old.closed]
         if current is not None and current.closed and self._connection is current:
             self._connection = None
+
+    async def _dial(self, options: RealtimeModelConfig) -> Link:
+        link = await self.dial(options)
+        return link if self._recording is None else RecordedLink(link, self._recording)
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.ended:
