@@ -124,9 +124,12 @@ class Schedule:
         config = {"guardrails_settings": {"debounce_text_length": 8}, "reconnect": {"first_delay": 0.1}}
         session = await RealtimeRunner(self.a, model=self.model, config=config).run()
         async with listening(session) as heard, session:
-            for _ in range(self.rng.randint(3, 12)):
-                await asyncio.sleep(self.rng.choice([0, 0, 0.02, 0.3, 1.0]))
-                await self.act(session, heard)
+            async with asyncio.TaskGroup() as several:
+                for _ in range(self.rng.randint(3, 12)):
+                    await asyncio.sleep(self.rng.choice([0, 0, 0.02, 0.3, 1.0]))
+                    acting = several.create_task(self.act(session, heard))
+                    if self.rng.random() < 0.6:
+                        await asyncio.wait({acting})
             await self.settle(session, heard)
             self.check(session, heard)
             report = await session.close()
@@ -134,7 +137,7 @@ class Schedule:
 
     async def act(self, session, heard):
         rng = self.rng
-        match rng.choices(["write", "speak", "interrupt", "change", "decide", "snap"], [4, 3, 2, 2, 3, 1])[0]:
+        match rng.choices(["write", "speak", "interrupt", "change", "decide", "snap"], [4, 3, 2, 2, 3, 2])[0]:
             case "write":
                 await session.send_message("hello")
             case "speak":
