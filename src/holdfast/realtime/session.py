@@ -178,7 +178,9 @@ class RealtimeSession(RealtimeModelListener):
     async def on_event(self, event: RealtimeModelEvent) -> None:
         """Called by the model with everything that it tells."""
         if not self._room.outlet.closed:
-            await self._pump.take(event)
+            waiting = self._pump.take(event)
+            if waiting is not None:
+                await waiting
 
     async def send_message(self, message: RealtimeUserInput) -> None:
         """Say something in writing; the model answers when no other response is active."""
