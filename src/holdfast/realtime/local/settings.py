@@ -51,6 +51,7 @@ class SemanticVad(Struct, tag_field="type", tag="semantic_vad", forbid_unknown_f
     eagerness: Literal["low", "medium", "high", "auto"] = "auto"
     create_response: bool = True
     interrupt_response: bool = True
+    model_version: str | None = None
 
     threshold = 0.5
     prefix_padding_ms = 300

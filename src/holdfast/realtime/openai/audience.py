@@ -32,7 +32,7 @@ class Audience:
     @property
     def wants_raw(self) -> bool:
         """Whether anybody wants the messages of the server as they came."""
-        return any(_wants_raw(listener) for listener in self._listeners)
+        return True in map(_wants_raw, self._listeners)
 
     async def tell(self, events: Iterable[RealtimeModelEvent]) -> None:
         """Tell everybody. If some task is telling already, it tells these too, and this returns at once."""
