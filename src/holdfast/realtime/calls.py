@@ -1,7 +1,7 @@
 """The calls that the model makes: judged and made once, answered for certain, whatever happens meanwhile."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -32,17 +32,16 @@ class Calls:
         self._handoff_turn = asyncio.Lock()
         self._one_by_one = asyncio.Lock()
 
-    async def take(self, event: RealtimeModelToolCallEvent) -> None:
-        """Accept a call. Without ``async_tool_calls`` this returns when it is answered or waits for a person."""
+    def take(self, event: RealtimeModelToolCallEvent) -> Awaitable[None] | None:
+        """Accept a call. Without ``async_tool_calls`` it gives what waits until it is answered or asks a person."""
         record = self._accepted(event)
         if record is None:
-            return
+            return None
         room = self._room
         record.task = room.start(self._carry_out(record), f"call {event.name} ({event.call_id})")
         # A handoff needs the reader that would wait here.
         beside = room.run_config.get("async_tool_calls", True) or event.name in record.snapshot.handoffs
-        if record.task is not None and not beside:
-            await self._answered_or_parked(record.task, record)
+        return None if record.task is None or beside else self._answered_or_parked(record.task, record)
 
     def approve(self, call_id: str, *, always: bool) -> Record | None:
         return self._decide(call_id, Decision(True), always=always)

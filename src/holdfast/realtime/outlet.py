@@ -21,15 +21,15 @@ KEPT_UNREAD = 10_000
 class Feed(Generic[T]):
     """One iterator's unread events, in the order in which they happened."""
 
-    __slots__ = ("__weakref__", "_flowing", "_gap", "_kept", "_waiting", "dropped", "error", "limit")
+    __slots__ = ("__weakref__", "_busy", "_flowing", "_gap", "_kept", "_waiting", "dropped", "limit")
 
     def __init__(self, *, limit: int) -> None:
         self._flowing: deque[tuple[int, T]] = deque()
         self._kept: deque[tuple[int, T]] = deque()
         self._waiting: asyncio.Future[None] | None = None
+        self._busy = False
         self._gap = 0
         self.dropped = 0
-        self.error: BaseException | None = None
         self.limit = limit
 
     def __len__(self) -> int:
@@ -56,6 +56,11 @@ class Feed(Generic[T]):
         """Drop the flowing events that nobody wants any more. They do not count as lost."""
         self._flowing = deque(entry for entry in self._flowing if not unwanted(entry[1]))
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next event can be taken as it is: there is one, and nothing was lost before it."""
+        return bool(self._flowing or self._kept) and not self._gap
+
     def take(self) -> T:
         flowing, kept = self._flowing, self._kept
         if not kept or (flowing and flowing[0][0] < kept[0][0]):
@@ -68,18 +73,19 @@ class Feed(Generic[T]):
         return gap
 
     def wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
 
     async def wait(self) -> None:
         """Until something is there or has ended."""
-        if self._waiting is not None:
+        if self._busy:
             raise RuntimeError("this iterator is already being waited for; start another one")
-        self._waiting = asyncio.get_running_loop().create_future()
+        self._waiting, self._busy = asyncio.get_running_loop().create_future(), True
         try:
             await self._waiting
         finally:
-            self._waiting = None
+            self._waiting, self._busy = None, False
 
     def _lose(self, count: int) -> None:
         self._gap += count
@@ -176,7 +182,8 @@ class Iteration(Generic[T]):
     async def __anext__(self) -> T:
         if self._left:
             raise StopAsyncIteration
-        return await self._outlet.next(self._feed)
+        feed = self._feed
+        return feed.take() if feed.ready else await self._outlet.next(feed)
 
     async def aclose(self) -> None:
         self._leave()

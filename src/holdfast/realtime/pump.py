@@ -1,10 +1,10 @@
-"""What a session makes of each thing that the model tells. Nothing here waits, except for a call that must be made now.
+"""What a session makes of each thing that the model tells. Nothing here waits.
 
 Whatever else changes a session (a tool that ends, a guardrail that trips, a program that calls) does so between two of
 these steps, never inside one.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from holdfast.realtime import model_events as told
@@ -46,22 +46,20 @@ class Pump:
         self._room, self._calls, self._guard, self._reconnecting = room, calls, guard, reconnecting
         self._said, self._end = said, end
         self._watching = Watching(room)
+        self._known = room.responses.known
         self._speech_at: float | None = None
 
-    async def take(self, event: told.RealtimeModelEvent) -> None:
+    def take(self, event: told.RealtimeModelEvent) -> Awaitable[None] | None:
+        """Do what the event asks for. If there is something to wait for before the next event, it is given back."""
         room = self._room
         room.outlet.flow(RealtimeRawModelEvent(event, room.info))
         step = _STEPS.get(type(event))
-        if step is None:
-            return
         try:
-            step(self, event)
-            if type(event) is told.RealtimeModelToolCallEvent:
-                await self._calls.take(event)
-                self._said()
+            return None if step is None else step(self, event)
         except Exception as error:  # noqa: BLE001 - a strange event must not stop the model's reader
             log.warning("the event %r could not be handled: %s", event.type, error, exc_info=error)
             room.fail(error)
+            return None
 
     def settle(self) -> None:
         """The connection is gone, and with it the active response."""
@@ -72,7 +70,7 @@ class Pump:
 
     def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
         room = self._room
-        response = room.responses.get(event.response_id) or self._response(event.response_id)
+        response = self._known.get(event.response_id) or self._response(event.response_id)
         if response.muted:
             return
         room.ledger.sent_audio(event.item_id, event.content_index, len(event.data))
@@ -89,7 +87,7 @@ class Pump:
 
     def _delta(self, event: told.RealtimeModelTranscriptDeltaEvent | told.RealtimeModelOutputTextDeltaEvent) -> None:
         room = self._room
-        response = room.responses.get(event.response_id) or self._response(event.response_id)
+        response = self._known.get(event.response_id) or self._response(event.response_id)
         response.spoke = True
         spoken = event.type == "transcript_delta"
         item_id, delta = event.item_id, event.delta
@@ -235,14 +233,16 @@ class Pump:
         if self._room.up.is_set():  # Otherwise the loss was told, and another connection is under way.
             self._end(None)
 
-    def _call(self, event: told.RealtimeModelToolCallEvent) -> None:
-        """Taken by the calls, right after this."""
+    def _call(self, event: told.RealtimeModelToolCallEvent) -> Awaitable[None] | None:
+        waiting = self._calls.take(event)
+        self._said()
+        return waiting
 
     def _response(self, name: str | None) -> Response:
         return self._room.responses.of(name, self._room.snapshot, now=self._room.now())
 
 
-_STEPS: dict[type, Callable[[Pump, Any], None]] = {
+_STEPS: dict[type, Callable[[Pump, Any], Awaitable[None] | None]] = {
     told.RealtimeModelAudioEvent: Pump._audio,
     told.RealtimeModelTranscriptDeltaEvent: Pump._delta,
     told.RealtimeModelOutputTextDeltaEvent: Pump._delta,

@@ -47,7 +47,7 @@ class Responses:
     def __init__(self) -> None:
         self.active: Response | None = None
         self.latest: Response | None = None
-        self._known: OrderedDict[str, Response] = OrderedDict()
+        self.known: OrderedDict[str, Response] = OrderedDict()
         self._unnamed = 0
 
     def begin(self, name: str | None, snapshot: Snapshot, *, now: float, asked_at: float | None) -> Response:
@@ -62,7 +62,7 @@ class Responses:
 
     def end(self, name: str | None) -> Response | None:
         """The response that is over now; ``None`` if there was no such response or it had ended before."""
-        found = self.active if name is None else self._known.get(name)
+        found = self.active if name is None else self.known.get(name)
         if found is None or found.ended:
             return None
         if found is self.active:
@@ -71,11 +71,11 @@ class Responses:
         return found
 
     def get(self, name: str | None) -> Response | None:
-        return None if name is None else self._known.get(name)
+        return None if name is None else self.known.get(name)
 
     def of(self, name: str | None, snapshot: Snapshot, *, now: float) -> Response:
         """The response of that name. One whose beginning was not told counts from its first sign of life."""
-        found = self.active or self.latest if name is None else self._known.get(name)
+        found = self.active or self.latest if name is None else self.known.get(name)
         if found is None:
             found = Response(name or "unnamed", snapshot, began_at=now, asked_at=None)
             self._remember(found)
@@ -84,8 +84,8 @@ class Responses:
     def playing(self, item_id: str, response_id: str | None) -> Response | None:
         """The response to which audio of an item belongs."""
         if response_id is not None:
-            return self._known.get(response_id)
-        for response in reversed(self._known.values()):
+            return self.known.get(response_id)
+        for response in reversed(self.known.values()):
             if response.item_id == item_id:
                 return response
         return self.active
@@ -93,6 +93,6 @@ class Responses:
     def _remember(self, response: Response) -> None:
         if self.latest is not None:
             self.latest.newer = True
-        self.latest = self._known[response.id] = response
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)[1].end()
+        self.latest = self.known[response.id] = response
+        while len(self.known) > REMEMBERED:
+            self.known.popitem(last=False)[1].end()
