@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent / "src" / "holdfast"
 LEVELS = {
     "base": 0,
     "lifecycle": 1,
+    "tracing": 1,
     "store": 2,
     "agents": 2,
     "workers": 2,
@@ -35,6 +36,7 @@ ROOMS = {
     "cryptography": {"history"},
     "cloudpickle": {"workers"},
     "websockets": {"realtime"},
+    "opentelemetry": {"tracing"},
 }
 
 
@@ -91,7 +93,7 @@ def run_python(code: str) -> str:
 def test_importing_holdfast_imports_nothing_heavy() -> None:
     heavy = run_python(
         "import sys, holdfast; "
-        "heavy = 'openai sqlalchemy redis pydantic cryptography asyncio'.split(); "
+        "heavy = 'openai sqlalchemy redis pydantic cryptography opentelemetry asyncio'.split(); "
         "print([name for name in heavy if name in sys.modules])"
     )
     assert heavy == "[]"

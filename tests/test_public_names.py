@@ -19,6 +19,7 @@ PACKAGES = [
     "holdfast.realtime",
     "holdfast.realtime.local",
     "holdfast.runs",
+    "holdfast.tracing",
 ]
 
 

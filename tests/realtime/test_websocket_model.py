@@ -538,3 +538,15 @@ async def test_a_stalled_server_stalls_nothing_but_its_own_model(server: Realtim
     await ear.until("turn_ended")
     await stalled.close()
     await fine.close()
+
+
+async def test_a_response_whose_end_was_lost_does_not_silence_the_model(server: RealtimeServer, ear: Ear) -> None:
+    model = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 0.1})
+    model.add_listener(ear)
+    await model.connect(at(server))
+    server.inject("response.done", Lose())
+    await model.send_event(RealtimeModelSendUserInput("Hi"))
+    await ear.until("text_done")
+    await model.send_event(RealtimeModelSendUserInput("Hello?"))
+    await ear.until("turn_ended")
+    await model.close()

@@ -14,6 +14,7 @@ from holdfast.history.contract import SessionInputCallback, SessionSettings
 from holdfast.models.contract import Model, ModelProvider
 from holdfast.toolcalls.refusing import ToolErrorFormatter as ToolErrorFormatter
 from holdfast.toolcalls.refusing import ToolErrorFormatterArgs as ToolErrorFormatterArgs
+from holdfast.tracing.starting import TracingConfig
 
 ReasoningItemIdPolicy: TypeAlias = Literal["preserve", "omit"]
 ToolNotFoundBehavior: TypeAlias = Literal["raise_error", "return_error_to_model"]
@@ -82,7 +83,14 @@ class DefaultProvider(ModelProvider):
 
 @dataclass
 class RunConfig:
-    """Settings for a whole run, whichever agent is at work."""
+    """Settings for a whole run, whichever agent is at work.
+
+    A run is traced when somebody listens: a processor of the program's, or OpenTelemetry if the program has configured
+    it. ``trace_include_sensitive_data`` lets the traces have prompts, arguments, outputs and the messages of errors as
+    well, for every listener alike; without it they say who did what, when, and how much it took.
+    ``trace_id``, ``group_id``, ``workflow_name`` and ``trace_metadata`` describe the trace that the run begins; in one
+    that is there already, or that a resumed run goes on with, they are not needed.
+    """
 
     model: str | Model | None = None
     model_provider: ModelProvider = field(default_factory=DefaultProvider)
@@ -93,7 +101,7 @@ class RunConfig:
     input_guardrails: list[InputGuardrail[Any]] | None = None
     output_guardrails: list[OutputGuardrail[Any]] | None = None
     tracing_disabled: bool = False
-    tracing: Any | None = None
+    tracing: TracingConfig | None = None
     trace_include_sensitive_data: bool = False
     workflow_name: str = "Agent workflow"
     trace_id: str | None = None

@@ -2,7 +2,8 @@
 
 The server refuses a second response while one is active. Some of its responses nobody here asked for, because voice
 activity starts them too. So a request waits until nothing is active, is given back its turn after a collision, and is
-asked again once when the server does not react. Whoever asked gets a response or a refusal.
+asked again once when the server does not react. When the end of a response does not come for long, the server is asked
+all the same: if it is still active, that is one more collision. Whoever asked gets a response or a refusal.
 """
 
 from collections import deque
@@ -20,6 +21,7 @@ OWNERS = "holdfast_owners"
 _MOST_TRIES = 2
 _MOST_COLLISIONS = 20
 _PAUSE = 0.25  # after a collision with a response that was never announced
+_LONG = 3  # times the patience: how long a request waits for the end of a response before it is tried
 _LONGEST_METADATA = 512
 
 
@@ -34,6 +36,8 @@ class Request:
     event_ids: list[str] = field(default_factory=list)
     tries: int = 0
     collisions: int = 0
+    withdrawn: bool = False
+    """Cancelled when it had been sent: it is not sent again."""
 
 
 class ResponseGate:
@@ -64,9 +68,9 @@ class ResponseGate:
         """When :meth:`tick` wants to be called."""
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing is active, asked for or waiting."""
-        return self.active is None and self._asked is None and not self._waiting
+    def wanted(self) -> bool:
+        """Whether anybody still waits for a response to begin."""
+        return self._asked is not None or bool(self._waiting)
 
     def request(self, owner: str, response: dict[str, Any] | None = None, *, event_id: str | None = None) -> None:
         """Ask for a response now or when it is possible.
@@ -87,14 +91,18 @@ class ResponseGate:
         """The server has begun a response: the one that was asked for, or one of its own."""
         self.active, self._cancelled, self._answering = response["id"], None, None
         self._recognise(response)
+        self._proceed()
 
     def done(self, response: dict[str, Any]) -> None:
         """A response is over; if it was never announced, this acknowledges it as well."""
         if response.get("id") not in (None, self.active):
             self._recognise(response)
             if self.active is not None:
+                self._proceed()
                 return
         self.active = self._cancelled = self._answering = None
+        if self._asked is None:
+            self.deadline = None
         self._proceed()
 
     def cancel(self, response_id: str | None = None, *, force: bool = False) -> None:
@@ -110,6 +118,8 @@ class ResponseGate:
         if target is not None and target == self._cancelled:
             return
         self._cancelled = target
+        if self._asked is not None:
+            self._asked.withdrawn = True
         message = {"type": "response.cancel", "event_id": _cancel_id(target)}
         self._say(message if target is None else {**message, "response_id": target})
 
@@ -123,7 +133,7 @@ class ResponseGate:
         if (asked := self._refused_by(event_id, code, error)) is None:
             return code == COLLISION and self._knows(event_id)
         self._asked = self._answering = self.deadline = None
-        if code == COLLISION and asked.collisions < _MOST_COLLISIONS:
+        if code == COLLISION and not asked.withdrawn and asked.collisions < _MOST_COLLISIONS:
             asked.collisions += 1
             asked.tries = 0
             self._waiting.appendleft(asked)
@@ -131,7 +141,7 @@ class ResponseGate:
                 self.deadline = self._clock() + _PAUSE * asked.collisions
         else:
             self._refuse(ResponseRefused(asked.owners, error))
-            self._proceed()
+        self._proceed()
         return True
 
     def tick(self) -> None:
@@ -141,12 +151,14 @@ class ResponseGate:
         self.deadline = None
         if (late := self._asked) is not None:
             self._asked = None
-            if late.tries < _MOST_TRIES:
+            if late.tries < _MOST_TRIES and not late.withdrawn:
                 self._waiting.appendleft(late)
             else:
                 self._refuse(
                     ResponseRefused(late.owners, Unacknowledged("response.create", self._patience * late.tries))
                 )
+        elif self.active is not None and self._waiting:
+            self._ask()
         self._proceed()
 
     def lose(self, error: Exception | None = None) -> str | None:
@@ -161,8 +173,14 @@ class ResponseGate:
 
     def _proceed(self) -> None:
         """Send the next request if nothing is in its way."""
-        if self.active is not None or self._asked is not None or self.deadline is not None or not self._waiting:
+        if self._asked is not None or self.deadline is not None or not self._waiting:
             return
+        if self.active is not None:
+            self.deadline = self._clock() + self._patience * _LONG
+        else:
+            self._ask()
+
+    def _ask(self) -> None:
         asked = self._asked = self._waiting.popleft()
         asked.tries += 1
         attempt = len(asked.event_ids)
