@@ -17,7 +17,7 @@ from holdfast.realtime.model_events import (
 )
 from holdfast.realtime.testing import ScriptedRealtimeModel
 
-PATIENCE = 5.0
+PATIENCE = 30.0
 
 
 def started(response_id: str = "r1") -> RealtimeModelTurnStartedEvent:

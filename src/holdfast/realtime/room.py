@@ -122,6 +122,14 @@ class Room:
                 if not await self.lost():
                     raise
 
+    async def send_now(self, event: RealtimeModelSendEvent) -> None:
+        """Tell the model what is of no use later: a connection that is lost meanwhile takes it along."""
+        try:
+            await self.model.send_event(event)
+        except (ConnectionError, NotConnected):
+            if not await self.lost():
+                raise
+
     async def connected(self) -> None:
         """Wait for a connection; raises when there will be none."""
         if self.machine.state is RealtimeState.NEW:

@@ -203,7 +203,7 @@ class RealtimeSession(RealtimeModelListener):
         await room.connected()
         if commit:
             room.asked_at = room.now()
-        await room.model.send_event(RealtimeModelSendAudio(audio, commit))
+        await room.send_now(RealtimeModelSendAudio(audio, commit))
 
     async def interrupt(self) -> None:
         """Stop the model now: no audio of its response is emitted after this was called.
@@ -224,7 +224,7 @@ class RealtimeSession(RealtimeModelListener):
         if room.state is RealtimeState.RECONNECTING:
             return
         await room.connected()
-        await room.model.send_event(RealtimeModelSendInterrupt(force_response_cancel=response is not None))
+        await room.send_now(RealtimeModelSendInterrupt(force_response_cancel=response is not None))
         if response is not None:
             try:
                 async with Deadline.after(OVER_WITHIN).timeout():
