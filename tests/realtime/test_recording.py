@@ -11,9 +11,12 @@ from holdfast.base.errors import InvalidInput
 from holdfast.realtime import (
     ConnectFailed,
     OpenAIRealtimeWebSocketModel,
+    RealtimeAgent,
+    RealtimeModel,
     RealtimeModelSendAudio,
     RealtimeModelSendRawMessage,
     RealtimeModelSendUserInput,
+    RealtimeRunner,
     Recording,
     ReplayDiverged,
     ReplayedRealtimeModel,
@@ -208,3 +211,24 @@ async def test_a_full_disk_ends_the_recording_and_not_the_call(caplog: pytest.Lo
         await ear.until("turn_ended")
         await model.close()
     assert "the recording /dev/full ends here" in caplog.text
+
+
+async def test_a_recording_plays_to_a_session(tmp_path: Path) -> None:
+    path = tmp_path / "call.jsonl"
+
+    async def talk(model: RealtimeModel, options: Any) -> list[str]:
+        runner = RealtimeRunner(RealtimeAgent(name="Host", instructions="Greet."), model=model)
+        heard = []
+        async with await runner.run(model_config=options) as session:
+            await session.send_message("Hi")
+            async for event in session:
+                heard.append(event.type)
+                if event.type == "agent_end":
+                    break
+            words = [part.transcript for item in session.history if item.role == "assistant" for part in item.content]
+        assert words == ["Good morning."]
+        return heard
+
+    async with RealtimeServer(["Good morning."]) as server:
+        original = await talk(OpenAIRealtimeWebSocketModel(recording=Recording(path)), at(server))
+    assert await talk(ReplayedRealtimeModel(path), {}) == original
