@@ -36,6 +36,7 @@ ROOMS = {
     "redis": {"store", "history"},
     "cryptography": {"history"},
     "cloudpickle": {"workers"},
+    "websockets": {"realtime"},
     "mcp": {"mcp"},
     "httpx2": {"mcp"},
     "anyio": {"mcp"},
