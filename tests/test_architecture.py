@@ -17,6 +17,7 @@ LEVELS = {
     "agents": 2,
     "workers": 2,
     "models": 3,
+    "mcp": 3,
     "history": 3,
     "toolcalls": 3,
     "runs": 4,
@@ -36,6 +37,9 @@ ROOMS = {
     "cryptography": {"history"},
     "cloudpickle": {"workers"},
     "websockets": {"realtime"},
+    "mcp": {"mcp"},
+    "httpx2": {"mcp"},
+    "anyio": {"mcp"},
     "opentelemetry": {"tracing"},
 }
 
@@ -93,7 +97,7 @@ def run_python(code: str) -> str:
 def test_importing_holdfast_imports_nothing_heavy() -> None:
     heavy = run_python(
         "import sys, holdfast; "
-        "heavy = 'openai sqlalchemy redis pydantic cryptography opentelemetry asyncio'.split(); "
+        "heavy = 'openai sqlalchemy redis pydantic cryptography opentelemetry asyncio mcp'.split(); "
         "print([name for name in heavy if name in sys.modules])"
     )
     assert heavy == "[]"

@@ -15,6 +15,7 @@ PACKAGES = [
     "holdfast",
     "holdfast.agents",
     "holdfast.history",
+    "holdfast.mcp",
     "holdfast.models",
     "holdfast.realtime",
     "holdfast.realtime.local",

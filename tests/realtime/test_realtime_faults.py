@@ -153,20 +153,34 @@ async def test_a_fault_can_be_meant_for_one_connection():
             await second.until("input_audio_buffer.cleared")
 
 
-async def test_five_hundred_connections_live_in_one_process():
-    async with RealtimeServer(ScriptedBrain(otherwise="I hear you.")) as server, AsyncExitStack() as held:
-        wires = []
-        for _ in range(10):
-            batch = [held.enter_async_context(wired(server, ping_interval=None)) for _ in range(50)]
-            wires += await asyncio.gather(*batch)
+@pytest.mark.parametrize(
+    ("on", "fault"),
+    [("response.created", Refuse()), ("response.created", Collide()), ("response.create", Hold(until="response.done"))],
+)
+async def test_a_fault_that_cannot_happen_to_a_frame_is_refused_when_it_is_told(on, fault):
+    with pytest.raises(ValueError, match="from the other side"):
+        RealtimeServer().inject(on, fault)
 
-        async def talk(wire):
-            await wire.send("conversation.item.create", item=USER)
-            await wire.send("response.create")
-            await wire.until("response.done")
+
+async def test_five_hundred_connections_live_in_one_process():
+    async with RealtimeServer(ScriptedBrain(otherwise="I hear you.")) as server:
+        connecting, over = asyncio.Semaphore(50), asyncio.Event()
+
+        async def live():
+            async with AsyncExitStack() as held:
+                async with connecting:
+                    wire = await held.enter_async_context(wired(server, ping_interval=None))
+                await wire.send("conversation.item.create", item=USER)
+                await wire.send("response.create")
+                done = await wire.until("response.done")
+                await over.wait()
+                return done["response"]["status"]
 
         before = time.process_time()
-        await asyncio.gather(*map(talk, wires))
-        assert time.process_time() - before < 6, "clients and server together"
+        lives = [asyncio.create_task(live()) for _ in range(500)]
+        await server.connected(500)
         assert len(server.open_connections) == 500
+        over.set()
+        assert set(await asyncio.gather(*lives)) == {"completed"}
         assert all(len(connection.conversation) == 2 for connection in server.connections)
+        assert time.process_time() - before < 8, "clients and server together"

@@ -30,6 +30,7 @@ class Talk:
         self.model = LocalRealtimeModel(brain, voice=ToneVoice(), detector=EnergyDetector, **options)
         self.agent = RealtimeAgent(name="host", instructions="Be kind.", tools=[weather])
         self.events = []
+        self._news = asyncio.Event()
 
     async def __aenter__(self):
         self.session = await RealtimeRunner(self.agent, model=self.model).run()
@@ -44,10 +45,12 @@ class Talk:
     async def _read(self):
         async for event in self.session:
             self.events.append(event)
+            self._news.set()
 
     async def until(self, kind, count=1):
         while sum(event.type == kind for event in self.events) < count:
-            await asyncio.sleep(0.005)
+            self._news.clear()
+            await self._news.wait()
 
     async def speak(self, pcm):
         for start in range(0, len(pcm), 960):

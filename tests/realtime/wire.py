@@ -50,7 +50,7 @@ class Wire:
 
 @asynccontextmanager
 async def wired(server, *, model: str = "m", **options) -> AsyncIterator[Wire]:
-    async with connect(f"{server.url}?model={model}", compression=None, max_size=None, **options) as socket:
+    async with connect(f"{server.url}?model={model}", compression=None, max_size=None, proxy=None, **options) as socket:
         yield Wire(socket)
 
 

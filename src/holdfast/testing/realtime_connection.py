@@ -137,8 +137,6 @@ class RealtimeConnection:
                     self._outgoing.put_nowait(fault)
                 case Expire():
                     self.expire()
-                case Collide() | Refuse():
-                    raise ValueError(f"{fault} happens to a client's frame, not to {kind!r}")
         self._outgoing.put_nowait(frame)
         self._release(kind)
 

@@ -8,6 +8,8 @@ opening handshake, or ``"*"`` for any frame of the server.
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from holdfast.realtime.local.handling import HANDLERS
+
 
 @dataclass(frozen=True)
 class Drop:
@@ -94,6 +96,10 @@ class Planned:
         return True
 
 
+# The events of a client that a server may refuse, or begin a response in front of.
+CLIENT_EVENTS = frozenset(kind.__struct_config__.tag for kind in HANDLERS)
+
+
 class FaultPlan:
     """The faults of a server, in the order in which they were told."""
 
@@ -101,6 +107,11 @@ class FaultPlan:
         self._planned: list[Planned] = []
 
     def add(self, planned: Planned) -> Planned:
+        """Plan it; :class:`ValueError` when such a fault cannot happen to such a frame."""
+        from_client = planned.on in CLIENT_EVENTS or (planned.on == "connect" and isinstance(planned.fault, Refuse))
+        wanted = {Refuse: True, Collide: True, Hold: False}.get(type(planned.fault), from_client)
+        if from_client is not wanted:
+            raise ValueError(f"{planned.fault} cannot happen to {planned.on!r}: that comes from the other side")
         self._planned.append(planned)
         return planned
 

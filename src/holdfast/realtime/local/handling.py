@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from holdfast.realtime.local import client_events as said
 from holdfast.realtime.local.conversation import Conversation, Entry, Item, checked_item
 from holdfast.realtime.local.outbox import Refused
@@ -81,7 +83,7 @@ def cancel_response(engine: "Engine", event: said.CancelResponse, now: float) ->
     found.cancel("client_cancelled")
 
 
-HANDLERS: dict[type, Callable[["Engine", Any, float], None]] = {
+HANDLERS: dict[type[Struct], Callable[["Engine", Any, float], None]] = {
     said.UpdateSession: update_session,
     said.AppendAudio: append_audio,
     said.CommitAudio: commit_audio,

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.lifecycle.owner import Owner
 from holdfast.lifecycle.scope import Scope
 from holdfast.models.contract import Model
+from holdfast.realtime.errors import NotConnected
 from holdfast.realtime.local.brain import Brain, Turn
 from holdfast.realtime.local.engine import Engine
 from holdfast.realtime.local.host import Host
@@ -54,7 +55,8 @@ class LocalRealtimeModel(WireModel):
     @property
     def engine(self) -> Engine:
         """The server's side of the latest connection: its conversation, its settings."""
-        assert self._link is not None, "connect first"  # noqa: S101
+        if self._link is None:
+            raise NotConnected("this realtime model was never connected, so it has no engine yet")
         return self._link.engine
 
     async def dial(self, options: RealtimeModelConfig) -> "EngineLink":
@@ -109,7 +111,7 @@ class EngineLink:
                 send=self._take,
                 hang_up=self._hang_up,
             )
-            scope.push(self._host.stop)
+            scope.push(self._end)
             self._host.start()
             yield
             self._host.stop()
@@ -117,6 +119,12 @@ class EngineLink:
 
     def _take(self, frame: Frame) -> None:
         self._frames.put_nowait(_encode(frame))
+
+    def _end(self) -> None:
+        """However it came: whoever still waits for a frame hears that there will be none."""
+        if self._host is not None:
+            self._host.stop()
+        self._hang_up(1011, "the engine has ended")
 
     def _hang_up(self, code: int, reason: str) -> None:
         self._frames.put_nowait(LinkClosed(code, reason))
