@@ -246,6 +246,7 @@ async def test_undecided_calls_are_in_the_report():
         await model.emit(call("delete", arguments=ARGUMENTS))
         await heard.until("tool_approval_required")
         assert (await session.close()).undecided == ("c1",)
+        assert not await session.approve_tool_call("c1")
 
 
 async def test_an_approval_after_a_handoff_uses_the_tool_of_the_old_agent():

@@ -1,5 +1,6 @@
 """The life of a session: what it acquires in which order, and how all of it is released again."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -52,7 +53,12 @@ class Lifetime:
 
     async def begin(self) -> None:
         """Acquire everything. When it raises, nothing is left open."""
-        await self._owner.start()
+        try:
+            await self._owner.start()
+        except asyncio.CancelledError:
+            if self._owner.closed:
+                self._released()  # It may have been cancelled before its first step.
+            raise
 
     async def end(self, deadline: float) -> RealtimeCloseReport | None:
         """Release everything, in time. From inside it only asks, and gives ``None``."""
@@ -122,8 +128,9 @@ class Lifetime:
             room.ledger.tell(item)
         room.model.add_listener(self._listener)
         resources.push(lambda: room.model.remove_listener(self._listener), name="listener")
-        await self.connect()
+        # Before connecting: a model that is cancelled half way may not keep its promise to leave nothing open.
         resources.push(self._close_model, name="model")
+        await self.connect()
         await tell_history(room, known)
         if self._writer is not None:
             resources.push(self._writer.finish, name="history")

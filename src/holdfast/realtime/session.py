@@ -139,7 +139,7 @@ class RealtimeSession(RealtimeModelListener):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self.close()
+            await finish(self.close(), grace=None)  # Its deadline bounds it: nobody leaves before the end.
         except Exception as failed:
             if error is None:
                 raise
