@@ -11,6 +11,7 @@ from holdfast.realtime.events import RealtimeAudio, RealtimeGuardrailTripped
 from holdfast.realtime.model_inputs import RealtimeModelSendInterrupt, RealtimeModelSendUserInput
 from holdfast.realtime.responses import Response
 from holdfast.realtime.room import Room, log
+from holdfast.tracing.inner import guarding_span
 
 DEBOUNCE = 100
 
@@ -121,7 +122,10 @@ class Guard:
         results = []
         for guardrail in response.snapshot.guardrails:
             try:
-                results.append(await guardrail.run(self._room.context, response.snapshot.agent, text))  # type: ignore[arg-type]
+                with guarding_span(guardrail.get_name()) as span:
+                    results.append(await guardrail.run(self._room.context, response.snapshot.agent, text))  # type: ignore[arg-type]
+                    if span is not None:
+                        span.span_data.triggered = results[-1].output.tripwire_triggered
             except Exception as error:  # noqa: BLE001 - one that fails has no say
                 log.warning("the guardrail %r failed and was skipped: %s", guardrail.get_name(), error, exc_info=error)
             if results and results[-1].output.tripwire_triggered:

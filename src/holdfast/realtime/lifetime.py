@@ -16,6 +16,7 @@ from holdfast.realtime.model import RealtimeModelConfig, RealtimeModelListener
 from holdfast.realtime.reconnecting import tell_history
 from holdfast.realtime.room import Room, log
 from holdfast.realtime.snapshot import resolve
+from holdfast.realtime.spans import call_trace
 from holdfast.realtime.states import Event, RealtimeState
 from holdfast.realtime.writing import Writer
 
@@ -98,19 +99,12 @@ class Lifetime:
         room = self._room
         room.machine.fire(Event.ENTERED)
         try:
-            async with Scope() as resources:
-                await self._acquire(resources)
-                try:
-                    async with Scope() as tasks:
-                        room.adopt(tasks)
-                        self._start()
+            with call_trace(room.run_config, self._base):
+                async with Scope() as resources:
+                    await self._acquire(resources)
+                    async with self._talking():
                         yield
-                        self._stop_accepting()
-                        room.model.remove_listener(self._listener)
-                        tasks.cancel(deadline=_half(self._deadline))
-                except CutOff as cut:
-                    self._note(cut)
-                resources.cancel(deadline=self._deadline)
+                    resources.cancel(deadline=self._deadline)
         except CutOff as cut:
             self._note(cut)
         except Exception as error:
@@ -118,6 +112,23 @@ class Lifetime:
             raise
         finally:
             self._released()
+
+    @asynccontextmanager
+    async def _talking(self) -> AsyncIterator[None]:
+        room = self._room
+        try:
+            async with Scope() as tasks:
+                room.adopt(tasks)
+                self._start()
+                yield
+                self._stop_accepting()
+                room.model.remove_listener(self._listener)
+                tasks.cancel(deadline=_half(self._deadline))
+        except CutOff as cut:
+            self._note(cut)
+        finally:
+            if room.responses.active is not None:
+                room.responses.active.end()
 
     async def _acquire(self, resources: Scope) -> None:
         room, initial = self._room, self._model_config.get("initial_model_settings")

@@ -32,6 +32,7 @@ from holdfast.realtime.outlet import Outlet
 from holdfast.realtime.responses import Responses
 from holdfast.realtime.snapshot import Snapshot
 from holdfast.realtime.states import TABLE, Event, RealtimeState
+from holdfast.tracing.spans import Span, Trace, here
 
 log = logging.getLogger("holdfast.realtime")
 
@@ -60,6 +61,7 @@ class Room:
         self.owes_a_response = False
         self.user_is_speaking = False
         self.unconfirmed: list[RealtimeModelSendUserInput] = []
+        self.place: Trace | Span[Any] | None = None
         self._tasks: tuple[Scope, Context] | None = None
         self._owners: dict[str, RealtimeAgent[Any]] = {}
 
@@ -97,7 +99,7 @@ class Room:
 
     def adopt(self, tasks: Scope) -> None:
         """From now on tasks can be started. They see the context variables of this moment, whoever starts them."""
-        self._tasks = (tasks, copy_context())
+        self._tasks, self.place = (tasks, copy_context()), here()
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None] | None":
         """Run ``work`` beside the conversation; what it raises becomes an error event. Nothing starts while closing."""
