@@ -66,8 +66,10 @@ class Pump:
         """The connection is gone, and with it the active response."""
         room, response = self._room, self._room.responses.active
         room.user_is_speaking = False
+        room.ledger.no_more_transcripts()
         if response is not None:
             self._over(response, "lost", "the connection was lost", None)
+        self._said()
 
     def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
         room = self._room

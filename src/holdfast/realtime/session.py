@@ -33,6 +33,8 @@ from holdfast.realtime.states import RealtimeState
 from holdfast.realtime.transition import Transitions
 from holdfast.realtime.writing import Writer
 
+MOST_UNCONFIRMED = 32
+"""How many messages are kept to be said again, for models that never confirm one."""
 OVER_WITHIN = 5.0
 """How long an interrupted response may take to be over."""
 
@@ -173,7 +175,7 @@ class RealtimeSession(RealtimeModelListener):
         room = self._room
         await room.connected()
         sent = RealtimeModelSendUserInput(cast(Any, message))
-        room.unconfirmed.append(sent)
+        room.unconfirmed = [*room.unconfirmed[-MOST_UNCONFIRMED:], sent]
         room.asked_at, room.owes_a_response = room.now(), True
         try:
             await room.model.send_event(sent)
