@@ -347,6 +347,17 @@ async def test_barge_in_follows_the_policy_of_each_tool(policy, told, interrupti
     assert text == (told[0] or "The user began to speak, so this call was cancelled.")
 
 
+async def test_a_tool_that_cancels_itself_is_answered():
+    @function_tool
+    async def confused() -> str:
+        raise asyncio.CancelledError
+
+    async with talking(agent_with(confused)) as (_session, model, heard):
+        await model.emit(call("confused"))
+        await heard.until("tool_end")
+    assert outputs(model) == [("c1", "An error occurred while running the tool. It was cancelled.", True)]
+
+
 async def test_calls_run_beside_the_conversation_and_each_other():
     gate = asyncio.Event()
 

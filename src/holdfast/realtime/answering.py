@@ -146,6 +146,12 @@ def failed(error: Exception) -> Answer:
     return Answer(text, text)
 
 
+def cancelled(*, by_user: bool) -> Answer:
+    """What the model is told about a call that was cancelled: by the user's speech, or by itself."""
+    text = CUT_OFF if by_user else f"{FAILED} It was cancelled."
+    return Answer(text, text, speak=not by_user)
+
+
 def as_text(made: Made) -> str:
     """The output of a tool as the text that a realtime model takes."""
     told = made.item["output"] if made.item is not None else ""

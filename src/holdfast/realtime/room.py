@@ -40,6 +40,12 @@ NOTICED_WITHIN = 1.0
 """How long after a send failed the loss of the connection may take to be told."""
 
 
+def told_to_stop() -> bool:
+    """Whether somebody cancelled this task. Otherwise a cancellation is what became of some work inside of it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Room:
     """The inside of one session. Its fields are changed without waiting in between, so no lock guards them."""
 
