@@ -115,6 +115,7 @@ _HOMES = {
         "Unsupported",
         "WrongKey",
     ],
+    "base.logs": ["enable_verbose_stdout_logging"],
     "base.usage": ["RequestUsage", "Usage"],
     "history": [
         "AsyncSQLiteSession",
@@ -204,8 +205,10 @@ _HOMES = {
         "UnknownVersion",
         "UnreadableState",
         "register_context_codec",
+        "run_demo_loop",
     ],
     "store.contract": ["Head"],
+    "toolcalls.python": ["python_tool"],
     "tracing": [
         "AgentSpanData",
         "CustomSpanData",

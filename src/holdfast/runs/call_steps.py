@@ -37,11 +37,13 @@ async def judge_calls(run: Live, calls: tuple[CallRecord, ...]) -> Judged:
             judged.append(replace(record, status="approved"))
             continue
         call = await bound(run, record)
-        if record.status == "unknown":
+        unknown = record.status == "unknown"
+        early = _execution(run).pre_approval_tool_input_guardrails and not unknown
+        verdict = await judge(call, run.context, guard_first=early)
+        if unknown and verdict.status == "approved":
             status: Any = _after_a_crash(call)
             judged.append(replace(record, status=status, uncertain=status == "waiting"))
             continue
-        verdict = await judge(call, run.context, guard_first=_execution(run).pre_approval_tool_input_guardrails)
         results += verdict.results
         changed = {"arguments": verdict.arguments, "message": verdict.message}
         judged.append(replace(record, status=verdict.status, **changed))
@@ -60,14 +62,17 @@ async def make_calls(run: Live, calls: tuple[CallRecord, ...]) -> CallsMade:
     for one, outcome in zip(made, ended, strict=True):
         results += one.call.results
         if isinstance(outcome, BaseException):
-            records.append(replace(one.record, status=_left(outcome)))
             if not isinstance(outcome, NotBegun | asyncio.CancelledError):
                 error = error or outcome
-            continue
+            if one.entry is None:
+                records.append(replace(one.record, status=_left(outcome, one.call)))
+                continue
         if one.entry is not None:
             position = len(run.state.transcript) + len(entries)
             run.raws[position] = one.call.output
             entries.append(one.entry)
+        if one.record.status == "done":
+            run.context.approvals.spend(one.record.tool, one.record.id)
         records.append(one.record)
     if error is None and any(isinstance(outcome, asyncio.CancelledError) for outcome in ended):
         error = asyncio.CancelledError()
@@ -85,6 +90,10 @@ class _Made:
     def keep(self, child: State) -> None:
         """Remember how far the nested run came."""
         self.record = replace(self.record, child=child)
+
+    def end(self, entry: Entry) -> None:
+        """The model can be told what came of it."""
+        self.entry, self.record = entry, replace(self.record, status="done", child=None, message=None)
 
 
 async def _make(run: Live, one: _Made) -> None:
@@ -104,15 +113,23 @@ async def _make(run: Live, one: _Made) -> None:
         except Unfinished:
             one.record = replace(one.record, status="waiting")
             return
-        one.entry = Entry(
-            one.call.item or {},
-            "output",
-            agent=run.state.agent,
-            tool=record.tool,
-            value=_value(one.call.output, one.call.item),
-            custom_data=None if one.call.custom_data is None else plain_value(one.call.custom_data),
-        )
-    one.record = replace(one.record, status="done", child=None, message=None)
+        except BaseException:
+            if one.call.item is not None:  # it has an output: what failed came after it
+                one.end(_output(run, one))
+            raise
+        one.entry = _output(run, one)
+    one.end(one.entry)
+
+
+def _output(run: Live, one: "_Made") -> Entry:
+    return Entry(
+        one.call.item or {},
+        "output",
+        agent=run.state.agent,
+        tool=one.record.tool,
+        value=_value(one.call.output, one.call.item),
+        custom_data=None if one.call.custom_data is None else plain_value(one.call.custom_data),
+    )
 
 
 async def bound(run: Live, record: CallRecord) -> Call:
@@ -134,6 +151,7 @@ async def bound(run: Live, record: CallRecord) -> Call:
         arguments=record.arguments if record.arguments is not None else item.get("arguments") or "",
         idempotency_key=":".join((state.run_id, *run.route, record.id)),
         run_config=run.config,
+        conversation=run.conversation,
     )
 
 
@@ -152,11 +170,11 @@ def _after_a_crash(call: Call) -> str:
     )
 
 
-def _left(outcome: BaseException) -> Any:
-    """The status of a call that did not come to its end."""
+def _left(outcome: BaseException, made: Made) -> Any:
+    """The status of a call that did not come to its end. One that was made is not simply made again."""
     if isinstance(outcome, NotBegun):
         return "approved"
-    return "started" if isinstance(outcome, asyncio.CancelledError) else "failed"
+    return "started" if made.returned or isinstance(outcome, asyncio.CancelledError) else "failed"
 
 
 def _value(output: Any, item: Item | None) -> Any:

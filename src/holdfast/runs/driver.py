@@ -1,6 +1,7 @@
 """The one loop behind running, streaming, resuming and nested agents."""
 
 from holdfast.agents.approvals import Approvals
+from holdfast.base.logs import log
 from holdfast.runs.apply import apply
 from holdfast.runs.call_steps import judge_calls, make_calls
 from holdfast.runs.decide import decide
@@ -50,6 +51,7 @@ async def drive(run: Live, *, steps: int | None = None) -> None:
 
 async def perform(run: Live, step: Step) -> Outcome:
     """Do what a step says. This is where everything happens that is more than thinking."""
+    log.debug("%s turn %s: %s", run.state.run_id, run.state.turn, type(step).__name__)
     match step:
         case AskModel():
             return await ask_model(run)

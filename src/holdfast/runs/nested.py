@@ -91,6 +91,7 @@ def _live(run: Live, call: Call, state: State, context: ToolContext[Any]) -> Liv
         session=nested.session,
         emit=None if nested.on_stream is None else _passing_on(call, nested),
         route=(*run.route, call.id),
+        outer_conversation=run.conversation,
     )
     child.unlisted_from(run)
     child.invocation = AgentToolInvocation(call.tool.name, call.id, context.tool_arguments)

@@ -94,13 +94,17 @@ class InputTaken:
 
 @dataclass(frozen=True)
 class Answered:
-    """The model answered. ``response`` has no place in the transcript yet; ``calls`` are counted from its start."""
+    """The model answered. ``response`` has no place in the transcript yet; ``calls`` are counted from its start.
+
+    ``error`` ends the run after the answer is kept: it was paid for, and a server may know it already.
+    """
 
     entries: tuple[Entry, ...]
     response: ResponseRecord
     calls: tuple[CallRecord, ...] = ()
     answer: Answer | None = None
     guardrails: tuple[GuardrailRecord, ...] = ()
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True)
