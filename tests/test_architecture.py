@@ -34,6 +34,8 @@ ROOMS = {
     "redis": {"store", "history"},
     "cryptography": {"history"},
     "cloudpickle": {"workers"},
+    "typer": {"cli"},
+    "rich": {"cli"},
 }
 
 
