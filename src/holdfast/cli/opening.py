@@ -29,9 +29,13 @@ class NoStore(NotFound):
         self.args = (f"there is no store at {url} yet: name another with --store or HOLDFAST_STORE",)
 
 
-def existing(url: str) -> Opening:
-    """Open a store to look into it: a SQLite file that is not there is not made."""
+def checked(url: str) -> str:
+    """The address of a store to look into: a SQLite file that is not there is not made."""
     path = url.removeprefix("sqlite:///").partition("?")[0]
     if url.startswith("sqlite:///") and path not in ("", ":memory:") and not Path(path).exists():
         raise NoStore(url)
-    return open_store(url)
+    return url
+
+
+def existing(url: str) -> Opening:
+    return open_store(checked(url))
