@@ -205,6 +205,19 @@ _HOMES = {
         "UnreadableState",
         "register_context_codec",
     ],
+    "runtime": [
+        "Approval",
+        "ApprovalSettled",
+        "Event",
+        "InvalidDecision",
+        "RunEnded",
+        "RunHandle",
+        "RunInfo",
+        "RunKeyReused",
+        "RunOutcome",
+        "Runtime",
+        "SessionBusy",
+    ],
     "store.contract": ["Head"],
 }
 

@@ -1,16 +1,15 @@
 """The one loop behind running, streaming, resuming and nested agents."""
 
 from holdfast.agents.approvals import Approvals
-from holdfast.runs.apply import apply
-from holdfast.runs.call_steps import judge_calls, make_calls
+from holdfast.runs.call_steps import judge_calls, make_calls, tell
 from holdfast.runs.decide import decide
 from holdfast.runs.error_handling import attach
-from holdfast.runs.events import EVENT_NAMES, AgentUpdatedStreamEvent, RunItemStreamEvent
+from holdfast.runs.events import AgentUpdatedStreamEvent
 from holdfast.runs.finishing import finish, give_up, weigh
 from holdfast.runs.handing_over import hand_over
 from holdfast.runs.live import Live
 from holdfast.runs.model_step import ask_model
-from holdfast.runs.persistence import save, take_input
+from holdfast.runs.persistence import keep, take_input
 from holdfast.runs.state import State
 from holdfast.runs.steps import (
     AskModel,
@@ -36,7 +35,7 @@ async def drive(run: Live, *, steps: int | None = None) -> None:
     try:
         await _resume(run)
         while (step := decide(run.state)) is not None:
-            if steps == 0 or (run.stopping and isinstance(step, AskModel | GiveUp)):
+            if steps == 0 or run.halting or (run.stopping and isinstance(step, AskModel | GiveUp)):
                 break
             await advance(run, await perform(run, step))
             steps = None if steps is None else steps - 1
@@ -72,8 +71,7 @@ async def _resume(run: Live) -> None:
         await run.emit(AgentUpdatedStreamEvent(run.current_agent))
     if run.state.taken:
         run.resumed = True
-        run.state = apply(run.state, Resumed(decided(run.state, run.context.approvals)))
-        await save(run)
+        await keep(run, Resumed(decided(run.state, run.context.approvals)))
 
 
 def decided(state: State, approvals: Approvals) -> frozenset[str]:
@@ -94,24 +92,12 @@ def decided(state: State, approvals: Approvals) -> frozenset[str]:
 async def advance(run: Live, outcome: Outcome) -> None:
     """Take an outcome in, store what is settled, tell who listens; only then let an error out."""
     before, agent = len(run.state.transcript), run.state.agent
-    run.state = apply(run.state, outcome)
     error: BaseException | None = getattr(outcome, "error", None)
     try:
-        await save(run, failing=error is not None)
-        if run.checkpoint is not None:
-            await run.checkpoint(run.frozen())
+        await keep(run, outcome)
     finally:
         if error is not None:
             raise error
-    if run.emit is not None:
-        await _tell(run, before)
-        if run.state.agent != agent:
-            await run.emit(AgentUpdatedStreamEvent(run.current_agent))
-
-
-async def _tell(run: Live, before: int) -> None:
-    assert run.emit is not None  # noqa: S101 - the caller looked
-    for position in range(before, len(run.state.transcript)):
-        name = EVENT_NAMES.get(run.state.transcript[position].kind)
-        if name is not None:
-            await run.emit(RunItemStreamEvent(name, run.item(position)))
+    await tell(run, before)
+    if run.emit is not None and run.state.agent != agent:
+        await run.emit(AgentUpdatedStreamEvent(run.current_agent))
