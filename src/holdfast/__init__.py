@@ -136,6 +136,7 @@ _HOMES = {
         "open_store",
     ],
     "models": [
+        "FunctionModel",
         "LocalModel",
         "LocalModelProvider",
         "LocalModelUnavailable",

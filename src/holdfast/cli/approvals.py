@@ -14,7 +14,7 @@ from holdfast.cli.following import By, Screen, asked, complain, edited, exit_cod
 from holdfast.cli.loading import chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
 from holdfast.cli.output import AsJson, Output, command, moment, print_json
-from holdfast.runtime.contract import Approval
+from holdfast.runtime.contract import Approval, ApprovalStatus
 from holdfast.runtime.runtime import Runtime
 
 app = typer.Typer(no_args_is_help=True)
@@ -36,9 +36,8 @@ def described(approval: Approval) -> dict[str, Any]:
 @app.command("list")
 @command
 async def list_(
-    status: Annotated[
-        str, typer.Option(help="pending, approved, rejected, done, expired, withdrawn, or all.")
-    ] = "pending",
+    status: Annotated[ApprovalStatus, typer.Option(help="Only those with this status.")] = "pending",
+    every: Annotated[bool, typer.Option("--all", help="Whatever their status.")] = False,
     session: Annotated[str | None, typer.Option("--session", help="Only those of this conversation.")] = None,
     run: Annotated[str | None, typer.Option("--run", help="Only those of this run.")] = None,
     store: StoreUrl = DEFAULT_STORE,
@@ -49,8 +48,8 @@ async def list_(
     holdfast approvals list --json
     """
     async with Runtime.open(checked(store), agents=[]) as rt:
-        found = await rt.approvals(status=None if status == "all" else status, session_id=session, run_id=run)
-    columns = ("id", "kind", "tool", "arguments", "agent", "session_id", "run", "requested", "status")
+        found = await rt.approvals(status=None if every else status, session_id=session, run_id=run)
+    columns = ("id", "tool", "arguments", "session_id", "requested", "status")
     Output(as_json).table(columns, map(described, found), empty="nothing waits for a decision")
 
 
@@ -166,11 +165,13 @@ async def watch(
     """
     screen, left = Screen(), set[str]()
     screen.line("[dim]waiting for questions; Ctrl-C ends[/]")
-    async with Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else []) as rt:
-        async with aclosing(pending(rt, every)) as questions:
-            async for approval in questions:
-                if approval.id not in left and not await asked(rt, approval, screen):
-                    left.add(approval.id)
+    async with (
+        Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else []) as rt,
+        aclosing(pending(rt, every)) as questions,
+    ):
+        async for approval in questions:
+            if approval.id not in left and not await asked(rt, approval, screen):
+                left.add(approval.id)
 
 
 async def pending(rt: Runtime, every: float) -> Any:

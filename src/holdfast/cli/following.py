@@ -2,8 +2,12 @@
 
 import asyncio
 import os
+import shlex
+import subprocess
 import sys
+import tempfile
 from getpass import getuser
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -129,12 +133,16 @@ def question(approval: Approval) -> str:
 
 def edited(approval: Approval) -> Any:
     """The arguments as the person changes them in their editor."""
-    pretty = msgspec.json.format(approval.arguments.encode() or b"{}", indent=2).decode()
-    changed = typer.edit(pretty, extension=".json") if hasattr(typer, "edit") else None
-    try:
-        return msgspec.json.decode((changed or pretty).encode())
-    except msgspec.DecodeError as error:
-        raise NotJson(str(error)) from None
+    pretty = msgspec.json.format(approval.arguments.encode() or b"{}", indent=2)
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "arguments.json")
+        file.write_bytes(pretty)
+        subprocess.run([*editor, str(file)], check=True)  # noqa: S603 - the user's own editor
+        try:
+            return msgspec.json.decode(file.read_bytes())
+        except msgspec.DecodeError as error:
+            raise NotJson(str(error)) from None
 
 
 class NotJson(HoldfastError):

@@ -25,9 +25,7 @@ AgentName = Annotated[
 ]
 ModelName = Annotated[
     str | None,
-    typer.Option(
-        "--model", "-m", help="A model's name, or `local` for the embedded one. Without a key it is `local`."
-    ),
+    typer.Option("--model", "-m", help="A model's name, or `local` for the embedded one. Without a key it is `local`."),
 ]
 
 

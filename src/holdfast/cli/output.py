@@ -22,6 +22,8 @@ from holdfast.base.errors import (
     Moved,
     NotFound,
 )
+from holdfast.runtime.errors import ApprovalSettled, RunEnded, SessionBusy
+from holdfast.store.contract import LeaseHeld
 
 P = ParamSpec("P")
 
@@ -31,6 +33,10 @@ EXIT_CODES: dict[type[HoldfastError], int] = {
     AlreadyExists: CONFLICT,
     Moved: CONFLICT,
     KeyReused: CONFLICT,
+    LeaseHeld: CONFLICT,
+    SessionBusy: CONFLICT,
+    RunEnded: CONFLICT,
+    ApprovalSettled: CONFLICT,
     InvalidInput: USAGE,
     MissingExtra: USAGE,
 }
@@ -71,7 +77,7 @@ class Output:
         else:
             table = Table(box=None, header_style="bold", pad_edge=False)
             for column in columns:
-                table.add_column(column.replace("_", " "), overflow="fold")
+                table.add_column(column.replace("_", " "), overflow="fold", no_wrap=column == "id")
             for row in found:
                 table.add_row(*(escape(shown(row.get(column))) for column in columns))
             self.console.print(table)

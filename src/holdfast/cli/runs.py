@@ -12,6 +12,7 @@ from holdfast.cli.loading import ModelName, chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
 from holdfast.cli.output import AsJson, Output, command, moment, print_json
 from holdfast.runtime.contract import Event, RunInfo
+from holdfast.runtime.records import Status
 from holdfast.runtime.runtime import Runtime
 
 app = typer.Typer(no_args_is_help=True)
@@ -27,9 +28,7 @@ def described(info: RunInfo) -> dict[str, Any]:
 @app.command("list")
 @command
 async def list_(
-    status: Annotated[
-        str | None, typer.Option(help="queued, running, waiting, completed, failed or cancelled.")
-    ] = None,
+    status: Annotated[Status | None, typer.Option(help="Only those with this status.")] = None,
     session: Annotated[str | None, typer.Option("--session", help="Only those of this conversation.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 50,
     store: StoreUrl = DEFAULT_STORE,
