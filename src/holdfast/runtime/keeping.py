@@ -181,5 +181,7 @@ def _can_wait(run: Live, outcome: Any) -> bool:
     """Whether nothing would be lost with the outcome that could not be found out again."""
     if not isinstance(outcome, steps.Judged | steps.Weighed | steps.Resumed):
         return False
+    if run.view.needs_history(run.state):
+        return False  # the session is about to be read, and has to show what the run has stored
     following = decide(run.state)
     return following is not None and not isinstance(following, steps.Invoke)

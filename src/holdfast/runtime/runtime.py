@@ -76,7 +76,7 @@ class Runtime:
         approval_ttl: float | None = None,
         run_config: RunConfig | dict[str, Any] | None = None,
     ) -> AsyncIterator["Runtime"]:
-        """A runtime on the store at ``url``, while the block lasts.
+        """A runtime on the store at ``url``, while the block lasts; an open :class:`Store` stays the caller's.
 
         ``agents`` are those that runs begin with, found by their names. A run whose process died is taken up by
         another runtime within twice the ``lease``. Questions to people expire after ``approval_ttl`` seconds.
@@ -85,7 +85,7 @@ class Runtime:
         for name, seconds in (("lease", lease), ("approval_ttl", approval_ttl)):
             if seconds is not None and not seconds > 0:
                 raise InvalidInput(f"{name} must be a positive number of seconds, not {seconds!r}")
-        opened = await open_backend(url)
+        opened = url.backend if isinstance(url, Store) else await open_backend(url)
         try:
             await _check_keeps_runs(opened)
             backend: Any = PatientBackend(opened)
@@ -102,7 +102,8 @@ class Runtime:
                     await runtime._hand_back()
                     scope.cancel()
         finally:
-            await opened.close()
+            if not isinstance(url, Store):
+                await opened.close()
 
     # --- starting -----------------------------------------------------------------------------------
 
@@ -402,5 +403,4 @@ async def _check_keeps_runs(backend: Backend) -> None:
     try:
         await backend.run("any")
     except Unsupported as problem:
-        await backend.close()
         raise Unsupported(f"{problem}: open the runtime on SQLite or an SQL database") from None
