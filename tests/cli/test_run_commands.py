@@ -86,7 +86,7 @@ def test_a_chat_asks_inline_and_keeps_the_conversation(holdfast, told, paid):
     for part in ("You said hello", "wants to call pay", "It says: paid 5.", "no money", "--session user-7"):
         assert part in result.stdout
     assert paid() == ["5"]
-    assert "item 12" in holdfast("chat", AGENT, "--session", "user-7", stdin="more\n").stdout
+    assert "item 11" in holdfast("chat", AGENT, "--session", "user-7", stdin="more\n").stdout
 
 
 def test_a_question_left_open_in_a_chat_waits(holdfast, told, paid):
