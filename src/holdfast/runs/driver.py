@@ -10,6 +10,7 @@ from holdfast.runs.handing_over import hand_over
 from holdfast.runs.live import Live
 from holdfast.runs.model_step import ask_model
 from holdfast.runs.persistence import keep, take_input
+from holdfast.runs.run_spans import spans_of
 from holdfast.runs.state import State
 from holdfast.runs.steps import (
     AskModel,
@@ -33,12 +34,14 @@ async def drive(run: Live, *, steps: int | None = None) -> None:
     Whatever leaves this carries the run's state, with everything that was done up to then.
     """
     try:
-        await _resume(run)
-        while (step := decide(run.state)) is not None:
-            if steps == 0 or run.halting or (run.stopping and isinstance(step, AskModel | GiveUp)):
-                break
-            await advance(run, await perform(run, step))
-            steps = None if steps is None else steps - 1
+        with spans_of(run) as spans:
+            await _resume(run)
+            while (step := decide(run.state)) is not None:
+                if steps == 0 or run.halting or (run.stopping and isinstance(step, AskModel | GiveUp)):
+                    break
+                spans.follow(step)
+                await advance(run, await perform(run, step))
+                steps = None if steps is None else steps - 1
     except BaseException as error:
         attach(run, error)
         raise
