@@ -220,6 +220,7 @@ _HOMES = {
         "SessionBusy",
     ],
     "store.contract": ["Head"],
+    "toolcalls.python": ["python_tool"],
     "tracing": [
         "AgentSpanData",
         "CustomSpanData",

@@ -199,6 +199,7 @@ from holdfast.runtime import RunOutcome as RunOutcome
 from holdfast.runtime import Runtime as Runtime
 from holdfast.runtime import SessionBusy as SessionBusy
 from holdfast.store.contract import Head as Head
+from holdfast.toolcalls.python import python_tool as python_tool
 from holdfast.tracing import AgentSpanData as AgentSpanData
 from holdfast.tracing import CustomSpanData as CustomSpanData
 from holdfast.tracing import FunctionSpanData as FunctionSpanData

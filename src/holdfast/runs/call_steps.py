@@ -164,6 +164,7 @@ async def bound(run: Live, record: CallRecord) -> Call:
         arguments=record.arguments if record.arguments is not None else item.get("arguments") or "",
         idempotency_key=":".join((state.run_id, *run.route, record.id)),
         run_config=run.config,
+        conversation=run.conversation,
     )
 
 

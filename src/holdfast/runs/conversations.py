@@ -17,6 +17,16 @@ def conversation_of(
     return OnServer(conversation_id, previous_response_id, auto=auto_previous_response_id)
 
 
+def conversation_key(state: State) -> str:
+    """What tools may keep things under, from run to run where there is more than this run."""
+    kept = state.conversation
+    if isinstance(kept, InSession):
+        return kept.session_id
+    if isinstance(kept, OnServer) and kept.conversation_id is not None:
+        return kept.conversation_id
+    return state.run_id
+
+
 def check_owner(state: State, session: Any) -> None:
     """Refuse a session for a conversation that somebody else keeps."""
     if session is None:

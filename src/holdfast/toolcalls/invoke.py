@@ -10,6 +10,7 @@ from holdfast.agents.guardrails import ToolOutputGuardrailData, ToolOutputGuardr
 from holdfast.agents.hooks import RunHooks
 from holdfast.agents.tools import FunctionToolCustomDataContext
 from holdfast.agents.types import resolved
+from holdfast.base.conversation import conversation
 from holdfast.base.items import Item
 from holdfast.toolcalls.call import Call, Guarded, ToolFailed, ask_guardrail, guard_input
 from holdfast.toolcalls.output import output_item
@@ -97,12 +98,15 @@ async def _make(
 
 
 async def _performed(call: Call, context: ToolContext[Any], perform: Perform) -> Any:
+    outer = conversation.set(call.conversation or conversation.get())
     try:
         return await perform(context, call.arguments)
     except (AgentsException, Unfinished):
         raise
     except Exception as error:
         raise ToolFailed(call.tool.qualified_name, call.id, error) from error
+    finally:
+        conversation.reset(outer)
 
 
 async def _guard_output(call: Call, context: ToolContext[Any], made: Made) -> None:
