@@ -38,6 +38,7 @@ ROOMS = {
     "cloudpickle": {"workers"},
     "typer": {"cli"},
     "rich": {"cli"},
+    "websockets": {"realtime"},
     "mcp": {"mcp"},
     "httpx2": {"mcp"},
     "anyio": {"mcp"},
