@@ -110,9 +110,9 @@ class Story:
             await asyncio.sleep(1.5)
             await session.interrupt()
             self.say("[bold cyan]you[/]  [italic](interrupts after a second and a half)[/]")
-            answer = session.history[-1].content[0]
+            heard = session.history[-1].model_dump()["content"][0]["transcript"]
         self.say(f"     its answer:     [dim]{escape(HOURS)}[/]")
-        self.say(f"     it remembers:   [bold green]{escape(answer.transcript)}[/]")
+        self.say(f"     it remembers:   [bold green]{escape(heard)}[/]")
 
     def end(self, seconds: float) -> None:
         self.scene(f"That took {seconds:.1f} seconds. Try next")
@@ -148,5 +148,5 @@ class Story:
 
     async def until_paid(self) -> None:
         async with asyncio.timeout(30):
-            while not self.ledger.exists() or not self.ledger.read_text().endswith("\n"):
-                await asyncio.sleep(0.02)
+            while not self.ledger.exists() or not self.ledger.read_text().endswith("\n"):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)  # another process writes it

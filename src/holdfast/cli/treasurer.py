@@ -85,9 +85,11 @@ def treasurer(pool: SessionPool, ledger: Path, model: Any = None) -> Agent[Any]:
 @asynccontextmanager
 async def at_work(store: str, ledger: Path, model: Any = None) -> AsyncIterator[Runtime]:
     """The treasurer in this process: a pool of workers and a runtime on the store."""
-    async with SessionPool(PoolConfig(min_idle=1, max_sessions=4)) as pool:
-        async with Runtime.open(store, agents=[treasurer(pool, ledger, model)], lease=LEASE) as rt:
-            yield rt
+    async with (
+        SessionPool(PoolConfig(min_idle=1, max_sessions=4)) as pool,
+        Runtime.open(store, agents=[treasurer(pool, ledger, model)], lease=LEASE) as rt,
+    ):
+        yield rt
 
 
 async def main(store: str, ledger: Path, request: str | None) -> None:
