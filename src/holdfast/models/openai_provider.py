@@ -34,6 +34,11 @@ def set_default_openai_key(key: str, use_for_tracing: bool = True) -> None:
     _defaults.key = key
 
 
+def default_openai_key() -> str | None:
+    """The key for whoever was not given one: as it was set, else as the environment has it."""
+    return _defaults.key or os.environ.get("OPENAI_API_KEY")
+
+
 def set_default_openai_client(client: "AsyncOpenAI", use_for_tracing: bool = True) -> None:
     """The client for every provider that is not given one. It stays the caller's: nobody else closes it."""
     _defaults.client = client
@@ -74,12 +79,17 @@ class OpenAIProvider(ModelProvider):
             raise UserError(f"a client of yours has its own settings: leave out {', '.join(self._options)}")
         if use_responses_websocket:
             raise Unsupported("the Responses API over WebSockets is not supported")
-        self.agent_registration = agent_registration
+        self._agent_registration = agent_registration
         self._given = openai_client
         self._made: AsyncOpenAI | None = None
         self._use_responses = use_responses
         self._strict = strict_feature_validation
         self._buffer_calls = buffer_streamed_tool_calls
+
+    @property
+    def agent_registration(self) -> Any:
+        """What the provider was given under this name, for programs that read it. Nothing is registered anywhere."""
+        return self._agent_registration
 
     def get_model(self, model_name: str | None) -> Model:
         name = model_name or os.environ.get("OPENAI_DEFAULT_MODEL") or USUAL_MODEL

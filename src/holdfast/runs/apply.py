@@ -4,15 +4,18 @@ from functools import singledispatch
 
 from msgspec.structs import replace
 
+from holdfast.agents.approvals import Decision, Recorded
 from holdfast.runs.state import CallRecord, CallStatus, Conversation, OnServer, State, Transcript
 from holdfast.runs.steps import (
     Answered,
     CallsMade,
+    Decided,
     Finished,
     HandedOver,
     InputStaged,
     InputTaken,
     Judged,
+    NestedBegun,
     Outcome,
     Resumed,
     Started,
@@ -101,6 +104,7 @@ def _(outcome: CallsMade, state: State) -> State:
         transcript=state.transcript.plus(outcome.entries),
         calls=_merged(state, outcome.calls),
         guardrails=state.guardrails.plus(outcome.guardrails),
+        approvals=_unspent(state, outcome.calls),
     )
 
 
@@ -138,6 +142,29 @@ def _(outcome: Stored, state: State) -> State:
     return replace(state, stored=max(state.stored, outcome.length))
 
 
+@_apply.register
+def _(outcome: NestedBegun, state: State) -> State:
+    calls = tuple(replace(call, child=outcome.child) if call.id == outcome.call_id else call for call in state.calls)
+    return replace(state, calls=calls)
+
+
+@_apply.register
+def _(outcome: Decided, state: State) -> State:
+    decision = outcome.decision
+    for call in state.calls:
+        if call.id == outcome.call_id and call.uncertain and call.status == "waiting":
+            # It is kept in the call's record: what was decided before the call was made is no answer to this.
+            status: CallStatus = "approved" if decision.approved else "rejected"
+            edited = decision.arguments if decision.arguments is not None else call.arguments
+            settled = replace(call, status=status, arguments=edited, message=decision.message)
+            return replace(state, calls=_merged(state, (settled,)))
+    made = [Recorded(outcome.tool, decision, outcome.call_id)]
+    if outcome.always:
+        sticky = Decision(decision.approved, decision.message)
+        made.append(Recorded(outcome.tool, sticky, owner=outcome.owner))
+    return replace(state, approvals=(*state.approvals, *made))
+
+
 def _without_output(state: State, text: str) -> Transcript:
     """The transcript without what the tools returned in this turn, as far as it was to be the final output."""
     meant = state.answer.call_id if state.answer is not None else None
@@ -153,6 +180,12 @@ def _without_output(state: State, text: str) -> Transcript:
 def _merged(state: State, changed: tuple[CallRecord, ...]) -> tuple[CallRecord, ...]:
     new = {call.position: call for call in changed}
     return tuple(new.get(call.position, call) for call in state.calls)
+
+
+def _unspent(state: State, calls: tuple[CallRecord, ...]) -> tuple[Recorded, ...]:
+    """The decisions without those about calls that were made: an id that is used again is another call's."""
+    made = {(call.tool, call.id) for call in calls if call.status == "done"}
+    return tuple(kept for kept in state.approvals if (kept.tool, kept.call_id) not in made)
 
 
 def _used(state: State, calls: tuple[CallRecord, ...]) -> dict[str, tuple[str, ...]]:

@@ -44,6 +44,7 @@ class Call:
     arguments: str
     idempotency_key: str
     run_config: Any = None
+    conversation: str = ""
 
     @property
     def id(self) -> str:
@@ -66,6 +67,7 @@ class Call:
             tool_namespace=self.tool.namespace,
             run_config=self.run_config,
             idempotency_key=self.idempotency_key,
+            conversation=self.conversation,
         )
 
 

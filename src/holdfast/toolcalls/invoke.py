@@ -10,6 +10,7 @@ from holdfast.agents.guardrails import ToolOutputGuardrailData, ToolOutputGuardr
 from holdfast.agents.hooks import RunHooks
 from holdfast.agents.tools import FunctionToolCustomDataContext
 from holdfast.agents.types import resolved
+from holdfast.base.conversation import conversation
 from holdfast.base.items import Item
 from holdfast.toolcalls.call import Call, Guarded, ToolFailed, ask_guardrail, guard_input
 from holdfast.toolcalls.output import output_item
@@ -27,10 +28,12 @@ class Unfinished(Exception):
 class Made:
     """A call that was made, or answered by a guardrail in the tool's place.
 
-    ``results`` fills up while the call is made, so that they are known even when it ends with an error.
+    It fills up while the call is made: when something fails, it says how far the call came. ``returned`` is set as
+    soon as the tool has done its work, ``item`` when the model can be told what it returned.
     """
 
     output: Any = None
+    returned: bool = False
     item: Item | None = None
     custom_data: dict[str, Any] | None = None
     results: list[Any] = field(default_factory=list)
@@ -76,33 +79,36 @@ async def _make(
     *,
     again: bool,
 ) -> None:
-    own = call.context(context)
+    own, watching = call.context(context), list[Any]()
     guarded = Guarded() if again else await guard_input(call, own)
     made.results += guarded.results
     if guarded.instead is not None:
         made.output = guarded.instead
     else:
-        watching: list[Any] = [watcher for watcher in (hooks, getattr(call.agent, "hooks", None)) if watcher]
+        watching = [watcher for watcher in (hooks, getattr(call.agent, "hooks", None)) if watcher]
         for watcher in () if again else watching:
             await watcher.on_tool_start(own, call.agent, call.tool)
         made.output = await _performed(call, own, perform)
+        made.returned = True
         await _guard_output(call, own, made)
-        for watcher in watching:
-            await watcher.on_tool_end(own, call.agent, call.tool, made.output)
     adapter = call.tool.output_type_adapter if guarded.instead is None else None
-    made.item = output_item(call.id, made.output, adapter=adapter)
-    if "caller" in call.item:
-        made.item["caller"] = call.item["caller"]
+    item = output_item(call.id, made.output, adapter=adapter)
+    made.item = {**item, "caller": call.item["caller"]} if "caller" in call.item else item
     made.custom_data = await _custom_data(call, own, made)
+    for watcher in watching:
+        await watcher.on_tool_end(own, call.agent, call.tool, made.output)
 
 
 async def _performed(call: Call, context: ToolContext[Any], perform: Perform) -> Any:
+    outer = conversation.set(call.conversation or conversation.get())
     try:
         return await perform(context, call.arguments)
     except (AgentsException, Unfinished):
         raise
     except Exception as error:
         raise ToolFailed(call.tool.qualified_name, call.id, error) from error
+    finally:
+        conversation.reset(outer)
 
 
 async def _guard_output(call: Call, context: ToolContext[Any], made: Made) -> None:
