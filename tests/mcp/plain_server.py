@@ -254,5 +254,7 @@ if __name__ == "__main__":
     if "crash" in sys.argv:
         sys.exit("no licence found")
     serve_lines()
+    if "slow" in sys.argv:
+        time.sleep(0.7)
     if "stubborn" in sys.argv:
         time.sleep(600)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from shops import PLAIN, REAL, Journal, alive, asking, running, stdio, until
+from shops import PLAIN, REAL, Journal, Mall, alive, asking, running, stdio, until
 
 from holdfast import UserError
 from holdfast.mcp import MCPCallRefused, MCPCallUncertain, MCPNotConnected, MCPServerStdio, MCPUnavailable
@@ -25,8 +25,8 @@ async def test_tools_are_listed_and_called(journal: Journal) -> None:
     assert not any(map(alive, journal.pids()))
 
 
-async def test_prompts_and_resources_are_read(journal: Journal) -> None:
-    async with stdio(journal, script=REAL) as server:
+async def test_prompts_and_resources_are_read(mall: Mall) -> None:
+    async with mall.server() as server:
         assert [prompt.name for prompt in (await server.list_prompts()).prompts] == ["greet"]
         prompt = await server.get_prompt("greet", {"name": "Ann"})
         assert prompt.messages[0].content.text == "Greet Ann warmly."
@@ -74,7 +74,7 @@ async def test_what_a_server_has_started_ends_with_it(journal: Journal) -> None:
 
 
 async def test_letting_go_while_a_dead_server_is_replaced_leaves_no_process(journal: Journal) -> None:
-    server = stdio(journal, "stubborn")
+    server = stdio(journal, "slow")
     await server.connect()
     with pytest.raises(MCPCallUncertain):
         await server.call_tool("mute", {})
@@ -87,8 +87,8 @@ async def test_letting_go_while_a_dead_server_is_replaced_leaves_no_process(jour
     assert not any(map(alive, journal.pids()))
 
 
-async def test_letting_go_twice_at_once_of_a_stubborn_server_waits_for_its_end(journal: Journal) -> None:
-    server = stdio(journal, "stubborn")
+async def test_letting_go_twice_at_once_of_a_slow_server_waits_for_its_end(journal: Journal) -> None:
+    server = stdio(journal, "slow")
     await server.connect()
     first = asyncio.create_task(server.cleanup())
     await asyncio.sleep(0.1)
