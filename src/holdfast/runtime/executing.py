@@ -84,7 +84,7 @@ class Execution:
         graph = self.home.graphs.get(self.header.agent)
         self.keeper, self.live = self._fresh_keeper(), None
         replayed = await replay(self.home.backend, self.record)
-        self.keeper.asked = replayed.asked
+        self.keeper.asked, self.keeper.trace = replayed.asked, replayed.state.trace
         if self.cancelling == "immediate":
             return await self._rest("cancelled")
         if graph is None:

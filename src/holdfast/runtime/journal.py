@@ -50,7 +50,7 @@ async def _forked(backend: Backend, record: RunRecord, begun: Begun) -> Replayed
     if parent is None:
         raise NotFound("run", begun.parent)
     found = await replay(backend, parent, upto=begun.at)
-    state = replace(found.state, run_id=record.run_id)
+    state = replace(found.state, run_id=record.run_id, trace=None)
     if isinstance(state.conversation, InSession) and record.session_id is not None:
         state = replace(state, conversation=replace(state.conversation, session_id=record.session_id))
     return Replayed(state, found.context, found.usage)
@@ -60,6 +60,8 @@ def _folded(replayed: Replayed, entries: Iterable[JournalEntry]) -> Replayed:
     for entry in entries:
         replayed.length += 1
         it = entry.it
+        if entry.trace is not None:
+            replayed.state = replace(replayed.state, trace=entry.trace)
         if isinstance(it, Asked):
             replayed.asked[entry.route, it.call_id] = it.approval_id
         elif isinstance(it, Settled):

@@ -125,13 +125,14 @@ class JournalEntry(Record, frozen=True):
     """One thing that happened. ``route`` leads to the nested run it happened to.
 
     ``mark`` is unique among the entries of the run's owners: one whose commit may have been lost is looked for by it.
-    ``stored`` is how much of the transcript the session has from now on.
+    ``stored`` is how much of the transcript the session has from now on, ``trace`` the trace that the run is in.
     """
 
     it: Outcome | Note
     route: tuple[str, ...] = ()
     mark: tuple[int, int] | None = None
     stored: int | None = None
+    trace: dict[str, Any] | None = None
 
 
 class RecordedError(Exception):
