@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from durable_kit import Refunds, calls, only_approval, says, soon
-from telemetry import Exported
 
 import holdfast
 from holdfast import Agent, RunConfig, Runtime, function_tool
 from holdfast.testing import ScriptedModel
+from telemetry import Exported
 
 SRC = str(Path(holdfast.__file__).parent.parent)
 LEASE = 0.4

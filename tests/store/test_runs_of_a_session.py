@@ -5,7 +5,6 @@ from contextlib import closing
 from pathlib import Path
 
 import asyncpg
-from servers import dsn
 
 from holdfast.store.contract import SaveRun
 from holdfast.store.opening import open_backend
@@ -14,6 +13,7 @@ from holdfast.store.relational.connection import Names
 from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.store.sqlite.commits import SqliteConnection
 from holdfast.testing import owned
+from servers import dsn
 
 LIVE = ("queued", "woken", "running", "waiting", "blocked")
 INDEX = "holdfast_runs_by_session_status"

@@ -25,6 +25,7 @@ from holdfast.runtime.keeping import JournalKeeper, Passed
 from holdfast.runtime.leases import Hold
 from holdfast.runtime.patience import Backoff
 from holdfast.runtime.records import ENDED, CancelMode, Header, Problem, Rested, encoded, header_of
+from holdfast.runtime.setbacks import MOST, keeps_ending
 from holdfast.store.contract import RunRecord, SaveRun
 
 SUSPENDED = Problem("suspended", "its runtime was closed; the next one that is opened with its agent goes on with it")
@@ -89,6 +90,10 @@ class Execution:
             return await self._rest("cancelled")
         if graph is None:
             return await self._rest("blocked", problem=unknown_agent(self.header.agent))
+        if replayed.setbacks >= MOST:
+            if self.cancelling is not None:
+                return await self._rest("cancelled")
+            return await self._rest("blocked", problem=keeps_ending(replayed.state, graph, replayed.setbacks))
         live = self.live = await self._lively(replayed, graph)
         if (problem := await self._misfit(live)) is not None:
             return await self._rest("blocked", problem=problem)

@@ -14,6 +14,7 @@ from holdfast.runs.contexts import SavedContext
 from holdfast.runs.state import InSession, State
 from holdfast.runs.usage import usage_of
 from holdfast.runtime.records import Asked, Begun, JournalEntry, Note, Settled, entry_of
+from holdfast.runtime.setbacks import setbacks
 from holdfast.store.contract import Backend, RunRecord
 
 Place = tuple[tuple[str, ...], str]
@@ -29,6 +30,8 @@ class Replayed:
     usage: Usage = field(default_factory=Usage)
     asked: dict[Place, str] = field(default_factory=dict)
     length: int = 0
+    setbacks: int = 0
+    """How often it had to be recovered since it last came further."""
 
 
 async def replay(backend: Backend, record: RunRecord, *, upto: int | None = None) -> Replayed:
@@ -42,6 +45,7 @@ async def replay(backend: Backend, record: RunRecord, *, upto: int | None = None
         replayed = Replayed(state, begun.context)
     else:
         replayed = await _forked(backend, record, begun)
+    replayed.setbacks = setbacks(entries)
     return _folded(replayed, entries[1:])
 
 

@@ -9,6 +9,7 @@ from msgspec import MsgspecError
 from msgspec.structs import replace
 
 from holdfast.base.errors import HoldfastError
+from holdfast.runtime import setbacks
 from holdfast.runtime.deciding import expire
 from holdfast.runtime.driving import Driving
 from holdfast.runtime.executing import Execution, unknown_agent
@@ -26,7 +27,7 @@ class Reaper:
 
     def __init__(self, driving: Driving) -> None:
         self.driving, self.home = driving, driving.home
-        self._owned_until: dict[str, float] = {}
+        self._left_until: dict[str, float] = {}
         self._unknown_since: dict[str, float] = {}
         self._next_sweep = 0.0
 
@@ -43,11 +44,15 @@ class Reaper:
             _log.warning("the runs could not be looked after, trying again: %s", problem)
 
     async def _unblock(self, *, all_of_them: bool) -> None:
-        """Try runs again that nobody could drive and, once, those that did not fit the code: it may have changed."""
+        """Try runs again that nobody could drive and, once, those that did not fit the code: it may have changed.
+
+        Those that ended their process again and again would do so to this one: a person has to resume them.
+        """
         for record in await everything(self.home.backend, status=("blocked",)):
             header = header_of(record)
-            unknown = header.problem is not None and header.problem.code == "agent-unknown"
-            if header.agent in self.home.graphs and (unknown or all_of_them):
+            code = None if header.problem is None else header.problem.code
+            wanted = code == "agent-unknown" or (all_of_them and code != setbacks.CODE)
+            if header.agent in self.home.graphs and wanted:
                 await resume(self.driving, record.run_id, accept=False, agent=None)
 
     async def look(self) -> None:
@@ -84,13 +89,18 @@ class Reaper:
 
     async def _recover(self, record: RunRecord) -> None:
         """Take over a run whose owner does not renew its lease."""
-        if self._owned_until.get(record.run_id, 0) > self.home.clock():
+        now, cancelled = self.home.clock(), header_of(record).cancel is not None
+        if self._left_until.get(record.run_id, 0) > now and not cancelled:
             return
         lease = await self.home.backend.lease(run_lease(record.run_id))
-        if lease is None or not lease.owner or lease.expires_at <= self.home.clock():
-            await self._begin(record)
+        if lease is not None and lease.owner and lease.expires_at > now:
+            self._left_until[record.run_id] = min(lease.expires_at, now + self.home.lease)
+            return
+        due = await setbacks.due(self.home, record, ended=0 if lease is None else lease.expires_at)
+        if due > now and not cancelled:
+            self._left_until[record.run_id] = min(due, now + self.home.lease)
         else:
-            self._owned_until[record.run_id] = min(lease.expires_at, self.home.clock() + self.home.lease)
+            await self._begin(record)
 
     async def _begin(self, record: RunRecord) -> None:
         if header_of(record).agent in self.home.graphs:
@@ -106,7 +116,7 @@ class Reaper:
 
     def _forget(self, records: Collection[RunRecord]) -> None:
         present = {record.run_id for record in records}
-        for known in (self._owned_until, self._unknown_since):
+        for known in (self._left_until, self._unknown_since):
             for run_id in known.keys() - present:
                 del known[run_id]
 
