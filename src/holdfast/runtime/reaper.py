@@ -15,7 +15,7 @@ from holdfast.runtime.driving import Driving
 from holdfast.runtime.executing import Execution, unknown_agent
 from holdfast.runtime.leases import run_lease
 from holdfast.runtime.queueing import holder
-from holdfast.runtime.records import Rested, everything, header_of
+from holdfast.runtime.records import IN_LINE, Rested, everything, header_of
 from holdfast.runtime.steering import change, resume
 from holdfast.store.contract import RunRecord
 
@@ -57,11 +57,11 @@ class Reaper:
 
     async def look(self) -> None:
         """Look once at everything."""
-        records = await everything(self.home.backend, status=("queued", "woken", "running"))
+        records = await everything(self.home.backend, status=("woken", "running", *IN_LINE))
         self._forget(records)
-        busy = {record.session_id for record in records if record.status != "queued" and record.session_id}
-        for record in records:
-            if record.status != "queued":
+        busy = {record.session_id for record in records if record.status not in IN_LINE and record.session_id}
+        for record in sorted(records, key=lambda record: record.status == "queued"):
+            if record.status not in IN_LINE:
                 await self._guarded(partial(self._look_at, record))
             elif record.session_id not in busy:
                 if record.session_id is not None:

@@ -18,9 +18,10 @@ from holdfast.store.contract import Backend, Logged, RunRecord
 
 Status: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
 
-# The store tells apart what programs need not: a run that holds its session may be ``woken``, to be taken up by
-# whoever comes first, or ``blocked`` by changed code.
+# The store tells apart what programs need not: a run that is queued may be the ``next`` one, in front of all that
+# are merely in line; one that holds its session may be ``woken``, to be taken up by whoever comes first, or ``blocked``.
 SHOWN: dict[str, Status] = {
+    "next": "queued",
     "queued": "queued",
     "woken": "running",
     "running": "running",
@@ -30,6 +31,7 @@ SHOWN: dict[str, Status] = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
+IN_LINE = ("next", "queued")
 HOLDING = ("woken", "running", "waiting", "blocked")
 ENDED = ("completed", "failed", "cancelled")
 RESTING = ("waiting", "blocked", *ENDED)
