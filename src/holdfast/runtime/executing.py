@@ -17,6 +17,7 @@ from holdfast.runs.driver import drive
 from holdfast.runs.live import Live
 from holdfast.runs.state import Answer
 from holdfast.runs.steps import AskModel
+from holdfast.runtime.context_changes import ContextChanges
 from holdfast.runtime.filing import standing, withdrawals
 from holdfast.runtime.fitting import missing_agent, orphans, refused, tool_missing
 from holdfast.runtime.home import Home
@@ -98,6 +99,7 @@ class Execution:
         if (problem := await self._misfit(live)) is not None:
             return await self._rest("blocked", problem=problem)
         live.keeper = self.keeper
+        self.keeper.context_changes = ContextChanges(self.record.run_id, live.context.context, saved=replayed.context)
         live.stopping, live.halting = self.cancelling is not None, self.closing
         if self.home.feeds.listened_to(self.record.run_id):
             live.emit = partial(self.home.feeds.passed_on, self.record.run_id)

@@ -66,6 +66,8 @@ def _folded(replayed: Replayed, entries: Iterable[JournalEntry]) -> Replayed:
         it = entry.it
         if entry.trace is not None:
             replayed.state = replace(replayed.state, trace=entry.trace)
+        if entry.context is not None:
+            replayed.context = entry.context
         if isinstance(it, Asked):
             replayed.asked[entry.route, it.call_id] = it.approval_id
         elif isinstance(it, Settled):

@@ -127,7 +127,8 @@ class JournalEntry(Record, frozen=True):
     """One thing that happened. ``route`` leads to the nested run it happened to.
 
     ``mark`` is unique among the entries of the run's owners: one whose commit may have been lost is looked for by it.
-    ``stored`` is how much of the transcript the session has from now on, ``trace`` the trace that the run is in.
+    ``stored`` is how much of the transcript the session has from now on, ``trace`` the trace that the run is in, and
+    ``context`` the program's context where it changed.
     """
 
     it: Outcome | Note
@@ -135,6 +136,7 @@ class JournalEntry(Record, frozen=True):
     mark: tuple[int, int] | None = None
     stored: int | None = None
     trace: dict[str, Any] | None = None
+    context: SavedContext | None = None
 
 
 class RecordedError(Exception):
