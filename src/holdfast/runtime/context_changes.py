@@ -21,7 +21,7 @@ class ContextChanges:
         self._followed = saved is not None and len(self._known) <= LARGEST
 
     def latest(self) -> SavedContext | None:
-        """The context as it is now, if it is not written down like that. What cannot be saved is left out from then on."""
+        """The context as it is now, if it is not written down like that. One that cannot be saved is left alone then."""
         if not self._followed:
             return None
         try:

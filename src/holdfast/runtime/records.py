@@ -19,7 +19,8 @@ from holdfast.store.contract import Backend, Logged, RunRecord
 Status: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
 
 # The store tells apart what programs need not: a run that is queued may be the ``next`` one, in front of all that
-# are merely in line; one that holds its session may be ``woken``, to be taken up by whoever comes first, or ``blocked``.
+# are merely in line; one that holds its session may be ``woken``, to be taken up by whoever comes first, or
+# ``blocked``, by changed code for example.
 SHOWN: dict[str, Status] = {
     "next": "queued",
     "queued": "queued",

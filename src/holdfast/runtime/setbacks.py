@@ -14,16 +14,18 @@ MOST = 5
 """How often a process may end at one step of a run before people have to look at it."""
 CODE = "process-ended"
 
-_PROGRESS = (
-    steps.InputStaged,
-    steps.InputTaken,
-    steps.Answered,
-    steps.CallsMade,
-    steps.HandedOver,
-    steps.Finished,
-    Begun,
-    Settled,
-    Called,
+_PROGRESS = frozenset(
+    {
+        steps.InputStaged,
+        steps.InputTaken,
+        steps.Answered,
+        steps.CallsMade,
+        steps.HandedOver,
+        steps.Finished,
+        Begun,
+        Settled,
+        Called,
+    }
 )
 _TAIL = 8 * MOST  # more than what is written about a step that is tried so often
 _DOING: dict[type, str] = {
@@ -39,7 +41,7 @@ def setbacks(entries: Iterable[JournalEntry]) -> int:
     """How often the run had to be recovered since it last came further, or since a person let it go on."""
     found = 0
     for entry in entries:
-        if isinstance(entry.it, _PROGRESS):
+        if type(entry.it) in _PROGRESS:
             found = 0
         elif isinstance(entry.it, Owned) and entry.it.how == "recovered":
             found += 1
