@@ -53,7 +53,7 @@ async def bot_at(store: str, chat: ChatService, chat_url: str) -> AsyncIterator[
 
 async def until(holds: Callable[[], Any]) -> None:
     async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110 - another program changes it
+        while not holds():
             await asyncio.sleep(0.02)
 
 

@@ -1,6 +1,6 @@
 """The agent behind the bot: it releases software, after somebody agreed.
 
-    holdfast chat examples/approval_bot/releases.py          (say: release shop 1.4.2)
+holdfast chat examples/approval_bot/releases.py          (say: release shop 1.4.2)
 """
 
 import re

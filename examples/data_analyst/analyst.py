@@ -4,8 +4,8 @@
     python examples/data_analyst/analyst.py
     python examples/data_analyst/analyst.py my.csv --ask "What sells best, and when?" --model gpt-4.1
 
-Without arguments it analyses north.csv and south.csv at the same time, in two workers, and saves a chart of each. Without
---model the code is written by fixed rules; workers, files and charts are real either way.
+Without arguments it analyses north.csv and south.csv at the same time, in two workers, and saves a chart of each.
+Without --model the code is written by fixed rules; workers, files and charts are real either way.
 
 What to look at:
 
@@ -28,8 +28,8 @@ from holdfast.workers import PoolConfig, PythonSessions, SessionConfig, SessionP
 
 HERE = Path(__file__).parent
 LIBRARIES = tuple(name for name in ("pandas", "matplotlib.pyplot") if find_spec(name.partition(".")[0]))
-INSTRUCTIONS = f"""You analyse data.csv, which is in the working directory, with run_python. Variables stay between calls.
-Installed beyond the standard library: {", ".join(LIBRARIES) or "nothing"}. Save one chart as chart.png (without
+INSTRUCTIONS = f"""You analyse data.csv, which is in the working directory, with run_python. Variables stay between
+calls. Installed beyond the standard library: {", ".join(LIBRARIES) or "nothing"}. Save one chart as chart.png (without
 matplotlib: chart.svg). Answer in one or two sentences with numbers that you computed."""
 
 
@@ -92,7 +92,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained
 left.bar(list(totals), list(totals.values()))
 left.set_title("euros by product")
 right.plot([month[5:] for month in months], list(months.values()), marker="o")
-right.set_ylim(bottom=0)
+right.set_ylim(0, 1.1 * max(months.values()))
 right.set_title("euros by month")
 figure.savefig("chart.png", dpi=120)
 plt.close(figure)
@@ -136,12 +136,15 @@ async def main() -> None:
     given = options.parse_args()
     questions = given.ask or ["What do we sell?", "And which month was the worst?"]
     model = LocalModel() if given.model == "local" else given.model or FunctionModel(rules)
-    print(f"Model: {given.model or 'fixed rules, no key needed'}. In the workers: {', '.join(LIBRARIES) or 'plain Python'}")
+    print(f"Model: {given.model or 'fixed rules, no key needed'}.")
+    print(f"In the workers: Python with {', '.join(LIBRARIES) or 'nothing else'}.")
     session = SessionConfig(preload=LIBRARIES, environment={"MPLBACKEND": "Agg"})
-    async with SessionPool(PoolConfig(session=session, min_idle=2, max_sessions=4)) as pool:
-        async with asyncio.TaskGroup() as tasks:
-            for data in given.files:
-                tasks.create_task(analysed(pool, data, questions, model=model, out=given.out))
+    async with (
+        SessionPool(PoolConfig(session=session, min_idle=2, max_sessions=4)) as pool,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for data in given.files:
+            tasks.create_task(analysed(pool, data, questions, model=model, out=given.out))
 
 
 if __name__ == "__main__":

@@ -24,9 +24,7 @@ class Desk:
 
     async def start(self) -> None:
         words = ["--folder", str(self.folder), "--port", str(self.port), "--lease", "0.5"]
-        self.process = await self._running.enter_async_context(
-            started("support_desk/app.py", *words, cwd=self.folder)
-        )
+        self.process = await self._running.enter_async_context(started("support_desk/app.py", *words, cwd=self.folder))
         await listening(self.port, self.process)
 
     async def kill(self) -> None:

@@ -73,7 +73,9 @@ async def test_what_could_not_be_posted_is_posted_when_the_chat_is_back(
 
 async def test_forged_and_recorded_requests_are_refused(made: Any) -> None:
     async with made.demo.chatting() as (chat, url), made.demo.bot_at(made.store, chat, url):
-        body = json.dumps({"event_id": "e1", "event": {"channel": "C1", "ts": "1", "text": "release shop 6.6"}}).encode()
+        body = json.dumps(
+            {"event_id": "e1", "event": {"channel": "C1", "ts": "1", "text": "release shop 6.6"}}
+        ).encode()
         now, sign = time.time(), made.signing.signed
         recorded = sign(chat.secret, body, now=now - 1000)
         refused = [
@@ -87,8 +89,12 @@ async def test_forged_and_recorded_requests_are_refused(made: Any) -> None:
             for headers in refused:
                 assert (await http.post("/events", content=body, headers=headers)).status_code == 401
             other = body.replace(b"6.6", b"6.7")
-            assert (await http.post("/events", content=other, headers=sign(chat.secret, body, now=now))).status_code == 401
-            assert (await http.post("/events", content=body, headers=sign(chat.secret, body, now=now))).status_code == 200
+            assert (
+                await http.post("/events", content=other, headers=sign(chat.secret, body, now=now))
+            ).status_code == 401
+            assert (
+                await http.post("/events", content=body, headers=sign(chat.secret, body, now=now))
+            ).status_code == 200
         await made.demo.until(lambda: chat.messages)
         assert "6.6" in chat.messages[0]["text"]
 
