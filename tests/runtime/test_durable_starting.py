@@ -3,10 +3,20 @@
 import asyncio
 
 import pytest
-from kit import Refunds, calls, says, soon, talker
+from durable_kit import Refunds, calls, says, soon, talker
 from pydantic import BaseModel
 
-from holdfast import Agent, InvalidInput, NotFound, RunEnded, RunKeyReused, Runtime, ToolContext, Unsupported, function_tool
+from holdfast import (
+    Agent,
+    InvalidInput,
+    NotFound,
+    RunEnded,
+    RunKeyReused,
+    Runtime,
+    ToolContext,
+    Unsupported,
+    function_tool,
+)
 from holdfast.runs import ContextNotSaved
 from holdfast.testing import ModelStep, ScriptedModel
 
