@@ -20,7 +20,7 @@ There is no login here. Add yours before anybody else can reach it, and take ``b
 import argparse
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -90,6 +90,7 @@ def make_app(folder: Path, *, model: Any = None, lease: float = 5.0) -> FastAPI:
             yield
 
     app = FastAPI(title="Support desk", lifespan=lifespan)
+    app.state.stopping = lambda: False
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
 
     @app.exception_handler(HoldfastError)
@@ -122,6 +123,8 @@ def make_app(folder: Path, *, model: Any = None, lease: float = 5.0) -> FastAPI:
                 yield ServerSentEvent(event="end", data={"status": info.status})
                 return
             while (await run.info()).steps == seen:  # it waits for a person, who may decide anywhere
+                if app.state.stopping():
+                    return  # the browser comes back to the next server
                 await asyncio.sleep(0.25)
 
     @app.get("/approvals")
@@ -152,7 +155,10 @@ def main() -> None:
     print(f"Model: {chosen.model or 'fixed rules, no key needed'}. Store: {chosen.folder}/desk.db", flush=True)
     model = LocalModel() if chosen.model == "local" else chosen.model
     app = make_app(chosen.folder, model=model, lease=chosen.lease)
-    uvicorn.run(app, host="127.0.0.1", port=chosen.port, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=chosen.port, timeout_graceful_shutdown=1))
+    app.state.stopping = lambda: server.should_exit
+    with suppress(KeyboardInterrupt):
+        server.run()
 
 
 if __name__ == "__main__":

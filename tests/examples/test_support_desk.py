@@ -75,3 +75,18 @@ async def test_other_sites_cannot_reach_it_under_a_name_of_theirs(desk: Desk) ->
     assert (await desk.http.get("/approvals", headers={"Host": "evil.example"})).status_code == 400
     plain = await desk.http.post("/runs", content='{"conversation": "a", "text": "b", "key": "c"}')
     assert plain.status_code == 422
+
+
+async def test_an_open_page_does_not_keep_the_server_from_stopping(desk: Desk) -> None:
+    run = await desk.say("Order A7 is broken.")
+    await desk.pending()
+    async with desk.http.stream("GET", f"/runs/{run}/events") as page:
+        lines = page.aiter_lines()
+        while "approval.requested" not in await anext(lines):
+            pass
+        desk.process.terminate()
+        rest = [line async for line in lines]
+    shown = (await asyncio.wait_for(desk.process.communicate(), 10))[0].decode()
+    assert "event: end" not in rest
+    assert "Application shutdown complete" in shown
+    assert "Traceback" not in shown
