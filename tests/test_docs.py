@@ -12,14 +12,12 @@ from pages import PAGES, PICTURES, ROOT, Shell, blocks, run_page
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RUNNABLE = ("python", "console")
+EXECUTED = [page for page in PAGES if any(block.language in RUNNABLE for block in blocks(page))]
+ON_SERVERS = [page for page in EXECUTED if "DATABASE_URL" in page.read_text()]
 
 
 def page_name(page: Path) -> str:
     return str(page.relative_to(ROOT))
-
-
-def needing_servers(page: Path) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.usefixtures("servers_in_the_environment")] if "DATABASE_URL" in page.read_text() else []
 
 
 @pytest.fixture
@@ -49,16 +47,15 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(programs)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page_name(page), marks=needing_servers(page))
-        for page in PAGES
-        if any(block.language in RUNNABLE for block in blocks(page))
-    ],
-)
+@pytest.mark.parametrize("page", [page for page in EXECUTED if page not in ON_SERVERS], ids=page_name)
 @pytest.mark.usefixtures("no_telemetry", "desk")
 async def test_the_examples_of_a_page_run(page: Path, shell: Shell) -> None:
+    await run_page(page, shell=shell)
+
+
+@pytest.mark.parametrize("page", ON_SERVERS, ids=page_name)
+@pytest.mark.usefixtures("servers_in_the_environment", "desk")
+async def test_the_examples_of_a_page_run_on_real_servers(page: Path, shell: Shell) -> None:
     await run_page(page, shell=shell)
 
 
