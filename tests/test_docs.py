@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from draw_lifecycles import DRAWN, redrawn
 from pages import PAGES, PICTURES, ROOT, Shell, blocks, run_page
 
+SOURCES = ROOT / "src" / "holdfast"
+PUBLIC = ["agents", "history", "mcp", "models", "realtime", "realtime.local", "runs", "runtime", "tracing", "workers"]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RUNNABLE = ("python", "console")
 EXECUTED = [page for page in PAGES if any(block.language in RUNNABLE for block in blocks(page))]
@@ -71,3 +74,39 @@ def test_an_example_runs(example: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_diagrams_are_drawn_from_the_tables(page: Path) -> None:
+    assert page.read_text() == redrawn(page.read_text()), "run: python docs/draw_lifecycles.py"
+
+
+def test_every_lifecycle_is_drawn() -> None:
+    tables = {module_name(path) for path in SOURCES.rglob("*.py") if " = Table(\n" in path.read_text()}
+    drawn = [found["module"] for page in PAGES for found in DRAWN.finditer(page.read_text())]
+    assert set(drawn) == tables
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCES.parent).with_suffix("").parts)
+
+
+def documented() -> set[str]:
+    """What the reference pages show: whole modules, or single names."""
+    pages = (ROOT / "docs" / "reference").rglob("*.md")
+    return {line.removeprefix("::: ") for page in pages for line in page.read_text().splitlines() if line[:4] == "::: "}
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_every_public_name_is_in_the_reference(package: str) -> None:
+    shown = documented()
+    homes: dict[str, list[str]] = import_module(f"holdfast.{package}")._HOMES
+    pairs = [(f"holdfast.{package}.{home}", name) for home, names in homes.items() for name in names]
+    missing = [f"{home}.{name}" for home, name in pairs if home not in shown and f"{home}.{name}" not in shown]
+    assert not missing
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    missing = [page for page in PAGES[1:] if str(page.relative_to(ROOT / "docs")) not in navigation]
+    assert not missing
