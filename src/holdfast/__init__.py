@@ -115,6 +115,7 @@ _HOMES = {
         "Unsupported",
         "WrongKey",
     ],
+    "base.logs": ["enable_verbose_stdout_logging"],
     "base.usage": ["RequestUsage", "Usage"],
     "history": [
         "AsyncSQLiteSession",
@@ -205,6 +206,7 @@ _HOMES = {
         "UnknownVersion",
         "UnreadableState",
         "register_context_codec",
+        "run_demo_loop",
     ],
     "runtime": [
         "Approval",

@@ -101,6 +101,7 @@ from holdfast.base.errors import SessionDamaged as SessionDamaged
 from holdfast.base.errors import StoreUnavailable as StoreUnavailable
 from holdfast.base.errors import Unsupported as Unsupported
 from holdfast.base.errors import WrongKey as WrongKey
+from holdfast.base.logs import enable_verbose_stdout_logging as enable_verbose_stdout_logging
 from holdfast.base.usage import RequestUsage as RequestUsage
 from holdfast.base.usage import Usage as Usage
 from holdfast.history import AsyncSQLiteSession as AsyncSQLiteSession
@@ -187,6 +188,7 @@ from holdfast.runs import ToolSearchOutputItem as ToolSearchOutputItem
 from holdfast.runs import UnknownVersion as UnknownVersion
 from holdfast.runs import UnreadableState as UnreadableState
 from holdfast.runs import register_context_codec as register_context_codec
+from holdfast.runs import run_demo_loop as run_demo_loop
 from holdfast.runtime import Approval as Approval
 from holdfast.runtime import ApprovalSettled as ApprovalSettled
 from holdfast.runtime import Event as Event

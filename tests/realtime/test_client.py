@@ -30,6 +30,7 @@ from holdfast.realtime import (
     RealtimeModelOtherEvent,
     RealtimeModelOutputTextDeltaEvent,
     RealtimeModelOutputTokensDetails,
+    RealtimeModelRawServerEvent,
     RealtimeModelSendAudio,
     RealtimeModelSendInterrupt,
     RealtimeModelSendRawMessage,
@@ -50,6 +51,7 @@ from holdfast.realtime import (
     UserMessageItem,
 )
 from holdfast.realtime.openai.client import RealtimeClient
+from holdfast.realtime.openai.raw import with_raw
 
 
 class Talk:
@@ -540,3 +542,29 @@ def test_a_lost_connection_ends_what_was_under_way(talk: Talk) -> None:
     assert [event.type for event in lost] == ["error", "turn_ended"]
     assert lost[1].status == "lost"
     assert lost[0].error.owners == ("user",)
+
+
+# --- messages as they came
+
+
+def test_a_message_comes_before_its_meaning_and_is_read_when_somebody_looks(talk: Talk) -> None:
+    frame = json.dumps({"type": "response.created", "response": {"id": "r1"}})
+    raw, told = with_raw(frame, talk.client.receive(frame))
+    assert (raw.type, told.type) == ("raw_server_event", "turn_started")
+    assert raw.data is raw.data
+    assert raw.data == json.loads(frame)
+    assert isinstance(raw, RealtimeModelRawServerEvent)
+
+
+@pytest.mark.parametrize(
+    ("frame", "kinds"),
+    [
+        ("nonsense", ["error"]),
+        ('{"type": "response.created"}', ["raw_server_event", "error"]),
+        ('{"type": "error", "error": {"message": "?"}}', ["raw_server_event", "error"]),
+    ],
+)
+def test_what_is_no_message_has_no_raw_event(talk: Talk, frame: str, kinds: list[str]) -> None:
+    told = with_raw(frame, talk.client.receive(frame))
+    assert [event.type for event in told] == kinds
+    assert all(event.data for event in told if event.type == "raw_server_event")

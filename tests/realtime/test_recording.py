@@ -11,9 +11,12 @@ from holdfast.base.errors import InvalidInput
 from holdfast.realtime import (
     ConnectFailed,
     OpenAIRealtimeWebSocketModel,
+    RealtimeAgent,
+    RealtimeModel,
     RealtimeModelSendAudio,
     RealtimeModelSendRawMessage,
     RealtimeModelSendUserInput,
+    RealtimeRunner,
     Recording,
     ReplayDiverged,
     ReplayedRealtimeModel,
@@ -60,6 +63,7 @@ async def test_both_directions_are_written_down(tmp_path: Path) -> None:
     assert times == sorted(times)
     text = (tmp_path / "call.jsonl").read_text()
     assert "sk-secret" not in text
+    assert (tmp_path / "call.jsonl").stat().st_mode & 0o077 == 0
     assert "[480 bytes of audio]" in text
 
 
@@ -180,3 +184,51 @@ def test_a_file_that_is_no_recording(tmp_path: Path, line: str) -> None:
     path.write_text('{"at": 0, "way": "opened"}\n' + line)
     with pytest.raises(InvalidInput, match="line 2"):
         read_recording(path)
+
+
+async def test_a_recording_that_cannot_begin_keeps_the_model_from_connecting(tmp_path: Path) -> None:
+    model = OpenAIRealtimeWebSocketModel(recording=Recording(tmp_path / "nowhere" / "call.jsonl"))
+    async with RealtimeServer() as server:
+        with pytest.raises(FileNotFoundError):
+            await model.connect(at(server))
+        assert server.connections == []
+
+
+async def test_a_connection_that_did_not_come_about_is_written_down(tmp_path: Path) -> None:
+    model = OpenAIRealtimeWebSocketModel(recording=Recording(tmp_path / "call.jsonl"))
+    with pytest.raises(ConnectFailed):
+        await model.connect({"url": "ws://127.0.0.1:9/", "api_key": "k"})
+    (attempt,) = read_recording(tmp_path / "call.jsonl")
+    assert [(entry.way, entry.reason) for entry in attempt] == [("opened", ""), ("closed", "no connection came about")]
+
+
+async def test_a_full_disk_ends_the_recording_and_not_the_call(caplog: pytest.LogCaptureFixture) -> None:
+    ear, model = Ear(), OpenAIRealtimeWebSocketModel(recording=Recording("/dev/full"))
+    model.add_listener(ear)
+    async with RealtimeServer(["Good morning."]) as server:
+        await model.connect(at(server))
+        await model.send_event(RealtimeModelSendUserInput("Hi"))
+        await ear.until("turn_ended")
+        await model.close()
+    assert "the recording /dev/full ends here" in caplog.text
+
+
+async def test_a_recording_plays_to_a_session(tmp_path: Path) -> None:
+    path = tmp_path / "call.jsonl"
+
+    async def talk(model: RealtimeModel, options: Any) -> list[str]:
+        runner = RealtimeRunner(RealtimeAgent(name="Host", instructions="Greet."), model=model)
+        heard = []
+        async with await runner.run(model_config=options) as session:
+            await session.send_message("Hi")
+            async for event in session:
+                heard.append(event.type)
+                if event.type == "agent_end":
+                    break
+            words = [part.transcript for item in session.history if item.role == "assistant" for part in item.content]
+        assert words == ["Good morning."]
+        return heard
+
+    async with RealtimeServer(["Good morning."]) as server:
+        original = await talk(OpenAIRealtimeWebSocketModel(recording=Recording(path)), at(server))
+    assert await talk(ReplayedRealtimeModel(path), {}) == original

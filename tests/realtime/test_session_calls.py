@@ -246,6 +246,7 @@ async def test_undecided_calls_are_in_the_report():
         await model.emit(call("delete", arguments=ARGUMENTS))
         await heard.until("tool_approval_required")
         assert (await session.close()).undecided == ("c1",)
+        assert not await session.approve_tool_call("c1")
 
 
 async def test_an_approval_after_a_handoff_uses_the_tool_of_the_old_agent():
@@ -344,6 +345,17 @@ async def test_barge_in_follows_the_policy_of_each_tool(policy, told, interrupti
     ((_, text, start),) = outputs(model)
     assert start is told[1]
     assert text == (told[0] or "The user began to speak, so this call was cancelled.")
+
+
+async def test_a_tool_that_cancels_itself_is_answered():
+    @function_tool
+    async def confused() -> str:
+        raise asyncio.CancelledError
+
+    async with talking(agent_with(confused)) as (_session, model, heard):
+        await model.emit(call("confused"))
+        await heard.until("tool_end")
+    assert outputs(model) == [("c1", "An error occurred while running the tool. It was cancelled.", True)]
 
 
 async def test_calls_run_beside_the_conversation_and_each_other():

@@ -115,10 +115,11 @@ async def test_no_audio_of_a_refused_response_is_heard_after_the_trip():
         assert (await heard.until("audio")).item_id == "i2"
 
 
-async def test_a_guardrail_that_fails_is_skipped_and_the_others_count():
+@pytest.mark.parametrize("failure", [ValueError("broken"), asyncio.CancelledError()])
+async def test_a_guardrail_that_fails_is_skipped_and_the_others_count(failure):
     @output_guardrail
-    def broken(context, agent, output):
-        raise ValueError("broken")
+    async def broken(context, agent, output):
+        raise failure
 
     async with talking(guarded(broken, guard("works"))) as (_session, model, heard):
         await model.emit(started(), words("secret"), ended())

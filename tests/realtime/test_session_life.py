@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from holdfast import UserError, function_tool, output_guardrail
+from holdfast import UserError, function_tool, open_store, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.base.errors import Closed
 from holdfast.lifecycle.scope import AlreadyStarted
@@ -20,6 +20,7 @@ from holdfast.realtime import (
 from holdfast.realtime.model_events import RealtimeModelEndOfStreamEvent, RealtimeModelExceptionEvent
 from holdfast.realtime.states import TABLE, Event
 from holdfast.realtime.testing import ScriptedRealtimeModel
+from holdfast.testing.cancelling import cancel_at_every_await
 from realtime_kit import call, ended, eventually, listening, sound, started, talking, words
 
 AGENT = RealtimeAgent(name="host", instructions="Be kind.")
@@ -433,3 +434,77 @@ async def test_the_loop_may_end_while_a_session_is_open():
 
     await asyncio.to_thread(asyncio.run, forgetful())
     assert (model.connected, model.listeners) == (False, ())
+
+
+class Slow(ScriptedRealtimeModel):
+    """Takes a moment for everything, so that there is much to cancel."""
+
+    async def connect(self, options):
+        await asyncio.sleep(0)
+        await super().connect(options)
+        await asyncio.sleep(0)
+
+    async def send_event(self, event):
+        await asyncio.sleep(0)
+        await super().send_event(event)
+
+    async def close(self):
+        await asyncio.sleep(0)
+        await super().close()
+
+
+async def test_a_session_cancelled_anywhere_leaves_nothing_behind():
+    models = []
+
+    async def instructions(context, agent):
+        await asyncio.sleep(0)
+        return "Be kind."
+
+    async def scenario():
+        models.append(Slow(strict=False))
+        agent = RealtimeAgent(name="a", instructions=instructions)
+        async with open_store("memory://") as store:
+            history = store.session("s")
+            await history.add_items([{"role": "user", "content": "before"}])
+            async with await RealtimeRunner(agent, model=models[-1]).run(session=history) as session:
+                await session.send_message("hello")
+                await session.update_agent(AGENT)
+
+    def check():
+        assert (models[-1].connected, models[-1].listeners) == (False, ())
+
+    assert await cancel_at_every_await(scenario, check=check) >= 4
+
+
+@pytest.mark.parametrize("steps", range(1, 16))
+async def test_an_entry_cancelled_after_any_number_of_steps_releases_everything(steps):
+    async def instructions(context, agent):
+        await asyncio.sleep(0)
+        return "Be kind."
+
+    async with open_store("memory://") as store:
+        history = store.session("s")
+        await history.add_items([{"role": "user", "content": "before"}])
+        model = Slow(strict=False)
+        session = await RealtimeRunner(RealtimeAgent(name="a", instructions=instructions), model=model).run(
+            session=history
+        )
+        entering = asyncio.ensure_future(session.enter())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        entering.cancel()
+        await asyncio.wait({entering})
+        if not entering.cancelled():
+            await session.close()
+        assert (model.connected, model.listeners, session.state) == (False, (), RealtimeState.CLOSED)
+
+
+async def test_one_iterator_cannot_be_waited_for_twice():
+    async with talking(AGENT) as (session, _model, _heard):
+        iterator = aiter(session)
+        waiting = asyncio.ensure_future(anext(iterator))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="already"):
+            await anext(iterator)
+        waiting.cancel()
+        await asyncio.wait({waiting})

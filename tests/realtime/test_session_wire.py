@@ -38,6 +38,27 @@ async def test_closing_keeps_its_deadline_when_the_server_hangs():
         assert session.state is RealtimeState.CLOSED
 
 
+@pytest.mark.parametrize("who", ["tool", "listener"])
+async def test_a_call_may_be_ended_from_inside(who):
+    @function_tool
+    async def hang_up() -> str:
+        await session.close()
+        return "never said"
+
+    class Ear:
+        async def on_event(self, event):
+            if event.type == "function_call" and who == "listener":
+                await session.close()
+
+    agent = RealtimeAgent(name="a", tools=[hang_up])
+    async with RealtimeServer([Call("hang_up")]) as server, calling(server, agent) as (session, heard):
+        session.model.add_listener(Ear())
+        await session.send_message("Goodbye.")
+        report = (await heard.until("session_closed")).report
+        assert (report.cut, report.left) == ((), ())
+        assert session.state is RealtimeState.CLOSED
+
+
 @pytest.mark.parametrize("frame", ["{no json", {"type": "future.event", "event_id": "e"}, {"type": "response.done"}])
 async def test_frames_that_nobody_understands_do_not_disturb_the_call(frame):
     async with RealtimeServer(["Still here."]) as server, calling(server) as (session, heard):

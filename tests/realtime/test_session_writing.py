@@ -88,6 +88,29 @@ async def test_what_cannot_be_transcribed_does_not_hold_up_the_rest():
             assert texts(await grown(history, 2)) == ["[inaudible]", "written"]
 
 
+async def test_what_is_never_transcribed_holds_up_the_rest_for_a_while_only():
+    spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
+    async with open_store("memory://") as store:
+        history = store.session("s")
+        async with talking(AGENT, session=history) as (_session, model, _heard):
+            await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_said("two", "u2", "u1"))
+            await asyncio.sleep(0.01)
+            assert await history.get_items() == []
+            await model.emit(user_said("three", "u3", "u2"))
+            assert texts(await grown(history, 3)) == ["[inaudible]", "two", "three"]
+
+
+async def test_a_lost_connection_will_not_transcribe_any_more():
+    spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
+    async with open_store("memory://") as store:
+        history = store.session("s")
+        async with talking(AGENT, session=history) as (_session, model, heard):
+            await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_said("two", "u2", "u1"))
+            await model.drop()
+            await heard.until("reconnected")
+            assert texts(await grown(history, 2)) == ["[inaudible]", "two"]
+
+
 async def test_an_item_that_comes_late_or_goes_early_does_not_confuse_the_writer():
     async with open_store("memory://") as store:
         history = store.session("s")

@@ -323,6 +323,19 @@ async def test_the_end_of_a_connection_is_noticed(
     await model.connect(at(server))
 
 
+async def test_a_peer_that_hangs_is_noticed_by_pings(server: RealtimeServer, ear: Ear) -> None:
+    model = OpenAIRealtimeWebSocketModel(
+        transport_config={"ping_interval": 0.05, "ping_timeout": 0.05, "close_timeout": 0.1}
+    )
+    model.add_listener(ear)
+    await model.connect(at(server))
+    server.connections[0].stall()
+    await ear.until("end_of_stream")
+    gone = ear.of("connection_status")[-1]
+    assert isinstance(gone.error, ConnectionLost)
+    await model.close()
+
+
 async def test_a_listener_may_connect_again_when_it_hears_of_the_end(
     server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, ear: Ear
 ) -> None:

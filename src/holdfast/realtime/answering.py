@@ -23,6 +23,7 @@ from holdfast.toolcalls.invoke import Made, invoke
 from holdfast.toolcalls.judge import REJECTED, Verdict
 from holdfast.toolcalls.output import plain_value
 from holdfast.toolcalls.refusing import ToolErrorFormatterArgs
+from holdfast.tracing.inner import handing_span
 
 FAILED = "An error occurred while running the tool."
 CUT_OFF = "The user began to speak, so this call was cancelled."
@@ -122,10 +123,13 @@ async def hand_over(room: Room, transitions: Transitions, record: Record, handof
     if room.snapshot is not record.snapshot:
         text = f"This handoff was ignored: {room.snapshot.agent.name} has taken over already."
         return Answer(text, text, speak=False)
-    agent = await handoff.on_invoke_handoff(room.context, record.event.arguments)
-    if not isinstance(agent, RealtimeAgent):
-        raise UserError(f"the handoff {handoff.tool_name} must lead to a RealtimeAgent, it led to {agent!r}")
-    await transitions.to(agent, reason="handoff")
+    with handing_span(record.snapshot.agent.name) as span:
+        agent = await handoff.on_invoke_handoff(room.context, record.event.arguments)
+        if not isinstance(agent, RealtimeAgent):
+            raise UserError(f"the handoff {handoff.tool_name} must lead to a RealtimeAgent, it led to {agent!r}")
+        if span is not None:
+            span.span_data.to_agent = agent.name
+        await transitions.to(agent, reason="handoff")
     text = handoff.get_transfer_message(agent)
     return Answer(text, text)
 
@@ -140,6 +144,12 @@ def failed(error: Exception) -> Answer:
     """What the model is told about an error: our own words are fit for it, a tool's error is the program's business."""
     text = f"{FAILED} {error}" if isinstance(error, AgentsException) and error.__cause__ is None else FAILED
     return Answer(text, text)
+
+
+def cancelled(*, by_user: bool) -> Answer:
+    """What the model is told about a call that was cancelled: by the user's speech, or by itself."""
+    text = CUT_OFF if by_user else f"{FAILED} It was cancelled."
+    return Answer(text, text, speak=not by_user)
 
 
 def as_text(made: Made) -> str:

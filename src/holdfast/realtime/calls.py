@@ -13,7 +13,7 @@ from holdfast.realtime.answering import Answer, Record
 from holdfast.realtime.events import RealtimeToolApprovalExpired, RealtimeToolApprovalRequired, RealtimeToolEnd
 from holdfast.realtime.model_events import RealtimeModelToolCallEvent
 from holdfast.realtime.model_inputs import RealtimeModelSendToolOutput
-from holdfast.realtime.room import Room, log
+from holdfast.realtime.room import Room, log, told_to_stop
 from holdfast.realtime.transition import Transitions
 from holdfast.toolcalls.call import Call
 from holdfast.toolcalls.judge import Verdict, judge
@@ -108,10 +108,9 @@ class Calls:
         try:
             answer = await self._answer(record)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not record.cut or task is None or task.uncancel() > 0:
+            if told_to_stop() and not self._cut_off(record):
                 raise
-            answer = Answer(answering.CUT_OFF, answering.CUT_OFF, speak=False)
+            answer = answering.cancelled(by_user=record.cut)
         except Exception as error:  # noqa: BLE001 - the model is told, and the program by an event
             log.warning("the call of %s failed: %s", record.event.name, error, exc_info=error)
             self._room.fail(error)
@@ -205,6 +204,11 @@ class Calls:
         if record.tool is not None:
             agent, arguments = record.snapshot.agent, record.event.arguments
             room.emit(RealtimeToolEnd(agent, record.tool, arguments, answer.output, room.info, call_id=event.call_id))
+
+    def _cut_off(self, record: Record) -> bool:
+        """Whether the user's speech, and nobody else, has cancelled the call: then it is still to be answered."""
+        task = asyncio.current_task()
+        return record.cut and task is not None and task.uncancel() == 0
 
     def _not_found(self, record: Record) -> Answer:
         answer = answering.missing(record)

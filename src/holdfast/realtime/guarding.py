@@ -4,13 +4,15 @@ The words of each item are looked at whenever they have grown by the debounce le
 complete. The first refusal stops the response: one trip, one cancellation, one message to the model.
 """
 
+import asyncio
 from dataclasses import dataclass, field
 
 from holdfast.agents.guardrails import OutputGuardrailResult
 from holdfast.realtime.events import RealtimeAudio, RealtimeGuardrailTripped
 from holdfast.realtime.model_inputs import RealtimeModelSendInterrupt, RealtimeModelSendUserInput
 from holdfast.realtime.responses import Response
-from holdfast.realtime.room import Room, log
+from holdfast.realtime.room import Room, log, told_to_stop
+from holdfast.tracing.inner import guarding_span
 
 DEBOUNCE = 100
 
@@ -121,8 +123,13 @@ class Guard:
         results = []
         for guardrail in response.snapshot.guardrails:
             try:
-                results.append(await guardrail.run(self._room.context, response.snapshot.agent, text))  # type: ignore[arg-type]
-            except Exception as error:  # noqa: BLE001 - one that fails has no say
+                with guarding_span(guardrail.get_name()) as span:
+                    results.append(await guardrail.run(self._room.context, response.snapshot.agent, text))  # type: ignore[arg-type]
+                    if span is not None:
+                        span.span_data.triggered = results[-1].output.tripwire_triggered
+            except (Exception, asyncio.CancelledError) as error:  # One that fails has no say.
+                if told_to_stop():
+                    raise
                 log.warning("the guardrail %r failed and was skipped: %s", guardrail.get_name(), error, exc_info=error)
             if results and results[-1].output.tripwire_triggered:
                 break

@@ -135,6 +135,11 @@ class Ledger:
         if item_id in self._entries:
             self._entries[item_id].inaudible = True
 
+    def no_more_transcripts(self) -> None:
+        """Whoever would have transcribed what was said so far is gone."""
+        for entry in self._entries.values():
+            entry.inaudible = entry.inaudible or isinstance(entry.item, UserMessageItem)
+
     def called(self, call: RealtimeModelToolCallEvent) -> bool:
         """The model made a call. True if that made a new item."""
         item = RealtimeToolCallItem(

@@ -26,6 +26,7 @@ from holdfast.realtime.items import UserMessageItem
 from holdfast.realtime.reconnecting import Reconnecting, lost_error
 from holdfast.realtime.responses import Response
 from holdfast.realtime.room import Room, log
+from holdfast.realtime.spans import response_span
 from holdfast.realtime.watching import Watching
 from holdfast.realtime.wire_items import words_of
 
@@ -65,8 +66,10 @@ class Pump:
         """The connection is gone, and with it the active response."""
         room, response = self._room, self._room.responses.active
         room.user_is_speaking = False
+        room.ledger.no_more_transcripts()
         if response is not None:
             self._over(response, "lost", "the connection was lost", None)
+        self._said()
 
     def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
         room = self._room
@@ -181,6 +184,7 @@ class Pump:
     def _turn_started(self, event: told.RealtimeModelTurnStartedEvent) -> None:
         room = self._room
         response = room.responses.begin(event.response_id, room.snapshot, now=room.now(), asked_at=room.asked_at)
+        response.span = response_span(room.place, response.snapshot)
         room.asked_at, room.owes_a_response = None, False
         room.unconfirmed.clear()
         room.emit(RealtimeAgentStartEvent(response.snapshot.agent, room.info, response_id=event.response_id))
@@ -195,6 +199,8 @@ class Pump:
 
     def _over(self, response: Response, status: str, reason: str | None, error: Any) -> None:
         room = self._room
+        if response.span is not None and status in ("failed", "lost"):
+            response.span.set_error({"message": reason or status, "data": None})
         room.responses.end(response.id)
         room.owes_a_response = room.owes_a_response or (status == "lost" and not response.spoke)
         self._told_failure(response.id, status, reason, error)

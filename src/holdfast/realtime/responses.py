@@ -2,8 +2,10 @@
 
 import asyncio
 from collections import OrderedDict
+from typing import Any
 
 from holdfast.realtime.snapshot import Snapshot
+from holdfast.tracing.spans import Span
 
 REMEMBERED = 64
 """How many past responses are known by name."""
@@ -12,8 +14,23 @@ REMEMBERED = 64
 class Response:
     """One answer of the model, bound to the agent whose settings held when it began."""
 
-    __slots__ = ("_over", "active", "asked_at", "began_at", "ended", "first_audio", "id", "interrupted_at", "item_id",
-                 "muted", "newer", "snapshot", "spoke", "tripped")  # fmt: skip
+    __slots__ = (
+        "_over",
+        "active",
+        "asked_at",
+        "began_at",
+        "ended",
+        "first_audio",
+        "id",
+        "interrupted_at",
+        "item_id",
+        "muted",
+        "newer",
+        "snapshot",
+        "span",
+        "spoke",
+        "tripped",
+    )
 
     def __init__(self, name: str, snapshot: Snapshot, *, began_at: float, asked_at: float | None) -> None:
         self.id, self.snapshot = name, snapshot
@@ -27,6 +44,7 @@ class Response:
         self.tripped = False
         self.interrupted_at: float | None = None
         self.item_id: str | None = None
+        self.span: Span[Any] | None = None
         self._over: asyncio.Event | None = None
 
     async def over(self) -> None:
@@ -37,6 +55,8 @@ class Response:
 
     def end(self) -> None:
         self.ended, self.active = True, False
+        if self.span is not None:
+            self.span.finish()
         if self._over is not None:
             self._over.set()
 

@@ -32,11 +32,18 @@ from holdfast.realtime.outlet import Outlet
 from holdfast.realtime.responses import Responses
 from holdfast.realtime.snapshot import Snapshot
 from holdfast.realtime.states import TABLE, Event, RealtimeState
+from holdfast.tracing.spans import Span, Trace, here
 
 log = logging.getLogger("holdfast.realtime")
 
 NOTICED_WITHIN = 1.0
 """How long after a send failed the loss of the connection may take to be told."""
+
+
+def told_to_stop() -> bool:
+    """Whether somebody cancelled this task. Otherwise a cancellation is what became of some work inside of it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Room:
@@ -60,6 +67,7 @@ class Room:
         self.owes_a_response = False
         self.user_is_speaking = False
         self.unconfirmed: list[RealtimeModelSendUserInput] = []
+        self.place: Trace | Span[Any] | None = None
         self._tasks: tuple[Scope, Context] | None = None
         self._owners: dict[str, RealtimeAgent[Any]] = {}
 
@@ -97,7 +105,7 @@ class Room:
 
     def adopt(self, tasks: Scope) -> None:
         """From now on tasks can be started. They see the context variables of this moment, whoever starts them."""
-        self._tasks = (tasks, copy_context())
+        self._tasks, self.place = (tasks, copy_context()), here()
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None] | None":
         """Run ``work`` beside the conversation; what it raises becomes an error event. Nothing starts while closing."""

@@ -25,6 +25,8 @@ from holdfast.realtime.room import Room
 from holdfast.realtime.wire_items import from_ordinary, output_of, to_ordinary
 
 RETRY_AFTER = 1.0
+TRANSCRIBED_WITHIN = 2
+"""How many messages of the user may follow one that has no transcript, before it is written without."""
 UNANSWERED = "The conversation ended before this call was answered."
 
 
@@ -134,7 +136,8 @@ class Writer:
         item = entry.item
         if isinstance(item, UserMessageItem):
             heard = all(part.transcript is not None for part in item.content if isinstance(part, InputAudio))
-            return heard or entry.inaudible
+            given_up = sum(isinstance(other.item, UserMessageItem) for other in later) >= TRANSCRIBED_WITHIN
+            return heard or entry.inaudible or given_up
         if not isinstance(item, AssistantMessageItem):
             return True
         if not entry.ended:

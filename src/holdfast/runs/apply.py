@@ -104,6 +104,7 @@ def _(outcome: CallsMade, state: State) -> State:
         transcript=state.transcript.plus(outcome.entries),
         calls=_merged(state, outcome.calls),
         guardrails=state.guardrails.plus(outcome.guardrails),
+        approvals=_unspent(state, outcome.calls),
     )
 
 
@@ -154,7 +155,8 @@ def _(outcome: Decided, state: State) -> State:
         if call.id == outcome.call_id and call.uncertain and call.status == "waiting":
             # It is kept in the call's record: what was decided before the call was made is no answer to this.
             status: CallStatus = "approved" if decision.approved else "rejected"
-            settled = replace(call, status=status, arguments=decision.arguments, message=decision.message)
+            edited = decision.arguments if decision.arguments is not None else call.arguments
+            settled = replace(call, status=status, arguments=edited, message=decision.message)
             return replace(state, calls=_merged(state, (settled,)))
     made = [Recorded(outcome.tool, decision, outcome.call_id)]
     if outcome.always:
@@ -178,6 +180,12 @@ def _without_output(state: State, text: str) -> Transcript:
 def _merged(state: State, changed: tuple[CallRecord, ...]) -> tuple[CallRecord, ...]:
     new = {call.position: call for call in changed}
     return tuple(new.get(call.position, call) for call in state.calls)
+
+
+def _unspent(state: State, calls: tuple[CallRecord, ...]) -> tuple[Recorded, ...]:
+    """The decisions without those about calls that were made: an id that is used again is another call's."""
+    made = {(call.tool, call.id) for call in calls if call.status == "done"}
+    return tuple(kept for kept in state.approvals if (kept.tool, kept.call_id) not in made)
 
 
 def _used(state: State, calls: tuple[CallRecord, ...]) -> dict[str, tuple[str, ...]]:

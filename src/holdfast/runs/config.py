@@ -8,7 +8,7 @@ from holdfast.agents.errors import InvalidDeclaration
 from holdfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from holdfast.agents.handoffs import HandoffHistoryMapper, HandoffInputFilter
 from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.types import MaybeAwaitable, TContext
+from holdfast.agents.types import MaybeAwaitable, ModelLike, TContext
 from holdfast.base.items import Item
 from holdfast.history.contract import SessionInputCallback, SessionSettings
 from holdfast.models.contract import Model, ModelProvider
@@ -128,6 +128,12 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise InvalidDeclaration("RunConfig", f"{name} must be a function, got {value!r}")
+        if not isinstance(self.model, str | ModelLike | None):
+            raise InvalidDeclaration("RunConfig", f"model must be a name or a Model, got {self.model!r}")
+        if not callable(getattr(self.model_provider, "get_model", None)):
+            raise InvalidDeclaration(
+                "RunConfig", f"model_provider must be a ModelProvider, got {self.model_provider!r}"
+            )
         _one_of("tool_not_found_behavior", self.tool_not_found_behavior, "raise_error", "return_error_to_model")
         _one_of("tool_name_collision_policy", self.tool_name_collision_policy, "warn", "error")
         _one_of("reasoning_item_id_policy", self.reasoning_item_id_policy, None, "preserve", "omit")

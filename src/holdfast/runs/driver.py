@@ -1,6 +1,8 @@
 """The one loop behind running, streaming, resuming and nested agents."""
 
 from holdfast.agents.approvals import Approvals
+from holdfast.base.logs import log
+from holdfast.runs.apply import apply
 from holdfast.runs.call_steps import judge_calls, make_calls, tell
 from holdfast.runs.decide import decide
 from holdfast.runs.error_handling import attach
@@ -49,6 +51,7 @@ async def drive(run: Live, *, steps: int | None = None) -> None:
 
 async def perform(run: Live, step: Step) -> Outcome:
     """Do what a step says. This is where everything happens that is more than thinking."""
+    log.debug("%s turn %s: %s", run.state.run_id, run.state.turn, type(step).__name__)
     match step:
         case AskModel():
             return await ask_model(run)
@@ -78,13 +81,14 @@ async def _resume(run: Live) -> None:
 
 
 def decided(state: State, approvals: Approvals) -> frozenset[str]:
-    """The waiting calls about which a person has decided by now, or about a call of their nested run."""
+    """The waiting calls about which a person has decided by now, and those whose nested run can go on."""
     found = set()
     for call in state.calls:
         if call.status != "waiting":
             continue
         if call.child is not None:
-            known = bool(decided(call.child, Approvals(list(call.child.approvals))))
+            child = apply(call.child, Resumed(decided(call.child, Approvals(list(call.child.approvals)))))
+            known = decide(child) is not None
         else:
             known = not call.uncertain and approvals.find(call.tool, call.id, owner=state.agent) is not None
         if known:
@@ -101,6 +105,7 @@ async def advance(run: Live, outcome: Outcome) -> None:
     finally:
         if error is not None:
             raise error
-    await tell(run, before)
-    if run.emit is not None and run.state.agent != agent:
-        await run.emit(AgentUpdatedStreamEvent(run.current_agent))
+    if run.emit is not None:
+        await tell(run, before)
+        if run.state.agent != agent:
+            await run.emit(AgentUpdatedStreamEvent(run.current_agent))

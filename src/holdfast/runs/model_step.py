@@ -48,8 +48,7 @@ async def ask_model(run: Live) -> Answered:
     model = _model(run, agent)
     response, verdicts = await _guarded(run, agent, model, request)
     run.context.usage.add(response.usage)
-    for watcher in _watchers(run, agent):
-        await watcher.on_llm_end(run.context, agent, response)
+    failed = await _told(run, agent, response)
     entries, calls, answer = read(
         response.items,
         agent=state.agent,
@@ -61,7 +60,17 @@ async def ask_model(run: Live) -> Answered:
     calls = [await _excused(run, call) if call.status == "rejected" else call for call in calls]
     start = len(state.transcript)
     run.raws.update((start + index, raw) for index, raw in enumerate(response.output))
-    return Answered(tuple(entries), _record(response), tuple(calls), answer, verdicts)
+    return Answered(tuple(entries), _record(response), tuple(calls), answer, verdicts, failed)
+
+
+async def _told(run: Live, agent: Agent[Any], response: ModelResponse) -> Exception | None:
+    """Tell who looks on what the model answered; gives the error of one that fails, for later."""
+    try:
+        for watcher in _watchers(run, agent):
+            await watcher.on_llm_end(run.context, agent, response)
+    except Exception as error:  # noqa: BLE001 - it is raised when the answer is kept
+        return error
+    return None
 
 
 async def _excused(run: Live, call: CallRecord) -> CallRecord:

@@ -16,9 +16,13 @@ _MOST_LIVE = 4096
 
 
 class Follower:
-    """One reader: live events in order, and ``None`` wherever something new is in the journal."""
+    """One reader: live events in order, and ``None`` wherever something new is in the journal.
 
-    def __init__(self) -> None:
+    One that only waits for the run to ``rest`` is told of that alone.
+    """
+
+    def __init__(self, *, until_rest: bool) -> None:
+        self.until_rest = until_rest
         self.waiting: deque[Event | None] = deque(maxlen=_MOST_LIVE)
         self._stirred = asyncio.Event()
 
@@ -45,8 +49,8 @@ class Feeds:
         self._followers: dict[str, set[Follower]] = {}
 
     @contextmanager
-    def following(self, run_id: str) -> Iterator[Follower]:
-        follower = Follower()
+    def following(self, run_id: str, *, until_rest: bool = False) -> Iterator[Follower]:
+        follower = Follower(until_rest=until_rest)
         self._followers.setdefault(run_id, set()).add(follower)
         try:
             yield follower
@@ -55,12 +59,13 @@ class Feeds:
             if not self._followers[run_id]:
                 del self._followers[run_id]
 
-    def followed(self, run_id: str) -> bool:
-        return run_id in self._followers
+    def listened_to(self, run_id: str) -> bool:
+        """Whether anybody wants to hear what a model is saying."""
+        return any(not follower.until_rest for follower in self._followers.get(run_id, ()))
 
-    def written(self, run_id: str) -> None:
-        """The run's journal or header has something new."""
-        self._put(run_id, None)
+    def written(self, run_id: str, *, rests: bool = False) -> None:
+        """The run's journal has something new; ``rests`` when it ended or waits."""
+        self._put(run_id, None, rests=rests)
 
     def live(self, run_id: str, kind: str, data: dict[str, Any]) -> None:
         self._put(run_id, Event(None, run_id, kind, data, time.time(), live=True))
@@ -70,6 +75,7 @@ class Feeds:
         if isinstance(event, RawResponsesStreamEvent):
             self.live(run_id, "model.delta", as_item(event.data))
 
-    def _put(self, run_id: str, event: Event | None) -> None:
+    def _put(self, run_id: str, event: Event | None, *, rests: bool = False) -> None:
         for follower in self._followers.get(run_id, ()):
-            follower.put(event)
+            if rests or not follower.until_rest:
+                follower.put(event)

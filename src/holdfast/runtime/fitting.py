@@ -1,5 +1,7 @@
 """Whether a stored run still fits the code: its agents are there, and so are the tools of its open calls."""
 
+from msgspec.structs import replace
+
 from holdfast.agents.context import RunContextWrapper
 from holdfast.runs import steps
 from holdfast.runs.live import Live
@@ -56,8 +58,6 @@ def tool_missing(orphaned: list[tuple[Route, CallRecord, str]]) -> Problem:
 
 def refused(call: CallRecord) -> steps.Outcome:
     """The outcome by which a call is not made, because there is nothing any more that could make it."""
-    from msgspec.structs import replace
-
     message = f"The tool {call.tool} is not available any more."
     gone = replace(call, status="rejected", kind="function", uncertain=False, message=message, child=None)
     return without_children(steps.Judged((gone,)))

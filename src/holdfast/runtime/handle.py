@@ -47,7 +47,7 @@ class RunHandle:
     async def wait(self) -> RunOutcome:
         """What the run came to, or what it waits for."""
         backoff = Backoff(most=self._home.poll)
-        with self._home.feeds.following(self.run_id) as follower:
+        with self._home.feeds.following(self.run_id, until_rest=True) as follower:
             while True:
                 record = await self._home.record(self.run_id)
                 if record.status in RESTING:

@@ -31,6 +31,8 @@ class Home:
     clock: Clock = time.time
     owner: str = field(default_factory=lambda: new_id("runtime"))
     feeds: Feeds = field(default_factory=Feeds)
+    closing: bool = False
+    """Nothing new is begun any more, and nobody waits for a database that is away."""
 
     @property
     def poll(self) -> float:

@@ -1,6 +1,6 @@
 """A run, made again from what was written down about it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,31 +64,26 @@ def _folded(replayed: Replayed, entries: Iterable[JournalEntry]) -> Replayed:
             replayed.asked[entry.route, it.call_id] = it.approval_id
         elif isinstance(it, Settled):
             replayed.asked.pop((entry.route, it.decided.call_id), None)
-            replayed.state = within(replayed.state, entry.route, _taking(it.decided, entry.stored))
+            replayed.state = taken_in(replayed.state, entry.route, it.decided)
         elif not isinstance(it, Note):
-            replayed.state = within(replayed.state, entry.route, _taking(it, entry.stored))
+            replayed.state = taken_in(replayed.state, entry.route, it, stored=entry.stored)
             if isinstance(it, steps.Answered):
                 replayed.usage.add(usage_of(it.response.usage))
     return replayed
 
 
-def within(state: State, route: tuple[str, ...], change: Callable[[State], State]) -> State:
-    """The state with the nested run at the end of the route changed."""
-    if not route:
-        return change(state)
-    calls = tuple(
-        replace(call, child=within(call.child, route[1:], change)) if call.id == route[0] and call.child else call
-        for call in state.calls
-    )
-    return replace(state, calls=calls)
-
-
-def _taking(outcome: steps.Outcome, stored: int | None) -> Callable[[State], State]:
-    def take(state: State) -> State:
-        after = apply(state, _with_children(outcome, state))
-        return after if stored is None else apply(after, steps.Stored(stored))
-
-    return take
+def taken_in(state: State, route: tuple[str, ...], outcome: steps.Outcome, *, stored: int | None = None) -> State:
+    """The state after an outcome of the nested run at the end of the route, or of the run itself."""
+    if route:
+        calls = tuple(
+            replace(call, child=taken_in(call.child, route[1:], outcome, stored=stored))
+            if call.id == route[0] and call.child is not None
+            else call
+            for call in state.calls
+        )
+        return replace(state, calls=calls)
+    after = apply(state, _with_children(outcome, state))
+    return after if stored is None else apply(after, steps.Stored(stored))
 
 
 def without_children(outcome: steps.Outcome) -> steps.Outcome:

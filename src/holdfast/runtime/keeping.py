@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from holdfast.base.errors import FenceLost, StoreUnavailable
 from holdfast.base.items import Item, encode_items, text_of, words_of
@@ -13,7 +13,7 @@ from holdfast.runs import steps
 from holdfast.runs.apply import apply
 from holdfast.runs.decide import decide, saveable
 from holdfast.runs.live import Live
-from holdfast.runs.persistence import save, stored_form
+from holdfast.runs.persistence import may_be_refused, save, stored_form
 from holdfast.runs.state import State
 from holdfast.runs.steps import Outcome
 from holdfast.runtime.filing import dated, filed, saved
@@ -37,11 +37,12 @@ class JournalKeeper:
     A step without consequences outside (judging, weighing) is written together with the next one that has some.
     """
 
-    def __init__(self, home: Home, record: RunRecord, hold: Hold, *, asked: dict[Place, str], length: int) -> None:
-        self.home, self.record, self.hold, self.asked = home, record, hold, asked
+    def __init__(self, home: Home, record: RunRecord, hold: Hold, *, marks: Iterator[int]) -> None:
+        self.home, self.record, self.hold = home, record, hold
+        self.asked: dict[Place, str] = {}
         self.session: StoredSession | None = None if record.session_id is None else home.session(record.session_id)
-        self._seen = length
-        self._marks = 0
+        self._marks = marks
+        self._seen = record.journal_length
         self._entries: list[JournalEntry] = []
         self._items: list[Item] = []
         self._ops: list[Op] = []
@@ -54,8 +55,8 @@ class JournalKeeper:
         if run.route and run.session is not None:
             await self._keep_foreign(run, outcome)
         if not run.route:
-            followed = self.home.feeds.followed(self.record.run_id)
-            run.emit = partial(self.home.feeds.passed_on, self.record.run_id) if followed else None
+            heard = self.home.feeds.listened_to(self.record.run_id)
+            run.emit = partial(self.home.feeds.passed_on, self.record.run_id) if heard else None
 
     def _take_in(self, run: Live, outcome: Outcome) -> None:
         before = run.state
@@ -69,7 +70,8 @@ class JournalKeeper:
     def _settled(self, run: Live, outcome: Outcome) -> int | None:
         """Give what the session may have now to the next commit."""
         state = run.state
-        until = saveable(state, failing=getattr(outcome, "error", None) is not None)
+        failing = getattr(outcome, "error", None) is not None
+        until = saveable(state, failing=failing, unjudged=may_be_refused(run))
         if until <= state.stored:
             return None
         new = state.transcript[state.stored : until]
@@ -111,8 +113,7 @@ class JournalKeeper:
         self._entries.append(JournalEntry(outcome, route, self._mark()))
 
     def _mark(self) -> tuple[int, int]:
-        self._marks += 1
-        return self.hold.token, self._marks
+        return self.hold.token, next(self._marks)
 
     async def flush(self, *more: Op, release: bool = False) -> None:
         """Write everything down that was taken in, and ``more``, or raise and have written nothing.
@@ -137,6 +138,10 @@ class JournalKeeper:
         del self._entries[: len(entries)], self._items[: len(items)], self._ops[: len(filed)]
         self.home.feeds.written(self.record.run_id)
 
+    def forget(self) -> None:
+        """Do not write what was taken in: the store will not have it."""
+        self._entries, self._items, self._ops = [], [], []
+
     async def _written(self, ops: list[Op], entries: list[JournalEntry]) -> None:
         backoff = Backoff()
         while True:
@@ -147,6 +152,8 @@ class JournalKeeper:
                 self.hold.lose()
                 raise Passed from None
             except StoreUnavailable as problem:
+                if self.home.closing:
+                    raise
                 _log.warning("run %s: the store does not answer, trying again: %s", self.record.run_id, problem)
                 await backoff.pause()
                 if await self._arrived(entries):
@@ -177,8 +184,10 @@ def _is_nothing(outcome: Outcome, *, changed: bool) -> bool:
     return False
 
 
-def _can_wait(run: Live, outcome: Any) -> bool:
+def _can_wait(run: Live, outcome: Outcome) -> bool:
     """Whether nothing would be lost with the outcome that could not be found out again."""
+    if isinstance(outcome, steps.Finished):
+        return run.state.ended  # the end of the run is written at once
     if not isinstance(outcome, steps.Judged | steps.Weighed | steps.Resumed):
         return False
     if run.view.needs_history(run.state):

@@ -7,9 +7,6 @@ from msgspec.structs import replace
 
 from holdfast.base.errors import FenceLost, HistoryMoved, RunMoved
 from holdfast.base.ids import new_id
-from holdfast.base.items import Item
-from holdfast.runs.contexts import SavedContext
-from holdfast.runtime.errors import RunKeyReused, SessionBusy
 from holdfast.runtime.home import Home
 from holdfast.runtime.leases import Hold, take
 from holdfast.runtime.records import (
@@ -21,7 +18,6 @@ from holdfast.runtime.records import (
     encoded,
     header_of,
     logged,
-    request_digest,
 )
 from holdfast.store.contract import Backend, Journal, Op, RunRecord, SaveRun, Shape, Splice
 from holdfast.store.view import cut
@@ -32,38 +28,12 @@ def run_id_of(key: str | None) -> str:
     return new_id("run") if key is None else f"run_{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
 
-def begun(
-    run_id: str,
-    input: str | list[Item],
-    *,
-    agent: str,
-    session_id: str | None,
-    context: SavedContext | None,
-    max_turns: int | None,
-    key: str | None,
-    undo: tuple[str, ...] = (),
-) -> list[Op]:
-    """What creates a run, to wait for its turn."""
-    first = Begun(input, max_turns, context)
-    header = Header(agent, request_digest(agent, input, session_id, context, max_turns), key=key, undo=undo)
-    return created(run_id, header, first, session_id=session_id)
-
-
 def created(run_id: str, header: Header, first: Begun, *, session_id: str | None) -> list[Op]:
+    """What creates a run, to wait for its turn."""
     return [
         SaveRun(run_id=run_id, expected=0, status="queued", data=encoded(header), session_id=session_id),
         Journal(run_id=run_id, entries=(logged(JournalEntry(first)),)),
     ]
-
-
-def same_request(record: RunRecord, ops: list[Op], key: str) -> RunRecord:
-    """The run that the key has started before, if it was asked for the same."""
-    save = ops[0]
-    assert isinstance(save, SaveRun)  # noqa: S101 - begun() puts it first
-    wanted = header_of(replace(record, data=save.data))
-    if header_of(record).request != wanted.request:
-        raise RunKeyReused(key, run_id=record.run_id)
-    return record
 
 
 async def holder(backend: Backend, session_id: str) -> RunRecord | None:
@@ -75,12 +45,6 @@ async def holder(backend: Backend, session_id: str) -> RunRecord | None:
 async def first_queued(backend: Backend, session_id: str) -> RunRecord | None:
     found = await backend.runs(status=("queued",), session_id=session_id, limit=1, after=0)
     return found[0] if found else None
-
-
-async def refuse_if_busy(backend: Backend, session_id: str) -> None:
-    busy = await holder(backend, session_id) or await first_queued(backend, session_id)
-    if busy is not None:
-        raise SessionBusy(session_id, run_id=busy.run_id)
 
 
 async def take_up(home: Home, record: RunRecord) -> tuple[RunRecord, Hold] | None:
@@ -104,7 +68,7 @@ async def take_up(home: Home, record: RunRecord) -> tuple[RunRecord, Hold] | Non
 
 
 async def _owned(home: Home, record: RunRecord, ops: list[Op]) -> tuple[RunRecord, Hold] | None:
-    header = header_of(record)
+    header = replace(header_of(record), problem=None)
     if record.status == "queued" and header.base is None and record.session_id is not None:
         before = await home.backend.record(record.session_id)
         shapes = [op.shape.length for op in ops if isinstance(op, Splice) and op.shape is not None]

@@ -3,15 +3,20 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+
+from msgspec import MsgspecError
+from msgspec.structs import replace
 
 from holdfast.base.errors import HoldfastError
 from holdfast.runtime.deciding import expire
+from holdfast.runtime.driving import Driving
 from holdfast.runtime.executing import Execution, unknown_agent
-from holdfast.runtime.home import Home
 from holdfast.runtime.leases import run_lease
 from holdfast.runtime.queueing import holder
-from holdfast.runtime.records import JournalEntry, Rested, encoded, everything, header_of, logged
-from holdfast.store.contract import Journal, RunRecord, SaveRun
+from holdfast.runtime.records import Rested, everything, header_of
+from holdfast.runtime.steering import change, resume
+from holdfast.store.contract import RunRecord
 
 _log = logging.getLogger(__name__)
 
@@ -19,20 +24,31 @@ _log = logging.getLogger(__name__)
 class Reaper:
     """Looks at the store again and again, at a cost that grows with what is under way, not with what waits."""
 
-    def __init__(
-        self, home: Home, local: dict[str, Execution], take_up: Callable[[RunRecord], Awaitable[bool]]
-    ) -> None:
-        self.home, self.local, self.take_up = home, local, take_up
+    def __init__(self, driving: Driving) -> None:
+        self.driving, self.home = driving, driving.home
         self._owned_until: dict[str, float] = {}
+        self._unknown_since: dict[str, float] = {}
         self._next_sweep = 0.0
 
     async def run(self) -> None:
+        await self._guarded(partial(self._unblock, all_of_them=True))
         while True:
-            try:
-                await self.look()
-            except HoldfastError as problem:
-                _log.warning("the runs could not be looked after, trying again: %s", problem)
+            await self._guarded(self.look)
             await asyncio.sleep(self.home.poll)
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (HoldfastError, MsgspecError) as problem:
+            _log.warning("the runs could not be looked after, trying again: %s", problem)
+
+    async def _unblock(self, *, all_of_them: bool) -> None:
+        """Try runs again that nobody could drive and, once, those that did not fit the code: it may have changed."""
+        for record in await everything(self.home.backend, status=("blocked",)):
+            header = header_of(record)
+            unknown = header.problem is not None and header.problem.code == "agent-unknown"
+            if header.agent in self.home.graphs and (unknown or all_of_them):
+                await resume(self.driving, record.run_id, accept=False, agent=None)
 
     async def look(self) -> None:
         """Look once at everything."""
@@ -40,21 +56,27 @@ class Reaper:
         self._forget(records)
         busy = {record.session_id for record in records if record.status != "queued" and record.session_id}
         for record in records:
-            if record.run_id in self.local:
-                await self._heed(self.local[record.run_id], record)
-            elif record.status == "running":
-                await self._recover(record)
-            elif record.status == "woken":
-                await self._begin(record)
-            elif record.session_id is None or record.session_id not in busy:
+            if record.status != "queued":
+                await self._guarded(partial(self._look_at, record))
+            elif record.session_id not in busy:
                 if record.session_id is not None:
                     busy.add(record.session_id)
-                    if await holder(self.home.backend, record.session_id) is not None:
-                        continue
-                await self._begin(record)
+                await self._guarded(partial(self._let_begin, record))
         await self._sweep()
 
-    async def _heed(self, execution: Execution, record: RunRecord) -> None:
+    async def _look_at(self, record: RunRecord) -> None:
+        if record.run_id in self.driving.local:
+            self._heed(self.driving.local[record.run_id], record)
+        elif record.status == "running":
+            await self._recover(record)
+        else:
+            await self._begin(record)
+
+    async def _let_begin(self, record: RunRecord) -> None:
+        if record.session_id is None or await holder(self.home.backend, record.session_id) is None:
+            await self._begin(record)
+
+    def _heed(self, execution: Execution, record: RunRecord) -> None:
         """Others may have asked to cancel a run that is driven here."""
         wish = header_of(record).cancel
         if wish is not None and wish != execution.cancelling:
@@ -72,37 +94,29 @@ class Reaper:
 
     async def _begin(self, record: RunRecord) -> None:
         if header_of(record).agent in self.home.graphs:
-            await self.take_up(record)
-        elif record.updated_at + 2 * self.home.lease < self.home.clock():
+            await self.driving.take_up(record)
+        elif self._unknown_since.setdefault(record.run_id, self.home.clock()) + 2 * self.home.lease < self.home.clock():
             await self._block(record)
 
     async def _block(self, record: RunRecord) -> None:
         """Say why a run does not go on that nobody can drive."""
-        from msgspec.structs import replace
-
         header = header_of(record)
         problem = unknown_agent(header.agent)
-        save = SaveRun(
-            run_id=record.run_id,
-            expected=record.revision,
-            status="blocked",
-            data=encoded(replace(header, problem=problem)),
-            session_id=record.session_id,
-        )
-        entry = logged(JournalEntry(Rested("blocked", problem)))
-        await self.home.backend.commit(save, Journal(run_id=record.run_id, entries=(entry,)))
-        self.home.feeds.written(record.run_id)
+        await change(self.home, record, replace(header, problem=problem), "blocked", Rested("blocked", problem))
 
     def _forget(self, records: Collection[RunRecord]) -> None:
         present = {record.run_id for record in records}
-        self._owned_until = {run_id: at for run_id, at in self._owned_until.items() if run_id in present}
+        for known in (self._owned_until, self._unknown_since):
+            for run_id in known.keys() - present:
+                del known[run_id]
 
     async def _sweep(self) -> None:
-        """Expire questions. Not at every look: this reads all that are open."""
+        """What need not be done at every look: questions expire, and blocked runs are tried again."""
         now = self.home.clock()
         if now < self._next_sweep:
             return
         self._next_sweep = now + self.home.poll * 4
+        await self._unblock(all_of_them=False)
         after = ""
         while True:
             page = await self.home.backend.approvals(

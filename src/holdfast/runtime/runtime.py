@@ -1,16 +1,13 @@
 """Durable runs by id: started once, driven by one process at a time, taken up by another when that is gone."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Any
-
-from msgspec.structs import replace
+from contextlib import asynccontextmanager
+from typing import Any, get_args
 
 from holdfast.agents.agent import Agent
 from holdfast.agents.approvals import Approvals
 from holdfast.agents.context import RunContextWrapper
-from holdfast.base.errors import InvalidInput, NotFound, RunMoved, StoreUnavailable, Unsupported
+from holdfast.base.errors import InvalidInput, NotFound, Unsupported
 from holdfast.base.ids import checked_name
 from holdfast.base.items import Item
 from holdfast.history.store import Store
@@ -20,36 +17,24 @@ from holdfast.runs.contexts import restored_context, saved_context
 from holdfast.runs.live import Live
 from holdfast.runs.persistence import checked_input
 from holdfast.runs.run_state import RunState
-from holdfast.runtime import deciding, forking, queueing
+from holdfast.runtime import deciding, forking, starting, steering
 from holdfast.runtime.contract import Approval, ApprovalStatus, OnBusy, RunInfo, Verdict
-from holdfast.runtime.errors import RunEnded, SessionBusy
-from holdfast.runtime.executing import Execution
-from holdfast.runtime.filing import approval_of, withdrawals
+from holdfast.runtime.driving import Driving
+from holdfast.runtime.filing import approval_of
 from holdfast.runtime.handle import RunHandle, info_of
 from holdfast.runtime.home import Home, graphs_of
 from holdfast.runtime.journal import replay
-from holdfast.runtime.leases import Hold, Renewing, take
+from holdfast.runtime.leases import Renewing
 from holdfast.runtime.patience import PatientBackend
 from holdfast.runtime.reaper import Reaper
 from holdfast.runtime.records import (
-    ENDED,
     SHOWN,
-    Called,
-    CancelAsked,
     CancelMode,
-    Header,
-    JournalEntry,
-    Rested,
     Status,
-    encoded,
     header_of,
-    logged,
 )
-from holdfast.store.contract import Backend, Journal, Op, RunRecord, SaveRun
+from holdfast.store.contract import Backend
 from holdfast.store.opening import open_backend
-
-GRACE = 5.0
-"""Seconds that tools may go on when a runtime closes. After that they are cancelled, and their calls are uncertain."""
 
 
 class Runtime:
@@ -58,10 +43,8 @@ class Runtime:
     Made by :meth:`open`. Leaving it hands back what it drives, for other runtimes or a later one to go on.
     """
 
-    def __init__(self, home: Home, scope: Scope) -> None:
-        self._home, self._scope = home, scope
-        self._local: dict[str, Execution] = {}
-        self._closing = False
+    def __init__(self, home: Home, driving: Driving) -> None:
+        self._home, self._driving = home, driving
         self.store = Store(home.backend)
         """The histories of the runs' sessions."""
 
@@ -92,14 +75,13 @@ class Runtime:
             renewing = Renewing(backend, ttl=lease)
             home = Home(backend, graphs, renewing, RunConfig.of(run_config), lease, approval_ttl)
             async with Scope() as scope:
-                runtime = cls(home, scope)
+                driving = Driving(home, scope)
                 scope.start(renewing.run(), name="holdfast leases")
-                reaper = Reaper(home, runtime._local, runtime._take_up)
-                scope.start(reaper.run(), name="holdfast reaper")
+                scope.start(Reaper(driving).run(), name="holdfast reaper")
                 try:
-                    yield runtime
+                    yield cls(home, driving)
                 finally:
-                    await runtime._hand_back()
+                    await driving.hand_back()
                     scope.cancel()
         finally:
             if not isinstance(url, Store):
@@ -129,107 +111,23 @@ class Runtime:
             raise NotFound("agent", agent)
         if on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
             raise InvalidInput(f"on_busy is enqueue, reject, interrupt or rollback, not {on_busy!r}")
-        run_id = queueing.run_id_of(None if key is None else checked_name("key", key))
-        given: dict[str, Any] = {
-            "agent": agent,
-            "session_id": None if session_id is None else checked_name("session id", session_id),
-            "context": saved_context(context, serializer=None, strict=True),
-            "max_turns": max_turns,
-            "key": key,
-        }
-        ops = queueing.begun(run_id, checked_input(input), **given)
-        if key is not None and (known := await self._home.backend.run(run_id)) is not None:
-            return self._handle(queueing.same_request(known, ops, key).run_id)
-        if session_id is not None and on_busy != "enqueue":
-            ops = await self._make_room(run_id, input, ops, given, on_busy)
-        try:
-            await self._create(run_id, ops)
-        except RunMoved:
-            if key is None:
-                raise
-            return self._handle(queueing.same_request(await self._home.record(run_id), ops, key).run_id)
-        await self._take_up(await self._home.record(run_id))
-        return self._handle(run_id)
-
-    async def _create(self, run_id: str, ops: list[Op]) -> None:
-        try:
-            await self._home.backend.commit(*ops)
-        except StoreUnavailable:
-            if await self._home.backend.run(run_id) is None:
-                raise
-        self._home.feeds.written(run_id)
-
-    async def _make_room(
-        self, run_id: str, input: Any, ops: list[Op], given: dict[str, Any], on_busy: OnBusy
-    ) -> list[Op]:
-        """Deal with a session that another run has, before this run is created."""
-        session_id, backend = given["session_id"], self._home.backend
-        if on_busy == "reject":
-            # With the session's lease in hand nobody else can begin meanwhile.
-            hold = await take(backend, run_id, session_id, owner=self._home.owner, ttl=self._home.lease, ops=[])
-            if hold is None:
-                other = await queueing.holder(backend, session_id)
-                raise SessionBusy(session_id, run_id=other.run_id if other else None)
-            try:
-                await queueing.refuse_if_busy(backend, session_id)
-            except SessionBusy:
-                await backend.commit(*hold.releases())
-                raise
-            return ops
-        other = await queueing.holder(backend, session_id)
-        if other is None:
-            return ops
-        with suppress(RunEnded):
-            await self._cancel(other.run_id, "immediate", undone=on_busy == "rollback")
-        undo = (other.run_id,) if on_busy == "rollback" else ()
-        return queueing.begun(run_id, checked_input(input), **given, undo=undo)
-
-    async def _take_up(self, record: RunRecord) -> bool:
-        """Drive the run here, if it is its turn and nobody else does."""
-        if self._closing or record.run_id in self._local:
-            return False
-        found = await queueing.take_up(self._home, record)
-        if found is None:
-            return False
-        owned, hold = found
-        if self._closing:
-            await self._home.backend.commit(*hold.releases())
-            return False
-        self._scope.start(self._execute(owned, hold), name=f"run {record.run_id}")
-        return True
-
-    async def _execute(self, record: RunRecord, hold: Hold) -> None:
-        execution = self._local[record.run_id] = Execution(self._home, record, hold)
-        try:
-            await execution.run()
-        finally:
-            self._local.pop(record.run_id, None)
-        if not self._closing:
-            await self._next(record.session_id)
-
-    async def _next(self, session_id: str | None) -> None:
-        """Let the next run of a session begin, if it is free."""
-        if session_id is None:
-            return
-        with suppress(StoreUnavailable):  # the reaper will try again
-            following = await queueing.first_queued(self._home.backend, session_id)
-            if following is not None and header_of(following).agent in self._home.graphs:
-                await self._take_up(following)
-
-    async def _hand_back(self) -> None:
-        """Stop driving: after what is under way, or after a while."""
-        self._closing = True
-        tasks = {one.task for one in self._local.values() if one.task is not None}
-        for execution in list(self._local.values()):
-            execution.close()
-        if tasks:
-            await asyncio.wait(tasks, timeout=GRACE)
+        if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
+            raise InvalidInput(f"max_turns must be a whole number or None, not {max_turns!r}")
+        request = starting.Request(
+            agent,
+            checked_input(input),
+            None if session_id is None else checked_name("session id", session_id),
+            saved_context(context, serializer=None, strict=True),
+            max_turns,
+            None if key is None else checked_name("key", key),
+        )
+        return self._handle(await starting.start(self._driving, request, on_busy=on_busy))
 
     # --- looking ------------------------------------------------------------------------------------
 
     def drives(self, run_id: str) -> bool:
         """Whether the run is driven by this runtime at present."""
-        return run_id in self._local
+        return run_id in self._driving.local
 
     def _handle(self, run_id: str) -> RunHandle:
         return RunHandle(self, self._home, run_id)
@@ -248,6 +146,10 @@ class Runtime:
     ) -> list[RunInfo]:
         """Runs in the order in which they were asked for; ``after`` goes on behind one of them."""
         shown = [status] if isinstance(status, str) else status
+        if unknown := set(shown or ()) - set(SHOWN.values()):
+            raise InvalidInput(
+                f"there is no status {', '.join(sorted(unknown))}; there are {', '.join(get_args(Status))}"
+            )
         statuses = None if shown is None else [name for name, seen in SHOWN.items() if seen in shown]
         behind = 0 if after is None else (await self._home.record(after.run_id)).order
         found = await self._home.backend.runs(status=statuses, session_id=session_id, limit=limit, after=behind)
@@ -312,7 +214,7 @@ class Runtime:
         answered = await deciding.decide(
             self._home, approval_id, decision, arguments=arguments, message=message, output=output, by=by, always=always
         )
-        await self._go_on(answered.run_id)
+        await self._driving.go_on(answered.run_id)
         return answered
 
     async def resume(self, run_id: str, *, accept_changes: bool = False, agent: str | None = None) -> RunHandle:
@@ -323,71 +225,14 @@ class Runtime:
         """
         if agent is not None and agent not in self._home.graphs:
             raise NotFound("agent", agent)
-        while True:
-            record = await self._home.record(run_id)
-            header = header_of(record)
-            if record.status == "completed" or header.undone:
-                raise RunEnded(run_id, status="rolled back" if header.undone else "completed", wanted="resumed")
-            if record.status not in ("failed", "cancelled", "blocked"):
-                break
-            note = Called(accept_changes, agent)
-            header = replace(header, problem=None, cancel=None, accept=accept_changes, agent=agent or header.agent)
-            # One that was blocked still has its session; the others have to wait for their turn.
-            status = "woken" if record.status == "blocked" else "queued"
-            if await self._save(record, header, status, note):
-                break
-        await self._go_on(run_id)
+        await steering.resume(self._driving, run_id, accept=accept_changes, agent=agent)
         return self._handle(run_id)
-
-    async def _go_on(self, run_id: str) -> None:
-        record = await self._home.record(run_id)
-        if record.status in ("woken", "queued") and header_of(record).agent in self._home.graphs:
-            await self._take_up(record)
 
     async def cancel(self, run_id: str, *, mode: CancelMode = "after_turn") -> None:
         """Stop a run, keeping what it did: when its turn is over, or now. It can be resumed later."""
         if mode not in ("after_turn", "immediate"):
             raise InvalidInput(f"a run is cancelled 'after_turn' or 'immediate', not {mode!r}")
-        await self._cancel(run_id, mode)
-
-    async def _cancel(self, run_id: str, mode: CancelMode, *, undone: bool = False) -> None:
-        while True:
-            record = await self._home.record(run_id)
-            if record.status in ENDED:
-                if record.status == "cancelled" and not undone:
-                    return
-                raise RunEnded(run_id, status=record.status, wanted="cancelled")
-            header = replace(header_of(record), undone=undone)
-            if record.status in ("running", "woken"):
-                saved = await self._save(record, replace(header, cancel=mode), record.status, CancelAsked(mode))
-            else:
-                ops = await withdrawals(self._home.backend, run_id)
-                saved = await self._save(record, replace(header, problem=None), "cancelled", Rested("cancelled"), *ops)
-            if saved:
-                break
-        if run_id in self._local:
-            self._local[run_id].cancel(mode)
-        elif record.status == "woken":
-            await self._go_on(run_id)
-        else:
-            await self._next(record.session_id)
-
-    async def _save(self, record: RunRecord, header: Header, status: str, note: Any, *ops: Op) -> bool:
-        """Write the header and a note; false when somebody else changed the run meanwhile."""
-        save = SaveRun(
-            run_id=record.run_id,
-            expected=record.revision,
-            status=status,
-            data=encoded(header),
-            session_id=record.session_id,
-        )
-        try:
-            entry = logged(JournalEntry(note))
-            await self._home.backend.commit(save, Journal(run_id=record.run_id, entries=(entry,)), *ops)
-        except RunMoved:
-            return False
-        self._home.feeds.written(record.run_id)
-        return True
+        await steering.cancel(self._driving, run_id, mode)
 
     async def fork(self, run_id: str, *, at: int | None = None, session_id: str | None = None) -> RunHandle:
         """A new run from the step ``at`` of another one: the number of its event. It begins at once.
@@ -395,7 +240,7 @@ class Runtime:
         Its session is a fork of what the other run's session had at that step.
         """
         record = await forking.fork(self._home, await self._home.record(run_id), at=at, session_id=session_id)
-        await self._take_up(record)
+        await self._driving.take_up(record)
         return self._handle(record.run_id)
 
 

@@ -28,10 +28,12 @@ class Unfinished(Exception):
 class Made:
     """A call that was made, or answered by a guardrail in the tool's place.
 
-    ``results`` fills up while the call is made, so that they are known even when it ends with an error.
+    It fills up while the call is made: when something fails, it says how far the call came. ``returned`` is set as
+    soon as the tool has done its work, ``item`` when the model can be told what it returned.
     """
 
     output: Any = None
+    returned: bool = False
     item: Item | None = None
     custom_data: dict[str, Any] | None = None
     results: list[Any] = field(default_factory=list)
@@ -77,24 +79,24 @@ async def _make(
     *,
     again: bool,
 ) -> None:
-    own = call.context(context)
+    own, watching = call.context(context), list[Any]()
     guarded = Guarded() if again else await guard_input(call, own)
     made.results += guarded.results
     if guarded.instead is not None:
         made.output = guarded.instead
     else:
-        watching: list[Any] = [watcher for watcher in (hooks, getattr(call.agent, "hooks", None)) if watcher]
+        watching = [watcher for watcher in (hooks, getattr(call.agent, "hooks", None)) if watcher]
         for watcher in () if again else watching:
             await watcher.on_tool_start(own, call.agent, call.tool)
         made.output = await _performed(call, own, perform)
+        made.returned = True
         await _guard_output(call, own, made)
-        for watcher in watching:
-            await watcher.on_tool_end(own, call.agent, call.tool, made.output)
     adapter = call.tool.output_type_adapter if guarded.instead is None else None
-    made.item = output_item(call.id, made.output, adapter=adapter)
-    if "caller" in call.item:
-        made.item["caller"] = call.item["caller"]
+    item = output_item(call.id, made.output, adapter=adapter)
+    made.item = {**item, "caller": call.item["caller"]} if "caller" in call.item else item
     made.custom_data = await _custom_data(call, own, made)
+    for watcher in watching:
+        await watcher.on_tool_end(own, call.agent, call.tool, made.output)
 
 
 async def _performed(call: Call, context: ToolContext[Any], perform: Perform) -> Any:

@@ -43,7 +43,7 @@ class Audience:
         try:
             while self._to_tell:
                 event = self._to_tell.popleft()
-                raw = type(event) is RealtimeModelRawServerEvent
+                raw = isinstance(event, RealtimeModelRawServerEvent)
                 for listener in tuple(self._listeners):
                     if raw and not _wants_raw(listener):
                         continue

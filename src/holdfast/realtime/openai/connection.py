@@ -7,19 +7,18 @@ from typing import TypeAlias
 
 from holdfast.lifecycle import Deadline, Owner, Scope
 from holdfast.realtime.config import RealtimeSessionModelSettings
-from holdfast.realtime.errors import BadFrame, ConnectionLost, NotConnected, Unacknowledged
+from holdfast.realtime.errors import ConnectionLost, NotConnected, Unacknowledged
 from holdfast.realtime.model import RealtimeModelConfig
 from holdfast.realtime.model_events import (
     RealtimeModelConnectionStatusEvent,
     RealtimeModelEndOfStreamEvent,
-    RealtimeModelRawServerEvent,
 )
 from holdfast.realtime.model_inputs import RealtimeModelSendEvent
 from holdfast.realtime.openai.audience import Audience
 from holdfast.realtime.openai.client import RealtimeClient
-from holdfast.realtime.openai.frames import read_plain
 from holdfast.realtime.openai.link import Link, LinkClosed
 from holdfast.realtime.openai.outbox import Outbox
+from holdfast.realtime.openai.raw import with_raw
 from holdfast.realtime.openai.updates import Update
 
 Dial: TypeAlias = Callable[[], Awaitable[Link]]
@@ -133,7 +132,7 @@ class Connection:
             told = client.receive(frame)
             self._look_after_client()
             if audience.wants_raw:
-                told = [*_raw(frame), *told]
+                told = with_raw(frame, told)
             if told:
                 await audience.tell(told)
 
@@ -201,10 +200,3 @@ class Connection:
         error = ConnectionLost(told, close_code=end.code, reason=end.reason)
         error.__cause__ = end.error
         return error
-
-
-def _raw(frame: bytes | str) -> list[RealtimeModelRawServerEvent]:
-    try:
-        return [RealtimeModelRawServerEvent(read_plain(frame))]
-    except BadFrame:
-        return []  # The client reports it.

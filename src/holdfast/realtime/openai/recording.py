@@ -8,9 +8,12 @@ and its reason. ``sent`` is what the client said. Keys and tokens are never writ
 import base64
 import binascii
 import json
+import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias
@@ -19,6 +22,8 @@ from holdfast.base.errors import InvalidInput
 from holdfast.realtime.errors import BadFrame
 from holdfast.realtime.openai.frames import read_plain, shown, write
 from holdfast.realtime.openai.link import Link, LinkClosed
+
+log = logging.getLogger("holdfast.realtime")
 
 Way: TypeAlias = Literal["opened", "sent", "received", "closed"]
 
@@ -59,10 +64,9 @@ class Recording:
 
     def start(self) -> None:
         """A connection begins. The first one replaces what was in the file."""
-        if self._began is None:
-            self._began = self._clock()
-            self._path.unlink(missing_ok=True)
-        self._file = self._path.open("a", encoding="utf-8")
+        mode = "w" if self._began is None else "a"
+        self._file = open(self._path, mode, encoding="utf-8", opener=_for_the_owner)  # noqa: SIM115 - kept open
+        self._began = self._clock() if self._began is None else self._began
         self._line("opened")
 
     def passed(self, way: Way, frame: bytes | str) -> None:
@@ -75,25 +79,38 @@ class Recording:
             self._line(way, frame=redacted(message, audio=self._keeps_audio), flush=message["type"] not in _AUDIO_KEYS)
 
     def close(self, code: int | None = 1000, reason: str = "closed here") -> None:
-        if self._file is not None:
-            self._line("closed", code=code, reason=reason)
-            self._file.close()
-            self._file = None
+        self._line("closed", code=code, reason=reason)
+        self._shut()
+
+    def _shut(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):  # What could not be written before cannot be written now.
+                file.close()
 
     def _line(self, way: Way, *, flush: bool = True, **parts: Any) -> None:
-        if self._file is not None and self._began is not None:
-            line = {"at": round(self._clock() - self._began, 6), "way": way, **parts}
+        if self._file is None or self._began is None:
+            return
+        line = {"at": round(self._clock() - self._began, 6), "way": way, **parts}
+        try:
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
             if flush:
                 self._file.flush()
+        except OSError:
+            log.exception("the recording %s ends here; the connection goes on", self._path)
+            self._shut()
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    """What people say to each other is not for everybody on the machine."""
+    return os.open(path, flags, 0o600)
 
 
 class RecordedLink:
-    """A link whose frames are written down as they pass."""
+    """A link whose frames are written down as they pass, in a recording that was started."""
 
     def __init__(self, link: Link, recording: Recording) -> None:
         self._link, self._recording = link, recording
-        recording.start()
 
     async def send(self, frame: bytes) -> None:
         self._recording.passed("sent", frame)

@@ -82,8 +82,14 @@ class WireModel(RealtimeModel):
             self._connection = None
 
     async def _dial(self, options: RealtimeModelConfig) -> Link:
-        link = await self.dial(options)
-        return link if self._recording is None else RecordedLink(link, self._recording)
+        if self._recording is None:
+            return await self.dial(options)
+        self._recording.start()
+        try:
+            return RecordedLink(await self.dial(options), self._recording)
+        except BaseException:
+            self._recording.close(None, "no connection came about")
+            raise
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.ended:

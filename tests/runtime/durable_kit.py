@@ -1,7 +1,7 @@
 """What the tests of durable runs have in common."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from holdfast import Agent, Runtime, ToolContext, function_tool
@@ -13,6 +13,13 @@ T = TypeVar("T")
 async def soon(work: Awaitable[T], seconds: float = 8) -> T:
     """What the work gives; a test that hangs fails."""
     return await asyncio.wait_for(work, seconds)
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until it is true."""
+    async with asyncio.timeout(8):
+        while not await true():  # noqa: ASYNC110 - it is true in another process, or in the store
+            await asyncio.sleep(0.01)
 
 
 def says(text: str) -> list[Any]:
@@ -53,3 +60,12 @@ async def types(run: Any, after: int = 0) -> list[str]:
 async def only_approval(runtime: Runtime) -> Any:
     [found] = await runtime.approvals(status="pending")
     return found
+
+
+def completed(run: Any) -> Callable[[], Awaitable[bool]]:
+    """Whether the run is completed, for :func:`until`."""
+
+    async def look() -> bool:
+        return bool((await run.info()).status == "completed")
+
+    return look
