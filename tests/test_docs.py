@@ -1,5 +1,6 @@
 """What the documentation says is true: its examples run, its pictures are drawn from the code, it leaves no name out."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from draw_lifecycles import DRAWN, redrawn
 from pages import PAGES, PICTURES, ROOT, Shell, blocks, run_page
+from test_architecture import LEVELS
 
 SOURCES = ROOT / "src" / "holdfast"
 PUBLIC = ["agents", "history", "mcp", "models", "realtime", "realtime.local", "runs", "runtime", "tracing", "workers"]
@@ -110,3 +112,9 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text()
     missing = [page for page in PAGES[1:] if str(page.relative_to(ROOT / "docs")) not in navigation]
     assert not missing
+
+
+def test_the_map_has_every_package_with_its_level() -> None:
+    found = re.findall(r"^  (\w+)/ +(\d)  ", (ROOT / "docs" / "architecture.md").read_text(), re.M)
+    packages = {path.parent.name for path in SOURCES.glob("*/__init__.py")}
+    assert {name: int(level) for name, level in found} == {name: LEVELS[name] for name in packages}
