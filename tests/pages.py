@@ -21,7 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r'^(?P<indent> *)```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^ *```$', re.M | re.S)
+FENCE = re.compile(
+    r'^(?P<indent> *)```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^ *```$', re.M | re.S
+)
 PICTURES = ("text", "mermaid")
 NOT_TYPED = ("pip install", "make ", "git clone", "uvicorn ")
 """Commands that fetch things or never end. What they would start is exercised by the other blocks of the page."""
