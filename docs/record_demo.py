@@ -1,5 +1,6 @@
 """Records `holdfast demo` as a picture: ``python docs/record_demo.py`` writes ``docs/demo.svg``."""
 
+import io
 import os
 import pty
 import subprocess
@@ -36,7 +37,7 @@ def _read(terminal: int) -> bytes:
 
 
 def main() -> None:
-    console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"), force_terminal=True)
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text("$ holdfast demo", style="bold"))
     for line in Text.from_ansi(shown()).split("\n"):
         if not line.plain.rstrip().endswith("thinking"):  # a spinner, which a terminal takes away again

@@ -50,12 +50,16 @@ async def run_page(page: Path, *, shell: "Shell") -> None:
     names: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(page):
         if block.title is not None:
-            Path(block.title).parent.mkdir(parents=True, exist_ok=True)
-            Path(block.title).write_text(block.body)
+            write(block.title, block.body)
         elif block.language == "python":
             await execute(block, page, names)
         elif block.language == "console":
             await shell.type(block.body)
+
+
+def write(file: str, body: str) -> None:
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    Path(file).write_text(body)
 
 
 async def execute(block: Block, page: Path, names: dict[str, object]) -> None:

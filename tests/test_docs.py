@@ -1,4 +1,4 @@
-"""What the documentation says is true: its examples run, its pictures are drawn from the code, it leaves no name out."""
+"""What the documentation says is true: examples run, diagrams are drawn from the code, no public name is left out."""
 
 import re
 import subprocess
@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-
 from draw_lifecycles import DRAWN, redrawn
+
 from pages import PAGES, PICTURES, ROOT, Shell, blocks, run_page
 from test_architecture import LEVELS
 
