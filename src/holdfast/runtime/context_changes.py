@@ -21,7 +21,7 @@ class ContextChanges:
         self._followed = saved is not None and len(self._known) <= LARGEST
 
     def latest(self) -> SavedContext | None:
-        """The context as it is now, if it is not written down like that. One that cannot be saved is left alone then."""
+        """The context as it is now, if it is not written down like that. One that cannot be saved is left alone."""
         if not self._followed:
             return None
         try:
