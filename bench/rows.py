@@ -24,7 +24,7 @@ class Figure:
 
 
 def at_most(name: str, ours: str, other: str, ratio: float, limit: float) -> Figure:
-    return Figure(name, ours, other, round(ratio, 2), f"<= {limit}x", ratio <= limit)
+    return Figure(name, ours, other, round(ratio, 2), f"<= {limit:.3g}x", ratio <= limit)
 
 
 def at_least(name: str, ours: str, other: str, ratio: float, limit: float) -> Figure:

@@ -1,160 +1,97 @@
-"""Runs: what a turn and a snapshot cost, against openai-agents, with a model that answers at once."""
+"""Runs: what a turn and a snapshot cost, beside openai-agents, pydantic-ai and langgraph, with a model that answers
+at once. Targets are about openai-agents; what the others take is reported."""
 
-import asyncio
-import gc
+import json
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import agents as peer
-from agents.testing import assistant_message as peer_message
-from agents.testing import function_call as peer_call
-
-import holdfast
+from bench.rivals.measuring import EXCHANGES, LONG, SHORT, SNAPSHOT
 from bench.rows import Figure, at_least, at_most, micro
-from holdfast.testing import assistant_message, function_call
 
-SHORT, LONG, EXCHANGES = 10, 400, 500
-
-
-def instant(library: Any, steps: Iterator[list[Any]]) -> Any:
-    """A model of either library that answers with the next step and keeps nothing."""
-
-    class Instant(library.Model):  # type: ignore[misc]
-        async def get_response(self, *_: Any, **__: Any) -> Any:
-            usage = library.Usage(requests=1, input_tokens=1, output_tokens=1, total_tokens=2)
-            return library.ModelResponse(output=next(steps), usage=usage, response_id="r")
-
-        def stream_response(self, *_: Any, **__: Any) -> Any:
-            raise NotImplementedError
-
-    return Instant()
+ROOT = Path(__file__).parent.parent
+PEERS = ROOT / ".venv-peers" / "agents"
+PACKAGES = ("openai-agents>=0.22", "pydantic-ai-slim", "langgraph", "langgraph-checkpoint-sqlite")
+OURS, MAIN = "holdfast", "openai-agents"
+RIVALS = {
+    OURS: ["bench.rivals.runners", "holdfast"],
+    MAIN: ["bench.rivals.runners", "agents"],
+    "pydantic-ai": ["bench.rivals.pydantic_ai"],
+    "langgraph": ["bench.rivals.langgraph"],
+}
+Found = dict[str, dict[str, float]]
 
 
-def words(library: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    return (function_call, assistant_message) if library is holdfast else (peer_call, peer_message)
+def peers_python() -> str:
+    """The interpreter of the peers' environment, made on first use."""
+    python = PEERS / "bin" / "python"
+    if not (PEERS / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *PACKAGES], check=True)
+        (PEERS / "ready").touch()
+    return str(python)
 
 
-def worker(library: Any, turns: int, *, approval: bool = False) -> Any:
-    """An agent that calls a trivial tool in every turn but the last, for one run."""
-    call, message = words(library)
-
-    @library.function_tool
-    async def add(a: int, b: int) -> int:
-        return a + b
-
-    @library.function_tool(needs_approval=True)
-    async def ask() -> str:
-        return "yes"
-
-    steps = [[call("add", {"a": 1, "b": 2}, call_id=f"call_{turn}")] for turn in range(turns - 1)]
-    last = call("ask", {}, call_id="last") if approval else message("done")
-    return library.Agent("worker", tools=[add, ask], model=instant(library, iter([*steps, [last]])))
+def measured() -> Found:
+    """The best figures of each rival. We take turns with every one of them, so that noise falls on all alike."""
+    peers, found = peers_python(), dict[str, dict[str, float]]()
+    for peer in list(RIVALS)[1:]:
+        for name, python in ((OURS, sys.executable), (peer, peers)):
+            command = [python, "-W", "ignore", "-m", *RIVALS[name]]
+            done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+            best = found.setdefault(name, {})
+            for key, value in json.loads(done.stdout).items():
+                best[key] = min(value, best.get(key, value))
+    return found
 
 
-async def timed(library: Any, turns: int, session: Any = None) -> float:
-    """Seconds per turn of one run, in processor time."""
-    agent = worker(library, turns)
-    gc.collect()
-    start = time.process_time()
-    await library.Runner.run(agent, "go", max_turns=turns + 1, session=session)
-    return (time.process_time() - start) / turns
+def beside(found: Found, key: str, name: str, limit: float) -> list[Figure]:
+    """One line per rival that has the figure; the first has a target."""
+    ours, rows = found[OURS][key], []
+    for rival, figures in found.items():
+        if rival == OURS or key not in figures:
+            continue
+        texts, ratio = (micro(ours), micro(figures[key])), figures[key] / ours
+        if rival == MAIN:
+            rows.append(at_least(f"{name}, beside {rival}", *texts, ratio, limit))
+        else:
+            rows.append(Figure(f"  ... beside {rival}", *texts, round(ratio, 2), "", None))
+    return rows
 
 
-async def side_by_side(rounds: int, measure: Callable[[Any], Awaitable[float]]) -> tuple[float, float]:
-    """The best of some rounds for us and for the peer, taken in turns."""
-    times: dict[Any, list[float]] = {holdfast: [], peer: []}
-    for _ in range(rounds):
-        for library, found in times.items():
-            found.append(await measure(library))
-    return min(times[holdfast]), min(times[peer])
-
-
-def session_for(library: Any, folder: Path, name: str) -> Any:
-    return library.SQLiteSession(name, folder / f"{library.__name__}.db")
-
-
-async def turns(folder: Path) -> list[Figure]:
-    figures = []
-    for label, stored in (("no session", False), ("SQLite session", True)):
-        count = iter(range(1000))
-
-        async def measured(library: Any, turns: int, stored: bool = stored, count: Iterator[int] = count) -> float:
-            session = session_for(library, folder, f"s{next(count)}") if stored else None
-            if session is not None:
-                await session.get_items()  # opening the file is no part of a turn
-            return await timed(library, turns, session)
-
-        short = await side_by_side(5, lambda library: measured(library, SHORT))
-        long = await side_by_side(2, lambda library: measured(library, LONG))
-        figures += [
-            at_least(f"a turn of {SHORT}, {label}", micro(short[0]), micro(short[1]), short[1] / short[0], 5),
-            at_least(f"a turn of {LONG}, {label}", micro(long[0]), micro(long[1]), long[1] / long[0], 30),
-            at_most(
-                f"ours, {LONG} turns over {SHORT}, {label}", micro(long[0]), micro(short[0]), long[0] / short[0], 1.3
-            ),
-        ]
-    return figures
-
-
-async def exchanges(folder: Path) -> list[Figure]:
-    """One run after the other in one session: the first ones against the 500th."""
-    taken: dict[Any, list[float]] = {}
-    for library in (holdfast, peer):
-        _, message = words(library)
-        session = session_for(library, folder, "long")
-        found = taken[library] = []
-        for _ in range(EXCHANGES):
-            agent = library.Agent("a", model=instant(library, iter([[message("yes")]])))
-            start = time.process_time()
-            await library.Runner.run(agent, "and then?", session=session)
-            found.append(time.process_time() - start)
-    ours, theirs = (min(taken[library][-20:]) for library in (holdfast, peer))
-    first = min(taken[holdfast][5:25])
-    return [
-        at_least(f"exchange {EXCHANGES} of a conversation", micro(ours), micro(theirs), ours and theirs / ours, 30),
-        at_most(f"ours, exchange {EXCHANGES} over the first", micro(ours), micro(first), ours / first, 1.3),
-    ]
-
-
-async def snapshots() -> list[Figure]:
-    sizes: dict[Any, int] = {}
-
-    async def measure(library: Any) -> float:
-        agent = worker(library, 100, approval=True)
-        result = await library.Runner.run(agent, "go", max_turns=101)
-        state = result.to_state()
-        sizes[library] = len(state.to_string())
-        gc.collect()
-        start = time.process_time()
-        await library.RunState.from_json(agent, state.to_json())
-        return time.process_time() - start
-
-    ours, theirs = await side_by_side(3, measure)
-    small, big = sizes[holdfast], sizes[peer]
-    return [
-        at_least("to_json and from_json of 100 turns", micro(ours), micro(theirs), theirs / ours, 10),
-        at_most("bytes of a snapshot of 100 turns", f"{small:,}", f"{big:,}", small / big, 1 / 3),
-    ]
-
-
-def importing() -> Figure:
-    code = "import time; t = time.perf_counter(); import holdfast; holdfast.Runner; print(time.perf_counter() - t)"
-    taken = min(
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) for _ in range(3)
-    )
-    return at_most("import holdfast; holdfast.Runner", f"{taken:.2f} s", "0.3 s", taken / 0.3, 1)
+def growth(found: Found, key: str, base: str, name: str) -> list[Figure]:
+    """How our own figure grows, which has a target, and how those of the others do."""
+    rows = []
+    for rival, figures in found.items():
+        if key not in figures:
+            continue
+        texts, ratio = (micro(figures[key]), micro(figures[base])), figures[key] / figures[base]
+        if rival == OURS:
+            rows.append(at_most(f"{name}, ours", *texts, ratio, 1.3))
+        else:
+            rows.append(Figure(f"  ... {rival}'s own", *texts, round(ratio, 2), "", None))
+    return rows
 
 
 def figures() -> list[Figure]:
-    peer.set_tracing_disabled(True)
+    found = measured()
+    rows: list[Figure] = []
+    for label, suffix in (("no session", ""), ("SQLite", " stored")):
+        short, long = f"turn {SHORT}{suffix}", f"turn {LONG}{suffix}"
+        rows += beside(found, short, f"a turn of {SHORT}, {label}", 5)
+        rows += beside(found, long, f"a turn of {LONG}, {label}", 30)
+        rows += growth(found, long, short, f"{LONG} turns over {SHORT}, {label}")
+    rows += beside(found, "exchange", f"exchange {EXCHANGES} of a conversation", 30)
+    rows += growth(found, "exchange", "first exchange", f"exchange {EXCHANGES} over the first")
+    rows += beside(found, "snapshot", f"to_json and from_json of {SNAPSHOT} turns", 10)
+    small, big = int(found[OURS]["bytes"]), int(found[MAIN]["bytes"])
+    rows.append(at_most(f"bytes of a snapshot of {SNAPSHOT} turns", f"{small:,}", f"{big:,}", small / big, 1 / 3))
+    return rows + imports(found)
 
-    async def everything() -> list[Figure]:
-        with tempfile.TemporaryDirectory() as folder:
-            return [*await turns(Path(folder)), *await exchanges(Path(folder)), *await snapshots(), importing()]
 
-    return asyncio.run(everything())
+def imports(found: Found) -> list[Figure]:
+    ours, rows = found[OURS]["import"], list[Figure]()
+    for rival, own in found.items():
+        texts, ratio = (f"{ours:.2f} s", f"{own['import']:.2f} s"), round(own["import"] / ours, 2)
+        rows.append(Figure(f"  ... beside {rival}'s", *texts, ratio, "", None))
+    return [at_most("import holdfast; holdfast.Runner", f"{ours:.2f} s", "0.3 s", ours / 0.3, 1), *rows[1:]]
