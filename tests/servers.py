@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
@@ -43,12 +44,19 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture
 async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
     """The URL of an empty database that is this test's own."""
+    async with database(postgres_server) as url:
+        yield url
+
+
+@asynccontextmanager
+async def database(server: str) -> AsyncIterator[str]:
+    """The URL of an empty database, while the block lasts."""
     name = f"holdfast_{os.getpid()}_{next(_numbers)}"
-    admin = await asyncpg.connect(dsn(postgres_server))
+    admin = await asyncpg.connect(dsn(server))
     try:
         await admin.execute(f"CREATE DATABASE {name}")
         try:
-            yield url_of(postgres_server, name)
+            yield url_of(server, name)
         finally:
             await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
     finally:
