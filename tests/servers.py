@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
@@ -24,7 +23,7 @@ def postgres_server() -> Iterator[str]:
     given = os.environ.get("HOLDFAST_TEST_POSTGRES_URL")
     if given:
         yield given
-        asyncio.run(drop_database(given, SHARED))
+        asyncio.run(drop_databases(given, SHARED))
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -44,19 +43,12 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture
 async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
     """The URL of an empty database that is this test's own."""
-    async with database(postgres_server) as url:
-        yield url
-
-
-@asynccontextmanager
-async def database(server: str) -> AsyncIterator[str]:
-    """The URL of an empty database, while the block lasts."""
     name = f"holdfast_{os.getpid()}_{next(_numbers)}"
-    admin = await asyncpg.connect(dsn(server))
+    admin = await asyncpg.connect(dsn(postgres_server))
     try:
         await admin.execute(f"CREATE DATABASE {name}")
         try:
-            yield url_of(server, name)
+            yield url_of(postgres_server, name)
         finally:
             await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
     finally:
@@ -66,13 +58,18 @@ async def database(server: str) -> AsyncIterator[str]:
 @pytest.fixture
 async def postgres_tables_url(postgres_server: str) -> str:
     """The URL of a database whose tables are empty, used by one test after the other: faster than a new one."""
-    admin = await asyncpg.connect(dsn(postgres_server))
+    return await emptied(postgres_server, SHARED)
+
+
+async def emptied(server: str, name: str) -> str:
+    """The URL of the database with that name, with empty tables; it is made when there is none."""
+    admin = await asyncpg.connect(dsn(server))
     try:
-        if not await admin.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", SHARED):
-            await admin.execute(f"CREATE DATABASE {SHARED}")
+        if not await admin.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name):
+            await admin.execute(f"CREATE DATABASE {name}")
     finally:
         await admin.close()
-    url = url_of(postgres_server, SHARED)
+    url = url_of(server, name)
     connection = await asyncpg.connect(dsn(url))
     try:
         found = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
@@ -94,9 +91,11 @@ def dsn(url: str) -> str:
     return url.replace("postgresql+asyncpg://", "postgresql://", 1)
 
 
-async def drop_database(server: str, name: str) -> None:
+async def drop_databases(server: str, prefix: str) -> None:
+    """Drop every database whose name begins like that."""
     admin = await asyncpg.connect(dsn(server))
     try:
-        await admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        for row in await admin.fetch("SELECT datname FROM pg_database WHERE starts_with(datname, $1)", prefix):
+            await admin.execute(f"DROP DATABASE IF EXISTS {row['datname']} WITH (FORCE)")
     finally:
         await admin.close()

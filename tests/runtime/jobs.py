@@ -2,11 +2,12 @@
 
 import asyncio
 import os
+from pathlib import Path
 from typing import Any
 
-from shop import LEASE, Ledger, agents
+from shop import LEASE, Ledger, agents, echo
 
-from holdfast import Runtime, Store, function_tool
+from holdfast import ApprovalSettled, Runtime, Store, function_tool
 from holdfast.runtime import RunHandle
 from holdfast.store.opening import open_backend
 from holdfast.testing import CrashingBackend
@@ -55,3 +56,41 @@ async def stall(url: str) -> None:
         while run.local:
             await asyncio.sleep(0.01)
         print("passed on", flush=True)
+
+
+async def _together(go: str) -> None:
+    """Wait until all the processes of a test may begin."""
+    print("ready", flush=True)
+    while not Path(go).exists():
+        await asyncio.sleep(0.001)
+
+
+async def talk(url: str, go: str, name: str, count: int) -> None:
+    """Start many runs on one session at the same time, and wait until all of them have ended."""
+    async with Runtime.open(url, agents=[echo()], lease=LEASE) as runtime:
+        await _together(go)
+        said = [f"{name}{n}" for n in range(count)]
+        runs = await asyncio.gather(*(runtime.start("echo", text, session_id="s") for text in said))
+        outcomes = await asyncio.gather(*(run.wait() for run in runs))
+        assert {outcome.status for outcome in outcomes} == {"completed"}
+        assert [outcome.final_output for outcome in outcomes] == [f"echo {text}" for text in said]
+
+
+async def charge_once(url: str, go: str, ledger: str, scenario: str) -> None:
+    """Ask for the same run as everybody else, resume it, and wait for it."""
+    async with Runtime.open(url, agents=agents(Ledger(ledger), scenario), lease=LEASE) as runtime:
+        await _together(go)
+        run = await runtime.start("shop", "charge", session_id="s", key="order-7")
+        run = await runtime.resume(run.id)
+        print(run.id, (await run.wait()).final_output, flush=True)
+
+
+async def decide(url: str, go: str, approval_id: str, verdict: str, by: str) -> None:
+    """Answer a question that others answer too."""
+    async with Runtime.open(url, lease=LEASE) as runtime:
+        await _together(go)
+        try:
+            await runtime.decide(approval_id, verdict, by=by)
+            print("decided", flush=True)
+        except ApprovalSettled as refused:
+            print("settled", refused.status, refused.by, flush=True)

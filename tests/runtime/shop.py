@@ -72,3 +72,12 @@ def _model(first: list[Any]) -> ScriptedModel:
         return [assistant_message("done")] if ids <= seen else first
 
     return ScriptedModel([ModelStep.respond(answer) for _ in range(20)])
+
+
+def echo() -> Agent[Any]:
+    """An agent, ``echo``, that repeats what it was told last."""
+
+    def answer(call: Any) -> list[Any]:
+        return [assistant_message(f"echo {call.input[-1]['content']}")]
+
+    return Agent("echo", model=ScriptedModel([ModelStep.respond(answer) for _ in range(500)]))

@@ -21,6 +21,8 @@ def serve(path: str) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)
+    for name in ("asyncpg", "sqlalchemy.dialects.postgresql.asyncpg", "holdfast.store.sql.backend"):
+        importlib.import_module(name)
     jobs, children = importlib.import_module("jobs"), dict[int, socket.socket]()
     print("ready", flush=True)
     while True:
