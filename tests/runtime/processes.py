@@ -57,7 +57,8 @@ def zygote() -> Iterator[str]:
         command = [sys.executable, str(Path(__file__).with_name("zygote.py")), path]
         environment = {"PYTHONPATH": str(SOURCE), "PATH": ""}
         with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
             yield path
             assert process.stdin is not None
             process.stdin.close()

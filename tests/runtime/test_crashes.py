@@ -5,7 +5,7 @@ import itertools
 from contextlib import asynccontextmanager
 
 import pytest
-from kit import soon
+from durable_kit import soon
 from shop import LEASE, SCENARIOS, Ledger, agents, charged
 
 from holdfast import Runtime

@@ -1,7 +1,7 @@
 """A new run from an earlier step."""
 
 import pytest
-from kit import Refunds, only_approval, soon, talker
+from durable_kit import Refunds, only_approval, soon, talker
 
 from holdfast import InvalidInput, Runtime
 

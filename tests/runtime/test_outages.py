@@ -4,12 +4,13 @@ import asyncio
 import signal
 
 import asyncpg
-from kit import calls, says, soon
+from durable_kit import calls, says, soon
 from shop import LEASE, Ledger, agents
 
 from holdfast import Agent, Runtime, function_tool
 from holdfast.testing import ScriptedModel
 from servers import dsn
+
 
 async def test_a_run_goes_on_when_the_database_comes_back(postgres_tables_url):
     made = []

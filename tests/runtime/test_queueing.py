@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from kit import Refunds, calls, only_approval, says, soon, talker, until
+from durable_kit import Refunds, calls, only_approval, says, soon, talker, until
 
 from holdfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
 from holdfast.testing import ModelStep, ScriptedModel, assistant_message

@@ -2,7 +2,7 @@
 
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from kit import soon
+from durable_kit import soon
 from shop import LEASE, Ledger, agents, echo
 
 from holdfast import Runtime

@@ -3,13 +3,14 @@
 import asyncio
 
 import pytest
-from kit import Refunds, calls, only_approval, says, soon, talker
+from durable_kit import Refunds, calls, completed, only_approval, says, soon, talker, until
 from shop import LEASE, Ledger, agents
 
 import holdfast
 from holdfast import Agent, Runtime, function_tool
 from holdfast.store.contract import TakeLease
 from holdfast.testing import ScriptedModel
+
 
 async def die_inside(spawn, url, ledger):
     """Let a process be killed inside the tool, after its effect."""
@@ -18,7 +19,9 @@ async def die_inside(spawn, url, ledger):
 
 
 @pytest.mark.parametrize("decision", ["approve", "reject", "done"])
-async def test_a_tool_killed_while_running_is_not_run_again_unless_a_person_says_so(spawn, shared_url, tmp_path, decision):
+async def test_a_tool_killed_while_running_is_not_run_again_unless_a_person_says_so(
+    spawn, shared_url, tmp_path, decision
+):
     ledger = Ledger(tmp_path / "ledger")
     await die_inside(spawn, shared_url, ledger)
     async with Runtime.open(shared_url, agents=agents(ledger), lease=LEASE) as runtime:
@@ -176,7 +179,7 @@ async def test_a_run_whose_agent_was_renamed_waits_and_goes_on_under_the_new_nam
         run = await runtime.run(run_id)
         await runtime.decide(asked, "approve")
         outcome = await soon(run.wait())
-        assert (outcome.status, outcome.error.code) == ("waiting", "agent-missing")
+        assert (outcome.status, outcome.error.code) == ("waiting", "agent-unknown")
         assert (await soon((await runtime.resume(run_id, agent="help desk")).wait())).final_output == "renamed"
     assert len(refunds.made) == 1
 
@@ -190,3 +193,16 @@ async def test_a_run_that_no_longer_fits_can_be_ended(shared_url):
         assert (await (await runtime.run(run_id)).info()).status == "cancelled"
         after = await runtime.start("support", "next", session_id="s")
         assert (await soon(after.wait())).status == "completed"
+
+
+async def test_a_run_that_nobody_could_drive_goes_on_when_somebody_can(shared_url):
+    refunds = Refunds()
+    run_id, asked = await paused(shared_url, refunds.agent())
+    async with Runtime.open(shared_url, lease=0.3) as runtime:
+        await runtime.decide(asked, "approve")
+        outcome = await soon((await runtime.run(run_id)).wait())
+        assert (outcome.status, outcome.error.code) == ("waiting", "agent-unknown")
+        async with Runtime.open(shared_url, agents=[refunds.agent(says("at last"))], lease=0.3) as able:
+            run = await able.run(run_id)
+            await until(completed(run))
+            assert (await run.wait()).final_output == "at last"

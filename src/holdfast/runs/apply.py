@@ -154,7 +154,8 @@ def _(outcome: Decided, state: State) -> State:
         if call.id == outcome.call_id and call.uncertain and call.status == "waiting":
             # It is kept in the call's record: what was decided before the call was made is no answer to this.
             status: CallStatus = "approved" if decision.approved else "rejected"
-            settled = replace(call, status=status, arguments=decision.arguments, message=decision.message)
+            edited = decision.arguments if decision.arguments is not None else call.arguments
+            settled = replace(call, status=status, arguments=edited, message=decision.message)
             return replace(state, calls=_merged(state, (settled,)))
     made = [Recorded(outcome.tool, decision, outcome.call_id)]
     if outcome.always:

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from holdfast.agents.agent import Agent
+from holdfast.agents.approvals import Recorded
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.errors import AgentMissing
 from holdfast.agents.graph import AgentGraph
@@ -49,8 +50,8 @@ class Live:
     """One run while it is driven. ``state`` is what it remembers; everything else can be made again from it.
 
     ``stopping`` ends the drive before a model is asked again, ``halting`` before any further step. ``raws`` are what
-    the model said and the tools returned as they were, by position in the transcript: what JSON
-    cannot hold lives there only.
+    the model said and the tools returned as they were, by position in the transcript: what JSON cannot hold lives
+    there only. ``standing`` are decisions from outside of this run, about every call of a tool, in nested runs too.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Live:
         self.verdicts: dict[int, Any] = {}
         self.tripped: list[Any] = []
         self.final_output: Any = None
+        self.standing: tuple[Recorded, ...] = ()
         self.stopping = False
         self.halting = False
         self.resumed = False

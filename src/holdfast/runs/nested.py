@@ -82,7 +82,7 @@ def _live(run: Live, call: Call, state: State, context: ToolContext[Any]) -> Liv
     own: RunContextWrapper[Any] = RunContextWrapper(
         run.context.context,
         usage=run.context.usage,
-        approvals=Approvals(list(state.approvals)),
+        approvals=Approvals([*run.standing, *state.approvals]),
         tool_input=state.tool_input,
     )
     child = Live(
@@ -97,6 +97,7 @@ def _live(run: Live, call: Call, state: State, context: ToolContext[Any]) -> Liv
         route=(*run.route, call.id),
     )
     child.unlisted_from(run)
+    child.standing = run.standing
     child.invocation = AgentToolInvocation(call.tool.name, call.id, context.tool_arguments)
     return child
 

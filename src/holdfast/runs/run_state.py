@@ -138,7 +138,7 @@ class RunState(Generic[TContext, TAgent]):
             approval_item,
             lambda context: context.approve_tool(approval_item, always_approve, arguments=edited),
             status="approved",
-            arguments=edited,
+            **({} if edited is None else {"arguments": edited}),
         )
 
     def reject(

@@ -1,6 +1,7 @@
 """Answers to questions: each is given once, and written in one commit with what it does to its run."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from holdfast.store.contract import ApprovalRecord, Journal, Op, RunRecord, Save
 from holdfast.toolcalls.output import told
 
 EXPIRED = "Nobody approved the call in time."
+ANSWER = ("status", "decided_by", "decided_at", "message", "always")
 STATUS: dict[str, Any] = {"approve": "approved", "reject": "rejected", "done": "done"}
 
 
@@ -52,7 +54,8 @@ async def decide(
             always=always,
         )
         try:
-            await home.backend.commit(*await _ops(home, record, run, answered, verdict))
+            alike = await _alike(home, answered) if always else []
+            await home.backend.commit(*await _ops(home, record, run, answered, verdict, alike))
         except (ApprovalMoved, RunMoved):
             continue
         home.feeds.written(run.run_id)
@@ -123,25 +126,46 @@ async def _edited(home: Home, asked: Approval, run: RunRecord, arguments: Any) -
     return text
 
 
-async def _ops(home: Home, record: ApprovalRecord, run: RunRecord, answered: Approval, verdict: str) -> list[Op]:
-    told_model = answered.output if verdict == "done" else answered.message
-    decision = Decision(verdict == "approve", told_model, answered.edited, digest(_asked(answered)))
-    tool = ToolRef.of_key(answered.tool_key)
-    decided = Decided(answered.call_id, tool, decision, owner=answered.agent_path, always=answered.always)
-    note = Settled(answered.id, verdict, decided, answered.decided_by)
+async def _alike(home: Home, answered: Approval) -> list[tuple[ApprovalRecord, Approval]]:
+    """Other open questions of the run that the answer is about as well, with that answer."""
+    found = await home.backend.approvals(
+        status="pending", run_id=answered.run_id, session_id=None, limit=1000, after=""
+    )
+    same = ("kind", "agent_path", "tool_key", "route")
+    return [
+        (record, replace(other, **{name: getattr(answered, name) for name in ANSWER}))
+        for record in found
+        if (other := approval_of(record)).id != answered.id
+        and all(getattr(other, name) == getattr(answered, name) for name in same)
+    ]
+
+
+async def _ops(
+    home: Home,
+    record: ApprovalRecord,
+    run: RunRecord,
+    answered: Approval,
+    verdict: str,
+    alike: Sequence[tuple[ApprovalRecord, Approval]] = (),
+) -> list[Op]:
+    settled = [(record, answered), *alike]
     status = "woken" if run.status == "waiting" else run.status
-    ops: list[Op] = [
-        saved(answered, expected=record.revision),
+    ops: list[Op] = [saved(approval, expected=before.revision) for before, approval in settled]
+    ops += [
         SaveRun(run_id=run.run_id, expected=run.revision, status=status, data=run.data, session_id=run.session_id),
-        Journal(run_id=run.run_id, entries=(logged(JournalEntry(note, answered.route)),)),
+        Journal(run_id=run.run_id, entries=tuple(_noted(approval, verdict) for _, approval in settled)),
     ]
     if answered.always and answered.session_id is not None:
         ops.append(await _standing(home, answered))
     return ops
 
 
-def _asked(answered: Approval) -> str:
-    return answered.arguments
+def _noted(answered: Approval, verdict: str) -> tuple[str, bytes]:
+    told_model = answered.output if verdict == "done" else answered.message
+    decision = Decision(verdict == "approve", told_model, answered.edited, digest(answered.arguments))
+    tool = ToolRef.of_key(answered.tool_key)
+    decided = Decided(answered.call_id, tool, decision, owner=answered.agent_path, always=answered.always)
+    return logged(JournalEntry(Settled(answered.id, verdict, decided, answered.decided_by), answered.route))
 
 
 async def _standing(home: Home, answered: Approval) -> Op:

@@ -27,6 +27,8 @@ from holdfast.runtime.patience import Backoff
 from holdfast.runtime.records import ENDED, CancelMode, Header, Problem, Rested, encoded, header_of
 from holdfast.store.contract import RunRecord, SaveRun
 
+SUSPENDED = Problem("suspended", "its runtime was closed; the next one that is opened with its agent goes on with it")
+
 _log = logging.getLogger(__name__)
 
 
@@ -68,7 +70,7 @@ class Execution:
             if self.hold.lost:
                 raise Passed from None
             if self.cancelling is None:
-                return await self._rest("woken")
+                return await self._rest("woken", problem=SUSPENDED)
             return await self._rest("cancelled")
         except StoreUnavailable as problem:
             _log.warning("run %s: %s", self.record.run_id, problem)
@@ -99,24 +101,26 @@ class Execution:
             return await self._rest("completed")
         if is_waiting(live.state):
             return await self._rest("waiting")
-        return await self._rest("cancelled" if self.cancelling and not live.halting else "woken")
+        if self.cancelling is not None and not live.halting:
+            return await self._rest("cancelled")
+        return await self._rest("woken", problem=SUSPENDED)
 
     def _fresh_keeper(self) -> JournalKeeper:
         return JournalKeeper(self.home, self.record, self.hold, marks=self._marks)
 
     async def _lively(self, replayed: Replayed, graph: Any) -> Live:
         state, session_id = replayed.state, self.record.session_id
-        approvals = Approvals(list(state.approvals))
-        for always in await standing(self.home.backend, session_id):
-            approvals.record(always.tool, None, always.decision, owner=always.owner)
+        always = await standing(self.home.backend, session_id)
         context: RunContextWrapper[Any] = RunContextWrapper(
             restored_context(replayed.context, deserializer=None, strict=True),
             usage=replayed.usage,
-            approvals=approvals,
+            approvals=Approvals([*always, *state.approvals]),
             tool_input=state.tool_input,
         )
         session = None if session_id is None else self.home.session(session_id)
-        return Live(state, graph=graph, context=context, config=self.home.config, session=session)
+        live = Live(state, graph=graph, context=context, config=self.home.config, session=session)
+        live.standing = tuple(always)
+        return live
 
     async def _misfit(self, run: Live) -> Problem | None:
         """Why the run cannot go on with this code, unless that was accepted."""
@@ -146,7 +150,8 @@ class Execution:
         while True:
             ops = await withdrawals(self.home.backend, self.record.run_id) if status in ENDED and keeper.asked else []
             try:
-                await keeper.flush(self._saved(status, problem, answer), *ops, release=True)
+                # Questions before the run, as in every commit: two that lock them in turn would wait for each other.
+                await keeper.flush(*ops, self._saved(status, problem, answer), release=True)
                 return True
             except ApprovalMoved:
                 continue
@@ -214,7 +219,7 @@ def problem_of(error: BaseException) -> Problem:
 
 def unknown_agent(name: str) -> Problem:
     return Problem(
-        "agent-missing",
+        "agent-unknown",
         f"no open runtime has an agent named {name!r}: open one that does, resume the run with agent= to give it "
         "another, or cancel it",
     )

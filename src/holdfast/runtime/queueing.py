@@ -68,7 +68,7 @@ async def take_up(home: Home, record: RunRecord) -> tuple[RunRecord, Hold] | Non
 
 
 async def _owned(home: Home, record: RunRecord, ops: list[Op]) -> tuple[RunRecord, Hold] | None:
-    header = header_of(record)
+    header = replace(header_of(record), problem=None)
     if record.status == "queued" and header.base is None and record.session_id is not None:
         before = await home.backend.record(record.session_id)
         shapes = [op.shape.length for op in ops if isinstance(op, Splice) and op.shape is not None]

@@ -27,10 +27,11 @@ class Reaper:
     def __init__(self, driving: Driving) -> None:
         self.driving, self.home = driving, driving.home
         self._owned_until: dict[str, float] = {}
+        self._unknown_since: dict[str, float] = {}
         self._next_sweep = 0.0
 
     async def run(self) -> None:
-        await self._guarded(self._unblock)
+        await self._guarded(partial(self._unblock, all_of_them=True))
         while True:
             await self._guarded(self.look)
             await asyncio.sleep(self.home.poll)
@@ -41,10 +42,12 @@ class Reaper:
         except (HoldfastError, MsgspecError) as problem:
             _log.warning("the runs could not be looked after, trying again: %s", problem)
 
-    async def _unblock(self) -> None:
-        """Try runs again that did not fit the code: it may have changed since."""
+    async def _unblock(self, *, all_of_them: bool) -> None:
+        """Try runs again that nobody could drive and, once, those that did not fit the code: it may have changed."""
         for record in await everything(self.home.backend, status=("blocked",)):
-            if header_of(record).agent in self.home.graphs:
+            header = header_of(record)
+            unknown = header.problem is not None and header.problem.code == "agent-unknown"
+            if header.agent in self.home.graphs and (unknown or all_of_them):
                 await resume(self.driving, record.run_id, accept=False, agent=None)
 
     async def look(self) -> None:
@@ -92,7 +95,7 @@ class Reaper:
     async def _begin(self, record: RunRecord) -> None:
         if header_of(record).agent in self.home.graphs:
             await self.driving.take_up(record)
-        elif record.updated_at + 2 * self.home.lease < self.home.clock():
+        elif self._unknown_since.setdefault(record.run_id, self.home.clock()) + 2 * self.home.lease < self.home.clock():
             await self._block(record)
 
     async def _block(self, record: RunRecord) -> None:
@@ -103,14 +106,17 @@ class Reaper:
 
     def _forget(self, records: Collection[RunRecord]) -> None:
         present = {record.run_id for record in records}
-        self._owned_until = {run_id: at for run_id, at in self._owned_until.items() if run_id in present}
+        for known in (self._owned_until, self._unknown_since):
+            for run_id in known.keys() - present:
+                del known[run_id]
 
     async def _sweep(self) -> None:
-        """Expire questions. Not at every look: this reads all that are open."""
+        """What need not be done at every look: questions expire, and blocked runs are tried again."""
         now = self.home.clock()
         if now < self._next_sweep:
             return
         self._next_sweep = now + self.home.poll * 4
+        await self._unblock(all_of_them=False)
         after = ""
         while True:
             page = await self.home.backend.approvals(

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, get_args
 
 from holdfast.agents.agent import Agent
 from holdfast.agents.approvals import Approvals
@@ -111,6 +111,8 @@ class Runtime:
             raise NotFound("agent", agent)
         if on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
             raise InvalidInput(f"on_busy is enqueue, reject, interrupt or rollback, not {on_busy!r}")
+        if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
+            raise InvalidInput(f"max_turns must be a whole number or None, not {max_turns!r}")
         request = starting.Request(
             agent,
             checked_input(input),
@@ -144,6 +146,10 @@ class Runtime:
     ) -> list[RunInfo]:
         """Runs in the order in which they were asked for; ``after`` goes on behind one of them."""
         shown = [status] if isinstance(status, str) else status
+        if unknown := set(shown or ()) - set(SHOWN.values()):
+            raise InvalidInput(
+                f"there is no status {', '.join(sorted(unknown))}; there are {', '.join(get_args(Status))}"
+            )
         statuses = None if shown is None else [name for name, seen in SHOWN.items() if seen in shown]
         behind = 0 if after is None else (await self._home.record(after.run_id)).order
         found = await self._home.backend.runs(status=statuses, session_id=session_id, limit=limit, after=behind)

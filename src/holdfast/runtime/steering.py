@@ -80,7 +80,7 @@ async def change(home: Home, record: RunRecord, header: Header, status: str, not
     )
     entry = logged(JournalEntry(note))
     try:
-        await home.backend.commit(save, Journal(run_id=record.run_id, entries=(entry,)), *ops)
+        await home.backend.commit(*ops, save, Journal(run_id=record.run_id, entries=(entry,)))
     except (RunMoved, ApprovalMoved):
         return False
     home.feeds.written(record.run_id, rests=status in RESTING)

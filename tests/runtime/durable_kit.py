@@ -60,3 +60,12 @@ async def types(run: Any, after: int = 0) -> list[str]:
 async def only_approval(runtime: Runtime) -> Any:
     [found] = await runtime.approvals(status="pending")
     return found
+
+
+def completed(run: Any) -> Callable[[], Awaitable[bool]]:
+    """Whether the run is completed, for :func:`until`."""
+
+    async def look() -> bool:
+        return bool((await run.info()).status == "completed")
+
+    return look

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from kit import Refunds, calls, says, soon, talker
+from durable_kit import Refunds, calls, says, soon, talker
 from pydantic import BaseModel
 
 from holdfast import (

@@ -3,7 +3,7 @@
 import asyncio
 import random
 
-from kit import Refunds, calls, only_approval, says, soon, types
+from durable_kit import Refunds, calls, only_approval, says, soon, types
 
 from holdfast import Agent, Runtime, function_tool
 from holdfast.testing import ModelStep, ScriptedModel, assistant_message

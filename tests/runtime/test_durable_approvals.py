@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 
 import pytest
-from kit import Refunds, calls, only_approval, says, soon, types, until
+from durable_kit import Refunds, calls, completed, only_approval, says, soon, types, until
 
 from holdfast import Agent, ApprovalSettled, InvalidDecision, NotFound, Runtime, function_tool
 from holdfast.testing import ScriptedModel
@@ -151,13 +151,6 @@ async def test_several_questions_are_answered_in_any_order(store_url):
     assert sorted(made for made, _ in refunds.made) == ["0:1", "1:1", "2:1"]
 
 
-def completed(run):
-    async def look():
-        return (await run.info()).status == "completed"
-
-    return look
-
-
 async def test_a_question_that_expires_wakes_the_run_with_a_no(store_url):
     refunds = Refunds()
     agent = refunds.agent()
@@ -199,3 +192,98 @@ async def test_a_nested_agent_asks_and_goes_on(store_url):
         await runtime.decide(asked.id, "approve")
         assert (await soon(run.wait())).final_output == "done"
     assert (counted, [made for made, _ in refunds.made]) == (["7"], ["7:5"])
+
+
+async def test_a_decision_while_other_calls_are_still_made_is_not_lost(store_url):
+    refunds, gate, begun = Refunds(), asyncio.Event(), asyncio.Event()
+
+    @function_tool
+    async def slow() -> str:
+        begun.set()
+        await gate.wait()
+        return "slow"
+
+    both = calls(("refund", {"order": "7", "amount": 5}, "c1"), ("slow", {}, "c2"))
+    agent = Agent("support", tools=[refunds.tool, slow], model=ScriptedModel([both, says("done")]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "both", session_id="s")
+        await soon(begun.wait())
+        await runtime.decide((await only_approval(runtime)).id, "approve")
+        assert refunds.made == []
+        gate.set()
+        assert (await soon(run.wait())).final_output == "done"
+        assert (await runtime.store.session("s").check()).ok
+    assert len(refunds.made) == 1
+
+
+async def test_nested_agents_that_ask_at_the_same_time_are_answered_one_by_one(store_url):
+    refunds = Refunds()
+
+    def clerk(number):
+        script = [calls(("refund", {"order": str(number), "amount": 1}, f"n{number}")), says(f"clerk {number}")]
+        agent = Agent(f"clerk{number}", tools=[refunds.tool], model=ScriptedModel(script))
+        return agent.as_tool(f"clerk{number}", "refunds")
+
+    both = calls(("clerk1", {"input": "go"}, "c1"), ("clerk2", {"input": "go"}, "c2"))
+    agent = Agent("support", tools=[clerk(1), clerk(2)], model=ScriptedModel([both, says("done")]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "both", session_id="s")
+        await soon(run.wait())
+        asked = {approval.call_id: approval for approval in await runtime.approvals(status="pending")}
+        await runtime.decide(asked["n2"].id, "approve")
+        [left] = (await soon(run.wait())).approvals
+        await runtime.decide(left.id, "reject", message="no")
+        assert (await soon(run.wait())).final_output == "done"
+        outputs = [item["output"] for item in await runtime.store.session("s").get_items() if "output" in item]
+    assert sorted(outputs) == ["clerk 1", "clerk 2"]
+    assert [made for made, _ in refunds.made] == ["2:1"]
+
+
+async def test_always_answers_the_questions_that_are_open_already_and_holds_for_nested_agents(store_url):
+    refunds = Refunds()
+    two = calls(*(("refund", {"order": str(number), "amount": 1}, f"n{number}") for number in range(2)))
+    one = calls(("refund", {"order": "3", "amount": 1}, "n3"))
+    clerk = Agent("clerk", tools=[refunds.tool], model=ScriptedModel([two, says("both"), one, says("third")]))
+    script = [
+        calls(("clerk", {"input": "go"}, "c1")),
+        says("first"),
+        calls(("clerk", {"input": "go"}, "c2")),
+        says("second"),
+    ]
+    agent = Agent("support", tools=[clerk.as_tool("clerk", "refunds")], model=ScriptedModel(script))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "go", session_id="s")
+        asked = (await soon(run.wait())).approvals
+        assert len(asked) == 2
+        await runtime.decide(asked[0].id, "approve", by="ann", always=True)
+        assert (await soon(run.wait())).final_output == "first"
+        assert [(one.status, one.decided_by) for one in await runtime.approvals()] == [("approved", "ann")] * 2
+        again = await runtime.start("support", "again", session_id="s")
+        assert (await soon(again.wait())).final_output == "second"
+    assert sorted(made for made, _ in refunds.made) == ["0:1", "1:1", "3:1"]
+
+
+async def test_edited_arguments_hold_when_the_call_has_to_be_made_again(store_url):
+    made, begun, gate = [], asyncio.Event(), asyncio.Event()
+
+    @function_tool(needs_approval=True)
+    async def pay(amount: int) -> str:
+        made.append(amount)
+        begun.set()
+        await gate.wait()
+        return "paid"
+
+    agent = Agent("support", tools=[pay], model=ScriptedModel([calls(("pay", {"amount": 500}, "c1")), says("done")]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "pay")
+        await soon(run.wait())
+        await runtime.decide((await only_approval(runtime)).id, "approve", arguments={"amount": 5})
+        await soon(begun.wait())
+        await runtime.cancel(run.id, mode="immediate")
+        await soon(run.wait())
+        gate.set()
+        [asked] = (await soon((await runtime.resume(run.id)).wait())).approvals
+        assert (asked.kind, asked.arguments) == ("uncertain", '{"amount": 5}')
+        await runtime.decide(asked.id, "approve")
+        assert (await soon(run.wait())).final_output == "done"
+    assert made == [5, 5]

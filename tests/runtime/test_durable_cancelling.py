@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from kit import calls, says, soon
+from durable_kit import calls, says, soon
 
 from holdfast import Agent, InvalidInput, RunEnded, Runtime, function_tool
 from holdfast.base.usage import Usage
@@ -121,6 +121,9 @@ async def test_closing_the_runtime_hands_the_run_back_and_the_next_one_goes_on(s
         run = await runtime.start("support", "go", session_id="s")
         await soon(work.slow_begun.wait())
         asyncio.get_running_loop().call_later(0.1, work.gate.set)
+    async with Runtime.open(shared_url) as runtime:
+        info = await (await runtime.run(run.id)).info()
+        assert (info.status, info.reason.code) == ("running", "suspended")
     async with Runtime.open(shared_url, agents=[agent]) as runtime:
         again = await runtime.run(run.id)
         assert (await soon(again.wait())).final_output == "done"
