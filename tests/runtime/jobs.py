@@ -60,7 +60,7 @@ async def stall(url: str) -> None:
 async def _together(go: str) -> None:
     """Wait until all the processes of a test may begin."""
     print("ready", flush=True)
-    while not os.path.exists(go):  # noqa: ASYNC110, ASYNC240, PTH110 - another process makes it
+    while not os.path.exists(go):  # noqa: ASYNC110, ASYNC240 - another process makes it
         await asyncio.sleep(0.001)
 
 

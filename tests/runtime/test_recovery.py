@@ -46,8 +46,11 @@ async def test_a_tool_killed_while_running_is_not_run_again_unless_a_person_says
 
 @pytest.mark.parametrize(
     ("policy", "status", "effects"),
-    [({"idempotent": True}, "completed", 2), ({"on_uncertain": "retry"}, "completed", 2)]
-    + [({"on_uncertain": "fail"}, "failed", 1)],
+    [
+        ({"idempotent": True}, "completed", 2),
+        ({"on_uncertain": "retry"}, "completed", 2),
+        ({"on_uncertain": "fail"}, "failed", 1),
+    ],
 )
 async def test_an_uncertain_call_follows_the_policy_of_its_tool(spawn, tmp_path, policy, status, effects):
     url, ledger = f"sqlite:///{tmp_path / 'app.db'}", Ledger(tmp_path / "ledger")

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 
 
 def serve(path: str) -> None:
@@ -61,10 +62,8 @@ def reap(children: dict[int, socket.socket]) -> None:
     while children and (found := os.waitpid(-1, os.WNOHANG))[0]:
         pid, status = found
         connection = children.pop(pid)
-        try:
+        with suppress(OSError):  # whoever asked may be gone
             connection.sendall(f"exit {os.waitstatus_to_exitcode(status)}\n".encode())
-        except OSError:
-            pass
         connection.close()
 
 
