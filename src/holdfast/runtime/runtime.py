@@ -25,7 +25,7 @@ from holdfast.runtime.handle import RunHandle, info_of
 from holdfast.runtime.home import Home, graphs_of
 from holdfast.runtime.journal import replay
 from holdfast.runtime.leases import Renewing
-from holdfast.runtime.patience import PatientBackend
+from holdfast.runtime.patience import Patience, PatientBackend
 from holdfast.runtime.reaper import Reaper
 from holdfast.runtime.records import (
     SHOWN,
@@ -71,9 +71,10 @@ class Runtime:
         opened = url.backend if isinstance(url, Store) else await open_backend(url)
         try:
             await _check_keeps_runs(opened)
-            backend: Any = PatientBackend(opened)
+            patience = Patience()
+            backend: Any = PatientBackend(opened, patience)
             renewing = Renewing(backend, ttl=lease)
-            home = Home(backend, graphs, renewing, RunConfig.of(run_config), lease, approval_ttl)
+            home = Home(backend, graphs, renewing, RunConfig.of(run_config), lease, approval_ttl, patience=patience)
             async with Scope() as scope:
                 driving = Driving(home, scope)
                 scope.start(renewing.run(), name="holdfast leases")
