@@ -2,11 +2,12 @@
 
 import asyncio
 import os
+import time
 from typing import Any
 
 from shop import LEASE, Ledger, agents, echo
 
-from holdfast import ApprovalSettled, Runtime, Store, function_tool
+from holdfast import ApprovalSettled, Runtime, Store, ToolContext, function_tool
 from holdfast.runtime import RunHandle
 from holdfast.store.opening import open_backend
 from holdfast.testing import CrashingBackend
@@ -50,6 +51,24 @@ async def stall(url: str) -> None:
         return "too late"
 
     [shop] = agents(Ledger(os.devnull))
+    async with Runtime.open(url, agents=[shop.clone(tools=[charge])], lease=LEASE) as runtime:
+        run = await runtime.start("shop", "charge", session_id="s", key="order-7")
+        while run.local:  # noqa: ASYNC110 - nothing else tells
+            await asyncio.sleep(0.01)
+        print("passed on", flush=True)
+
+
+async def block(url: str, ledger: str) -> None:
+    """Be inside a tool that lets nothing else happen for four times the lease."""
+    book = Ledger(ledger)
+
+    @function_tool
+    async def charge(ctx: ToolContext[Any], order: str) -> str:
+        print("inside the tool", flush=True)
+        time.sleep(4 * LEASE)  # noqa: ASYNC251 - this is what is tested
+        return book.charge(ctx.idempotency_key, order)
+
+    [shop] = agents(book)
     async with Runtime.open(url, agents=[shop.clone(tools=[charge])], lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
         while run.local:  # noqa: ASYNC110 - nothing else tells

@@ -222,7 +222,7 @@ class Runtime:
         """Let a run go on that failed, was cancelled, or met changed code.
 
         ``accept_changes`` refuses the calls whose tools are gone; ``agent`` is the new name of the one it began with.
-        A run that waits for people goes on when they have answered; one that is under way is left alone.
+        A run that waits for people goes on when they have answered; one that is under way or completed is left alone.
         """
         if agent is not None and agent not in self._home.graphs:
             raise NotFound("agent", agent)

@@ -52,13 +52,13 @@ async def cancel(driving: Driving, run_id: str, mode: CancelMode, *, undone: boo
 
 
 async def resume(driving: Driving, run_id: str, *, accept: bool, agent: str | None) -> None:
-    """Let a run go on that failed, was cancelled or is blocked; one that is under way or waits is left alone."""
+    """Let a run go on that failed, was cancelled or is blocked. Others are left alone: asked twice, it resumes once."""
     home = driving.home
     while True:
         record = await home.record(run_id)
         header = header_of(record)
-        if record.status == "completed" or header.undone:
-            raise RunEnded(run_id, status="rolled back" if header.undone else "completed", wanted="resumed")
+        if header.undone:
+            raise RunEnded(run_id, status="rolled back", wanted="resumed")
         if record.status not in ("failed", "cancelled", "blocked"):
             break
         fresh = replace(header, problem=None, cancel=None, accept=accept, agent=agent or header.agent)
