@@ -142,6 +142,10 @@ class JournalKeeper:
         del self._entries[: len(entries)], self._items[: len(items)], self._ops[: len(filed)]
         self.home.feeds.written(self.record.run_id, upto=entries[-1].mark if entries else None)
 
+    def add_nothing(self) -> None:
+        """Do not add to the session what was taken in: what is there already is taken back as well."""
+        self._items = []
+
     def forget(self) -> None:
         """Do not write what was taken in: the store will not have it."""
         self._entries, self._items, self._ops = [], [], []
