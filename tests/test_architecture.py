@@ -12,10 +12,12 @@ ROOT = Path(__file__).parent.parent / "src" / "holdfast"
 LEVELS = {
     "base": 0,
     "lifecycle": 1,
+    "tracing": 1,
     "store": 2,
     "agents": 2,
     "workers": 2,
     "models": 3,
+    "mcp": 3,
     "history": 3,
     "toolcalls": 3,
     "runs": 4,
@@ -34,6 +36,10 @@ ROOMS = {
     "redis": {"store", "history"},
     "cryptography": {"history"},
     "cloudpickle": {"workers"},
+    "mcp": {"mcp"},
+    "httpx2": {"mcp"},
+    "anyio": {"mcp"},
+    "opentelemetry": {"tracing"},
 }
 
 
@@ -90,7 +96,7 @@ def run_python(code: str) -> str:
 def test_importing_holdfast_imports_nothing_heavy() -> None:
     heavy = run_python(
         "import sys, holdfast; "
-        "heavy = 'openai sqlalchemy redis pydantic cryptography asyncio'.split(); "
+        "heavy = 'openai sqlalchemy redis pydantic cryptography opentelemetry asyncio mcp'.split(); "
         "print([name for name in heavy if name in sys.modules])"
     )
     assert heavy == "[]"

@@ -29,6 +29,7 @@ def examples(page: Path) -> list[CodeType]:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: str(page.relative_to(ROOT))
 )
+@pytest.mark.usefixtures("no_telemetry")
 async def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parent.parent / "src"
-PACKAGES = ["holdfast", "holdfast.agents", "holdfast.history", "holdfast.models", "holdfast.runs"]
+PACKAGES = [
+    "holdfast",
+    "holdfast.agents",
+    "holdfast.history",
+    "holdfast.mcp",
+    "holdfast.models",
+    "holdfast.runs",
+    "holdfast.tracing",
+]
 
 
 def stub_of(package: str) -> str:

@@ -101,6 +101,7 @@ from holdfast.base.errors import SessionDamaged as SessionDamaged
 from holdfast.base.errors import StoreUnavailable as StoreUnavailable
 from holdfast.base.errors import Unsupported as Unsupported
 from holdfast.base.errors import WrongKey as WrongKey
+from holdfast.base.logs import enable_verbose_stdout_logging as enable_verbose_stdout_logging
 from holdfast.base.usage import RequestUsage as RequestUsage
 from holdfast.base.usage import Usage as Usage
 from holdfast.history import AsyncSQLiteSession as AsyncSQLiteSession
@@ -186,6 +187,7 @@ from holdfast.runs import ToolSearchOutputItem as ToolSearchOutputItem
 from holdfast.runs import UnknownVersion as UnknownVersion
 from holdfast.runs import UnreadableState as UnreadableState
 from holdfast.runs import register_context_codec as register_context_codec
+from holdfast.runs import run_demo_loop as run_demo_loop
 from holdfast.runtime import Approval as Approval
 from holdfast.runtime import ApprovalSettled as ApprovalSettled
 from holdfast.runtime import Event as Event
@@ -198,5 +200,41 @@ from holdfast.runtime import RunOutcome as RunOutcome
 from holdfast.runtime import Runtime as Runtime
 from holdfast.runtime import SessionBusy as SessionBusy
 from holdfast.store.contract import Head as Head
+from holdfast.toolcalls.python import python_tool as python_tool
+from holdfast.tracing import AgentSpanData as AgentSpanData
+from holdfast.tracing import CustomSpanData as CustomSpanData
+from holdfast.tracing import FunctionSpanData as FunctionSpanData
+from holdfast.tracing import GenerationSpanData as GenerationSpanData
+from holdfast.tracing import GuardrailSpanData as GuardrailSpanData
+from holdfast.tracing import HandoffSpanData as HandoffSpanData
+from holdfast.tracing import MCPListToolsSpanData as MCPListToolsSpanData
+from holdfast.tracing import ResponseSpanData as ResponseSpanData
+from holdfast.tracing import Span as Span
+from holdfast.tracing import SpanData as SpanData
+from holdfast.tracing import SpanError as SpanError
+from holdfast.tracing import TaskSpanData as TaskSpanData
+from holdfast.tracing import Trace as Trace
+from holdfast.tracing import TracingConfig as TracingConfig
+from holdfast.tracing import TracingProcessor as TracingProcessor
+from holdfast.tracing import TurnSpanData as TurnSpanData
+from holdfast.tracing import add_trace_processor as add_trace_processor
+from holdfast.tracing import agent_span as agent_span
+from holdfast.tracing import custom_span as custom_span
+from holdfast.tracing import flush_traces as flush_traces
+from holdfast.tracing import function_span as function_span
+from holdfast.tracing import gen_span_id as gen_span_id
+from holdfast.tracing import gen_trace_id as gen_trace_id
+from holdfast.tracing import generation_span as generation_span
+from holdfast.tracing import get_current_span as get_current_span
+from holdfast.tracing import get_current_trace as get_current_trace
+from holdfast.tracing import guardrail_span as guardrail_span
+from holdfast.tracing import handoff_span as handoff_span
+from holdfast.tracing import mcp_tools_span as mcp_tools_span
+from holdfast.tracing import response_span as response_span
+from holdfast.tracing import set_trace_processors as set_trace_processors
+from holdfast.tracing import set_tracing_disabled as set_tracing_disabled
+from holdfast.tracing import task_span as task_span
+from holdfast.tracing import trace as trace
+from holdfast.tracing import turn_span as turn_span
 
 __version__: str

@@ -80,6 +80,20 @@ async def test_a_decision_about_one_call_beats_the_one_about_all() -> None:
     assert paid == []
 
 
+@pytest.mark.parametrize("amount", [5, 6])
+async def test_an_id_that_the_model_uses_again_is_asked_about_again(amount: int) -> None:
+    script = [[call("pay", "1", amount=5)], [call("pay", "1", amount=amount)], [assistant_message("ok")]]
+    agent = Agent("a", tools=[pay], model=ScriptedModel(script))
+    result = await Runner.run(agent, "q")
+    for before in ([], [5]):
+        assert paid == before
+        state = await again(agent, result.to_state())
+        (item,) = state.get_interruptions()
+        state.approve(item)
+        result = await Runner.run(agent, await again(agent, state))
+    assert (result.final_output, paid) == ("ok", [5, amount])
+
+
 async def test_a_sticky_yes_to_one_agents_tool_is_no_yes_to_anothers() -> None:
     other = Agent("b", tools=[pay], model=ScriptedModel([[call("pay", "2", amount=2)]]))
     steps = [[call("pay", "1", amount=1)], [call("transfer_to_b", "h")]]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from ways import WAYS, Scenario, approve_all
 
-from holdfast import Agent, RunConfig, Runner, UserError, function_tool, handoff
+from holdfast import Agent, RunConfig, RunHooks, Runner, RunState, UserError, function_tool, handoff
 from holdfast.handoff_filters import remove_all_tools
 from holdfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
@@ -36,6 +36,30 @@ async def test_only_what_the_provider_does_not_have_is_sent(mode: str, way: str)
     scenario = Scenario(Agent("a", tools=[pay], model=model), model, decide=approve_all, options=options)
     outcome = await WAYS[way](scenario, None)
     assert outcome.final == "ok"
+    assert [(call.conversation_id, call.previous_response_id) for call in model.calls] == ids
+    sent = [[item.get("output", item.get("content")) for item in call.input] for call in model.calls]
+    assert sent == [["hello"], ["paid 1"], ["paid 2"]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_answer_that_a_hook_could_not_bear_is_not_asked_for_again(mode: str) -> None:
+    class Failing(RunHooks[Any]):
+        async def on_llm_end(self, *_: Any) -> None:
+            raise ValueError("mine")
+
+    options, ids = MODES[mode]
+    model = ScriptedModel(steps())
+    agent = Agent("a", tools=[pay], model=model)
+    state: Any = None
+    for _ in range(3):
+        with pytest.raises(ValueError, match="mine") as raised:
+            await Runner.run(agent, state or "hello", hooks=Failing(), **({} if state else options))
+        state = await RunState.from_string(agent, raised.value.run_data.state.to_string())  # type: ignore[attr-defined]
+        paused = await Runner.run(agent, state, max_turns=state.max_turns) if state.data.calls else None
+        if paused is not None:
+            state = paused.to_state()
+            approve_all(state)
+    assert (await Runner.run(agent, state)).final_output == "ok"
     assert [(call.conversation_id, call.previous_response_id) for call in model.calls] == ids
     sent = [[item.get("output", item.get("content")) for item in call.input] for call in model.calls]
     assert sent == [["hello"], ["paid 1"], ["paid 2"]]

@@ -11,7 +11,7 @@ from holdfast.agents.tool_refs import ToolRef
 from holdfast.runs.apply import apply
 from holdfast.runs.decide import decide, is_waiting, saveable
 from holdfast.runs.log import Log
-from holdfast.runs.saving import check
+from holdfast.runs.soundness import check
 from holdfast.runs.state import (
     Answer,
     CallRecord,
@@ -74,8 +74,8 @@ class World:
             case Invoke(calls):
                 return self.called(calls)
             case HandOver(calls):
-                first = calls[0].id
-                return HandedOver((Entry({"call_id": first, "type": "function_call_output"}, "handed"),), "root/b")
+                told = [Entry({"call_id": call.id, "type": "function_call_output"}, "handed") for call in calls]
+                return HandedOver(tuple(told), "root/b")
             case Finish():
                 return Finished(replace(state.answer, settled=True) if self.choose(True, False, True) else state.answer)
             case GiveUp():

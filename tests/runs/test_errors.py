@@ -1,6 +1,7 @@
 """Whatever ends a run early leaves a state to go on from."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -283,6 +284,30 @@ async def test_input_that_is_no_conversation_is_refused() -> None:
 
 def test_run_sync_needs_no_loop() -> None:
     assert Runner.run_sync(Agent("a", model=ScriptedModel([[assistant_message("hi")]])), "q").final_output == "hi"
+
+
+@pytest.mark.parametrize("session", [lambda: SQLiteSession("s"), FourMethods], ids=["sqlite", "third-party"])
+def test_a_conversation_goes_on_over_several_run_sync(session: Any) -> None:
+    kept, agent = session(), Agent("a", model=ScriptedModel([[assistant_message("1")], [assistant_message("2")]]))
+    for question in ("a", "b"):
+        Runner.run_sync(agent, question, session=kept)
+    assert len(agent.model.last_call.input) == 3
+    assert len(asyncio.run(kept.get_items())) == 4
+
+
+async def test_an_error_that_cannot_be_changed_carries_the_run_too() -> None:
+    @dataclass(frozen=True)
+    class Frozen(Exception):
+        number: int
+
+    def instructions(context: Any, agent: Any) -> str:
+        raise Frozen(7)
+
+    agent = Agent("a", instructions=instructions, model=ScriptedModel([[assistant_message("ok")]]))
+    with pytest.raises(Frozen) as raised:
+        await Runner.run(agent, "q")
+    agent.instructions = None
+    assert (await Runner.run(agent, raised.value.run_data.state)).final_output == "ok"  # type: ignore[attr-defined]
 
 
 async def test_run_sync_refuses_a_running_loop() -> None:

@@ -13,6 +13,7 @@ from holdfast import (
     GuardrailFunctionOutput,
     InputGuardrail,
     InputGuardrailTripwireTriggered,
+    ModelSettings,
     OutputGuardrailTripwireTriggered,
     RunConfig,
     Runner,
@@ -21,8 +22,10 @@ from holdfast import (
     SQLiteSession,
     UserError,
     function_tool,
+    handoff,
     output_guardrail,
 )
+from holdfast.handoff_filters import remove_all_tools
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 
 
@@ -230,6 +233,66 @@ async def test_an_output_guardrail_on_a_tools_output_keeps_the_call_but_not_what
     assert "secret" not in str(session.items)
 
 
+@pytest.mark.parametrize("held_by", ["a question", "an error"])
+async def test_an_output_that_is_yet_to_be_judged_is_not_stored_while_its_sibling_is_held(held_by: str) -> None:
+    broken = [held_by == "an error"]
+
+    @output_guardrail
+    async def no(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+        return GuardrailFunctionOutput("no", True)
+
+    @function_tool
+    async def leak() -> str:
+        return "the secret"
+
+    @function_tool(needs_approval=held_by == "a question", failure_error_function=None)
+    async def other() -> str:
+        if broken and broken.pop():
+            raise OSError("down")
+        return "fine"
+
+    model = ScriptedModel([[function_call("leak", {}, call_id="1"), function_call("other", {}, call_id="2")]])
+    agent = Agent("a", tools=[leak, other], model=model, output_guardrails=[no], tool_use_behavior="stop_on_first_tool")
+    session = FourMethods()
+    if held_by == "a question":
+        state = (await Runner.run(agent, "q", session=session)).to_state()
+        approve_all(state)
+    else:
+        with pytest.raises(UserError, match="down") as failed:
+            await Runner.run(agent, "q", session=session)
+        state = failed.value.run_data.state
+    assert "secret" not in str(session.items)
+    with pytest.raises(OutputGuardrailTripwireTriggered):
+        await Runner.run(agent, state, session=session)
+    assert "secret" not in str(session.items)
+    calls, outputs = ["function_call"] * 2, ["function_call_output"] * 2
+    assert texts(session.items) == ["q", *calls, *outputs]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_filters_hide_from_the_model_is_stored_all_the_same(way: str) -> None:
+    def only_the_last(data: Any) -> Any:
+        data.model_data.input = data.model_data.input[-1:]
+        return data.model_data
+
+    script = [
+        [function_call("pay", {"amount": 1}, call_id="1")],
+        [function_call("transfer_to_b", {}, call_id="2")],
+        [assistant_message("here")],
+    ]
+    model = ScriptedModel(script)
+    second = Agent("b", model=model)
+    agent = Agent("a", tools=[pay], handoffs=[handoff(second, input_filter=remove_all_tools)], model=model)
+    config = RunConfig(call_model_input_filter=only_the_last)
+    session = FourMethods(items=HISTORY)
+    scenario = Scenario(agent, model, input="new", decide=approve_all, options={"run_config": config})
+    await WAYS[way](scenario, session)
+    assert [len(call.input) for call in model.calls] == [1, 1, 1]
+    assert texts(model.last_call.input) == ["new"]
+    calls = ["function_call", "function_call_output"] * 2
+    assert texts(session.items) == [*texts(HISTORY), "new", *calls, "here"]
+
+
 async def test_a_session_and_a_conversation_at_the_provider_exclude_each_other() -> None:
     agent = Agent("a", model=ScriptedModel([]))
     for options in ({"conversation_id": "c"}, {"previous_response_id": "r"}, {"auto_previous_response_id": True}):
@@ -344,8 +407,9 @@ async def test_a_session_that_compacts_is_told_of_each_turn_and_its_tokens_count
 
     model = ScriptedModel([[function_call("free", {}, call_id="1")], [assistant_message("ok")]])
     session = Compacting()
-    result = await Runner.run(Agent("a", tools=[free], model=model), "q", session=session)
-    assert session.told == [{"response_id": "resp-789"}] * 2
+    agent = Agent("a", tools=[free], model=model, model_settings=ModelSettings(store=False))
+    result = await Runner.run(agent, "q", session=session)
+    assert session.told == [{"response_id": "resp-789", "store": False}] * 2
     assert (result.context_wrapper.usage.requests, result.context_wrapper.usage.total_tokens) == (4, 8)
 
 

@@ -68,6 +68,27 @@ def test_parameters_are_those_that_programs_use(path: str) -> None:
         assert plain(ours[key].default) == plain(parameter.default), key
 
 
+TRACING = [
+    *("trace", "agent_span", "custom_span", "function_span", "generation_span", "guardrail_span", "handoff_span"),
+    *("mcp_tools_span", "response_span", "task_span", "turn_span", "add_trace_processor", "set_trace_processors"),
+    *("set_tracing_disabled", "get_current_span", "get_current_trace", "gen_trace_id", "gen_span_id", "flush_traces"),
+    *("AgentSpanData", "CustomSpanData", "FunctionSpanData", "GenerationSpanData", "GuardrailSpanData"),
+    *("HandoffSpanData", "MCPListToolsSpanData", "ResponseSpanData", "TaskSpanData", "TurnSpanData"),
+]
+
+
+@pytest.mark.parametrize("name", TRACING)
+def test_traces_are_made_with_the_parameters_that_programs_use(name: str) -> None:
+    ours, theirs = (
+        [
+            (key, plain(parameter.default))
+            for key, parameter in inspect.signature(getattr(library, name)).parameters.items()
+        ]
+        for library in (holdfast, peer)
+    )
+    assert ours == theirs
+
+
 def plain(default: Any) -> Any:
     return default if default is None or isinstance(default, bool | int | str) else type(default).__name__
 

@@ -1,5 +1,6 @@
 """Every scenario gives the same items, final output, model inputs and session contents, however it is run."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,16 +10,21 @@ from ways import SESSIONS, WAYS, Scenario, approve_all
 from holdfast import (
     Agent,
     GuardrailFunctionOutput,
+    HostedMCPTool,
     ModelSettings,
     RunConfig,
     StopAtTools,
     ToolExecutionConfig,
+    ToolGuardrailFunctionOutput,
     ToolOutputImage,
     ToolsToFinalOutputResult,
     function_tool,
     handoff,
     input_guardrail,
     output_guardrail,
+    tool_input_guardrail,
+    tool_namespace,
+    tool_output_guardrail,
 )
 from holdfast.handoff_filters import remove_all_tools
 from holdfast.testing import ScriptedModel, assistant_message, function_call
@@ -214,7 +220,67 @@ def unknown_tool_is_told() -> Scenario:
     return Scenario(Agent("a", tools=[add], model=model), model, options={"run_config": config})
 
 
+def reasoning_without_ids() -> Scenario:
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
+    model = ScriptedModel([[thought, call("pay", "1", amount=1)], [{**thought, "id": "rs_2"}, assistant_message("ok")]])
+    config = RunConfig(reasoning_item_id_policy="omit")
+    agent = Agent("a", tools=[pay], model=model)
+    return Scenario(agent, model, decide=approve_all, options={"run_config": config})
+
+
+def guarded_tools() -> Scenario:
+    @tool_input_guardrail
+    async def not_zero(data: Any) -> ToolGuardrailFunctionOutput:
+        if '"amount":0' in data.context.tool_arguments:
+            return ToolGuardrailFunctionOutput.reject_content("not nothing")
+        return ToolGuardrailFunctionOutput.allow()
+
+    @tool_output_guardrail
+    async def hide(data: Any) -> ToolGuardrailFunctionOutput:
+        return ToolGuardrailFunctionOutput.reject_content("hidden")
+
+    own = replace(pay, tool_input_guardrails=[not_zero], tool_output_guardrails=[hide])
+    model = ScriptedModel([[call("pay", "1", amount=0), call("pay", "2", amount=2)], [assistant_message("ok")]])
+    return Scenario(Agent("a", tools=[own], model=model), model, decide=approve_all)
+
+
+def hosted_mcp_asks() -> Scenario:
+    asked = {"type": "mcp_approval_request", "id": "m1", "name": "drop", "arguments": "{}", "server_label": "db"}
+    model = ScriptedModel([[asked, call("add", "1", a=1, b=1)], [assistant_message("ok")]])
+    agent = Agent("a", tools=[HostedMCPTool({"server_label": "db"}), add], model=model)
+    return Scenario(agent, model, decide=approve_all)
+
+
+def namespaced() -> Scenario:
+    inside = tool_namespace(name="bank", description="money", tools=[pay])
+    mine = function_call("pay", {"amount": 1}, call_id="1", namespace="bank")
+    model = ScriptedModel([[mine, call("pay", "2", amount=2)], [assistant_message("ok")]])
+    return Scenario(Agent("a", tools=[*inside, pay], model=model), model, decide=approve_all)
+
+
+def turns_run_out() -> Scenario:
+    model = ScriptedModel([[call("add", "1", a=1, b=1)]])
+    options = {"max_turns": 1, "error_handlers": {"max_turns": lambda data: "enough"}}
+    return Scenario(Agent("a", tools=[add], model=model), model, options=options)
+
+
+def edited_request() -> Scenario:
+    def only_the_last(data: Any) -> Any:
+        data.model_data.input = data.model_data.input[-1:]
+        return data.model_data
+
+    model = ScriptedModel([[call("add", "1", a=1, b=1)], [assistant_message("2")]])
+    config = RunConfig(call_model_input_filter=only_the_last)
+    return Scenario(Agent("a", tools=[add], model=model), model, options={"run_config": config})
+
+
 SCENARIOS = [
+    reasoning_without_ids,
+    guarded_tools,
+    hosted_mcp_asks,
+    namespaced,
+    turns_run_out,
+    edited_request,
     just_text,
     one_tool,
     several_tools,

@@ -73,3 +73,45 @@ async def test_an_answer_to_no_question_is_refused(session):
 @pytest.mark.parametrize("answer", ["", "ünïcode ☃", "x" * 200_000])
 async def test_any_text_can_be_an_answer(session, answer):
     assert (await answered(session, "input()", answer))[-1].value == answer
+
+
+async def test_lines_of_standard_input_are_asked_for_like_input(session):
+    seen = await answered(
+        session, "import sys\n[sys.stdin.readline(), input(), sys.stdin.readline(2)]", "a", "b", "cde"
+    )
+    assert seen[-1].value == ["a\n", "b", "cd"]
+    assert (await answered(session, "sys.stdin.readline()"))[-1].value == "e\n"
+
+
+async def test_reading_standard_input_to_its_end_takes_what_the_host_has(session):
+    lines, seen = ["a", "b\nc"], []
+    code = "import sys\nfirst = [line for line in sys.stdin]\n[first, sys.stdin.read()]"
+    async for message in session.execute(ExecuteMessage(code=code), timeout=10):
+        seen.append(message)
+        if isinstance(message, InputMessage):
+            await session.input_response(message.id, lines[0] if lines else "", eof=not lines)
+            lines = lines[1:]
+    assert seen[-1].value == [["a\n", "b\n", "c\n"], ""]
+
+
+async def test_standard_input_is_as_forbidden_as_input(session):
+    seen = await answered(session, "import sys; sys.stdin.readline()", allow_input=False)
+    assert seen[-1].exception_type == "RuntimeError"
+
+
+async def test_code_that_puts_its_own_standard_input_there_reads_from_it(session):
+    seen = await answered(session, "import io, sys\nsys.stdin = io.StringIO('mine\\n')\ninput()")
+    assert seen[-1].value == "mine"
+
+
+async def test_a_subprocess_finds_an_empty_standard_input(session):
+    code = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import sys; print(repr(sys.stdin.read()))'], stdin=sys.stdin).returncode"
+    seen = await answered(session, code)
+    assert seen[-1].value == 0
+    assert "".join(m.data for m in seen if isinstance(m, OutputMessage)) == "''\n"
+
+
+async def test_exit_ends_a_cell_and_takes_nothing_away_from_the_next(session):
+    assert (await session.run("exit()")).error.exception_type == "SystemExit"
+    assert (await session.run("help(len)")).stdout.startswith("Help on built-in function len")
+    assert (await answered(session, "import sys; sys.stdin.readline()", "a"))[-1].value == "a\n"

@@ -18,8 +18,10 @@ import pytest
 from holdfast.workers import (
     ErrorMessage,
     ExecuteMessage,
+    PoolConfig,
     SandboxPolicy,
     SessionConfig,
+    SessionPool,
     SessionState,
     StartFailed,
     WorkerDied,
@@ -241,6 +243,10 @@ async def test_a_preload_that_breaks_the_server_falls_back_to_a_plain_start(tmp_
     policy = SandboxPolicy(level="plain")
     config = SessionConfig(preload=("fatal",), import_path=(str(tmp_path),), sandbox=policy)
     async with WorkerSession(config) as session:
+        assert (await session.run("1")).value == 1
+        assert session.info.metadata["mode"] == "spawn"
+        assert "the fork-server ended" in session.info.metadata["start_notes"][0]
+    async with SessionPool(PoolConfig(session=config, min_idle=1)) as pool, pool.acquire(timeout=10) as session:
         assert (await session.run("1")).value == 1
     config = SessionConfig(preload=("broken", "json", "decimal"), import_path=(str(tmp_path),), sandbox=policy)
     async with WorkerSession(config) as session:

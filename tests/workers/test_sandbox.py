@@ -4,11 +4,17 @@ import asyncio
 import os
 import pwd
 import socket
+import sysconfig
+import tempfile
+import venv
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from holdfast.base.errors import InvalidInput
 from holdfast.workers import SandboxPolicy, SandboxUnavailable, SessionConfig, WorkerSession, probe_sandbox
+from holdfast.workers.cgroups import made_for
 from worker_kit import children
 
 
@@ -361,3 +367,43 @@ async def test_many_sessions_share_one_fork_server(jailed):
     values = await asyncio.gather(*(s.run(f"x = {n}; x") for n, s in enumerate(sessions)))
     assert [v.value for v in values] == list(range(8))
     assert len(children() - before) == 1
+
+
+@pytest.fixture
+def below_tmp() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+
+
+async def test_an_interpreter_below_tmp_is_there_and_tmp_can_be_written(below_tmp, jailed):
+    venv.create(below_tmp / "env", symlinks=True)
+    (packages,) = (below_tmp / "env" / "lib").glob("python*/site-packages")
+    (packages / "more.pth").write_text(sysconfig.get_path("purelib"))
+    (packages / "only_here.py").write_text("x = 42")
+    session = await jailed(python=str(below_tmp / "env" / "bin" / "python"))
+    assert (await session.run("import only_here, sys; [only_here.x, sys.prefix]")).value == [42, str(below_tmp / "env")]
+    assert (await session.run("open('/tmp/mine', 'w').write('abc')")).value == 3
+    assert (await session.run("import os; sorted(os.listdir('/tmp'))")).value == ["mine", below_tmp.parts[2]]
+    changed = await session.run(f"open({str(packages / 'only_here.py')!r}, 'w')")
+    assert changed.error.exception_type in ("OSError", "PermissionError")
+    assert (packages / "only_here.py").read_text() == "x = 42"
+
+
+async def test_a_directory_below_tmp_that_was_given_can_be_written(below_tmp, jailed):
+    given = below_tmp / "given"
+    given.mkdir()
+    os.chmod(given, 0o777)
+    session = await jailed(sandbox=SandboxPolicy(require="namespaces", writable=(str(given),)))
+    assert (
+        await session.run(f"open({str(given / 'f')!r}, 'w').write('abc'); open('/tmp/x', 'w').write('x')")
+    ).value == 1
+    assert (given / "f").read_text() == "abc"
+
+
+async def test_control_groups_that_cannot_be_made_are_named():
+    async with made_for(SandboxPolicy(cgroup=True), "no-such-parent/group") as groups:
+        assert groups.paths == ()
+        assert all(note.startswith("no control group") for note in groups.notes)
+        assert groups.notes
+    async with made_for(SandboxPolicy(), "x") as groups:
+        assert groups.notes == ()

@@ -169,6 +169,33 @@ async def test_a_restart_brings_an_empty_namespace(session):
     assert session.state is SessionState.READY
 
 
+async def test_a_restart_keeps_the_files_of_a_living_and_of_a_dead_worker(session):
+    await session.files.write("from-host/a.txt", "A")
+    made = await session.run(
+        "import os, socket\n"
+        "open('b', 'w').write('B'); os.chmod('b', 0o750)\n"
+        "os.symlink('/etc/passwd', 'link'); os.mkfifo('fifo'); os.mkdir('empty')\n"
+        "socket.socket(socket.AF_UNIX).bind('socket')"
+    )
+    assert made.error is None, made.error.traceback
+    await session.restart()
+    look = "import os; [sorted(os.listdir()), open('b').read(), oct(os.stat('b').st_mode)[-3:], os.readlink('link')]"
+    expected = [["b", "empty", "from-host", "link"], "B", "750", "/etc/passwd"]
+    assert (await session.run(look)).value == expected
+    assert sorted(session.info.metadata["left_behind"]) == ["fifo", "socket"]
+    await session.run("open('from-host/a.txt', 'a').write('!'); os._exit(1)")
+    await session.restart()
+    assert (await session.run(look)).value == expected
+    assert await session.files.read("from-host/a.txt") == b"A!"
+
+
+async def test_a_restart_is_not_prevented_by_directories_without_end(session):
+    await session.run("import os\nfor _ in range(300): os.mkdir('d'); os.chdir('d')")
+    await session.restart()
+    assert session.info.metadata["left_behind"] == ("/".join("d" * 65),)
+    assert (await session.run("import os; os.path.isdir('d/d/d')")).value is True
+
+
 async def test_a_restart_revives_a_dead_session(session):
     await session.run("import os; os._exit(1)")
     assert session.state is SessionState.ERROR

@@ -55,3 +55,10 @@ async def test_an_agent_of_another_framework_runs_python_that_persists():
         result = await agents.Runner.run(agent, "compute")
         assert result.final_output == "x is 42"
         run_python.sessions.close()
+
+
+def test_the_variable_that_names_the_conversation_is_no_module():
+    from holdfast.workers import WorkerSession, conversation
+
+    assert WorkerSession
+    conversation.reset(conversation.set("user-7"))

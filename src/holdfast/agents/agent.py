@@ -69,6 +69,7 @@ class AgentBase(Generic[TContext]):
         _expect("name", self.name, str)
         _expect("handoff_description", self.handoff_description, str | None)
         _expect("tools", self.tools, list)
+        _check_tools(self)
         _expect("mcp_servers", self.mcp_servers, list)
         _expect("mcp_config", self.mcp_config, dict)
 
@@ -78,6 +79,7 @@ class AgentBase(Generic[TContext]):
 
     async def get_all_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
         """Every tool that is enabled now: those of the MCP servers, then its own."""
+        _check_tools(self)
         offered = [*await self.get_mcp_tools(run_context), *self.tools] if self.mcp_servers else self.tools
         return await enabled(offered, run_context, self)
 
@@ -132,7 +134,10 @@ class Agent(AgentBase[TContext]):
         if self.instructions is None or isinstance(self.instructions, str):
             return self.instructions
         _check_instructions(self)
-        return await resolved(self.instructions(run_context, self))
+        said = await resolved(self.instructions(run_context, self))
+        if said is not None and not isinstance(said, str):
+            raise UserError(f"the instructions of {self.name!r} must give a text, not {type(said).__name__}")
+        return said
 
     async def get_prompt(self, run_context: RunContextWrapper[TContext]) -> dict[str, Any] | None:
         """The prompt kept at the provider, as the provider takes it."""
@@ -201,6 +206,14 @@ def _expect(name: str, value: object, kind: Any) -> None:
             "holdfast.agents.", ""
         )
         raise InvalidDeclaration("Agent", f"{name} must be {wanted}, got {type(value).__name__}")
+
+
+def _check_tools(agent: AgentBase[Any]) -> None:
+    for tool in agent.tools:
+        if not isinstance(tool, Tool):
+            raise InvalidDeclaration(
+                f"Agent {agent.name!r}", f"{tool!r} is no tool; function_tool makes one of a function"
+            )
 
 
 def _check_output_type(kind: Any) -> None:

@@ -56,6 +56,10 @@ class Approvals:
         else:
             self._calls[tool, call_id] = decision
 
+    def spend(self, tool: ToolRef, call_id: str) -> None:
+        """Forget the decision about a call that was made: a model that uses its id again makes another call."""
+        self._calls.pop((tool, call_id), None)
+
     def find(
         self, tool: ToolRef, call_id: str, *, owner: str | None = None, arguments: str | None = None
     ) -> Decision | None:

@@ -100,6 +100,9 @@ class ToolContext(RunContextWrapper[TContext]):
 
     ``idempotency_key`` is the same whenever this call is made again, after a crash too, and differs for every
     other call: hand it to whatever must not happen twice.
+
+    ``conversation`` is the key for what a tool keeps between calls: the session's id, else the provider's
+    conversation id, else the run's id. Nested agents are given that of the outermost run. Empty outside a run.
     """
 
     def __init__(
@@ -118,6 +121,7 @@ class ToolContext(RunContextWrapper[TContext]):
         approvals: Approvals | None = None,
         tool_input: Any | None = None,
         idempotency_key: str | None = None,
+        conversation: str = "",
     ) -> None:
         super().__init__(
             context,
@@ -133,6 +137,7 @@ class ToolContext(RunContextWrapper[TContext]):
         self.tool_namespace = tool_namespace or part_of(tool_call, "namespace")
         self.agent, self.run_config = agent, run_config
         self.idempotency_key = idempotency_key or self.tool_call_id
+        self.conversation = conversation
 
     @property
     def qualified_tool_name(self) -> str:
@@ -152,6 +157,7 @@ class ToolContext(RunContextWrapper[TContext]):
         tool_namespace: str | None = None,
         run_config: Any | None = None,
         idempotency_key: str | None = None,
+        conversation: str | None = None,
     ) -> "ToolContext[TContext]":
         """The context of one call within a run; usage and approvals stay those of the run."""
         return cls(
@@ -168,6 +174,7 @@ class ToolContext(RunContextWrapper[TContext]):
             approvals=context.approvals,
             tool_input=context.tool_input,
             idempotency_key=idempotency_key,
+            conversation=getattr(context, "conversation", "") if conversation is None else conversation,
         )
 
 

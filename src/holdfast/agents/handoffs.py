@@ -120,7 +120,11 @@ def handoff(
 
 def as_handoff(target: "Agent[Any] | Handoff[Any, Any]") -> Handoff[Any, Any]:
     """An entry of an agent's ``handoffs`` as a handoff: a bare agent gets the defaults."""
-    return target if isinstance(target, Handoff) else handoff(target)
+    if isinstance(target, Handoff):
+        return target
+    if not isinstance(getattr(target, "name", None), str):
+        raise InvalidDeclaration("handoffs", f"one hands over to an Agent or by a Handoff, not to {target!r}")
+    return handoff(target)
 
 
 def _check_on_handoff(tool_name: str, on_handoff: Any, input_type: Any) -> None:

@@ -13,6 +13,7 @@ from holdfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, 
 from holdfast.agents.hosted_tools import HostedTool
 from holdfast.agents.strict_schema import strict_schema
 from holdfast.agents.types import Enabled, MaybeAwaitable, NeedsApproval, ToolErrorFunction, resolved
+from holdfast.tracing.inner import note_failure
 
 if TYPE_CHECKING:
     from holdfast.agents.agent_tool import AgentTool
@@ -169,6 +170,7 @@ def default_tool_error_function(ctx: "RunContextWrapper[Any]", error: Exception)
 
 async def explained(function: ToolErrorFunction, context: "RunContextWrapper[Any]", error: Exception) -> str:
     """What the user's function wants the model to be told about an error."""
+    note_failure(error)
     text = await resolved(function(context, error))
     if not isinstance(text, str):
         raise UserError(f"an error function must return a string, not {type(text).__name__}")

@@ -83,6 +83,24 @@ def plain_json(value: Any, path: str, depth: int = 0) -> Any:
     raise InvalidItem(path, f"JSON has no {type(value).__name__}")
 
 
+def sound(value: Any) -> Any:
+    """A copy of JSON values with U+FFFD in place of half characters (lone surrogates), which no encoding can hold."""
+    if isinstance(value, str):
+        return sound_text(value)
+    if isinstance(value, Mapping):
+        return {sound(key): sound(part) for key, part in value.items()}
+    return [sound(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def sound_text(text: str) -> str:
+    """The text itself, or one with U+FFFD in place of half characters. Two halves that belong together are one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 _SPOKEN = frozenset(
     [
         "content",

@@ -15,6 +15,7 @@ from holdfast.agents.tool_refs import part_of
 from holdfast.agents.types import resolved
 from holdfast.base.items import Item
 from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, RequestUsage
+from holdfast.models.checking import checked
 from holdfast.models.contract import Model, ModelResponse, ModelTracing, StreamCut, TResponseStreamEvent, completed
 from holdfast.models.events import PRELUDE
 from holdfast.models.retry import (
@@ -80,7 +81,7 @@ async def ask(
     while True:
         shown = _Shown(emit, patient=bool(retries.max_retries) or _stateful(request))
         try:
-            return _counting(await _attempt(model, request, shown), failed=attempt + locked - 1)
+            return _counting(checked(await _attempt(model, request, shown)), failed=attempt + locked - 1)
         except Exception as error:
             context = _judged(model, request, error, attempt=attempt, max_retries=retries.max_retries or 0, shown=shown)
             delay = locked_delay(context, locked_before=locked)

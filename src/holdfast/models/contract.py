@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from holdfast.agents.errors import AgentsException, ModelBehaviorError
 from holdfast.agents.tool_refs import part_of
@@ -83,7 +83,12 @@ class ModelResponse:
 
 
 class Model(ABC):
-    """Something that answers. One object may answer any number of requests at the same time."""
+    """Something that answers. One object may answer any number of requests at the same time.
+
+    ``provider_name`` is who answers, in the words of OpenTelemetry (``gen_ai.provider.name``).
+    """
+
+    provider_name: ClassVar[str | None] = None
 
     @abstractmethod
     async def get_response(

@@ -32,6 +32,8 @@ class LocalModel(Model):
     after the other. A ``tool_choice`` that demands a call is always fulfilled: the server keeps the model to it.
     """
 
+    provider_name = "llama.cpp"
+
     def __init__(
         self,
         path: str | Path | None = None,

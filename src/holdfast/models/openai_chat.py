@@ -50,6 +50,8 @@ class OpenAIChatCompletionsModel(Model):
     with a warning where possible, or refused with ``strict_feature_validation``.
     """
 
+    provider_name = "openai"
+
     def __init__(
         self,
         model: str,

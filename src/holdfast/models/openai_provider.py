@@ -74,12 +74,17 @@ class OpenAIProvider(ModelProvider):
             raise UserError(f"a client of yours has its own settings: leave out {', '.join(self._options)}")
         if use_responses_websocket:
             raise Unsupported("the Responses API over WebSockets is not supported")
-        self.agent_registration = agent_registration
+        self._agent_registration = agent_registration
         self._given = openai_client
         self._made: AsyncOpenAI | None = None
         self._use_responses = use_responses
         self._strict = strict_feature_validation
         self._buffer_calls = buffer_streamed_tool_calls
+
+    @property
+    def agent_registration(self) -> Any:
+        """What the provider was given under this name, for programs that read it. Nothing is registered anywhere."""
+        return self._agent_registration
 
     def get_model(self, model_name: str | None) -> Model:
         name = model_name or os.environ.get("OPENAI_DEFAULT_MODEL") or USUAL_MODEL

@@ -40,6 +40,8 @@ class OpenAIResponsesModel(Model):
     ``model_is_explicit`` is false when nobody chose the model: then a prompt that is kept at the provider may.
     """
 
+    provider_name = "openai"
+
     def __init__(self, model: str, openai_client: "AsyncOpenAI", *, model_is_explicit: bool = True) -> None:
         self.model = model
         self._client = openai_client

@@ -16,6 +16,7 @@ _HOMES = {
         "ToolNotFoundBehavior",
     ],
     "contexts": ["ContextNotSaved", "register_context_codec"],
+    "demo_loop": ["run_demo_loop"],
     "error_handling": [
         "RunErrorData",
         "RunErrorHandler",

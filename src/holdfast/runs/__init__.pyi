@@ -10,6 +10,7 @@ from holdfast.runs.config import ToolNameCollisionPolicy as ToolNameCollisionPol
 from holdfast.runs.config import ToolNotFoundBehavior as ToolNotFoundBehavior
 from holdfast.runs.contexts import ContextNotSaved as ContextNotSaved
 from holdfast.runs.contexts import register_context_codec as register_context_codec
+from holdfast.runs.demo_loop import run_demo_loop as run_demo_loop
 from holdfast.runs.error_handling import RunErrorData as RunErrorData
 from holdfast.runs.error_handling import RunErrorHandler as RunErrorHandler
 from holdfast.runs.error_handling import RunErrorHandlerInput as RunErrorHandlerInput

@@ -104,6 +104,7 @@ def _(outcome: CallsMade, state: State) -> State:
         transcript=state.transcript.plus(outcome.entries),
         calls=_merged(state, outcome.calls),
         guardrails=state.guardrails.plus(outcome.guardrails),
+        approvals=_unspent(state, outcome.calls),
     )
 
 
@@ -179,6 +180,12 @@ def _without_output(state: State, text: str) -> Transcript:
 def _merged(state: State, changed: tuple[CallRecord, ...]) -> tuple[CallRecord, ...]:
     new = {call.position: call for call in changed}
     return tuple(new.get(call.position, call) for call in state.calls)
+
+
+def _unspent(state: State, calls: tuple[CallRecord, ...]) -> tuple[Recorded, ...]:
+    """The decisions without those about calls that were made: an id that is used again is another call's."""
+    made = {(call.tool, call.id) for call in calls if call.status == "done"}
+    return tuple(kept for kept in state.approvals if (kept.tool, kept.call_id) not in made)
 
 
 def _used(state: State, calls: tuple[CallRecord, ...]) -> dict[str, tuple[str, ...]]:

@@ -39,11 +39,13 @@ async def judge_calls(run: Live, calls: tuple[CallRecord, ...]) -> Judged:
             judged.append(replace(record, status="approved"))
             continue
         call = await bound(run, record)
-        if record.status == "unknown":
+        unknown = record.status == "unknown"
+        early = _execution(run).pre_approval_tool_input_guardrails and not unknown
+        verdict = await judge(call, run.context, guard_first=early)
+        if unknown and verdict.status == "approved":
             status: Any = _after_a_crash(run, call)
             judged.append(replace(record, status=status, uncertain=status == "waiting"))
             continue
-        verdict = await judge(call, run.context, guard_first=_execution(run).pre_approval_tool_input_guardrails)
         results += verdict.results
         changed = {"arguments": verdict.arguments, "message": verdict.message}
         judged.append(replace(record, status=verdict.status, **changed))
@@ -62,17 +64,22 @@ async def make_calls(run: Live, calls: tuple[CallRecord, ...]) -> CallsMade:
     results: list[Any] = []
     for one, outcome in zip(made, ended, strict=True):
         if one.kept:
+            if isinstance(outcome, Exception):
+                error = error or outcome
             continue
         results += one.call.results
         if isinstance(outcome, BaseException):
-            records.append(replace(one.record, status=_left(outcome)))
             if not isinstance(outcome, NotBegun | asyncio.CancelledError):
                 error = error or outcome
-            continue
+            if one.entry is None:
+                records.append(replace(one.record, status=_left(outcome, one.call)))
+                continue
         if one.entry is not None:
             position = len(run.state.transcript) + len(entries)
             run.raws[position] = one.call.output
             entries.append(one.entry)
+        if one.record.status == "done":
+            run.context.approvals.spend(one.record.tool, one.record.id)
         records.append(one.record)
     if error is None and any(isinstance(outcome, asyncio.CancelledError) for outcome in ended):
         error = asyncio.CancelledError()
@@ -92,6 +99,10 @@ class _Made:
         """Remember how far the nested run came."""
         self.record = replace(self.record, child=child)
 
+    def end(self, entry: Entry) -> None:
+        """The model can be told what came of it."""
+        self.entry, self.record = entry, replace(self.record, status="done", child=None, message=None)
+
 
 async def _make(run: Live, one: _Made) -> None:
     record = one.record
@@ -110,27 +121,41 @@ async def _make(run: Live, one: _Made) -> None:
         except Unfinished:
             one.record = replace(one.record, status="waiting")
             return
-        one.entry = Entry(
-            one.call.item or {},
-            "output",
-            agent=run.state.agent,
-            tool=record.tool,
-            value=_value(one.call.output, one.call.item),
-            custom_data=None if one.call.custom_data is None else plain_value(one.call.custom_data),
-        )
-    one.record = replace(one.record, status="done", child=None, message=None)
+        except BaseException:
+            if one.call.item is not None:  # it has an output: what failed came after it
+                one.end(_output(run, one))
+            raise
+        one.entry = _output(run, one)
+    one.end(one.entry)
+
+
+def _output(run: Live, one: "_Made") -> Entry:
+    return Entry(
+        one.call.item or {},
+        "output",
+        agent=run.state.agent,
+        tool=one.record.tool,
+        value=_value(one.call.output, one.call.item),
+        custom_data=None if one.call.custom_data is None else plain_value(one.call.custom_data),
+    )
 
 
 async def _make_and_keep(run: Live, one: _Made) -> None:
     """Make a call and write down what came of it, whatever the others are doing."""
-    await _make(run, one)
-    if one.record.status != "done" or one.entry is None:
-        return
+    try:
+        await _make(run, one)
+    finally:
+        if one.record.status == "done" and one.entry is not None:
+            await _keep(run, one, one.entry)
+
+
+async def _keep(run: Live, one: _Made, entry: Entry) -> None:
     verdicts = tuple(verdict_record(result, agent=run.state.agent) for result in one.call.results)
+    run.context.approvals.spend(one.record.tool, one.record.id)
     one.kept = True
-    await keep(run, CallsMade((one.record,), (one.entry,), verdicts))
+    await keep(run, CallsMade((one.record,), (entry,), verdicts))
     transcript = run.state.transcript
-    position = next(place for place in reversed(range(len(transcript))) if transcript[place] is one.entry)
+    position = next(place for place in reversed(range(len(transcript))) if transcript[place] is entry)
     run.raws[position] = one.call.output
     await tell(run, position, position + 1)
 
@@ -164,6 +189,7 @@ async def bound(run: Live, record: CallRecord) -> Call:
         arguments=record.arguments if record.arguments is not None else item.get("arguments") or "",
         idempotency_key=idempotency_key(state, run.route, record),
         run_config=run.config,
+        conversation=run.conversation,
     )
 
 
@@ -189,11 +215,11 @@ def _after_a_crash(run: Live, call: Call) -> str:
     )
 
 
-def _left(outcome: BaseException) -> Any:
-    """The status of a call that did not come to its end."""
+def _left(outcome: BaseException, made: Made) -> Any:
+    """The status of a call that did not come to its end. One that was made is not simply made again."""
     if isinstance(outcome, NotBegun):
         return "approved"
-    return "started" if isinstance(outcome, asyncio.CancelledError) else "failed"
+    return "started" if made.returned or isinstance(outcome, asyncio.CancelledError) else "failed"
 
 
 def _value(output: Any, item: Item | None) -> Any:

@@ -9,10 +9,11 @@ from holdfast.agents.errors import InvalidDeclaration
 from holdfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from holdfast.agents.handoffs import HandoffHistoryMapper, HandoffInputFilter
 from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.types import MaybeAwaitable, TContext
+from holdfast.agents.types import MaybeAwaitable, ModelLike, TContext
 from holdfast.base.items import Item
 from holdfast.history.contract import SessionInputCallback, SessionSettings
 from holdfast.models.contract import Model, ModelProvider
+from holdfast.tracing.starting import TracingConfig
 
 ReasoningItemIdPolicy: TypeAlias = Literal["preserve", "omit"]
 ToolNotFoundBehavior: TypeAlias = Literal["raise_error", "return_error_to_model"]
@@ -96,7 +97,14 @@ class DefaultProvider(ModelProvider):
 
 @dataclass
 class RunConfig:
-    """Settings for a whole run, whichever agent is at work."""
+    """Settings for a whole run, whichever agent is at work.
+
+    A run is traced when somebody listens: a processor of the program's, or OpenTelemetry if the program has configured
+    it. ``trace_include_sensitive_data`` lets the traces have prompts, arguments, outputs and the messages of errors as
+    well, for every listener alike; without it they say who did what, when, and how much it took.
+    ``trace_id``, ``group_id``, ``workflow_name`` and ``trace_metadata`` describe the trace that the run begins; in one
+    that is there already, or that a resumed run goes on with, they are not needed.
+    """
 
     model: str | Model | None = None
     model_provider: ModelProvider = field(default_factory=DefaultProvider)
@@ -107,7 +115,7 @@ class RunConfig:
     input_guardrails: list[InputGuardrail[Any]] | None = None
     output_guardrails: list[OutputGuardrail[Any]] | None = None
     tracing_disabled: bool = False
-    tracing: Any | None = None
+    tracing: TracingConfig | None = None
     trace_include_sensitive_data: bool = False
     workflow_name: str = "Agent workflow"
     trace_id: str | None = None
@@ -134,6 +142,12 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise InvalidDeclaration("RunConfig", f"{name} must be a function, got {value!r}")
+        if not isinstance(self.model, str | ModelLike | None):
+            raise InvalidDeclaration("RunConfig", f"model must be a name or a Model, got {self.model!r}")
+        if not callable(getattr(self.model_provider, "get_model", None)):
+            raise InvalidDeclaration(
+                "RunConfig", f"model_provider must be a ModelProvider, got {self.model_provider!r}"
+            )
         _one_of("tool_not_found_behavior", self.tool_not_found_behavior, "raise_error", "return_error_to_model")
         _one_of("tool_name_collision_policy", self.tool_name_collision_policy, "warn", "error")
         _one_of("reasoning_item_id_policy", self.reasoning_item_id_policy, None, "preserve", "omit")

@@ -107,6 +107,8 @@ def restored_context(saved: SavedContext | None, *, deserializer: ContextDeseria
     if saved.omitted and strict:
         raise ContextNotSaved(saved.omitted[0], "it was not saved; give a context_override")
     if saved.codec is None:
+        if saved.data is not None and not isinstance(saved.data, dict):
+            raise ContextNotSaved("context", f"without a codec it is a mapping, not {type(saved.data).__name__}")
         return saved.data
     codec = _CODECS.get(saved.codec)
     if codec is not None:

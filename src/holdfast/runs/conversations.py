@@ -5,6 +5,8 @@ from typing import Any
 from holdfast.agents.errors import UserError
 from holdfast.runs.state import Conversation, Inline, InSession, OnServer, State
 
+SESSION = ("session_id", "get_items", "add_items", "pop_item", "clear_session")
+
 
 def conversation_of(
     conversation_id: str | None, previous_response_id: str | None, auto_previous_response_id: bool
@@ -17,10 +19,23 @@ def conversation_of(
     return OnServer(conversation_id, previous_response_id, auto=auto_previous_response_id)
 
 
+def conversation_key(state: State) -> str:
+    """What tools may keep things under, from run to run where there is more than this run."""
+    kept = state.conversation
+    if isinstance(kept, InSession):
+        return kept.session_id
+    if isinstance(kept, OnServer) and kept.conversation_id is not None:
+        return kept.conversation_id
+    return state.run_id
+
+
 def check_owner(state: State, session: Any) -> None:
     """Refuse a session for a conversation that somebody else keeps."""
     if session is None:
         return
+    missing = [name for name in SESSION if not hasattr(session, name)]
+    if missing:
+        raise UserError(f"{session!r} is no session: it has no {', '.join(missing)}")
     if isinstance(state.conversation, OnServer):
         raise UserError(
             "a session cannot be used together with conversation_id, previous_response_id or "

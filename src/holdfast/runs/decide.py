@@ -24,19 +24,21 @@ def is_waiting(state: State) -> bool:
     return not state.ended and decide(state) is None
 
 
-def saveable(state: State, *, failing: bool = False) -> int:
+def saveable(state: State, *, failing: bool = False, unjudged: bool = False) -> int:
     """How much of the transcript a session may have now.
 
     Not the work of a turn that is still under way, and not a final output that has yet to be judged. When the run is
     ``failing``, what tools have returned in this turn is worth keeping all the same; when it waits for a person, so
-    is the question.
+    is the question. With ``unjudged`` what they have returned may still become a final output that is refused.
     """
     if state.answer is not None and not state.answer.settled:
         kept = failing and state.answer.call_id is not None
         return len(state.transcript) if kept else state.turn_start
-    if not state.calls or decide(state) is None:
+    if not state.calls:
         return len(state.transcript)
-    kept = failing and len(state.transcript) > state.responses[-1].stop
+    if decide(state) is None:
+        return state.responses[-1].stop if unjudged else len(state.transcript)
+    kept = failing and not unjudged and len(state.transcript) > state.responses[-1].stop
     return len(state.transcript) if kept else state.turn_start
 
 

@@ -1,6 +1,7 @@
 """The one loop behind running, streaming, resuming and nested agents."""
 
 from holdfast.agents.approvals import Approvals
+from holdfast.base.logs import log
 from holdfast.runs.apply import apply
 from holdfast.runs.call_steps import judge_calls, make_calls, tell
 from holdfast.runs.decide import decide
@@ -11,6 +12,7 @@ from holdfast.runs.handing_over import hand_over
 from holdfast.runs.live import Live
 from holdfast.runs.model_step import ask_model
 from holdfast.runs.persistence import keep, take_input
+from holdfast.runs.run_spans import spans_of
 from holdfast.runs.state import State
 from holdfast.runs.steps import (
     AskModel,
@@ -34,12 +36,14 @@ async def drive(run: Live, *, steps: int | None = None) -> None:
     Whatever leaves this carries the run's state, with everything that was done up to then.
     """
     try:
-        await _resume(run)
-        while (step := decide(run.state)) is not None:
-            if steps == 0 or run.halting or (run.stopping and isinstance(step, AskModel | GiveUp)):
-                break
-            await advance(run, await perform(run, step))
-            steps = None if steps is None else steps - 1
+        with spans_of(run) as spans:
+            await _resume(run)
+            while (step := decide(run.state)) is not None:
+                if steps == 0 or run.halting or (run.stopping and isinstance(step, AskModel | GiveUp)):
+                    break
+                spans.follow(step)
+                await advance(run, await perform(run, step))
+                steps = None if steps is None else steps - 1
     except BaseException as error:
         attach(run, error)
         raise
@@ -47,6 +51,7 @@ async def drive(run: Live, *, steps: int | None = None) -> None:
 
 async def perform(run: Live, step: Step) -> Outcome:
     """Do what a step says. This is where everything happens that is more than thinking."""
+    log.debug("%s turn %s: %s", run.state.run_id, run.state.turn, type(step).__name__)
     match step:
         case AskModel():
             return await ask_model(run)
@@ -100,6 +105,7 @@ async def advance(run: Live, outcome: Outcome) -> None:
     finally:
         if error is not None:
             raise error
-    await tell(run, before)
-    if run.emit is not None and run.state.agent != agent:
-        await run.emit(AgentUpdatedStreamEvent(run.current_agent))
+    if run.emit is not None:
+        await tell(run, before)
+        if run.state.agent != agent:
+            await run.emit(AgentUpdatedStreamEvent(run.current_agent))

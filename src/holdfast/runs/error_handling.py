@@ -156,4 +156,4 @@ def attach(run: Live, error: BaseException) -> None:
         tool_output_guardrail_results=verdicts_of(run, "tool_output"),
         state=RunState.of(run),
     )
-    error.run_data = details  # type: ignore[attr-defined]
+    vars(error)["run_data"] = details  # an error may forbid to set attributes, as a frozen dataclass does

@@ -13,7 +13,7 @@ from holdfast.agents.errors import (
     OutputGuardrailTripwireTriggered,
     UserError,
 )
-from holdfast.agents.guardrails import OutputGuardrailResult
+from holdfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
 from holdfast.agents.output import output_schema_of
 from holdfast.agents.tools import FunctionToolResult, ToolsToFinalOutputResult
 from holdfast.agents.types import resolved
@@ -24,6 +24,7 @@ from holdfast.runs.state import Answer
 from holdfast.runs.steps import Finished, Weighed
 from holdfast.runs.verdicts import verdict_record
 from holdfast.toolcalls.output import plain_value
+from holdfast.tracing.inner import guarding_span
 
 WITHHELD = "This output was withheld by a guardrail."
 
@@ -125,10 +126,18 @@ async def _judged(run: Live, agent: Agent[Any]) -> list[OutputGuardrailResult]:
         return []
     try:
         async with Scope() as scope:
-            tasks = [scope.start(guard.run(run.context, agent, run.final_output)) for guard in guards]
+            tasks = [scope.start(_judge(run, guard, agent)) for guard in guards]
     except BaseExceptionGroup as several:
         raise several.exceptions[0] from None
     return [task.result() for task in tasks]
+
+
+async def _judge(run: Live, guard: OutputGuardrail[Any], agent: Agent[Any]) -> OutputGuardrailResult:
+    with guarding_span(guard.get_name()) as span:
+        result = await guard.run(run.context, agent, run.final_output)
+        if span is not None:
+            span.span_data.triggered = result.output.tripwire_triggered
+        return result
 
 
 async def _farewell(run: Live, agent: Agent[Any]) -> None:

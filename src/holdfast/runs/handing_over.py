@@ -14,6 +14,7 @@ from holdfast.runs.persistence import load_history
 from holdfast.runs.state import CallRecord, Entry, OnServer, View
 from holdfast.runs.steps import HandedOver
 from holdfast.toolcalls.output import output_item
+from holdfast.tracing.inner import handing_span
 
 IGNORED = "Multiple handoffs detected, ignoring this one."
 
@@ -27,18 +28,27 @@ async def hand_over(run: Live, calls: tuple[CallRecord, ...]) -> HandedOver:
     if way is None:
         raise ModelBehaviorError(f"the agent {source.name!r} has no handoff {first.tool.name!r} any more")
     item = state.transcript[first.position].item
-    target: Agent[Any] = await way.on_invoke_handoff(run.context, item.get("arguments") or "")
-    if not isinstance(target, Agent):
-        raise UserError(f"the handoff {way.tool_name} must lead to an agent, not to {target!r}")
-    if run.hooks is not None:
-        await run.hooks.on_handoff(run.context, source, target)
-    if target.hooks is not None:
-        await target.hooks.on_handoff(run.context, target, source)
+    target = await _target(run, source, way, item.get("arguments") or "")
     path = run.path(target)
     entries = [Entry(output_item(call.id, IGNORED), "output", agent=state.agent) for call in others]
     told = output_item(first.id, way.get_transfer_message(target))
     entries.insert(0, Entry(told, "handed", agent=state.agent, target=path))
     return HandedOver(tuple(entries), path, await _view(run, way, tuple(entries)))
+
+
+async def _target(run: Live, source: Agent[Any], way: Handoff[Any, Any], arguments: str) -> Agent[Any]:
+    """The agent to which the handoff leads, once everybody has been told."""
+    with handing_span(source.name) as span:
+        target: Agent[Any] = await way.on_invoke_handoff(run.context, arguments)
+        if not isinstance(target, Agent):
+            raise UserError(f"the handoff {way.tool_name} must lead to an agent, not to {target!r}")
+        if span is not None:
+            span.span_data.to_agent = target.name
+        if run.hooks is not None:
+            await run.hooks.on_handoff(run.context, source, target)
+        if target.hooks is not None:
+            await target.hooks.on_handoff(run.context, target, source)
+        return target
 
 
 async def _view(run: Live, way: Handoff[Any, Any], entries: tuple[Entry, ...]) -> View | None:

@@ -14,6 +14,7 @@ from holdfast.agents.hooks import RunHooks
 from holdfast.history.contract import Session
 from holdfast.models.raw import readable
 from holdfast.runs.config import RunConfig
+from holdfast.runs.conversations import conversation_key
 from holdfast.runs.events import StreamEvent
 from holdfast.runs.items import (
     HandoffOutputItem,
@@ -67,10 +68,12 @@ class Live:
         emit: Emit | None = None,
         keeper: Keeper | None = None,
         route: tuple[str, ...] = (),
+        outer_conversation: str | None = None,
     ) -> None:
         self.state, self.graph, self.context, self.config = state, graph, context, config
         self.hooks, self.session, self.error_handlers = hooks, session, error_handlers or {}
         self.emit, self.keeper, self.route = emit, keeper, route
+        self._outer_conversation = outer_conversation
         self.view = ModelView()
         self.raws: dict[int, Any] = {}
         self.verdicts: dict[int, Any] = {}
@@ -84,6 +87,11 @@ class Live:
         self._items: dict[int, RunItem] = {}
         self._boxes: dict[str, Toolbox] = {}
         self._unlisted: dict[str, Agent[Any]] = {}
+
+    @property
+    def conversation(self) -> str:
+        """The key of the conversation that this run belongs to; a nested run belongs to its outer run's."""
+        return self._outer_conversation or conversation_key(self.state)
 
     # --- agents -----------------------------------------------------------------------------------
 

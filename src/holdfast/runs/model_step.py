@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -20,7 +21,8 @@ from holdfast.models.contract import Model, ModelResponse, TResponseStreamEvent
 from holdfast.runs.config import CallModelData, ModelInputData
 from holdfast.runs.error_handling import formatted
 from holdfast.runs.events import RawResponsesStreamEvent
-from holdfast.runs.live import Live
+from holdfast.runs.live import Emit, Live
+from holdfast.runs.model_spans import answered, asking_span, model_tracing
 from holdfast.runs.persistence import load_history
 from holdfast.runs.reading import read
 from holdfast.runs.state import CallRecord, Entry, GuardrailRecord, OnServer, ResponseRecord, State
@@ -28,6 +30,7 @@ from holdfast.runs.steps import Answered
 from holdfast.runs.usage import usage_record
 from holdfast.runs.verdicts import verdict_record
 from holdfast.toolcalls.output import plain_value
+from holdfast.tracing.inner import guarding_span
 
 
 async def ask_model(run: Live) -> Answered:
@@ -45,8 +48,7 @@ async def ask_model(run: Live) -> Answered:
     model = _model(run, agent)
     response, verdicts = await _guarded(run, agent, model, request)
     run.context.usage.add(response.usage)
-    for watcher in _watchers(run, agent):
-        await watcher.on_llm_end(run.context, agent, response)
+    failed = await _told(run, agent, response)
     entries, calls, answer = read(
         response.items,
         agent=state.agent,
@@ -58,7 +60,17 @@ async def ask_model(run: Live) -> Answered:
     calls = [await _excused(run, call) if call.status == "rejected" else call for call in calls]
     start = len(state.transcript)
     run.raws.update((start + index, raw) for index, raw in enumerate(response.output))
-    return Answered(tuple(entries), _record(response), tuple(calls), answer, verdicts)
+    return Answered(tuple(entries), _record(response), tuple(calls), answer, verdicts, failed)
+
+
+async def _told(run: Live, agent: Agent[Any], response: ModelResponse) -> Exception | None:
+    """Tell who looks on what the model answered; gives the error of one that fails, for later."""
+    try:
+        for watcher in _watchers(run, agent):
+            await watcher.on_llm_end(run.context, agent, response)
+    except Exception as error:  # noqa: BLE001 - it is raised when the answer is kept
+        return error
+    return None
 
 
 async def _excused(run: Live, call: CallRecord) -> CallRecord:
@@ -122,14 +134,17 @@ def _watchers(run: Live, agent: Agent[Any]) -> list[Any]:
 
 
 async def _ask(run: Live, model: Model, request: ModelRequest) -> ModelResponse:
-    if run.emit is None:
-        return await ask(model, request)
-    emit = run.emit
+    with asking_span(run, model, request) as span:
+        if span is not None:
+            request = replace(request, tracing=model_tracing(span))
+        response = await ask(model, request, emit=None if run.emit is None else partial(_pass_on, run.emit))
+        if span is not None:
+            answered(span, response)
+        return response
 
-    async def pass_on(event: TResponseStreamEvent) -> None:
-        await emit(RawResponsesStreamEvent(event))
 
-    return await ask(model, request, emit=pass_on)
+async def _pass_on(emit: Emit, event: TResponseStreamEvent) -> None:
+    await emit(RawResponsesStreamEvent(event))
 
 
 async def _guarded(
@@ -157,7 +172,10 @@ async def _guarded(
 async def _judge(
     run: Live, guard: InputGuardrail[Any], agent: Agent[Any], judged: str | list[Item]
 ) -> InputGuardrailResult:
-    result = await guard.run(agent, judged, run.context)
+    with guarding_span(guard.get_name()) as span:
+        result = await guard.run(agent, judged, run.context)
+        if span is not None:
+            span.span_data.triggered = result.output.tripwire_triggered
     if result.output.tripwire_triggered:
         run.tripped.append(result)
         raise InputGuardrailTripwireTriggered(result)

@@ -95,6 +95,7 @@ def _live(run: Live, call: Call, state: State, context: ToolContext[Any]) -> Liv
         emit=None if nested.on_stream is None else _passing_on(call, nested),
         keeper=run.keeper,
         route=(*run.route, call.id),
+        outer_conversation=run.conversation,
     )
     child.unlisted_from(run)
     child.standing = run.standing

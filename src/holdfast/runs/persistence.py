@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.agents.errors import UserError
 from holdfast.base.errors import InvalidItem
 from holdfast.base.ids import new_id
-from holdfast.base.items import Item, encode_items
+from holdfast.base.items import Item, decode_item, encode_items
 from holdfast.base.pairing import paired
 from holdfast.base.usage import Usage
 from holdfast.history.contract import Session
@@ -87,7 +87,8 @@ async def keep(run: Live, outcome: Outcome) -> None:
         await run.keeper.keep(run, outcome)
         return
     run.state = apply(run.state, outcome)
-    await save(run, failing=getattr(outcome, "error", None) is not None)
+    if run.session is not None:
+        await save(run, failing=getattr(outcome, "error", None) is not None)
 
 
 async def save(run: Live, *, failing: bool = False) -> None:
@@ -95,7 +96,7 @@ async def save(run: Live, *, failing: bool = False) -> None:
     session, state = run.session, run.state
     if session is None or state.stored == len(state.transcript):
         return
-    until = saveable(state, failing=failing)
+    until = saveable(state, failing=failing, unjudged=may_be_refused(run))
     if until <= state.stored:
         return
     batch = [stored_form(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden]
@@ -107,15 +108,34 @@ async def save(run: Live, *, failing: bool = False) -> None:
         await _compact(run, session)
 
 
+def may_be_refused(run: Live) -> bool:
+    """Whether what tools return may be the final output, and somebody judges that."""
+    agent = run.current_agent
+    return agent.tool_use_behavior != "run_llm_again" and bool(run.config.output_guardrails or agent.output_guardrails)
+
+
 async def _add(run: Live, session: Session, batch: list[Item], *, key: str) -> None:
+    if run.resumed:
+        batch = await _missing(session, batch)
+    if not batch:
+        return
     if _takes_keys(getattr(session.add_items, "__func__", session.add_items)):
         async with adding(session, batch):
             await session.add_items(batch, key=key)  # type: ignore[call-arg]
         return
-    # A session without keys cannot tell a batch that was sent again: look whether it had arrived.
-    if run.resumed and await session.get_items(limit=len(batch)) == batch:
-        return
     await session.add_items(batch)
+
+
+async def _missing(session: Session, batch: list[Item]) -> list[Item]:
+    """What of the batch the session does not have at its end already.
+
+    A write that failed may have arrived all the same, and the run may have come further since: no key tells that.
+    """
+    latest = await session.get_items(limit=len(batch))
+    for there in range(len(latest), 0, -1):
+        if latest[len(latest) - there :] == batch[:there]:
+            return batch[there:]
+    return batch
 
 
 @lru_cache(maxsize=64)
@@ -130,7 +150,7 @@ async def _compact(run: Live, session: Session) -> None:
     response_id = state.responses[-1].response_id
     if response_id is None:
         return
-    store = run.config.model_settings.store if run.config.model_settings else None
+    store = run.current_agent.model_settings.resolve(run.config.model_settings).store
     await session.run_compaction({"response_id": response_id, **({} if store is None else {"store": store})})
     take = getattr(session, "take_compactions", None)
     for compaction in take() if take is not None else ():
@@ -148,15 +168,11 @@ def as_items(input: str | Sequence[Item]) -> list[Item]:
 
 def checked_input(input: Any) -> str | list[Item]:
     """The input, made of JSON only and shared with nobody, or a typed error that says where it is wrong."""
-    if isinstance(input, str):
-        return input
     try:
-        encoded = encode_items(input)
+        encoded = encode_items(as_items(input) if isinstance(input, str) else input)
     except InvalidItem as error:
         raise UserError(f"the input of a run must be a text or a list of items: {error}") from error
-    from holdfast.base.items import decode_item
-
-    return [decode_item(data) for data in encoded]
+    return input if isinstance(input, str) else [decode_item(data) for data in encoded]
 
 
 def _given(items: Sequence[Item]) -> tuple[Entry, ...]:

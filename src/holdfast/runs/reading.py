@@ -69,7 +69,9 @@ def _call(item: Item, position: int, box: Toolbox, agent_name: str, lenient: boo
 def _function_call(item: Item, position: int, box: Toolbox, agent_name: str, lenient: bool) -> CallRecord:
     name, namespace = _text(item, "name"), item.get("namespace")
     ref = ToolRef.of_call(name, namespace if isinstance(namespace, str) else None)
-    call_id = _text(item, "call_id")
+    call_id, given = _text(item, "call_id"), item.get("arguments")
+    if given is not None and not isinstance(given, str):
+        raise ModelBehaviorError(f"the arguments of the call {call_id!r} must be JSON text, not {given!r}")
     if ref.kind == "bare" and name in box.by_name:
         return CallRecord(call_id, position, ref, kind="handoff")
     tool = box.find(ref)

@@ -112,9 +112,9 @@ def shown(run: Live) -> dict[str, Any]:
 
 
 def first_input(run: Live) -> str | list[Item]:
-    """The input as the first model was shown it: behind what the session held."""
+    """The input as the first model was shown it: behind what the session held, where that can still be told."""
     given = [entry.item for entry in run.state.transcript if entry.kind == "given"]
-    return [*run.view.history, *given] if run.view.history else run.state.input
+    return [*run.view.history, *given] if run.view.history and not run.view.mixed else run.state.input
 
 
 def final_output(run: Live) -> Any:

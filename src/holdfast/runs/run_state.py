@@ -1,7 +1,6 @@
 """A run that is not under way: to look at, to decide about, to save and to resume."""
 
-import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Generic, Literal, TypeAlias
 
@@ -22,12 +21,13 @@ from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from holdfast.runs.contexts import ContextDeserializer, ContextSerializer, restored_context, saved_context
 from holdfast.runs.conversations import conversation_of
 from holdfast.runs.decide import is_waiting
+from holdfast.runs.decisions import Decision, asked_about, edited_arguments, with_decision
 from holdfast.runs.items import ToolApprovalItem
 from holdfast.runs.live import Live
 from holdfast.runs.persistence import as_items, checked_input, stored_form
 from holdfast.runs.rewind import take_back
 from holdfast.runs.saving import from_plain, to_plain
-from holdfast.runs.state import CallRecord, State
+from holdfast.runs.state import State
 from holdfast.runs.steps import InputStaged
 from holdfast.runs.upgrades import UnreadableState
 from holdfast.runs.usage import usage_of, usage_record
@@ -68,14 +68,7 @@ class RunState(Generic[TContext, TAgent]):
     @classmethod
     def of(cls, run: Live) -> "RunState[Any, Any]":
         """The state of a run, independent of what becomes of that run."""
-        frozen, old = run.frozen(), run.context
-        context: RunContextWrapper[Any] = RunContextWrapper(
-            old.context,
-            usage=usage_of(frozen.usage),
-            approvals=old.approvals.copy(),
-            tool_input=old.tool_input,
-        )
-        state = cls._wrapped(frozen, run.graph, context)
+        state = cls._wrapped(run.frozen(), run.graph, _own(run.context))
         state._live = run
         return state
 
@@ -113,13 +106,7 @@ class RunState(Generic[TContext, TAgent]):
 
         Its context is its own, but for the program's object: a state can be resumed again from where it was.
         """
-        context: RunContextWrapper[Any] = RunContextWrapper(
-            self.context.context,
-            usage=usage_of(usage_record(self.context.usage)),
-            approvals=self.context.approvals.copy(),
-            tool_input=self.context.tool_input,
-        )
-        run = Live(self.data, graph=self.graph, context=context, config=config or RunConfig())
+        run = Live(self.data, graph=self.graph, context=_own(self.context), config=config or RunConfig())
         if self._live is not None:
             run.remember(self._live)
         return run
@@ -131,65 +118,19 @@ class RunState(Generic[TContext, TAgent]):
 
         With ``always_approve`` every further call of that tool by that agent may be made in this run.
         """
-        edited = arguments if arguments is None or isinstance(arguments, str) else json.dumps(arguments)
-        if edited is not None and not isinstance(_parsed(edited), dict):
-            raise UserError("the arguments of a call must be a JSON object")
-        self._decide(
-            approval_item,
-            lambda context: context.approve_tool(approval_item, always_approve, arguments=edited),
-            status="approved",
-            **({} if edited is None else {"arguments": edited}),
-        )
+        self._decide(approval_item, Decision(True, always_approve, arguments=edited_arguments(arguments)))
 
     def reject(
         self, approval_item: ToolApprovalItem, always_reject: bool = False, *, rejection_message: str | None = None
     ) -> None:
         """Let the model be told that the call is not made, in these words or the usual ones."""
-        self._decide(
-            approval_item,
-            lambda context: context.reject_tool(approval_item, always_reject, rejection_message),
-            status="rejected",
-            message=rejection_message,
-        )
+        self._decide(approval_item, Decision(False, always_reject, message=rejection_message))
 
-    def _decide(self, item: ToolApprovalItem, decide: Callable[[RunContextWrapper[Any]], None], **change: Any) -> None:
-        """Keep a decision where it belongs: with the run that asks.
-
-        About a call that may have been made already it is kept in the call's record: what was decided before it was
-        made, or about every call of the tool, is no answer to that.
-        """
-        uncertain = self._asked(item).uncertain
-
-        def decided(state: State, route: tuple[str, ...]) -> State:
-            if route:
-                calls = tuple(
-                    replace(call, child=decided(call.child, route[1:])) if call.id == route[0] and call.child else call
-                    for call in state.calls
-                )
-                return replace(state, calls=calls)
-            if uncertain:
-                calls = tuple(replace(call, **change) if call.id == item.call_id else call for call in state.calls)
-                return replace(state, calls=calls)
-            context: RunContextWrapper[Any] = RunContextWrapper(None, approvals=Approvals(list(state.approvals)))
-            decide(context)
-            return replace(state, approvals=tuple(context.approvals.recorded()))
-
-        if not item.route and not uncertain:
-            decide(self.context)
+    def _decide(self, item: ToolApprovalItem, decision: Decision) -> None:
+        if asked_about(self.data, item).uncertain or item.route:
+            self.data = with_decision(self.data, item, decision)
         else:
-            self.data = decided(self.data, item.route)
-
-    def _asked(self, item: ToolApprovalItem) -> CallRecord:
-        """The call that the item asks about, if this run waits for that."""
-        if not isinstance(item, ToolApprovalItem):
-            raise UserError(f"a decision needs an approval item, not {type(item).__name__}")
-        state: State | None = self.data
-        for step in item.route:
-            state = next((call.child for call in state.calls if call.id == step), None) if state else None
-        for call in state.calls if state else ():
-            if call.id == item.call_id and call.status == "waiting":
-                return call
-        raise UserError(f"this run does not wait for a decision about the call {item.call_id!r}")
+            decision.file(self.context, item)
 
     # --- saying more ------------------------------------------------------------------------------
 
@@ -284,11 +225,8 @@ class RunState(Generic[TContext, TAgent]):
         graph = AgentGraph(initial_agent)
         saved = from_plain(state_json, graph, tolerate=tolerate)
         data = saved.run
-        if isinstance(context_override, RunContextWrapper):
-            inner = context_override.context
-        elif context_override is not None:
-            inner = context_override
-        else:
+        inner = context_override.context if isinstance(context_override, RunContextWrapper) else context_override
+        if context_override is None:
             inner = restored_context(saved.context, deserializer=context_deserializer, strict=strict_context)
         context: RunContextWrapper[Any] = RunContextWrapper(
             inner, usage=usage_of(data.usage), approvals=Approvals(list(data.approvals)), tool_input=data.tool_input
@@ -320,8 +258,11 @@ class RunState(Generic[TContext, TAgent]):
         )
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
+def _own(context: RunContextWrapper[Any]) -> RunContextWrapper[Any]:
+    """A context that shares the program's object and nothing else."""
+    return RunContextWrapper(
+        context.context,
+        usage=usage_of(usage_record(context.usage)),
+        approvals=context.approvals.copy(),
+        tool_input=context.tool_input,
+    )

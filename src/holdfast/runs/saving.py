@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from holdfast.agents.graph import AgentGraph, AgentRef
-from holdfast.base.pairing import call_id, kind_of
 from holdfast.runs.contexts import SavedContext
-from holdfast.runs.state import InSession, OnServer, Record, State, from_hook, to_hook
+from holdfast.runs.soundness import check, check_approved
+from holdfast.runs.state import Record, State, from_hook, to_hook
 from holdfast.runs.upgrades import CURRENT_SCHEMA_VERSION, UnreadableState, upgraded
 
 
@@ -50,6 +50,7 @@ def from_plain(data: Any, graph: AgentGraph, *, tolerate: Collection[str] = ()) 
     for ref in saved.agents:
         graph.bind(ref, tolerate=tolerate)
     check(saved.run)
+    check_approved(saved.run, graph)
     return saved
 
 
@@ -69,39 +70,6 @@ def _paths(state: State) -> Iterator[str]:
     for call in state.calls:
         if call.child is not None:
             yield from _paths(call.child)
-
-
-def check(state: State, where: str = "$.run") -> None:
-    """Make sure that the parts of a run fit together, or say which do not."""
-    length = len(state.transcript)
-    if not 0 <= state.stored <= length:
-        raise UnreadableState(f"{state.stored} of {length} items cannot be stored", path=f"{where}.stored")
-    for index, response in enumerate(state.responses):
-        if not 0 <= response.start <= response.stop <= length:
-            raise UnreadableState("an answer lies outside of the transcript", path=f"{where}.responses[{index}]")
-    for index, call in enumerate(state.calls):
-        place = f"{where}.calls[{index}]"
-        if not 0 <= call.position < length:
-            raise UnreadableState("a call lies outside of the transcript", path=place)
-        item = state.transcript[call.position].item
-        named = kind_of(item) == "mcp_approval_request" or item.get("name") == call.tool.name
-        if call_id(item) != call.id or not named:
-            raise UnreadableState(f"the call {call.id!r} is not the one in the transcript", path=place)
-        if call.child is not None:
-            check(call.child, f"{place}.child")
-    _check_view(state, where)
-
-
-def _check_view(state: State, where: str) -> None:
-    window = state.conversation.window if isinstance(state.conversation, InSession) else 0
-    server = state.conversation
-    if isinstance(server, OnServer) and not 0 <= server.acknowledged <= len(state.transcript):
-        raise UnreadableState("more is acknowledged than there is", path=f"{where}.conversation.acknowledged")
-    if state.view is None:
-        return
-    for index, part in enumerate(state.view.shown):
-        if isinstance(part, int) and not 0 <= part < window + len(state.transcript):
-            raise UnreadableState("the model is shown an item that there is not", path=f"{where}.view.shown[{index}]")
 
 
 def _missing(graph: AgentGraph, path: str) -> AgentRef:

@@ -97,13 +97,17 @@ class InputTaken(Record, frozen=True, tag="input"):
 
 
 class Answered(Record, frozen=True, tag="answered"):
-    """The model answered. ``response`` has no place in the transcript yet; ``calls`` are counted from its start."""
+    """The model answered. ``response`` has no place in the transcript yet; ``calls`` are counted from its start.
+
+    ``error`` ends the run after the answer is kept: it was paid for, and a server may know it already.
+    """
 
     entries: tuple[Entry, ...]
     response: ResponseRecord
     calls: tuple[CallRecord, ...] = ()
     answer: Answer | None = None
     guardrails: tuple[GuardrailRecord, ...] = ()
+    error: BaseException | None = None
 
 
 class Judged(Record, frozen=True, tag="judged"):

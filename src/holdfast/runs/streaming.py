@@ -36,6 +36,7 @@ class RunResultStreaming(RunResultBase):
         result = cls(**shown(run))
         run.emit = result._emit
         result.run_loop_task = asyncio.create_task(result._drive(), name=f"run {run.state.run_id}")
+        result.run_loop_task.add_done_callback(result._over)
         return result
 
     @property
@@ -100,6 +101,9 @@ class RunResultStreaming(RunResultBase):
             for name, value in shown(self._run).items():
                 setattr(self, name, value)
             self._channel.close()
+
+    def _over(self, _: "asyncio.Task[Any]") -> None:
+        self.is_complete = True  # one that is cancelled before it began has no other way to say so
 
     async def _ended(self) -> None:
         if self.run_loop_task is not None and not self.run_loop_task.done():

@@ -10,7 +10,7 @@ from holdfast.agents.errors import UserError
 from holdfast.agents.handoffs import Handoff
 from holdfast.agents.hosted_tools import HostedMCPTool
 from holdfast.agents.tool_refs import ToolRef
-from holdfast.agents.tools import FunctionTool, Tool
+from holdfast.agents.tools import FunctionTool, Tool, ToolOriginType
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Toolbox:
     async def of(cls, agent: Agent[Any], context: RunContextWrapper[Any], *, strict: bool = False) -> "Toolbox":
         """What the agent has now. Of two with one name the first counts and the other is not offered.
 
-        A handoff counts before a tool. That two have one name is a warning, or with ``strict`` an error.
+        A handoff counts before a tool, and a tool of the agent's own before one of an MCP server, which must not be
+        able to put itself in its place. That two have one name is a warning, or with ``strict`` an error.
         """
         handoffs: dict[str, Handoff[Any, Any]] = {}
         for way in await agent.get_handoffs(context):
@@ -35,10 +36,13 @@ class Toolbox:
             handoffs.setdefault(way.tool_name, way)
         tools: list[Tool] = []
         by_ref: dict[ToolRef, FunctionTool] = {}
-        for tool in await agent.get_all_tools(context):
+        offered = await agent.get_all_tools(context)
+        own = {ToolRef.of(tool) for tool in offered if isinstance(tool, FunctionTool) and not _of_server(tool)}
+        for tool in offered:
             if isinstance(tool, FunctionTool):
                 ref = ToolRef.of(tool)
-                if ref in by_ref or (ref.kind == "bare" and ref.name in handoffs):
+                hidden = ref.kind == "bare" and ref.name in handoffs
+                if ref in by_ref or hidden or (ref in own and _of_server(tool)):
                     _collision(agent, str(ref), strict)
                     continue
                 by_ref[ref] = tool
@@ -58,6 +62,10 @@ class Toolbox:
             if isinstance(tool, HostedMCPTool) and tool.tool_config.get("server_label") == label:
                 return tool
         return None
+
+
+def _of_server(tool: FunctionTool) -> bool:
+    return tool.origin is not None and tool.origin.type is ToolOriginType.MCP
 
 
 def _collision(agent: Agent[Any], name: str, strict: bool) -> None:

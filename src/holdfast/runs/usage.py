@@ -1,5 +1,7 @@
 """Usage in a saved run, and back."""
 
+from typing import Any
+
 from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, RequestUsage, Usage
 from holdfast.runs.state import UsageRecord
 
@@ -50,3 +52,16 @@ def _request(record: UsageRecord) -> RequestUsage:
         InputTokensDetails(record.cached, record.cache_write),
         OutputTokensDetails(record.reasoning),
     )
+
+
+def counted(usage: Usage) -> dict[str, Any]:
+    """Usage in plain numbers, for traces."""
+    return {
+        "requests": usage.requests,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "cached_tokens": usage.input_tokens_details.cached_tokens,
+        "cache_write_tokens": usage.input_tokens_details.cache_write_tokens,
+        "reasoning_tokens": usage.output_tokens_details.reasoning_tokens,
+    }

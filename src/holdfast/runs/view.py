@@ -15,6 +15,7 @@ class ModelView:
         self._seen = 0
         self._of: View | None = None
         self.loaded = False
+        self.mixed = False
 
     @property
     def history(self) -> list[Item]:
@@ -28,6 +29,7 @@ class ModelView:
 
     def skip(self, state: State, stored: int) -> None:
         """The first ``stored`` entries of the transcript are among the session's items already."""
+        self.mixed = True
         self._seen, self._of = stored, state.view
 
     def input(self, state: State) -> list[Item]:

@@ -13,7 +13,7 @@ from holdfast.runs import steps
 from holdfast.runs.apply import apply
 from holdfast.runs.decide import decide, saveable
 from holdfast.runs.live import Live
-from holdfast.runs.persistence import save, stored_form
+from holdfast.runs.persistence import may_be_refused, save, stored_form
 from holdfast.runs.state import State
 from holdfast.runs.steps import Outcome
 from holdfast.runtime.filing import dated, filed, saved
@@ -70,7 +70,8 @@ class JournalKeeper:
     def _settled(self, run: Live, outcome: Outcome) -> int | None:
         """Give what the session may have now to the next commit."""
         state = run.state
-        until = saveable(state, failing=getattr(outcome, "error", None) is not None)
+        failing = getattr(outcome, "error", None) is not None
+        until = saveable(state, failing=failing, unjudged=may_be_refused(run))
         if until <= state.stored:
             return None
         new = state.transcript[state.stored : until]

@@ -6,10 +6,16 @@ from typing import Any
 from holdfast.agents.agent import AgentBase
 from holdfast.agents.context import RunContextWrapper, ToolContext
 from holdfast.agents.errors import ToolInputGuardrailTripwireTriggered, UserError
-from holdfast.agents.guardrails import ToolInputGuardrailData, ToolInputGuardrailResult
+from holdfast.agents.guardrails import (
+    ToolGuardrail,
+    ToolGuardrailFunctionOutput,
+    ToolInputGuardrailData,
+    ToolInputGuardrailResult,
+)
 from holdfast.agents.tool_refs import ToolRef
 from holdfast.agents.tools import FunctionTool
 from holdfast.base.items import Item
+from holdfast.tracing.inner import guarding_span
 
 
 class ToolFailed(UserError):
@@ -38,6 +44,7 @@ class Call:
     arguments: str
     idempotency_key: str
     run_config: Any = None
+    conversation: str = ""
 
     @property
     def id(self) -> str:
@@ -60,6 +67,7 @@ class Call:
             tool_namespace=self.tool.namespace,
             run_config=self.run_config,
             idempotency_key=self.idempotency_key,
+            conversation=self.conversation,
         )
 
 
@@ -71,11 +79,21 @@ class Guarded:
     instead: str | None = None
 
 
+async def ask_guardrail(guardrail: ToolGuardrail[Any], data: Any) -> ToolGuardrailFunctionOutput:
+    """What a guardrail of a tool says."""
+    with guarding_span(guardrail.get_name()) as span:
+        output = await guardrail.run(data)
+        if span is not None:
+            span.span_data.triggered = output.behavior["type"] != "allow"
+        return output
+
+
 async def guard_input(call: Call, context: ToolContext[Any]) -> Guarded:
     """Ask the tool's input guardrails in order, until one objects. One that raises ends the run."""
     found = Guarded()
     for guardrail in call.tool.tool_input_guardrails or ():
-        output = await guardrail.run(ToolInputGuardrailData(context=context, agent=call.agent))  # type: ignore[arg-type]
+        data = ToolInputGuardrailData(context=context, agent=call.agent)  # type: ignore[arg-type]
+        output = await ask_guardrail(guardrail, data)
         found.results.append(ToolInputGuardrailResult(guardrail, output))
         if output.behavior["type"] == "raise_exception":
             raise ToolInputGuardrailTripwireTriggered(guardrail, output)

@@ -1,6 +1,6 @@
 """Making a call: the only place where a tool of the program is called."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -10,9 +10,12 @@ from holdfast.agents.guardrails import ToolOutputGuardrailData, ToolOutputGuardr
 from holdfast.agents.hooks import RunHooks
 from holdfast.agents.tools import FunctionToolCustomDataContext
 from holdfast.agents.types import resolved
+from holdfast.base.conversation import conversation
 from holdfast.base.items import Item
-from holdfast.toolcalls.call import Call, Guarded, ToolFailed, guard_input
+from holdfast.toolcalls.call import Call, Guarded, ToolFailed, ask_guardrail, guard_input
 from holdfast.toolcalls.output import output_item
+from holdfast.tracing.inner import tool_span
+from holdfast.tracing.spans import here
 
 Perform: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
 
@@ -25,16 +28,18 @@ class Unfinished(Exception):
 class Made:
     """A call that was made, or answered by a guardrail in the tool's place.
 
-    ``results`` fills up while the call is made, so that they are known even when it ends with an error.
+    It fills up while the call is made: when something fails, it says how far the call came. ``returned`` is set as
+    soon as the tool has done its work, ``item`` when the model can be told what it returned.
     """
 
     output: Any = None
+    returned: bool = False
     item: Item | None = None
     custom_data: dict[str, Any] | None = None
     results: list[Any] = field(default_factory=list)
 
 
-async def invoke(
+def invoke(
     call: Call,
     context: RunContextWrapper[Any],
     made: Made,
@@ -42,45 +47,74 @@ async def invoke(
     hooks: RunHooks[Any] | None = None,
     perform: Perform | None = None,
     again: bool = False,
-) -> None:
+) -> Coroutine[Any, Any, None]:
     """Make the call and fill in ``made``. Its guardrails are asked before and after, its hooks are told.
 
     ``perform`` makes calls that are more than calling a function, such as running a nested agent. A call that goes
     on ``again`` after it was unfinished has begun before.
     """
-    own = call.context(context)
+    making = _make(call, context, made, hooks, perform or call.tool.invoke, again=again)
+    return making if here() is None else _traced(call, made, making)
+
+
+async def _traced(call: Call, made: Made, making: Coroutine[Any, Any, None]) -> None:
+    unfinished: Unfinished | None = None
+    with tool_span(call.tool.qualified_name, call.id, call.arguments, description=call.tool.description) as span:
+        try:
+            await making
+        except Unfinished as waits:
+            unfinished = waits  # which is no failure of the tool
+        if span is not None and span.contents:
+            span.span_data.output = made.output
+    if unfinished is not None:
+        raise unfinished
+
+
+async def _make(
+    call: Call,
+    context: RunContextWrapper[Any],
+    made: Made,
+    hooks: RunHooks[Any] | None,
+    perform: Perform,
+    *,
+    again: bool,
+) -> None:
+    own, watching = call.context(context), list[Any]()
     guarded = Guarded() if again else await guard_input(call, own)
     made.results += guarded.results
     if guarded.instead is not None:
         made.output = guarded.instead
     else:
-        watching: list[Any] = [watcher for watcher in (hooks, getattr(call.agent, "hooks", None)) if watcher]
+        watching = [watcher for watcher in (hooks, getattr(call.agent, "hooks", None)) if watcher]
         for watcher in () if again else watching:
             await watcher.on_tool_start(own, call.agent, call.tool)
-        made.output = await _performed(call, own, perform or call.tool.invoke)
+        made.output = await _performed(call, own, perform)
+        made.returned = True
         await _guard_output(call, own, made)
-        for watcher in watching:
-            await watcher.on_tool_end(own, call.agent, call.tool, made.output)
     adapter = call.tool.output_type_adapter if guarded.instead is None else None
-    made.item = output_item(call.id, made.output, adapter=adapter)
-    if "caller" in call.item:
-        made.item["caller"] = call.item["caller"]
+    item = output_item(call.id, made.output, adapter=adapter)
+    made.item = {**item, "caller": call.item["caller"]} if "caller" in call.item else item
     made.custom_data = await _custom_data(call, own, made)
+    for watcher in watching:
+        await watcher.on_tool_end(own, call.agent, call.tool, made.output)
 
 
 async def _performed(call: Call, context: ToolContext[Any], perform: Perform) -> Any:
+    outer = conversation.set(call.conversation or conversation.get())
     try:
         return await perform(context, call.arguments)
     except (AgentsException, Unfinished):
         raise
     except Exception as error:
         raise ToolFailed(call.tool.qualified_name, call.id, error) from error
+    finally:
+        conversation.reset(outer)
 
 
 async def _guard_output(call: Call, context: ToolContext[Any], made: Made) -> None:
     for guardrail in call.tool.tool_output_guardrails or ():
         data = ToolOutputGuardrailData(context=context, agent=call.agent, output=made.output)  # type: ignore[arg-type]
-        output = await guardrail.run(data)
+        output = await ask_guardrail(guardrail, data)
         made.results.append(ToolOutputGuardrailResult(guardrail, output))
         if output.behavior["type"] == "raise_exception":
             raise ToolOutputGuardrailTripwireTriggered(guardrail, output)

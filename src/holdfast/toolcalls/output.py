@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from holdfast.base.items import Item
+from holdfast.base.items import Item, sound, sound_text
 
 _PARTS = {"text": "input_text", "image": "input_image", "file": "input_file"}
 
@@ -18,20 +18,22 @@ def output_item(call_id: str, output: Any, *, kind: str = "function_call_output"
 def told(output: Any, *, adapter: Any = None) -> str | list[Item]:
     """A tool's own value as a text, or as parts when it is made of texts, pictures and files."""
     if isinstance(output, str):
-        return output
+        return sound_text(output)
     if adapter is not None:
         return str(adapter.dump_json(output).decode())
     if isinstance(output, list | tuple):
         parts = [_part(part) for part in output]
         if parts and all(part is not None for part in parts):
-            return [part for part in parts if part is not None]
+            return [sound(part) for part in parts]
     part = _part(output)
-    return str(output) if part is None else [part]
+    return sound_text(str(output)) if part is None else [sound(part)]
 
 
 def plain_value(value: Any) -> Any:
     """A tool's value as far as JSON can hold it; what it cannot hold becomes its text."""
-    if value is None or isinstance(value, bool | int | str):
+    if isinstance(value, str):
+        return sound_text(value)
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else str(value)
@@ -40,10 +42,10 @@ def plain_value(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return plain_value(asdict(value))
     if isinstance(value, Mapping):
-        return {str(name): plain_value(part) for name, part in value.items()}
+        return {sound_text(str(name)): plain_value(part) for name, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain_value(part) for part in value]
-    return str(value)
+    return sound_text(str(value))
 
 
 def parsed_arguments(arguments: str) -> dict[str, Any] | None:

@@ -32,7 +32,7 @@ _HOMES = {
     "servers": ["fork_server"],
     "session": ["WorkerSession"],
     "states": ["SessionState"],
-    "tool": ["PythonSessions", "conversation", "python_function"],
+    "tool": ["PythonSessions", "Ran", "conversation", "python_function"],
     "wire.frames": ["FrameTooLarge"],
     "wire.messages": [
         "AckMessage",

@@ -6,7 +6,8 @@ import os
 import shutil
 import socket
 import tempfile
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from holdfast.workers.cgroups import Groups, made_for
 from holdfast.workers.config import SessionConfig
@@ -24,8 +25,10 @@ from holdfast.workers.wire.orders import ForkOrder, Locked, ServerUp
 class Home:
     """A family, its directory, and the fork-server it came from; given up when the last resident leaves."""
 
-    def __init__(self, family: Family, locked: Locked, server: ServerUp, owned: AsyncExitStack) -> None:
+    def __init__(self, family: Family, locked: Locked, server: ServerUp, owned: AsyncExitStack, fallback: str) -> None:
         self.family, self.locked, self.server = family, locked, server
+        self.fallback = fallback
+        """Why there is no shared fork-server, where one was wanted."""
         self.residents = 1
         self._owned = owned
 
@@ -36,6 +39,22 @@ class Home:
 
     async def leave(self, link: Link) -> None:
         link.close()
+        await self._left()
+
+    @asynccontextmanager
+    async def directory(self) -> AsyncIterator[int | None]:
+        """The directory, open and in its place until the block ends, whoever leaves meanwhile."""
+        held = self.family.directory
+        self.joined()
+        fd = None if held is None else os.dup(held)
+        try:
+            yield fd
+        finally:
+            if fd is not None:
+                os.close(fd)
+            await self._left()
+
+    async def _left(self) -> None:
         self.residents -= 1
         if self.residents == 0:
             await self._owned.aclose()
@@ -43,12 +62,14 @@ class Home:
 
 async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tuple[Home, Link]:
     """Fork a worker and wait until its walls stand. It has not said hello yet."""
+    fallback = ""
     async with AsyncExitStack() as owned:
         try:
             server = await owned.enter_async_context(fork_server(config))
-        except StartFailed:
+        except StartFailed as problem:
             if config.mode == "spawn":
                 raise
+            fallback = f"started without a fork-server: {problem}"
             # No fork-server to be had, say because a preload breaks it: a plain start is slower and works.
             plain = dataclasses.replace(config, mode="spawn", preload=())
             server = await owned.enter_async_context(fork_server(plain))
@@ -63,7 +84,7 @@ async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tu
         except BaseException:
             link.close()
             raise
-        return Home(family, locked, up, owned.pop_all()), link
+        return Home(family, locked, up, owned.pop_all(), fallback), link
 
 
 async def _fork(

@@ -16,10 +16,13 @@ _ROOT = "/sys/fs/cgroup"
 
 
 class Groups:
-    """The groups of one worker: its keeper is admitted before it forks anything."""
+    """The groups of one worker: its keeper is admitted before it forks anything.
 
-    def __init__(self, paths: tuple[str, ...]) -> None:
-        self.paths = paths
+    ``notes`` name what was asked for and cannot be had here.
+    """
+
+    def __init__(self, paths: tuple[str, ...], notes: tuple[str, ...] = ()) -> None:
+        self.paths, self.notes = paths, notes
 
     def admit(self, pid: int) -> None:
         for path in self.paths:
@@ -42,12 +45,18 @@ class Groups:
 async def made_for(policy: SandboxPolicy, name: str) -> AsyncIterator[Groups]:
     """Make the groups this machine allows; they are removed at the end, when their processes are gone."""
     made: list[str] = []
+    notes: list[str] = []
     try:
-        if policy.cgroup:
-            for path, settings in _wanted(policy, f"holdfast-{name}"):
-                if _make(path, settings):
-                    made.append(path)
-        yield Groups(tuple(made))
+        wanted = _wanted(policy, f"holdfast-{name}") if policy.cgroup else []
+        for path, settings in wanted:
+            problem = _make(path, settings)
+            if problem is None:
+                made.append(path)
+            else:
+                notes.append(f"no control group for {', '.join(settings)}: {problem}")
+        if policy.cgroup and not wanted:
+            notes.append("no control group: this process is in none of its own")
+        yield Groups(tuple(made), tuple(notes))
     finally:
         for path in made:
             await _remove(path)
@@ -89,16 +98,17 @@ def _own_group() -> str:
     return f"{_ROOT}{lines[0]}".rstrip("/") if lines else ""
 
 
-def _make(path: str, settings: dict[str, int]) -> bool:
+def _make(path: str, settings: dict[str, int]) -> OSError | None:
+    """Make a group with these limits, all of them or none. Returns why it cannot be made."""
     try:
         os.mkdir(path)
-    except OSError:
-        return False
+    except OSError as problem:
+        return problem
     try:
         for name, value in settings.items():
             with open(f"{path}/{name}", "w") as file:
                 file.write(str(value))
-    except OSError:
+    except OSError as problem:
         os.rmdir(path)
-        return False
-    return True
+        return problem
+    return None

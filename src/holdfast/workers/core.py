@@ -8,11 +8,11 @@ from holdfast.base.errors import Closed
 from holdfast.lifecycle.machine import IllegalTransition, Machine
 from holdfast.workers.birth import Home
 from holdfast.workers.config import SessionConfig
-from holdfast.workers.conversation import Conversation
 from holdfast.workers.errors import Cause, WorkerDied
 from holdfast.workers.files import Files
 from holdfast.workers.interceptors import Interceptors
 from holdfast.workers.states import TABLE, Event, SessionState
+from holdfast.workers.talking import Conversation
 from holdfast.workers.wire import messages as m
 
 UNSET: Any = object()
@@ -36,6 +36,7 @@ class SessionCore:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._greeted: asyncio.Future[None] | None = None
         self._home: Home | None = None
+        self._carried: int | None = None
         self._talk: Conversation | None = None
         self._cause: Cause | None = None
         self._waiting = 0

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from holdfast.workers.collect import collect
-from holdfast.workers.conversation import Conversation, Execution
 from holdfast.workers.core import UNSET, SessionCore
 from holdfast.workers.errors import Cause, ExecutionTimeout
 from holdfast.workers.outlet import Outlet
 from holdfast.workers.result import ExecutionResult, Interrupted
 from holdfast.workers.states import Event, SessionState
+from holdfast.workers.talking import Conversation, Execution
 from holdfast.workers.wire import messages as m
 
 
@@ -113,12 +113,12 @@ class Executing(SessionCore):
         """Run code to its end and collect everything. Errors of the code are in the result, not raised."""
         return await collect(self, m.ExecuteMessage(code=code, transaction_policy=transaction), timeout)
 
-    async def input_response(self, input_id: str, data: str) -> bool:
-        """Answer a question. False when nobody is waiting for it (any more)."""
+    async def input_response(self, input_id: str, data: str = "", *, eof: bool = False) -> bool:
+        """Answer a question, or say that there are no answers. False when nobody is waiting for it (any more)."""
         talk = self._usable()
         if not talk.exchange.answer(input_id):
             return False
-        talk.live().send(m.InputResponseMessage(input_id=input_id, data=data))
+        talk.live().send(m.InputResponseMessage(input_id=input_id, data=data, eof=eof))
         return True
 
     def _close_questions(self, talk: Conversation) -> bool:

@@ -58,7 +58,7 @@ class Files:
         with self._parent(path, make=True) as (parent, name):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
             try:
-                with _as_owner(parent):
+                with as_owner(parent):
                     fd = os.open(name, flags, 0o644, dir_fd=parent)
             except OSError as problem:
                 raise InvalidInput(f"{path!r} cannot be written: {problem.strerror}") from problem
@@ -103,7 +103,7 @@ class Files:
         try:
             for step in steps[:-1]:
                 if make:
-                    with contextlib.suppress(FileExistsError), _as_owner(at):
+                    with contextlib.suppress(FileExistsError), as_owner(at):
                         os.mkdir(step, 0o755, dir_fd=at)
                 try:
                     following = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
@@ -133,7 +133,7 @@ def _regular(fd: int, path: str) -> None:
 
 
 @contextlib.contextmanager
-def _as_owner(directory: int) -> Iterator[None]:
+def as_owner(directory: int) -> Iterator[None]:
     """What a host that is root writes belongs to the worker's user, like the directory it is in.
 
     Changes the calling thread's user for files only. Inside the worker's file system root does not exist.

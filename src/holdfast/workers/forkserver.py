@@ -18,6 +18,7 @@ from holdfast.workers.line import Line
 from holdfast.workers.wire.frames import Oversize
 from holdfast.workers.wire.orders import (
     LEVELS,
+    ONE_THREAD,
     Forked,
     ForkOrder,
     FromServer,
@@ -34,11 +35,7 @@ _START = (
     "import sys; sys.path.insert(0, sys.argv[1]); from holdfast.workers.child.server import main; "
     "sys.path.pop(0); main(int(sys.argv[2]))"
 )
-# Libraries that would start threads at import, which forking does not survive.
-_ENVIRONMENT = {
-    "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-    "MPLBACKEND": "agg",
-}  # fmt: skip
+_ENVIRONMENT = {"LANG": "C.UTF-8", "MPLBACKEND": "agg", **ONE_THREAD}
 _START_TIMEOUT = 30.0
 
 

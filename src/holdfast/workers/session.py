@@ -6,17 +6,19 @@ Every method may be called from any task at any time. What cannot be done any mo
 
 import asyncio
 import contextlib
+from contextlib import AsyncExitStack
 from typing import Self
 
 from holdfast.base.errors import Closed
 from holdfast.workers.birth import Home, bear
-from holdfast.workers.conversation import Conversation
+from holdfast.workers.carrying import carry_work
 from holdfast.workers.errors import Cause, ExecutionTimeout, StartFailed, WorkerDied
 from holdfast.workers.executing import Executing
 from holdfast.workers.link import Endpoints, Link
 from holdfast.workers.looking import Looking
 from holdfast.workers.returning import Returning
 from holdfast.workers.states import Event, SessionState
+from holdfast.workers.talking import Conversation
 from holdfast.workers.wire import messages as m
 
 _KILL_WAIT = 5.0
@@ -64,6 +66,9 @@ class WorkerSession(Executing, Looking, Returning):
         self._home, talk.link = await bear(self.config, self.session_id, talk)
         await greeted
         self._record_home(self._home)
+        carried, self._carried = self._carried, None
+        if carried is not None and self._home.family.directory is not None:
+            self.metadata["left_behind"] = await carry_work(carried, self._home.family.directory)
 
     def _converse(self) -> tuple[Conversation, "asyncio.Future[None]"]:
         """A new conversation, and the moment at which the worker has said that it is ready."""
@@ -74,9 +79,10 @@ class WorkerSession(Executing, Looking, Returning):
 
     def _record_home(self, home: Home) -> None:
         self.metadata |= {
-            "mode": self.config.mode,
+            "mode": "spawn" if home.fallback else self.config.mode,
             "sandbox": home.locked.level,
-            "sandbox_notes": (*home.server.notes, *self.metadata.pop("notes", ())),
+            "sandbox_notes": (*home.server.notes, *home.family.groups.notes, *self.metadata.pop("notes", ())),
+            "start_notes": (home.fallback,) if home.fallback else (),
             "preloaded": dict(home.server.preloaded),
             "preload_failed": dict(home.server.failed),
         }
@@ -130,11 +136,17 @@ class WorkerSession(Executing, Looking, Returning):
         self._apply(Event.CLOSED)
 
     async def restart(self) -> None:
-        """A new worker with an empty namespace, same session. Not after termination."""
+        """A new worker with an empty namespace; the session and its files stay. Not after termination.
+
+        Files that could not be kept are named in ``info.metadata["left_behind"]``.
+        """
         async with self._changing:
             self._apply(Event.RESTARTED)
-            await self._tear_down(Cause("shutdown", "the session was restarted"))
-            await self._start()
+            async with AsyncExitStack() as until_started:
+                if self._home is not None:
+                    self._carried = await until_started.enter_async_context(self._home.directory())
+                await self._tear_down(Cause("shutdown", "the session was restarted"))
+                await self._start()
 
     @property
     def is_alive(self) -> bool:

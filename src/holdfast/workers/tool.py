@@ -3,66 +3,155 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
+from holdfast.base.conversation import conversation
+from holdfast.base.errors import Closed
+from holdfast.workers.collect import collect
 from holdfast.workers.errors import WorkerError
 from holdfast.workers.pool import SessionPool
+from holdfast.workers.report import as_text
 from holdfast.workers.result import ExecutionResult
 from holdfast.workers.session import WorkerSession
+from holdfast.workers.wire.messages import ExecuteMessage
 
-conversation: ContextVar[str] = ContextVar("holdfast_conversation", default="")
-"""Which conversation the current call belongs to. Without one, all calls share one session."""
+__all__ = ["PythonSessions", "Ran", "conversation", "python_function"]
+
+_REMEMBERED = 10_000
+
+
+Found: TypeAlias = Literal["variables", "files", "nothing"]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One call of a conversation, and what it found: the variables of the calls before, their files, or nothing.
+
+    ``first`` says that nobody knows of calls before.
+    """
+
+    result: ExecutionResult
+    found: Found = "variables"
+    first: bool = False
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A conversation's place: calls take it in turn, and ``callers`` have it or wait for it."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    session: WorkerSession | None = None
+    callers: int = 0
 
 
 class PythonSessions:
-    """The sessions of many conversations over one pool. Close it to give them back."""
+    """The sessions of many conversations over one pool.
 
-    def __init__(self, pool: SessionPool, *, timeout: float = 30.0, most: int | None = None) -> None:
+    Calls of one conversation queue in order; their time begins when it is their turn. When the pool is full, the
+    session that was not used for the longest time is given up, and its conversation begins anew. Stopping the
+    pool, or ``close``, gives all of them back.
+    """
+
+    def __init__(self, pool: SessionPool, *, timeout: float = 30.0) -> None:
         self.pool, self.timeout = pool, timeout
-        self._most = most
-        self._sessions: dict[str, WorkerSession] = {}
-        self._lock = asyncio.Lock()
+        self._seats: dict[str, _Seat] = {}
+        self._lost: dict[str, None] = {}
+        self._wanted = 0
+        self._closed = False
+        pool.on_stop(self.close)
 
-    async def run(self, code: str, *, key: str | None = None) -> ExecutionResult:
-        """Run in the conversation's session; a dead one is replaced, and its loss stands in the result."""
-        session = await self._session(conversation.get() if key is None else key)
-        return await session.run(code, timeout=self.timeout)
+    @classmethod
+    def of(cls, pool: SessionPool) -> "PythonSessions":
+        """The sessions of this pool's conversations, the same ones for everybody who asks until they are closed."""
+        if pool not in _shared:
+            _shared[pool] = cls(pool)
+        return _shared[pool]
 
-    async def _session(self, key: str) -> WorkerSession:
-        async with self._lock:
-            held = self._sessions.pop(key, None)
-            if held is not None and not held.is_alive:
-                self._give_back(held)
-                held = None
-            if held is None:
-                if self._most is not None and len(self._sessions) >= self._most:
-                    self._give_back(self._sessions.pop(next(iter(self._sessions))))
-                held = await self.pool.lease(self.timeout)
-            self._sessions[key] = held
-            return held
+    async def run(self, code: str, *, key: str | None = None, timeout: float | None = None) -> Ran:
+        """Run in the session of the conversation ``key`` (by default, the current one).
+
+        Whatever the code does is in the result. ``input()`` fails at once, since nobody would answer.
+        """
+        name = conversation.get() if key is None else key
+        seat = self._seats[name] = self._seats.pop(name) if name in self._seats else _Seat()
+        seat.callers += 1
+        try:
+            async with seat.turn:
+                first = seat.session is None and name not in self._lost
+                session, found = await self._provided(seat)
+                self._lost.pop(name, None)
+                message = ExecuteMessage(code=code, allow_input=False)
+                return Ran(await collect(session, message, timeout or self.timeout), found, first)
+        finally:
+            seat.callers -= 1
+            if not seat.callers and (self._closed or seat.session is None):
+                self.end(name)
+            elif self._wanted and self.pool.full:
+                # Somebody waits for what this conversation might not need again for long.
+                self._make_room()
+
+    async def _provided(self, seat: _Seat) -> tuple[WorkerSession, Found]:
+        if self._closed:
+            raise Closed("these sessions were closed")
+        if seat.session is not None:
+            if seat.session.is_alive:
+                return seat.session, "variables"
+            with contextlib.suppress(WorkerError, Closed):
+                await seat.session.restart()
+                return seat.session, "files"
+            self._give_back(seat)
+        if self.pool.full:
+            self._make_room()
+        self._wanted += 1
+        try:
+            seat.session = await self.pool.lease(self.timeout)
+        finally:
+            self._wanted -= 1
+        return seat.session, "nothing"
+
+    def _make_room(self) -> None:
+        for name, seat in self._seats.items():
+            if not seat.callers:
+                self._lost[name] = None
+                if len(self._lost) > _REMEMBERED:
+                    del self._lost[next(iter(self._lost))]
+                self.end(name)
+                return
 
     def end(self, key: str = "") -> None:
-        """The conversation is over; its session ends."""
-        held = self._sessions.pop(key, None)
-        if held is not None:
-            self._give_back(held)
+        """The conversation is over. Its session ends, after the call that is being made if there is one."""
+        seat = self._seats.get(key)
+        if seat is not None and not seat.callers:
+            del self._seats[key]
+            self._give_back(seat)
 
     def close(self) -> None:
-        for key in list(self._sessions):
+        """Give every session back; those in use when their calls have ended. Nothing can be run any more."""
+        self._closed = True
+        if _shared.get(self.pool) is self:
+            del _shared[self.pool]
+        for key in list(self._seats):
             self.end(key)
 
-    def _give_back(self, session: WorkerSession) -> None:
-        with contextlib.suppress(WorkerError):
-            self.pool.release(session)
+    def _give_back(self, seat: _Seat) -> None:
+        session, seat.session = seat.session, None
+        if session is not None:
+            with contextlib.suppress(WorkerError):
+                self.pool.release(session)
+
+
+_shared: dict[SessionPool, PythonSessions] = {}
 
 
 def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[str], Awaitable[str]]:
     """A plain ``async (code) -> str`` for any framework's tool decorator.
 
-    Variables persist between calls of one conversation (see ``conversation``). The text holds what was
-    printed, the last value or the traceback, and says so when the variables were lost.
+    Variables persist between calls of one conversation: runs of holdfast say which that is, other programs set
+    ``conversation``; without one, all calls share a session. The text holds what was printed, the last value or
+    the traceback, and says so when the variables were lost.
     """
-    sessions = PythonSessions(pool, timeout=timeout)
+    sessions = PythonSessions.of(pool)
 
     async def run_python(code: str) -> str:
         """Run Python code in a persistent, sandboxed session. Returns printed text and the last value.
@@ -70,27 +159,8 @@ def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[st
         Args:
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
-        return as_text(await sessions.run(code))
+        ran = await sessions.run(code, timeout=timeout)
+        return as_text(ran.result, found="variables" if ran.first else ran.found)
 
     run_python.sessions = sessions  # type: ignore[attr-defined]
     return run_python
-
-
-def as_text(result: ExecutionResult, *, limit: int = 20_000) -> str:
-    """A result as a model should read it."""
-    parts = [result.stdout]
-    if result.stderr:
-        parts.append(f"[stderr]\n{result.stderr}")
-    if result.repr:
-        parts.append(result.repr)
-    kinds = sorted({mime for item in result.displays for mime in item.data if mime != "text/plain"})
-    if kinds:
-        parts.append(f"[displayed: {', '.join(kinds)}]")
-    if result.error is not None:
-        parts.append(result.error.traceback or f"{result.error.exception_type}: {result.error.exception_message}")
-    if result.state == "lost":
-        parts.append("[the session was lost; all variables are gone]")
-    text = "\n".join(part.rstrip("\n") for part in parts if part)
-    if len(text) > limit:
-        text = f"{text[: limit // 2]}\n... {len(text) - limit} characters left out ...\n{text[-limit // 2 :]}"
-    return text or "[no output]"

@@ -28,14 +28,20 @@ def _entry(name: str, value: Any) -> NamespaceEntry:
     label = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
     length = len(value) if kind in _SIZED else None
     shape, size = None, 0
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and kind is numpy.ndarray:
+    if _is_exactly(kind, "numpy", "ndarray"):
         shape, size = tuple(int(n) for n in value.shape), int(value.nbytes)
+    elif _is_exactly(kind, "pandas", "DataFrame") or _is_exactly(kind, "pandas", "Series"):
+        shape, size = tuple(int(n) for n in value.shape), int(value.memory_usage(index=False).sum())
     elif kind in _SIZED or kind in (int, float, complex, bool):
         size = sys.getsizeof(value)
     else:
         size = object.__sizeof__(value)
     return NamespaceEntry(name, label, size, length, shape)
+
+
+def _is_exactly(kind: type, module: str, name: str) -> bool:
+    """Whether this is the library's own class, if the library was imported at all."""
+    return kind is getattr(sys.modules.get(module), name, None)
 
 
 def completions(namespace: dict[str, Any], code: str) -> tuple[str, ...]:

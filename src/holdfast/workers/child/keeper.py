@@ -21,6 +21,9 @@ from holdfast.workers.wire.orders import Exited, Failed, ForkOrder, Kill, Locked
 
 _orders: msgspec.msgpack.Decoder[Ring | Kill] = msgspec.msgpack.Decoder(Ring | Kill)
 
+_CHILD, _TERMINATE, _IGNORE = int(signal.SIGCHLD), int(signal.SIGTERM), int(signal.SIG_IGN)
+_IGNORED = (int(signal.SIGINT), int(signal.SIGHUP))
+
 
 def main(site: walls.Site, order: ForkOrder, fds: list[int]) -> NoReturn:
     """Runs in a freshly forked process; never returns into the server's frames."""
@@ -97,12 +100,12 @@ class Keeper:
         worker.main(place, self.order, protocol, out, err)
 
     def _mind_signals(self) -> None:
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._end_all())
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+        syscalls.set_signal(_CHILD, lambda *_: None)
+        syscalls.set_signal(_TERMINATE, lambda *_: self._end_all())
+        for number in _IGNORED:
+            syscalls.set_signal(number, _IGNORE)
         # Before the worker exists: a ring that comes early must not kill it.
-        signal.signal(worker.DOORBELL, lambda *_: None)
+        syscalls.set_signal(worker.DOORBELL, lambda *_: None)
 
     def _watch(self) -> NoReturn:
         read, write = os.pipe()

@@ -14,7 +14,7 @@ SPACE = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
 def send(sock: socket.socket, order: Any, fds: tuple[int, ...] = ()) -> None:
     data = frame(pack(order))
     if fds:
-        sent = socket.send_fds(sock, [data], list(fds))
+        sent = sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
         data = data[sent:]
     if data:
         sock.sendall(data)

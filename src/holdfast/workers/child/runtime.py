@@ -9,7 +9,6 @@ import builtins
 import contextlib
 import getpass
 import os
-import resource
 import signal
 import socket
 import sys
@@ -17,16 +16,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.workers.child import checkpoints, inspection, values
+from holdfast.workers.child import checkpoints, inspection, measures
 from holdfast.workers.child.asking import Asking
 from holdfast.workers.child.cells import Cells, describe
 from holdfast.workers.child.post import Gone, Post
+from holdfast.workers.child.showing import Showing
 from holdfast.workers.child.snapshots import Snapshots
+from holdfast.workers.child.syscalls import set_signal
 from holdfast.workers.wire import messages as m
 from holdfast.workers.wire.frames import FrameTooLarge
 from holdfast.workers.wire.orders import ForkOrder
 
 DOORBELL: int = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+_INTERRUPT = int(signal.SIGINT)
 FEATURES = ("ack", "display", "input", "checkpoint", "snapshot", "namespace", "transactions", "completion")
 
 
@@ -43,10 +45,10 @@ class Runtime:
         self.cells = Cells(namespace)
         self.snapshots = Snapshots(self, lineage)
         self.asking = Asking(self)
+        self.showing = Showing(self)
         self.current: str | None = None
         self.interrupted = False
-        self._beat = (time.monotonic(), _cpu())
-        self._reaped, self._peak_rss = 0.0, 0
+        self.meter = measures.Meter()
         self._answers: dict[type, Callable[[Any], None]] = {
             m.HelloMessage: self._hello,
             m.ExecuteMessage: self._execute,
@@ -69,11 +71,12 @@ class Runtime:
 
     def serve(self) -> int:
         """Until told to leave. Returns the exit status."""
-        signal.signal(DOORBELL, self._ring)
-        signal.signal(signal.SIGINT, self._sigint)
+        set_signal(DOORBELL, self._ring)
+        set_signal(_INTERRUPT, self._sigint)
         builtins.input = self.asking.input
+        sys.stdin = sys.__stdin__ = self.asking.stdin  # type: ignore[misc, assignment]
         getpass.getpass = self.asking.getpass
-        builtins.display = self.display  # type: ignore[attr-defined]
+        builtins.display = self.showing.display  # type: ignore[attr-defined]
         os.register_at_fork(after_in_child=self.snapshots.forked)
         while True:
             try:
@@ -176,50 +179,30 @@ class Runtime:
                 self.asking.allowed = message.allow_input is not False and self.settings.get("allow_input", True)
                 self.current = message.id
                 value = self.cells.run(message.code, filename=message.filename, capture_source=message.capture_source)
-                shown = self._shown(value)
+                shown = self.showing.value(value)
                 self.current = None
             except BaseException as raised:  # noqa: BLE001 - whatever user code raises is a result
-                self.current = None
                 error = raised
+                with contextlib.suppress(Exception):
+                    self.showing.figures()
+                self.current = None
         except KeyboardInterrupt as raised:
             self.current = None
             error = raised
-        _flush()
+        measures.flush()
         took = time.perf_counter() - started
-        usage = self._usage(time.process_time() - spent, took)
+        usage = self.meter.execution(time.process_time() - spent, took)
         if error is None:
             return m.ResultMessage(execution_id=message.id, execution_time=took, usage=usage, **shown)
         return m.ErrorMessage(
             execution_id=message.id,
             exception_type=type(error).__name__,
-            exception_message=_message_of(error),
+            exception_message=measures.message_of(error),
             traceback=describe(error, limit=self.settings.get("repr_limit", 100_000)),
             execution_time=took,
             usage=usage,
             interrupted=self.struck and isinstance(error, KeyboardInterrupt),
         )
-
-    def _usage(self, cpu: float, took: float) -> m.Usage:
-        children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        reaped = children.ru_utime + children.ru_stime
-        before, self._reaped = self._reaped, reaped
-        # A cell of microseconds does not move the peak, and asking costs as much as the cell.
-        if took > 0.001 or not self._peak_rss:
-            self._peak_rss = _peak()
-        return m.Usage(cpu + reaped - before, self._peak_rss)
-
-    def _shown(self, value: Any) -> dict[str, Any]:
-        limit = self.settings.get("repr_limit", 100_000)
-        for figure in values.open_figures():
-            self.display(figure)
-        if value is None:
-            return {}
-        most = self.settings.get("value_limit", 1 << 20)
-        return {
-            "value": values.plain(value, limit=most),
-            "repr": values.text(value, limit=limit),
-            "data": values.bundle(value, limit=most),
-        }
 
     def _send_outcome(
         self, outcome: m.ResultMessage | m.ErrorMessage, execution: str, *, rolled_back: bool = False
@@ -234,13 +217,6 @@ class Runtime:
             name = type(problem).__name__
             self.post.send(m.ErrorMessage(execution_id=execution, exception_type=name, exception_message=str(problem)))
 
-    def display(self, value: Any, *, display_id: str | None = None) -> None:
-        """Show an object to the person watching: every rich form it has, within the limits."""
-        data = values.bundle(value, limit=self.settings.get("value_limit", 1 << 20))
-        data.setdefault("text/plain", values.text(value, limit=self.settings.get("repr_limit", 100_000)))
-        _flush()
-        self.post.send(m.DisplayMessage(data=data, display_id=display_id, execution_id=self.current or ""))
-
     def _namespace(self, message: m.NamespaceMessage) -> None:
         self.post.send(m.NamespaceMessage(of=message.id, entries=inspection.entries(self.namespace)))
 
@@ -249,14 +225,12 @@ class Runtime:
         self.post.send(m.CompletionMessage(of=message.id, matches=matches))
 
     def _heartbeat(self, message: m.HeartbeatMessage) -> None:
-        now, spent = time.monotonic(), _cpu()
-        before, (self._beat) = self._beat, (now, spent)
-        percent = 100 * (spent - before[1]) / max(now - before[0], 1e-6)
+        spent, percent = self.meter.since_last()
         self.post.send(
             m.HeartbeatMessage(
                 of=message.id,
-                memory_usage=_resident(),
-                cpu_percent=round(percent, 2),
+                memory_usage=measures.resident(),
+                cpu_percent=percent,
                 cpu_seconds=spent,
                 namespace_size=len(inspection.user_names(self.namespace)),
                 busy=self.current is not None,
@@ -287,37 +261,3 @@ class Runtime:
 
     def _shutdown(self, _message: m.ShutdownMessage) -> None:
         raise Leave
-
-
-def _message_of(error: BaseException) -> str:
-    try:
-        return str(error)[:10_000].encode("utf-8", "backslashreplace").decode()
-    except Exception:  # noqa: BLE001 - a broken __str__ must not cost the report
-        return "<the exception's str() failed>"
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:  # noqa: BLE001, S112 - the user may have put anything there
-            continue
-
-
-def _cpu() -> float:
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-
-
-def _peak() -> int:
-    unit = 1024 if sys.platform.startswith("linux") else 1
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _resident() -> int:
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return _peak()

@@ -40,6 +40,7 @@ def main(fd: int) -> NoReturn:
         parcels.send(sock, ServerDown(error=f"{type(problem).__name__}: {problem}"))
         os._exit(1)
     worker.rehearse()
+    worker.common_environment(walls.SESSION_DIRECTORY)
     if order.jail.level != "plain":
         seccomp.assembled(walls.families_of(order.jail))
     gc.collect()

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.workers.child.syscalls import set_signal
+
 _BURST, _WINDOW, _DELAY = 32, 0.01, 0.002
 _ALARM: int = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else 0
 _WRITERS = frozenset(
@@ -132,12 +134,11 @@ class Streams:
         self._write, self._exit = os.write, os._exit
 
     def install(self) -> None:
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - open as long as the process
         for out, name in zip(self.outs, ("stdout", "stderr"), strict=True):
             setattr(sys, name, out)
             setattr(sys, f"__{name}__", out)
         if _ALARM:
-            signal.signal(_ALARM, self._alarm)
+            set_signal(_ALARM, self._alarm)
         os.register_at_fork(before=self.flush)
         sys.addaudithook(self._audit)
         os.write, os._exit = self.write, self.exit

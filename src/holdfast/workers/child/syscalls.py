@@ -1,10 +1,14 @@
 """The few Linux calls that Python 3.11 has no name for. Each raises OSError with what was tried."""
 
+import _signal  # type: ignore[import-not-found]
 import ctypes
 import functools
 import os
 import platform
 import sys
+
+# signal.signal without the enumerations around it, whose pages would be copied into every worker.
+set_signal = _signal.signal
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000

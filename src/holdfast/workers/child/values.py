@@ -3,6 +3,7 @@
 import sys
 from typing import Any
 
+LEFT_OUT = "application/vnd.holdfast.left-out+json"
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _REPRESENTATIONS = {
     "_repr_html_": "text/html",
@@ -77,7 +78,10 @@ def text(value: Any, *, limit: int) -> str:
 
 
 def bundle(value: Any, *, limit: int) -> dict[str, Any]:
-    """The MIME bundle of a rich object; empty when it has only a repr."""
+    """The MIME bundle of a rich object; empty when it has only a repr.
+
+    Forms over the limit are left out and named, with their sizes, under ``LEFT_OUT``.
+    """
     if type(value) in _PLAIN or isinstance(value, type):
         return {}
     found: dict[str, Any] = {}
@@ -96,18 +100,16 @@ def bundle(value: Any, *, limit: int) -> dict[str, Any]:
                 given = given[0]
             if given is not None:
                 found[mime] = given
-    found.update(_figure(value))
-    found.update(_table(value))
-    return {mime: item for mime, item in found.items() if _fits(item, limit)}
+    found.update(_quietly(_figure, value) or {})
+    found.update(_quietly(_table, value) or {})
+    kept = {mime: item for mime, item in found.items() if plain(item, limit=limit) is not None}
+    left_out = {mime: len(item) for mime, item in found.items() if mime not in kept and hasattr(item, "__len__")}
+    return {**kept, LEFT_OUT: left_out} if left_out else kept
 
 
-def _fits(item: Any, limit: int) -> bool:
-    return plain(item, limit=limit) is not None
-
-
-def _quietly(produce: Any) -> Any:
+def _quietly(produce: Any, *arguments: Any) -> Any:
     try:
-        return produce()
+        return produce(*arguments)
     except Exception:  # noqa: BLE001 - a failing representation is left out, as notebooks do
         return None
 

@@ -56,6 +56,9 @@ class Site:
         self.readable = (*interpreter_paths(jail.readable), *settings_paths())
         self.notes: list[str] = []
         self._pid_namespace = -1
+        outside = (*self.readable, *jail.writable)
+        # What lies below /tmp, say an interpreter, must be seen inside the worker's own, writable /tmp.
+        self._below_tmp = () if "/tmp" in outside else tuple(path for path in outside if path.startswith("/tmp/"))
 
     @property
     def namespaces(self) -> bool:
@@ -102,12 +105,16 @@ class Site:
         if self.jail.network != "host":
             flags |= sys_.CLONE_NEWNET
         sys_.unshare(flags)
+        below_tmp = {path: os.open(f"{SESSION_DIRECTORY}{path}", os.O_PATH) for path in self._below_tmp}
         quiet = sys_.MS_NOSUID | sys_.MS_NODEV
         sys_.mount("proc", "/proc", "proc", quiet | sys_.MS_NOEXEC)
         size = self.jail.disk or 64 << 20
         sys_.mount("tmpfs", SESSION_DIRECTORY, "tmpfs", quiet, f"size={size},nr_inodes=65536,mode=755")
         for name in ("work", "tmp", "shm", "home"):
             os.mkdir(f"{SESSION_DIRECTORY}/{name}", 0o700)
+        for path, fd in below_tmp.items():
+            _bind(fd, path, SESSION_DIRECTORY, writable=path in self.jail.writable)
+            os.close(fd)
         socket.sethostname("worker")
         listener = _proxy_listener() if self.jail.network == "proxy" else None
         uid, gid = os.geteuid(), os.getegid()
@@ -118,6 +125,9 @@ class Site:
     def _become_user(self) -> None:
         uid, gid = self.jail.uid, self.jail.gid
         if uid is None or os.geteuid() != 0:
+            return
+        if not sys.platform.startswith("linux"):
+            self.notes.append("runs as root: changing the user is done on Linux only")
             return
         if not self.namespaces and not _readable_by_all(self.readable):
             self.notes.append("runs as root: the interpreter's files are closed to other users")
@@ -135,14 +145,15 @@ class Site:
         sys_.mount(None, "/", None, sys_.MS_REC | sys_.MS_PRIVATE)
         root = "/tmp"
         sys_.mount("tmpfs", root, "tmpfs", sys_.MS_NOSUID, "size=1m,mode=755")
+        os.mkdir(root + SESSION_DIRECTORY)
         for path, fd in sources.items():
-            _bind(fd, path, root, writable=path in self.jail.writable)
+            place = root + SESSION_DIRECTORY if path in self._below_tmp else root
+            _bind(fd, path, place, writable=path in self.jail.writable)
         for path, fd in devices.items():
             _bind(fd, path, root, writable=True)
         os.symlink(f"{SESSION_DIRECTORY}/shm", f"{root}/dev/shm")
         os.symlink("/proc/self/fd", f"{root}/dev/fd")
         _bind(proc, "/proc", root, writable=True)
-        os.mkdir(root + SESSION_DIRECTORY)
         if not os.path.lexists(f"{root}/tmp"):
             os.symlink(f"{SESSION_DIRECTORY}/tmp", f"{root}/tmp")
         for fd in (*sources.values(), *devices.values(), proc):

@@ -16,11 +16,13 @@ from holdfast.workers.child.post import Post
 from holdfast.workers.child.runtime import DOORBELL, Runtime
 from holdfast.workers.child.streams import Streams
 from holdfast.workers.wire.messages import ErrorMessage, fresh_origin
-from holdfast.workers.wire.orders import ForkOrder, Jail
+from holdfast.workers.wire.orders import ONE_THREAD, ForkOrder, Jail
 
-__all__ = ["DOORBELL", "Place", "main", "rehearse"]
+__all__ = ["DOORBELL", "Place", "common_environment", "main", "rehearse"]
 
 _PROTOCOL, _LINEAGE = 3, 4
+_DEFAULTED = tuple(int(number) for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP))
+_DEFAULT = int(signal.SIG_DFL)
 
 
 class Place(NamedTuple):
@@ -63,8 +65,8 @@ def main(place: Place, order: ForkOrder, protocol: int, out: int, err: int) -> N
 
 def own_signals() -> None:
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    for number in _DEFAULTED:
+        syscalls.set_signal(number, _DEFAULT)
     os.setsid()
     if sys.platform.startswith("linux"):
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -89,23 +91,34 @@ def _above(fd: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16)
 
 
+def common_environment(directory: str) -> None:
+    """What all workers of a server have, set once there: nothing of the host's, and a home of one's own."""
+    os.environ.clear()
+    os.environ.update(
+        {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "MPLBACKEND": "agg",
+            # Many workers share the machine, and a snapshot copies one thread only.
+            **ONE_THREAD,
+            **_homes(directory),
+        }
+    )
+
+
+def _homes(directory: str) -> dict[str, str]:
+    return {"HOME": f"{directory}/home", "TMPDIR": f"{directory}/tmp", "MPLCONFIGDIR": f"{directory}/tmp"}
+
+
 def environment(place: Place, order: ForkOrder) -> None:
-    """Nothing of the host's environment: a home of one's own and what the policy gives."""
+    """What is this worker's own: where it is at home, how it reaches the network, what its session gives."""
     base = place.directory
-    given = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LANG": "C.UTF-8",
-        "HOME": f"{base}/home",
-        "TMPDIR": f"{base}/tmp",
-        "MPLBACKEND": "agg",
-        "MPLCONFIGDIR": f"{base}/tmp",
-    }
+    given = {} if base == walls.SESSION_DIRECTORY else _homes(base)
     if place.proxy_port:
         address = f"http://127.0.0.1:{place.proxy_port}"
         given |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), address)
-    given |= order.environment
-    os.environ.clear()
-    os.environ.update(given)
+    for name, value in (given | order.environment).items():
+        os.environ[name] = value
     work = order.settings.get("workdir") or f"{base}/work"
     os.chdir(work)
     os.umask(0o077)
@@ -128,9 +141,10 @@ def fresh_randomness() -> None:
     random = sys.modules.get("random")
     if random is not None:
         random.seed()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()
+    # Asking numpy itself for it would import it.
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
 
 
 def rehearse() -> None:

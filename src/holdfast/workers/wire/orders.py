@@ -8,6 +8,17 @@ from typing import Any, Literal
 import msgspec
 
 Level = Literal["plain", "locked", "namespaces"]
+# Libraries that would start threads when they are imported, which forking does not survive.
+ONE_THREAD = dict.fromkeys(
+    (
+        "OPENBLAS_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+    ),
+    "1",
+)
 LEVELS: tuple[Level, ...] = ("plain", "locked", "namespaces")
 """From the weakest to the strongest sandbox. Each level has all that the one before has."""
 

@@ -1,0 +1,6 @@
+"""Which conversation the code that runs now belongs to."""
+
+from contextvars import ContextVar
+
+conversation: ContextVar[str] = ContextVar("holdfast_conversation", default="")
+"""A key for what is kept per conversation. Runs set it around every call of a tool; empty outside of them."""

@@ -1,0 +1,25 @@
+"""holdfast's own log. It goes nowhere unless a program sends it somewhere, and has nobody's words in it."""
+
+import logging
+import sys
+
+log = logging.getLogger("holdfast")
+
+
+def enable_verbose_stdout_logging() -> None:
+    """Show everything that holdfast logs on standard output. Calling it again changes nothing."""
+    log.setLevel(logging.DEBUG)
+    if not any(isinstance(handler, _ToStdout) for handler in log.handlers):
+        log.addHandler(_ToStdout())
+
+
+class _ToStdout(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what standard output is at the moment, which a program may replace."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stdout)
+        self.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stdout
+        super().emit(record)

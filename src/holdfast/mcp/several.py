@@ -1,0 +1,139 @@
+"""Several servers that are connected and let go together."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Self
+
+from holdfast.mcp.errors import MCPUnavailable
+from holdfast.mcp.server import MCPServer
+
+_log = logging.getLogger("holdfast.mcp")
+
+
+class MCPServerManager:
+    """Connects what can be connected. ``active_servers`` are what an agent should be given.
+
+    A server that cannot be connected is among ``failed_servers``, with its error in ``errors``; with ``strict`` the
+    first such error is raised, after what was connected has been let go. ``drop_failed_servers=False`` keeps failed
+    ones among the active, for servers that connect when they are needed. With ``suppress_cancelled_error`` a server
+    that cancels its own connecting counts as failed; a cancellation of the caller is never suppressed.
+    """
+
+    def __init__(
+        self,
+        servers: Iterable[MCPServer],
+        *,
+        connect_timeout_seconds: float | None = 10.0,
+        cleanup_timeout_seconds: float | None = 10.0,
+        drop_failed_servers: bool = True,
+        strict: bool = False,
+        suppress_cancelled_error: bool = True,
+        connect_in_parallel: bool = False,
+    ) -> None:
+        self._servers = list(servers)
+        self._connect_timeout, self._cleanup_timeout = connect_timeout_seconds, cleanup_timeout_seconds
+        self._drop, self._strict, self._suppress = drop_failed_servers, strict, suppress_cancelled_error
+        self._parallel = connect_in_parallel
+        self._connected: list[MCPServer] = []
+        self._errors: dict[MCPServer, BaseException] = {}
+
+    @property
+    def all_servers(self) -> list[MCPServer]:
+        return list(self._servers)
+
+    @property
+    def active_servers(self) -> list[MCPServer]:
+        """Those to give to an agent, in the order in which they were declared."""
+        return [
+            server
+            for server in self._servers
+            if server in self._connected or (server in self._errors and not self._drop)
+        ]
+
+    @property
+    def failed_servers(self) -> list[MCPServer]:
+        return [server for server in self._servers if server in self._errors]
+
+    @property
+    def errors(self) -> dict[MCPServer, BaseException]:
+        return dict(self._errors)
+
+    @property
+    def connect_timeout_seconds(self) -> float | None:
+        return self._connect_timeout
+
+    @property
+    def cleanup_timeout_seconds(self) -> float | None:
+        return self._cleanup_timeout
+
+    async def __aenter__(self) -> Self:
+        await self.connect_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cleanup_all()
+
+    async def connect_all(self) -> list[MCPServer]:
+        """Connect every server that is not; the active ones."""
+        return await self._connect([server for server in self._servers if server not in self._connected])
+
+    async def reconnect(self, *, failed_only: bool = True) -> list[MCPServer]:
+        """Try the failed ones again, or let all go and connect them anew."""
+        if failed_only:
+            return await self._connect(self.failed_servers)
+        await self.cleanup_all()
+        return await self._connect(self._servers)
+
+    async def cleanup_all(self) -> None:
+        """Let all servers go, the last one first. One that fails to end does not keep the others from it."""
+        for server in reversed(self._servers):
+            try:
+                await self._bounded(server.cleanup, self._cleanup_timeout)
+            except Exception:  # noqa: BLE001 - the others are still to go
+                _log.exception("the MCP server %r could not be let go properly", server.name)
+        self._connected.clear()
+        self._errors.clear()
+
+    async def _connect(self, servers: list[MCPServer]) -> list[MCPServer]:
+        for server in servers:
+            self._errors.pop(server, None)
+        try:
+            if self._parallel:
+                async with asyncio.TaskGroup() as group:
+                    for server in servers:
+                        group.create_task(self._connect_one(server))
+            else:
+                for server in servers:
+                    await self._connect_one(server)
+        except BaseException:
+            await self.cleanup_all()
+            raise
+        failed = [self._errors[server] for server in servers if server in self._errors]
+        if failed and self._strict:
+            await self.cleanup_all()
+            raise failed[0]
+        return self.active_servers
+
+    async def _connect_one(self, server: MCPServer) -> None:
+        task = asyncio.current_task()
+        before = 0 if task is None else task.cancelling()
+        try:
+            await self._bounded(server.connect, self._connect_timeout)
+        except TimeoutError:
+            why = f"it was not connected within {self._connect_timeout:g} seconds"
+            self._errors[server] = MCPUnavailable(server.name, why)
+        except asyncio.CancelledError as cancelled:
+            if not self._suppress or (task is not None and task.cancelling() > before):
+                raise
+            self._errors[server] = cancelled
+        except Exception as error:  # noqa: BLE001 - it is kept for whoever asks
+            self._errors[server] = error
+        else:
+            self._connected.append(server)
+            return
+        _log.warning("an MCP server was not connected: %s", self._errors[server])
+
+    async def _bounded(self, work: Callable[[], Awaitable[None]], seconds: float | None) -> None:
+        async with asyncio.timeout(seconds):
+            await work()

@@ -1,0 +1,95 @@
+"""Servers that are started as child processes."""
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+
+from holdfast.agents.errors import InvalidDeclaration
+from holdfast.agents.types import ToolErrorFunction
+from holdfast.mcp.approval import RequireApprovalSetting
+from holdfast.mcp.connected import ConnectedServer
+from holdfast.mcp.filters import ToolFilter
+from holdfast.mcp.server import UNSET
+from holdfast.mcp.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver
+
+if TYPE_CHECKING:
+    from mcp.client.session import MessageHandlerFnT
+
+    from holdfast.mcp.process import ServerProcess
+
+
+class MCPServerStdioParams(TypedDict):
+    """How to start the server. It inherits a few harmless variables of the environment and those in ``env``."""
+
+    command: str
+    args: NotRequired[list[str]]
+    env: NotRequired[dict[str, str]]
+    cwd: NotRequired[str | Path]
+    encoding: NotRequired[str]
+    encoding_error_handler: NotRequired[Literal["strict", "ignore", "replace"]]
+
+
+class MCPServerStdio(ConnectedServer):
+    """A server in a child process. It ends with ``cleanup()``: asked first, killed if it does not hear.
+
+    What it writes to its standard error goes to the logger ``holdfast.mcp`` (level DEBUG); the end of it is in errors.
+    """
+
+    def __init__(
+        self,
+        params: MCPServerStdioParams,
+        cache_tools_list: bool = False,
+        name: str | None = None,
+        client_session_timeout_seconds: float | None = 5,
+        tool_filter: ToolFilter = None,
+        use_structured_content: bool = False,
+        max_retry_attempts: int = 0,
+        retry_backoff_seconds_base: float = 1.0,
+        message_handler: "MessageHandlerFnT | None" = None,
+        require_approval: RequireApprovalSetting = None,
+        failure_error_function: ToolErrorFunction | None = UNSET,
+        tool_meta_resolver: MCPToolMetaResolver | None = None,
+        custom_data_extractor: MCPToolCustomDataExtractor | None = None,
+        retry_backoff_seconds_max: float | None = None,
+    ) -> None:
+        if not isinstance(params, dict) or not isinstance(params.get("command"), str):
+            raise InvalidDeclaration("MCPServerStdio", "params must be a dict with a command")
+        self.params = params
+        self._name = name or f"stdio: {params['command']}"
+        self._process: ServerProcess | None = None
+        self.advice = f"see that {params['command']!r} can be run and is an MCP server"
+        super().__init__(
+            cache_tools_list,
+            client_session_timeout_seconds,
+            tool_filter,
+            use_structured_content,
+            max_retry_attempts,
+            retry_backoff_seconds_base,
+            message_handler,
+            require_approval,
+            failure_error_function,
+            tool_meta_resolver,
+            custom_data_extractor,
+            retry_backoff_seconds_max,
+        )
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def create_streams(self) -> AbstractAsyncContextManager[Any]:
+        from holdfast.mcp.process import ServerProcess
+
+        params = self.params
+        self._process = ServerProcess(
+            self.name,
+            [params["command"], *params.get("args", [])],
+            env=params.get("env") or {},
+            cwd=params.get("cwd"),
+            encoding=params.get("encoding", "utf-8"),
+            errors=params.get("encoding_error_handler", "strict"),
+        )
+        return self._process.streams()
+
+    async def _last_words(self) -> str:
+        return "" if self._process is None else await self._process.epitaph()

@@ -1,0 +1,77 @@
+"""An HTTP client under a session: a request that fails is answered with what is known about it.
+
+The library's transport ends, with every call under way on it, when sending one request fails. Here only that request
+fails, and the answer tells whether it can have arrived.
+"""
+
+import json
+from typing import Any
+
+import httpx2
+from mcp.types import INTERNAL_ERROR
+
+from holdfast.mcp.link import FAULT
+
+SESSION = "mcp-session-id"
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+
+
+class SteadyClient:
+    """Passes everything on to ``client``, except that requests of the protocol never raise."""
+
+    def __init__(self, client: httpx2.AsyncClient, *, forgiving: bool = False) -> None:
+        self._client, self._forgiving = client, forgiving
+        self.session_id: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        asked = _message(request)
+        if "id" not in asked or "method" not in asked:
+            return await self._send_unanswered(request, asked, **options)
+        try:
+            response = await self._client.send(request, **options)
+        except httpx2.TransportError as error:
+            fault = "unsent" if isinstance(error, _NOT_SENT) else "cut"
+            return _answer(request, asked, 503, fault, f"{type(error).__name__}: {error}")
+        self.session_id = response.headers.get(SESSION, self.session_id)
+        if response.status_code < 400:
+            return response
+        body = await response.aread()
+        await response.aclose()
+        answered = response.status_code != 404 and b'"jsonrpc"' in body
+        return response if answered else _turned_away(request, asked, response)
+
+    async def _send_unanswered(self, request: httpx2.Request, asked: Any, **options: Any) -> httpx2.Response:
+        try:
+            return await self._client.send(request, **options)
+        except httpx2.TransportError:
+            if asked.get("method") == "notifications/initialized" and not self._forgiving:
+                raise
+            if request.method != "POST":
+                raise
+            return httpx2.Response(503, request=request)
+
+
+def _turned_away(request: httpx2.Request, asked: Any, response: httpx2.Response) -> httpx2.Response:
+    """A status instead of an answer: the session is gone, or the server would not have the request."""
+    status = response.status_code
+    if status == 404 and SESSION in request.headers:
+        return _answer(request, asked, 404, "lost", "it does not know the session any more")
+    said = f"HTTP {status} {response.reason_phrase}"
+    # 5xx may come from anywhere between here and the tool; 4xx says that the request was not taken.
+    return _answer(request, asked, status, "unsent" if status < 500 else "cut", said)
+
+
+def _message(request: httpx2.Request) -> dict[str, Any]:
+    if request.method != "POST":
+        return {}
+    found = json.loads(request.content)
+    return found if isinstance(found, dict) else {}
+
+
+def _answer(request: httpx2.Request, asked: Any, status: int, fault: str, why: str) -> httpx2.Response:
+    error = {"code": INTERNAL_ERROR, "message": why, "data": {FAULT: fault}}
+    body = {"jsonrpc": "2.0", "id": asked["id"], "error": error}
+    return httpx2.Response(max(status, 400), json=body, request=request)

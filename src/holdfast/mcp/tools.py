@@ -1,0 +1,259 @@
+"""Tools of a server as function tools of an agent."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+from holdfast.agents.agent import AgentBase
+from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.errors import InvalidDeclaration, MCPToolCancellationError, ModelBehaviorError, UserError
+from holdfast.agents.handoffs import as_handoff
+from holdfast.agents.strict_schema import strict_schema
+from holdfast.agents.tools import (
+    FunctionTool,
+    FunctionToolCustomDataContext,
+    FunctionToolCustomDataExtractor,
+    Tool,
+    ToolOrigin,
+    ToolOriginType,
+    default_tool_error_function,
+    explained,
+)
+from holdfast.agents.types import MaybeAwaitable, ToolErrorFunction, resolved
+from holdfast.mcp.naming import prefixed
+from holdfast.mcp.results import ToolOutput, output_of
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult
+    from mcp.types import Tool as MCPTool
+
+    from holdfast.mcp.server import MCPServer
+
+_log = logging.getLogger("holdfast.mcp")
+
+
+@dataclass
+class MCPToolMetaContext:
+    """The call for which a ``tool_meta_resolver`` is asked for metadata."""
+
+    run_context: RunContextWrapper[Any]
+    server_name: str
+    tool_name: str
+    arguments: dict[str, Any] | None
+
+
+@dataclass
+class MCPToolCustomDataContext:
+    """The answered call from which a ``custom_data_extractor`` may take what the program, not the model, is to see."""
+
+    run_context: RunContextWrapper[Any]
+    server_name: str
+    tool_name: str
+    tool_display_name: str
+    arguments: Mapping[str, Any]
+    result_meta: Mapping[str, Any] | None
+    structured_content: Mapping[str, Any] | None
+    is_error: bool | None
+    tool_output: ToolOutput
+
+
+MCPToolMetaResolver: TypeAlias = Callable[[MCPToolMetaContext], MaybeAwaitable[dict[str, Any] | None]]
+MCPToolCustomDataExtractor: TypeAlias = Callable[[MCPToolCustomDataContext], MaybeAwaitable[Mapping[str, Any] | None]]
+
+# What servers answered, for as long as the contexts of the calls live: extractors come after the model's output.
+_answers: "WeakKeyDictionary[RunContextWrapper[Any], tuple[dict[str, Any], CallToolResult]]" = WeakKeyDictionary()
+
+
+class MCPUtil:
+    """From a server's tools to function tools. Servers in ``Agent.mcp_servers`` go through here by themselves."""
+
+    @classmethod
+    async def get_all_function_tools(
+        cls,
+        servers: "list[MCPServer]",
+        convert_schemas_to_strict: bool,
+        run_context: RunContextWrapper[Any],
+        agent: AgentBase[Any],
+        failure_error_function: ToolErrorFunction | None = default_tool_error_function,
+        include_server_in_tool_names: bool = False,
+        reserved_tool_names: set[str] | None = None,
+    ) -> list[Tool]:
+        """The tools of several servers; two of one name are an error."""
+        found: dict[str, Tool] = {}
+        for index, server in enumerate(servers):
+            twin = sum(earlier.name == server.name for earlier in servers[:index])
+            for tool in await cls.get_function_tools(
+                server,
+                convert_schemas_to_strict,
+                run_context,
+                agent,
+                failure_error_function,
+                include_server_in_tool_names,
+                reserved_tool_names=reserved_tool_names,
+                server_index=twin,
+            ):
+                if tool.name in found:
+                    raise UserError(
+                        f"two MCP servers have a tool {tool.name!r}, the second is {server.name!r}: filter one of "
+                        "them, or set include_server_in_tool_names"
+                    )
+                found[tool.name] = tool
+        return list(found.values())
+
+    @classmethod
+    async def get_function_tools(
+        cls,
+        server: "MCPServer",
+        convert_schemas_to_strict: bool,
+        run_context: RunContextWrapper[Any],
+        agent: AgentBase[Any],
+        failure_error_function: ToolErrorFunction | None = default_tool_error_function,
+        include_server_in_tool_names: bool = False,
+        tool_name_override: "Callable[[MCPTool], str] | None" = None,
+        reserved_tool_names: set[str] | None = None,
+        server_index: int = 0,
+    ) -> list[Tool]:
+        """The tools that the server offers this agent now. ``server_index`` counts servers of one name."""
+        taken = _own_names(agent) | (reserved_tool_names or set())
+        found: list[Tool] = []
+        for tool in await server.list_tools(run_context, agent):
+            name = None
+            if tool_name_override is not None:
+                name = tool_name_override(tool)
+            elif include_server_in_tool_names:
+                name = prefixed(server.name, tool.name, twin=server_index, taken=taken)
+            strict = convert_schemas_to_strict
+            found.append(cls.to_function_tool(tool, server, strict, agent, failure_error_function, name))
+        return found
+
+    @classmethod
+    def to_function_tool(
+        cls,
+        tool: "MCPTool",
+        server: "MCPServer",
+        convert_schemas_to_strict: bool,
+        agent: AgentBase[Any] | None = None,
+        failure_error_function: ToolErrorFunction | None = default_tool_error_function,
+        tool_name_override: str | None = None,
+    ) -> FunctionTool:
+        """One tool. A schema that cannot be strict stays as the server wrote it.
+
+        A tool that says of itself that it changes nothing, or nothing more when it is called again, is idempotent.
+        """
+        explain = server.error_function(failure_error_function)
+        schema, strict = _schema(tool, strict=convert_schemas_to_strict)
+        name = tool_name_override or tool.name
+
+        async def on_invoke_tool(context: Any, arguments: str) -> Any:
+            try:
+                return await cls.invoke_mcp_tool(server, tool, context, arguments, tool_display_name=name)
+            except Exception as error:
+                if explain is None:
+                    raise
+                return await explained(explain, context, error)
+
+        return FunctionTool(
+            name=name,
+            description=tool.description or "",
+            params_json_schema=schema,
+            on_invoke_tool=on_invoke_tool,
+            strict_json_schema=strict,
+            needs_approval=server.approval.for_tool(tool, agent),
+            custom_data_extractor=_extractor(server, tool, name),
+            idempotent=repeatable(tool),
+            failure_error_function=explain,
+            origin=ToolOrigin(ToolOriginType.MCP, mcp_server_name=server.name),
+        )
+
+    @classmethod
+    async def invoke_mcp_tool(
+        cls,
+        server: "MCPServer",
+        tool: "MCPTool",
+        context: RunContextWrapper[Any],
+        input_json: str,
+        *,
+        meta: dict[str, Any] | None = None,
+        tool_display_name: str | None = None,
+    ) -> ToolOutput:
+        """Call the tool with a model's arguments. What ``meta`` has goes before what the resolver says."""
+        arguments = _arguments(tool_display_name or tool.name, input_json)
+        if server.tool_meta_resolver is not None:
+            asked = MCPToolMetaContext(context, server.name, tool.name, dict(arguments))
+            found = await resolved(server.tool_meta_resolver(asked))
+            meta = {**(found or {}), **(meta or {})}
+        try:
+            result = await server.call_tool(tool.name, arguments, meta or None)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise MCPToolCancellationError(
+                f"the MCP server {server.name!r} cancelled the call of {tool.name!r}; it may have had an effect"
+            ) from None
+        _answers[context] = (arguments, result)
+        return output_of(result, use_structured_content=server.use_structured_content)
+
+
+def repeatable(tool: "MCPTool") -> bool:
+    """Whether the server says that calling the tool twice does no harm."""
+    hints = tool.annotations
+    return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+
+
+def _own_names(agent: AgentBase[Any]) -> set[str]:
+    handoffs = {as_handoff(target).tool_name for target in getattr(agent, "handoffs", ())}
+    return handoffs | {tool.name for tool in agent.tools if isinstance(tool, FunctionTool)}
+
+
+def _schema(tool: "MCPTool", *, strict: bool) -> tuple[dict[str, Any], bool]:
+    schema = {"type": "object", "properties": {}, **tool.input_schema}
+    if strict:
+        try:
+            return strict_schema(schema, where=f"tool {tool.name}"), True
+        except InvalidDeclaration as error:
+            _log.info("the schema of the MCP tool %r stays as it is: %s", tool.name, error)
+    return schema, False
+
+
+def _arguments(name: str, input_json: str) -> dict[str, Any]:
+    try:
+        given = json.loads(input_json) if input_json else {}
+    except (ValueError, RecursionError) as error:
+        raise ModelBehaviorError(f"the arguments of {name} are no JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise ModelBehaviorError(f"the arguments of {name} must be a JSON object, not {type(given).__name__}")
+    return given
+
+
+def _extractor(server: "MCPServer", tool: "MCPTool", name: str) -> FunctionToolCustomDataExtractor | None:
+    extract = server.custom_data_extractor
+    if extract is None:
+        return None
+
+    async def custom_data(call: FunctionToolCustomDataContext) -> Mapping[str, Any] | None:
+        answer = _answers.get(call.tool_context)
+        if answer is None:  # a guardrail answered, or the call failed
+            return None
+        arguments, result = answer
+        return await resolved(
+            extract(
+                MCPToolCustomDataContext(
+                    run_context=call.tool_context,
+                    server_name=server.name,
+                    tool_name=tool.name,
+                    tool_display_name=name,
+                    arguments=arguments,
+                    result_meta=dict(result.meta) if result.meta else None,
+                    structured_content=result.structured_content,
+                    is_error=result.is_error,
+                    tool_output=call.output,
+                )
+            )
+        )
+
+    return custom_data

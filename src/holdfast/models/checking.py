@@ -1,0 +1,59 @@
+"""Whether what a model answered is an answer. Whoever writes a model learns here what is wrong with it, and where."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.agents.errors import ModelBehaviorError
+from holdfast.base.errors import InvalidItem
+from holdfast.base.items import Item, encode_item, sound
+from holdfast.base.usage import Usage
+from holdfast.models.contract import ModelResponse
+from holdfast.models.raw import readable
+
+_TEXTS = {"output_text": "text", "refusal": "refusal"}
+
+
+def checked(response: Any) -> ModelResponse:
+    """The answer, or :class:`ModelBehaviorError` that names what is wrong.
+
+    Half characters (lone surrogates), with which some providers end a text that was cut, become U+FFFD: they could
+    be neither stored nor sent.
+    """
+    if not isinstance(response, ModelResponse):
+        raise ModelBehaviorError(f"a model must answer with a ModelResponse, not with {type(response).__name__}")
+    if not isinstance(response.usage, Usage):
+        raise ModelBehaviorError(f"the usage of an answer must be a Usage, not {response.usage!r}")
+    for name in ("response_id", "request_id"):
+        given = getattr(response, name)
+        if given is not None and not isinstance(given, str):
+            raise ModelBehaviorError(f"the {name} of an answer must be a string or None, not {given!r}")
+    if not isinstance(response.output, list | tuple):
+        raise ModelBehaviorError(f"the output of an answer must be a list, not {type(response.output).__name__}")
+    try:
+        items = response.items
+        for index, item in enumerate(items):
+            try:
+                encode_item(item)
+            except InvalidItem:
+                items[index] = sound(item)
+                encode_item(items[index], f"output[{index}]")
+                response.output = [*response.output[:index], readable(items[index]), *response.output[index + 1 :]]
+            _check(items[index], f"output[{index}]")
+    except (InvalidItem, TypeError) as error:
+        raise ModelBehaviorError(f"the model's answer is no list of items: {error}") from error
+    return response
+
+
+def _check(item: Item, where: str) -> None:
+    kind = item.get("type")
+    if not isinstance(kind, str) or not kind:
+        raise InvalidItem(f"{where}.type", f"it must be a string with something in it, not {kind!r}")
+    if kind != "message":
+        return
+    content = item.get("content")
+    if not isinstance(content, list):
+        raise InvalidItem(f"{where}.content", f"it must be a list of parts, not {type(content).__name__}")
+    for index, part in enumerate(content):
+        name = _TEXTS.get(str(part.get("type"))) if isinstance(part, Mapping) else ""
+        if name == "" or (name is not None and not isinstance(part.get(name), str)):
+            raise InvalidItem(f"{where}.content[{index}]", f"{part!r} is no part of a message")

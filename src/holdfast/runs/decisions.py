@@ -1,0 +1,91 @@
+"""What a person decided about calls, kept where it belongs: with the run that asks."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.agents.approvals import Approvals
+from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.errors import UserError
+from holdfast.runs.items import ToolApprovalItem
+from holdfast.runs.state import CallRecord, State
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A yes, perhaps with other ``arguments``, or a no with a ``message``; ``always`` is about every such call."""
+
+    approved: bool
+    always: bool = False
+    arguments: str | None = None
+    message: str | None = None
+
+    def file(self, context: RunContextWrapper[Any], item: ToolApprovalItem) -> None:
+        """Write it down among the decisions of a run."""
+        if self.approved:
+            context.approve_tool(item, self.always, arguments=self.arguments)
+        else:
+            context.reject_tool(item, self.always, self.message)
+
+
+def edited_arguments(arguments: Any) -> str | None:
+    """A person's own arguments as JSON, if they are some."""
+    if arguments is None:
+        return None
+    try:
+        edited = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        given = json.loads(edited)
+    except (TypeError, ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise UserError("the arguments of a call must be a JSON object")
+    return edited
+
+
+def asked_about(state: State, item: ToolApprovalItem) -> CallRecord:
+    """The call that the item asks about, if the run waits for that."""
+    if not isinstance(item, ToolApprovalItem):
+        raise UserError(f"a decision needs an approval item, not {type(item).__name__}")
+    asking: State | None = state
+    for step in item.route:
+        asking = next((call.child for call in asking.calls if call.id == step), None) if asking else None
+    for call in asking.calls if asking else ():
+        if call.id == item.call_id and call.status == "waiting":
+            return call
+    raise UserError(f"this run does not wait for a decision about the call {item.call_id!r}")
+
+
+def with_decision(state: State, item: ToolApprovalItem, decision: Decision) -> State:
+    """The run, with the decision in the nested run that asked or, for a call that is uncertain, in its record.
+
+    What was decided before such a call was made, or about every call of the tool, is no answer to that.
+    """
+    return _decided(state, item.route, item, decision, uncertain=asked_about(state, item).uncertain)
+
+
+def _decided(
+    state: State, route: tuple[str, ...], item: ToolApprovalItem, decision: Decision, *, uncertain: bool
+) -> State:
+    if route:
+        calls = tuple(
+            replace(call, child=_decided(call.child, route[1:], item, decision, uncertain=uncertain))
+            if call.id == route[0] and call.child
+            else call
+            for call in state.calls
+        )
+        return replace(state, calls=calls)
+    if uncertain:
+        calls = tuple(_settled(call, decision) if call.id == item.call_id else call for call in state.calls)
+        return replace(state, calls=calls)
+    context: RunContextWrapper[Any] = RunContextWrapper(None, approvals=Approvals(list(state.approvals)))
+    decision.file(context, item)
+    return replace(state, approvals=tuple(context.approvals.recorded()))
+
+
+def _settled(call: CallRecord, decision: Decision) -> CallRecord:
+    if decision.approved:
+        edited = decision.arguments if decision.arguments is not None else call.arguments
+        return replace(call, status="approved", arguments=edited)
+    return replace(call, status="rejected", message=decision.message)

@@ -1,0 +1,63 @@
+"""Talking to an agent in a terminal."""
+
+import asyncio
+import sys
+from typing import Any
+
+from holdfast.agents.agent import Agent
+from holdfast.runs.config import DEFAULT_MAX_TURNS
+from holdfast.runs.result import RunResultBase
+from holdfast.runs.run_state import RunState
+from holdfast.runs.runner import Runner
+
+_FAREWELLS = frozenset(["exit", "quit"])
+
+
+async def run_demo_loop(
+    agent: Agent[Any], *, stream: bool = True, context: Any = None, max_turns: int | None = DEFAULT_MAX_TURNS
+) -> None:
+    """Read what a person types, let the agent answer, and so on until ``exit``, ``quit`` or the end of input.
+
+    The conversation goes on with the agent that answered last. Calls that need a person are asked about.
+    """
+    said: list[Any] = []
+    while (text := await _asked("> ")) is not None and text.strip().lower() not in _FAREWELLS:
+        if not text.strip():
+            continue
+        result = await _run(agent, [*said, {"role": "user", "content": text}], stream, context, max_turns)
+        while result.interruptions:
+            state = result.to_state()
+            for item in result.interruptions:
+                answer = await _asked(f"[{item.qualified_name} {item.arguments}] may it be called? (y/n) ")
+                decide = state.approve if (answer or "").strip().lower() in ("y", "yes") else state.reject
+                decide(item)
+            result = await _run(agent, state, stream, context, max_turns)
+        said, agent = result.to_input_list(), result.last_agent
+
+
+async def _run(
+    agent: Agent[Any], given: list[Any] | RunState[Any, Any], stream: bool, context: Any, max_turns: int | None
+) -> RunResultBase:
+    if not stream:
+        result = await Runner.run(agent, given, context=context, max_turns=max_turns)
+        if not result.interruptions:
+            print(result.final_output)
+        return result
+    streamed = Runner.run_streamed(agent, given, context=context, max_turns=max_turns)
+    async for event in streamed.stream_events():
+        if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
+            print(event.data.delta, end="", flush=True)
+        elif event.type == "run_item_stream_event" and event.item.type == "tool_call_item":
+            print(f"[{event.item.tool_name}]", flush=True)
+        elif event.type == "run_item_stream_event" and event.item.type == "message_output_item":
+            print()
+        elif event.type == "agent_updated_stream_event":
+            print(f"[{event.new_agent.name}]", flush=True)
+    return streamed
+
+
+async def _asked(question: str) -> str | None:
+    """What the person types; ``None`` at the end of input. The loop goes on meanwhile."""
+    print(question, end="", flush=True)
+    line = await asyncio.to_thread(sys.stdin.readline)
+    return line.rstrip("\n") if line else None

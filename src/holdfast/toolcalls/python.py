@@ -1,0 +1,64 @@
+"""Python as a tool: every conversation has a persistent, sandboxed interpreter of its own."""
+
+from typing import Any
+
+from holdfast.agents.context import ToolContext
+from holdfast.agents.function_tool import function_tool
+from holdfast.agents.tool_outputs import ToolOutputImage, ToolOutputText
+from holdfast.agents.tools import FunctionTool
+from holdfast.agents.types import NeedsApproval
+from holdfast.base.conversation import conversation
+from holdfast.workers.pool import SessionPool
+from holdfast.workers.report import as_text, pictures
+from holdfast.workers.tool import Found, PythonSessions, Ran
+
+_MOST_PICTURES = 10
+
+
+def python_tool(
+    pool: SessionPool | PythonSessions,
+    *,
+    name: str = "run_python",
+    timeout: float = 30.0,
+    needs_approval: NeedsApproval = False,
+) -> FunctionTool:
+    """A tool that runs Python, in a session that lasts as long as the conversation.
+
+    Calls of one conversation see each other's variables and files, those of different conversations never; nested
+    agents work in the session of the run around them. The model is given what was printed, the value of the last
+    expression, pictures, tracebacks, and is told when its variables are gone: after a crash, a timeout that only
+    killing could end, or when the pool needed the place.
+
+    Tools over one pool share its sessions, so that an agent may be made anew for every request. Give
+    :class:`PythonSessions` of its own to a tool that shall not.
+    """
+    sessions = pool if isinstance(pool, PythonSessions) else PythonSessions.of(pool)
+
+    async def run_python(context: ToolContext[Any], code: str) -> str | list[ToolOutputText | ToolOutputImage]:
+        """Run Python code in a persistent, sandboxed session. Returns what it printed and its last value.
+
+        Args:
+            code: The Python code to run. Variables, imports and files stay for the next call.
+        """
+        ran = await sessions.run(code, key=context.conversation or conversation.get(), timeout=timeout)
+        return _told(ran, found="variables" if ran.first and not _ran_before(context) else ran.found)
+
+    return function_tool(run_python, name_override=name, needs_approval=needs_approval)
+
+
+def _told(ran: Ran, *, found: Found) -> str | list[ToolOutputText | ToolOutputImage]:
+    text, shown = as_text(ran.result, found=found), pictures(ran.result)
+    if not shown:
+        return text
+    if len(shown) > _MOST_PICTURES:
+        text += f"\n[{len(shown) - _MOST_PICTURES} of {len(shown)} pictures left out]"
+    images = [ToolOutputImage(image_url=f"data:{mime};base64,{data}") for mime, data in shown[:_MOST_PICTURES]]
+    return [ToolOutputText(text=text), *images]
+
+
+def _ran_before(context: ToolContext[Any]) -> bool:
+    """Whether the model has seen calls of this tool; also when this run was resumed and nobody knows."""
+    seen = context.turn_input
+    return not seen or any(
+        item.get("type") == "function_call" and item.get("name") == context.tool_name for item in seen
+    )

@@ -1,0 +1,142 @@
+"""Traces and spans that a program makes itself. Use them with ``with``, or call ``start()`` and ``finish()``."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from holdfast.tracing.span_data import (
+    AgentSpanData,
+    CustomSpanData,
+    FunctionSpanData,
+    GenerationSpanData,
+    GuardrailSpanData,
+    HandoffSpanData,
+    MCPListToolsSpanData,
+    ResponseSpanData,
+    TaskSpanData,
+    TurnSpanData,
+)
+from holdfast.tracing.spans import Span, Trace
+
+
+class TracingConfig(TypedDict, total=False):
+    """``api_key`` is passed on to processors that want one; holdfast sends nothing anywhere with it."""
+
+    api_key: str
+
+
+def trace(
+    workflow_name: str,
+    trace_id: str | None = None,
+    group_id: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    tracing: TracingConfig | None = None,
+    disabled: bool = False,
+) -> Trace:
+    """A trace for several runs and other work; ``disabled`` hides everything in it. Runs inside join it."""
+    return Trace(
+        workflow_name,
+        trace_id=trace_id,
+        group_id=group_id,
+        metadata=metadata,
+        tracing_api_key=(tracing or {}).get("api_key"),
+        recorded=not disabled,
+        shown=True,
+    )
+
+
+Parent = Trace | Span[Any] | None
+
+
+def agent_span(
+    name: str,
+    handoffs: list[str] | None = None,
+    tools: list[str] | None = None,
+    output_type: str | None = None,
+    span_id: str | None = None,
+    parent: Parent = None,
+    disabled: bool = False,
+) -> Span[AgentSpanData]:
+    data = AgentSpanData(name, handoffs, tools, output_type)
+    return Span(data, span_id=span_id, parent=parent, recorded=not disabled)
+
+
+def task_span(
+    name: str, span_id: str | None = None, parent: Parent = None, disabled: bool = False
+) -> Span[TaskSpanData]:
+    return Span(TaskSpanData(name), span_id=span_id, parent=parent, recorded=not disabled)
+
+
+def turn_span(
+    turn: int, agent_name: str, span_id: str | None = None, parent: Parent = None, disabled: bool = False
+) -> Span[TurnSpanData]:
+    return Span(TurnSpanData(turn, agent_name), span_id=span_id, parent=parent, recorded=not disabled)
+
+
+def function_span(
+    name: str,
+    input: str | None = None,
+    output: str | None = None,
+    span_id: str | None = None,
+    parent: Parent = None,
+    disabled: bool = False,
+) -> Span[FunctionSpanData]:
+    """What is given here is told as it is: ``trace_include_sensitive_data`` is about what holdfast itself tells."""
+    return Span(FunctionSpanData(name, input, output), span_id=span_id, parent=parent, recorded=not disabled)
+
+
+def generation_span(
+    input: Sequence[Mapping[str, Any]] | None = None,
+    output: Sequence[Mapping[str, Any]] | None = None,
+    model: str | None = None,
+    model_config: Mapping[str, Any] | None = None,
+    usage: dict[str, Any] | None = None,
+    span_id: str | None = None,
+    parent: Parent = None,
+    disabled: bool = False,
+) -> Span[GenerationSpanData]:
+    """What is given here is told as it is, as in :func:`function_span`."""
+    data = GenerationSpanData(input, output, model, model_config, usage)
+    return Span(data, span_id=span_id, parent=parent, recorded=not disabled)
+
+
+def response_span(
+    response: Any | None = None, span_id: str | None = None, parent: Parent = None, disabled: bool = False
+) -> Span[ResponseSpanData]:
+    return Span(ResponseSpanData(response), span_id=span_id, parent=parent, recorded=not disabled)
+
+
+def handoff_span(
+    from_agent: str | None = None,
+    to_agent: str | None = None,
+    span_id: str | None = None,
+    parent: Parent = None,
+    disabled: bool = False,
+) -> Span[HandoffSpanData]:
+    return Span(HandoffSpanData(from_agent, to_agent), span_id=span_id, parent=parent, recorded=not disabled)
+
+
+def guardrail_span(
+    name: str, triggered: bool = False, span_id: str | None = None, parent: Parent = None, disabled: bool = False
+) -> Span[GuardrailSpanData]:
+    return Span(GuardrailSpanData(name, triggered), span_id=span_id, parent=parent, recorded=not disabled)
+
+
+def mcp_tools_span(
+    server: str | None = None,
+    result: list[str] | None = None,
+    span_id: str | None = None,
+    parent: Parent = None,
+    disabled: bool = False,
+) -> Span[MCPListToolsSpanData]:
+    return Span(MCPListToolsSpanData(server, result), span_id=span_id, parent=parent, recorded=not disabled)
+
+
+def custom_span(
+    name: str,
+    data: dict[str, Any] | None = None,
+    span_id: str | None = None,
+    parent: Parent = None,
+    disabled: bool = False,
+) -> Span[CustomSpanData]:
+    """A span about anything; its data is told as it is."""
+    return Span(CustomSpanData(name, data or {}), span_id=span_id, parent=parent, recorded=not disabled)

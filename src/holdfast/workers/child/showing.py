@@ -1,0 +1,42 @@
+"""Showing values to the person who watches: the last one of a cell, figures, whatever code displays."""
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.workers.child import measures, values
+from holdfast.workers.wire import messages as m
+
+if TYPE_CHECKING:
+    from holdfast.workers.child.runtime import Runtime
+
+
+class Showing:
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
+        self._longest: int = runtime.settings.get("repr_limit", 100_000)
+        self._most: int = runtime.settings.get("value_limit", 1 << 20)
+
+    def value(self, value: Any) -> dict[str, Any]:
+        """The last value of a cell as the parts of its result, after the figures that the cell left open."""
+        self.figures(but=value)
+        if value is None:
+            return {}
+        return {
+            "value": values.plain(value, limit=self._most),
+            "repr": values.text(value, limit=self._longest),
+            "data": values.bundle(value, limit=self._most),
+        }
+
+    def figures(self, *, but: Any = None) -> None:
+        """Show the figures that the cell left open; not twice the one that is its value."""
+        for figure in values.open_figures():
+            if figure is not but and not self._runtime.snapshots.foreign:
+                self.display(figure)
+
+    def display(self, value: Any, *, display_id: str | None = None) -> None:
+        """Show an object to the person watching: every rich form it has, within the limits."""
+        data = values.bundle(value, limit=self._most)
+        data.setdefault("text/plain", values.text(value, limit=self._longest))
+        measures.flush()
+        self._runtime.post.send(
+            m.DisplayMessage(data=data, display_id=display_id, execution_id=self._runtime.current or "")
+        )

@@ -1,0 +1,3 @@
+from shops import journal
+
+__all__ = ["journal"]
