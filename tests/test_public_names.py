@@ -17,6 +17,8 @@ PACKAGES = [
     "holdfast.history",
     "holdfast.mcp",
     "holdfast.models",
+    "holdfast.realtime",
+    "holdfast.realtime.local",
     "holdfast.runs",
     "holdfast.tracing",
 ]

@@ -137,6 +137,7 @@ _HOMES = {
         "open_store",
     ],
     "models": [
+        "FunctionModel",
         "LocalModel",
         "LocalModelProvider",
         "LocalModelUnavailable",

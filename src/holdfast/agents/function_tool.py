@@ -13,6 +13,7 @@ from holdfast.agents.strict_schema import strict_schema
 from holdfast.agents.tools import (
     FunctionTool,
     FunctionToolCustomDataExtractor,
+    OnBargeIn,
     OnUncertain,
     ToolCaller,
     ToolOrigin,
@@ -52,6 +53,7 @@ class FunctionToolOptions(TypedDict, total=False):
     output_json_schema: dict[str, Any] | None
     idempotent: bool
     on_uncertain: OnUncertain
+    on_barge_in: OnBargeIn
 
 
 @overload
@@ -83,6 +85,7 @@ def function_tool(
     output_json_schema: dict[str, Any] | None = None,
     idempotent: bool = False,
     on_uncertain: OnUncertain = "ask",
+    on_barge_in: OnBargeIn = "keep",
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
     """Make a tool of a function; its name, docstring and annotations are what the model is told.
 
@@ -128,6 +131,7 @@ def function_tool(
             output_json_schema=output_schema,
             idempotent=idempotent,
             on_uncertain=on_uncertain,
+            on_barge_in=on_barge_in,
             failure_error_function=explain,
             origin=ToolOrigin(ToolOriginType.FUNCTION),
             output_type_adapter=adapter,

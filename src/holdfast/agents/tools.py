@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 ToolTimeoutBehavior: TypeAlias = Literal["error_as_result", "raise_exception"]
 ToolCaller: TypeAlias = Literal["direct", "programmatic"]
 OnUncertain: TypeAlias = Literal["ask", "retry", "fail"]
+OnBargeIn: TypeAlias = Literal["keep", "cancel", "finish_silently"]
 
 FunctionToolCustomDataExtractor: TypeAlias = Callable[
     ["FunctionToolCustomDataContext"], MaybeAwaitable[Mapping[str, Any] | None]
@@ -66,6 +67,8 @@ class FunctionTool:
 
     ``idempotent`` promises that making a call twice does no harm. ``on_uncertain`` says what happens to a call
     that was started when its process died and is not idempotent: ask a person, make it again, or fail it.
+    ``on_barge_in`` says what happens in a realtime session when the user begins to speak while the tool runs: go on
+    and let the model speak about the output, cancel the call, or go on and only note the output.
     """
 
     name: str
@@ -86,6 +89,7 @@ class FunctionTool:
     output_json_schema: dict[str, Any] | None = field(default=None, kw_only=True)
     idempotent: bool = field(default=False, kw_only=True)
     on_uncertain: OnUncertain = field(default="ask", kw_only=True)
+    on_barge_in: OnBargeIn = field(default="keep", kw_only=True)
     failure_error_function: ToolErrorFunction | None = field(default=None, kw_only=True, repr=False)
     namespace: str | None = field(default=None, kw_only=True)
     namespace_description: str | None = field(default=None, kw_only=True, repr=False)
@@ -207,6 +211,10 @@ def _check_tool(tool: FunctionTool) -> None:
             raise InvalidDeclaration(where, f"{name} must be a bool or a function, got {value!r}")
     if tool.on_uncertain not in ("ask", "retry", "fail"):
         raise InvalidDeclaration(where, f"on_uncertain must be 'ask', 'retry' or 'fail', got {tool.on_uncertain!r}")
+    if tool.on_barge_in not in ("keep", "cancel", "finish_silently"):
+        raise InvalidDeclaration(
+            where, f"on_barge_in must be 'keep', 'cancel' or 'finish_silently', got {tool.on_barge_in!r}"
+        )
     if tool.timeout_behavior not in ("error_as_result", "raise_exception"):
         raise InvalidDeclaration(where, f"timeout_behavior {tool.timeout_behavior!r} is not known")
     seconds: Any = tool.timeout_seconds

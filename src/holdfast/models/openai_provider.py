@@ -34,6 +34,11 @@ def set_default_openai_key(key: str, use_for_tracing: bool = True) -> None:
     _defaults.key = key
 
 
+def default_openai_key() -> str | None:
+    """The key for whoever was not given one: as it was set, else as the environment has it."""
+    return _defaults.key or os.environ.get("OPENAI_API_KEY")
+
+
 def set_default_openai_client(client: "AsyncOpenAI", use_for_tracing: bool = True) -> None:
     """The client for every provider that is not given one. It stays the caller's: nobody else closes it."""
     _defaults.client = client

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, TypeAlias
 
-from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.errors import InvalidDeclaration
 from holdfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from holdfast.agents.handoffs import HandoffHistoryMapper, HandoffInputFilter
@@ -13,6 +12,8 @@ from holdfast.agents.types import MaybeAwaitable, ModelLike, TContext
 from holdfast.base.items import Item
 from holdfast.history.contract import SessionInputCallback, SessionSettings
 from holdfast.models.contract import Model, ModelProvider
+from holdfast.toolcalls.refusing import ToolErrorFormatter as ToolErrorFormatter
+from holdfast.toolcalls.refusing import ToolErrorFormatterArgs as ToolErrorFormatterArgs
 from holdfast.tracing.starting import TracingConfig
 
 ReasoningItemIdPolicy: TypeAlias = Literal["preserve", "omit"]
@@ -40,21 +41,6 @@ class CallModelData(Generic[TContext]):
 
 
 CallModelInputFilter: TypeAlias = Callable[[CallModelData[Any]], MaybeAwaitable[ModelInputData]]
-
-
-@dataclass
-class ToolErrorFormatterArgs(Generic[TContext]):
-    """A call that was not made, for a program that wants its own words for the model."""
-
-    kind: Literal["approval_rejected", "tool_not_found"]
-    tool_type: Literal["function", "computer", "shell", "apply_patch", "custom"]
-    tool_name: str
-    call_id: str
-    default_message: str
-    run_context: RunContextWrapper[TContext]
-
-
-ToolErrorFormatter: TypeAlias = Callable[[ToolErrorFormatterArgs[Any]], MaybeAwaitable[str | None]]
 
 
 @dataclass

@@ -11,12 +11,12 @@ from holdfast.agents.output import output_schema_of
 from holdfast.agents.types import TContext, resolved
 from holdfast.base.items import Item
 from holdfast.models.contract import ModelResponse
-from holdfast.runs.config import ToolErrorFormatterArgs
 from holdfast.runs.items import RunItem
 from holdfast.runs.live import Live
 from holdfast.runs.persistence import as_items
 from holdfast.runs.state import Answer, CallRecord, Entry
 from holdfast.toolcalls.output import plain_value, told
+from holdfast.toolcalls.refusing import ToolErrorFormatterArgs
 
 
 @dataclass

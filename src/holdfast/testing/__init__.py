@@ -26,6 +26,14 @@ _HOMES = {
     "UnexpectedModelCall": "holdfast.testing.scripted_model",
     "assistant_message": "holdfast.testing.scripted_model",
     "function_call": "holdfast.testing.scripted_model",
+    "RealtimeConnectCall": "holdfast.realtime.testing",
+    "RealtimeScriptError": "holdfast.realtime.testing",
+    "RealtimeStep": "holdfast.realtime.testing",
+    "ScriptedRealtimeModel": "holdfast.realtime.testing",
+    "UnconsumedRealtimeSteps": "holdfast.realtime.testing",
+    "UnexpectedRealtimeSend": "holdfast.realtime.testing",
+    "RealtimeConnection": "holdfast.testing.realtime_connection",
+    "RealtimeServer": "holdfast.testing.realtime_server",
 }
 # Modules whose assertions pytest should explain when they fail.
 _SUITES = (

@@ -1,0 +1,237 @@
+"""The calls that the model makes: judged and made once, answered for certain, whatever happens meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Collection
+from dataclasses import replace
+from typing import Any
+
+from holdfast.agents.approvals import Decision, digest
+from holdfast.agents.errors import ModelBehaviorError
+from holdfast.base.errors import Closed
+from holdfast.realtime import answering
+from holdfast.realtime.answering import Answer, Record
+from holdfast.realtime.events import RealtimeToolApprovalExpired, RealtimeToolApprovalRequired, RealtimeToolEnd
+from holdfast.realtime.model_events import RealtimeModelToolCallEvent
+from holdfast.realtime.model_inputs import RealtimeModelSendToolOutput
+from holdfast.realtime.room import Room, log, told_to_stop
+from holdfast.realtime.transition import Transitions
+from holdfast.toolcalls.call import Call
+from holdfast.toolcalls.judge import Verdict, judge
+
+EXPIRED = "Nobody approved this call in time, so it was not made."
+RETRY_FIRST, RETRY_LONGEST = 0.1, 5.0
+REMEMBERED = 1024
+
+
+class Calls:
+    """Every call by its id. Each has a task of its own that ends when the model has the answer."""
+
+    def __init__(self, room: Room, transitions: Transitions) -> None:
+        self._room, self._transitions = room, transitions
+        self._records: dict[str, Record] = {}
+        self._handoff_turn = asyncio.Lock()
+        self._one_by_one = asyncio.Lock()
+
+    def take(self, event: RealtimeModelToolCallEvent) -> Awaitable[None] | None:
+        """Accept a call. Without ``async_tool_calls`` it gives what waits until it is answered or asks a person."""
+        record = self._accepted(event)
+        if record is None:
+            return None
+        room = self._room
+        record.task = room.start(self._carry_out(record), f"call {event.name} ({event.call_id})")
+        # A handoff needs the reader that would wait here.
+        beside = room.run_config.get("async_tool_calls", True) or event.name in record.snapshot.handoffs
+        return None if record.task is None or beside else self._answered_or_parked(record.task, record)
+
+    def approve(self, call_id: str, *, always: bool) -> Record | None:
+        return self._decide(call_id, Decision(True), always=always)
+
+    def reject(self, call_id: str, *, always: bool, message: str | None) -> Record | None:
+        return self._decide(call_id, Decision(False, message=message), always=always)
+
+    def barge_in(self) -> None:
+        """The user speaks: running tools go on, stop, or lower their voice, as each of them says."""
+        for record in self._records.values():
+            if record.answer is None and record.running and record.tool is not None:
+                policy = record.tool.on_barge_in
+                if policy == "cancel" and not record.cut and record.task is not None:
+                    record.cut = True
+                    record.task.cancel()
+                record.silent = record.silent or policy == "finish_silently"
+
+    def replayed(self, call_ids: Collection[str | None]) -> None:
+        """A new connection was told the answers to these calls."""
+        for record in self._records.values():
+            if record.id in call_ids and record.answer is not None and not record.sent:
+                self._room.owes_a_response = self._room.owes_a_response or record.answer.speak
+                record.sent = True
+                record.again.set()
+
+    async def settled(self, record: Record) -> None:
+        """Wait for the end of a call, when calls are not made beside the conversation."""
+        if not self._room.run_config.get("async_tool_calls", True) and record.task is not None:
+            await asyncio.wait({record.task})
+
+    @property
+    def unsent(self) -> tuple[str, ...]:
+        return tuple(r.id for r in self._records.values() if r.answer is not None and not r.sent)
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        return tuple(r.id for r in self._records.values() if r.undecided is not None)
+
+    @property
+    def threads(self) -> tuple[str, ...]:
+        """Tools that are plain functions and still run: they cannot be stopped."""
+        return tuple(f"thread of {r.event.name} ({r.id})" for r in self._records.values() if r.blocks_a_thread)
+
+    def _accepted(self, event: RealtimeModelToolCallEvent) -> Record | None:
+        room = self._room
+        if not event.call_id:
+            room.fail(ModelBehaviorError(f"the model called {event.name!r} without an id, so it cannot be answered"))
+            return None
+        known = self._records.get(event.call_id)
+        if known is not None:
+            if (known.event.name, known.event.arguments) != (event.name, event.arguments):
+                room.fail(ModelBehaviorError(f"the call {event.call_id!r} came back as another call; it is ignored"))
+            known.again.set()
+            return None
+        response = room.responses.of(event.response_id, room.snapshot, now=room.now())
+        record = self._records[event.call_id] = Record(event, response.snapshot, room.now())
+        while len(self._records) > REMEMBERED and next(iter(self._records.values())).sent:
+            del self._records[next(iter(self._records))]
+        new = room.ledger.called(event)
+        room.added(event.id or event.call_id) if new else room.updated()
+        return record
+
+    async def _carry_out(self, record: Record) -> None:
+        try:
+            answer = await self._answer(record)
+        except asyncio.CancelledError:
+            if told_to_stop() and not self._cut_off(record):
+                raise
+            answer = answering.cancelled(by_user=record.cut)
+        except Exception as error:  # noqa: BLE001 - the model is told, and the program by an event
+            log.warning("the call of %s failed: %s", record.event.name, error, exc_info=error)
+            self._room.fail(error)
+            answer = answering.failed(error)
+        record.running = False
+        record.answer = replace(answer, speak=answer.speak and not record.silent)
+        await self._deliver(record, record.answer)
+
+    async def _answer(self, record: Record) -> Answer:
+        room, name = self._room, record.event.name
+        handoff = record.snapshot.handoffs.get(name)
+        if handoff is not None:
+            async with self._handoff_turn:
+                if not await answering.still_enabled(room, record, handoff):
+                    return self._not_found(record)
+                return await answering.hand_over(room, self._transitions, record, handoff)
+        tool = record.snapshot.tools.get(name)
+        if tool is None or not await answering.still_enabled(room, record, tool):
+            return self._not_found(record)
+        record.tool, record.call = tool, answering.bound(room, record, tool)
+        verdict = await self._verdict(record, record.call)
+        if verdict.status == "rejected":
+            return await answering.refused(room, record.call, verdict)
+        if verdict.arguments is not None:
+            record.call = replace(record.call, arguments=verdict.arguments)
+        if room.run_config.get("async_tool_calls", True):
+            return await answering.make(room, record, record.call)
+        async with self._one_by_one:
+            return await answering.make(room, record, record.call)
+
+    async def _verdict(self, record: Record, call: Call) -> Verdict:
+        """What may be done with a call, after a person was asked if need be."""
+        room, execution = self._room, self._room.run_config.get("tool_execution", {})
+        guard_first = execution.get("pre_approval_tool_input_guardrails", False)
+        verdict = await judge(call, room.context, guard_first=guard_first)
+        if verdict.status != "waiting":
+            return verdict
+        agent, info = record.snapshot.agent, room.info
+        room.emit(RealtimeToolApprovalRequired(agent, call.tool, record.id, call.arguments, info))
+        try:
+            async with asyncio.timeout(execution.get("approval_timeout")):
+                while verdict.status == "waiting":
+                    record.undecided = asyncio.get_running_loop().create_future()
+                    record.parked.set()
+                    await record.undecided
+                    verdict = await judge(call, room.context)
+        except TimeoutError:
+            record.undecided = None
+            room.emit(RealtimeToolApprovalExpired(agent, call.tool, record.id, info))
+            return Verdict("rejected", message=EXPIRED)
+        record.undecided = None
+        return verdict
+
+    def _decide(self, call_id: str, decision: Decision, *, always: bool) -> Record | None:
+        record = self._records.get(call_id)
+        if record is None or record.undecided is None or record.call is None:
+            return None
+        approvals, call = self._room.context.approvals, record.call
+        if always:
+            approvals.record(call.ref, None, decision, owner=call.owner)
+        approvals.record(call.ref, call.id, replace_asked(decision, call.asked))
+        for waiting in self._records.values():
+            if waiting.undecided is not None and not waiting.undecided.done() and (always or waiting is record):
+                waiting.undecided.set_result(None)
+        return record
+
+    async def _deliver(self, record: Record, answer: Answer) -> None:
+        """Send the answer until it is sent; the tool is not run again for that."""
+        room, event = self._room, record.event
+        room.ledger.answered(event.call_id, answer.text)
+        message = RealtimeModelSendToolOutput(event, answer.text, answer.speak)
+        delay = RETRY_FIRST
+        while not record.sent:
+            record.again.clear()
+            try:
+                await room.connected()
+                if record.sent:  # The new connection was told already.
+                    break
+                room.owes_a_response = room.owes_a_response or answer.speak
+                await room.model.send_event(message)
+                record.sent = True
+            except Closed:
+                return
+            except Exception as error:  # noqa: BLE001 - told, and tried again
+                if delay == RETRY_FIRST:
+                    room.fail(error)
+                await _either(record.again, delay)
+                delay = min(delay * 2, RETRY_LONGEST)
+        room.measure("tool_gap", (room.now() - record.arrived_at) * 1000, event.call_id)
+        room.updated()
+        if record.tool is not None:
+            agent, arguments = record.snapshot.agent, record.event.arguments
+            room.emit(RealtimeToolEnd(agent, record.tool, arguments, answer.output, room.info, call_id=event.call_id))
+
+    def _cut_off(self, record: Record) -> bool:
+        """Whether the user's speech, and nobody else, has cancelled the call: then it is still to be answered."""
+        task = asyncio.current_task()
+        return record.cut and task is not None and task.uncancel() == 0
+
+    def _not_found(self, record: Record) -> Answer:
+        answer = answering.missing(record)
+        self._room.fail(ModelBehaviorError(answer.text))
+        return answer
+
+    async def _answered_or_parked(self, task: "asyncio.Task[None]", record: Record) -> None:
+        parked = asyncio.ensure_future(record.parked.wait())
+        either: set[asyncio.Future[Any]] = {task, parked}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            parked.cancel()
+
+
+def replace_asked(decision: Decision, arguments: str) -> Decision:
+    """The decision, bound to the arguments that the person saw."""
+    return Decision(decision.approved, decision.message, decision.arguments, digest(arguments))
+
+
+async def _either(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

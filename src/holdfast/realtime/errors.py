@@ -1,0 +1,87 @@
+"""What can go wrong with a realtime connection, as types."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.agents.errors import UserError
+from holdfast.base.errors import HoldfastError
+
+
+class NotConnected(HoldfastError, RuntimeError):
+    """The model is not connected, so nothing can be said to it."""
+
+    code = "realtime-not-connected"
+
+
+class AlreadyConnected(HoldfastError, RuntimeError):
+    """The model has a connection; one model object serves one session at a time."""
+
+    code = "realtime-already-connected"
+
+
+class KeyMissing(UserError):
+    """There is no API key to connect with."""
+
+    code = "realtime-key-missing"
+
+
+class ConnectFailed(HoldfastError, ConnectionError):
+    """No connection came about and nothing is left open. ``status`` is the server's answer, if there was one."""
+
+    code = "realtime-connect-failed"
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ConnectionLost(HoldfastError, ConnectionError):
+    """The connection ended although nobody here asked for it."""
+
+    code = "realtime-connection-lost"
+
+    def __init__(self, message: str, *, close_code: int | None = None, reason: str = "") -> None:
+        super().__init__(message)
+        self.close_code, self.reason = close_code, reason
+
+
+class SettingsRejected(HoldfastError):
+    """The server did not take the settings; the ones before hold. ``error`` is what it said."""
+
+    code = "realtime-settings-rejected"
+
+    def __init__(self, error: Any) -> None:
+        said = error.get("message") if isinstance(error, dict) else error
+        super().__init__(f"the server rejected the session settings: {said}")
+        self.error = error
+
+
+class Unacknowledged(HoldfastError, TimeoutError):
+    """The server did not answer in time; whether it did what was asked is unknown."""
+
+    code = "realtime-unacknowledged"
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(f"the server did not acknowledge {what} within {seconds:g} seconds")
+        self.what, self.seconds = what, seconds
+
+
+class ResponseRefused(HoldfastError):
+    """A response will not come. ``owners`` asked for it; ``error`` is what the server said, or why it said nothing."""
+
+    code = "realtime-response-refused"
+
+    def __init__(self, owners: Sequence[str], error: Any) -> None:
+        said = error.get("message") if isinstance(error, dict) else error
+        super().__init__(f"there will be no response for {', '.join(owners)}: {said}")
+        self.owners, self.error = tuple(owners), error
+
+
+class BadFrame(HoldfastError, ValueError):
+    """A message of the server could not be read; it was skipped."""
+
+    code = "realtime-bad-frame"
+
+    def __init__(self, problem: str, frame: str) -> None:
+        super().__init__(f"a message of the server could not be read: {problem}; it began with {frame[:80]!r}")
+        self.problem, self.frame = problem, frame

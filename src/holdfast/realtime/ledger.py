@@ -1,0 +1,245 @@
+"""What was said in a session, in order. Pure: events in, items out; a delta costs the same however long the call.
+
+Items stand where ``previous_item_id`` puts them, also when the item before them is told later. What the model
+generated and what the user heard of it are kept apart, and the history shows the latter.
+"""
+
+from collections.abc import Iterator
+
+from holdfast.realtime.audio import PCM16, AudioFormat
+from holdfast.realtime.entries import Entry, Said
+from holdfast.realtime.items import (
+    AssistantAudio,
+    AssistantMessageItem,
+    AssistantText,
+    InputAudio,
+    InputText,
+    RealtimeItem,
+    RealtimeToolCallItem,
+    UserMessageItem,
+)
+from holdfast.realtime.model_events import RealtimeModelToolCallEvent
+
+
+class Ledger:
+    """The history of one session. ``revision`` grows with every change; methods that may add an item say so."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.reordered = 0
+        """How often an item came to stand elsewhere than at the end, or went."""
+        self.audio_format: AudioFormat = PCM16
+        self._entries: dict[str, Entry] = {}
+        self._order: list[str] = []
+        self._orphans: dict[str, list[str]] = {}
+        self._calls: dict[str, str] = {}
+        self._answers: dict[str | None, list[str]] = {}
+        self._sent: dict[tuple[str, int], int] = {}
+        self._outputs: dict[str, str] = {}
+        self._snapshot: tuple[int, list[RealtimeItem]] = (0, [])
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, item_id: str) -> bool:
+        return item_id in self._entries
+
+    def entries(self, start: int = 0) -> Iterator[tuple[str, Entry]]:
+        """The entries in order, from the given place on."""
+        for index in range(start, len(self._order)):
+            yield self._order[index], self._entries[self._order[index]]
+
+    def items(self) -> list[RealtimeItem]:
+        """The history as it is now. The list is the caller's, and its items never change."""
+        if self._snapshot[0] != self.revision:
+            self._snapshot = (self.revision, [self._entries[name].shown() for name in self._order])
+        return list(self._snapshot[1])
+
+    def item(self, item_id: str) -> RealtimeItem:
+        return self._entries[item_id].shown()
+
+    def tell(self, item: RealtimeItem, *, response_id: str | None = None) -> bool:
+        """The model told of an item. True if it is new."""
+        known = self._known(item)
+        output = getattr(item, "output_item_id", None)
+        if output is not None and self._order:
+            # On the wire the output is an item of its own, at the end of what there is now.
+            self._outputs.setdefault(output, self._order[-1])
+        if known is not None:
+            name, entry = known
+            entry.take_in(item if item.item_id == name else item.model_copy(update={"item_id": name}))
+            self._change(entry)
+            if item.previous_item_id is not None and entry.previous is None:
+                self._move(name, item.previous_item_id)
+            return False
+        self._add(Entry(item, previous=item.previous_item_id, response_id=response_id))
+        return True
+
+    def say(self, item_id: str, delta: str, response_id: str | None, *, content_index: int = 0, spoken: bool) -> bool:
+        """The next words of an answer. True if that made a new item."""
+        entry = self._entries.get(item_id)
+        new = entry is None
+        if entry is None:
+            part = AssistantAudio() if spoken else AssistantText()
+            item = AssistantMessageItem(item_id=item_id, status="in_progress", content=[part])
+            entry = self._add(Entry(item, previous=None, response_id=response_id))
+        said = entry.said.get(content_index) or entry.part(content_index, spoken=spoken)
+        if said.final is None:
+            said.pieces.append(delta)
+            self.revision += 1
+            entry.revision, entry._shown = self.revision, None
+        return new
+
+    def said(self, item_id: str, text: str, *, content_index: int = 0) -> None:
+        """The words of this part are complete."""
+        entry = self._entries.get(item_id)
+        if entry is not None and isinstance(entry.item, AssistantMessageItem):
+            entry.part(content_index, spoken=True).final = text
+            self._change(entry)
+
+    def sent_audio(self, item_id: str, content_index: int, length: int) -> None:
+        """So many further bytes of audio were passed on."""
+        place = (item_id, content_index)
+        self._sent[place] = self._sent.get(place, 0) + length
+
+    def cut(self, item_id: str, content_index: int, heard_ms: int) -> float | None:
+        """The user heard no more than this. Gives the milliseconds sent in vain, ``None`` if that was known before."""
+        entry = self._entries.get(item_id)
+        if entry is None or not isinstance(entry.item, AssistantMessageItem):
+            return None
+        part: Said = entry.part(content_index, spoken=True)
+        if part.heard_ms is not None and part.heard_ms <= heard_ms:
+            return None
+        sent_ms = self.audio_format.ms(self._sent.get((item_id, content_index), 0))
+        part.cut(heard_ms, sent_ms)
+        self._change(entry)
+        return max(sent_ms - heard_ms, 0.0)
+
+    def transcribed(self, item_id: str, transcript: str) -> bool:
+        """What the user said, in writing. True if that made a new item."""
+        entry = self._entries.get(item_id)
+        if entry is None or not isinstance(entry.item, UserMessageItem):
+            part = InputText(text=transcript)
+            self._add(Entry(UserMessageItem(item_id=item_id, content=[part]), previous=None, response_id=None))
+            return True
+        content = [
+            part.model_copy(update={"transcript": transcript}) if isinstance(part, InputAudio) else part
+            for part in entry.item.content
+        ] or [InputAudio(transcript=transcript)]
+        entry.item = entry.item.model_copy(update={"content": content, "status": "completed"})
+        self._change(entry)
+        return False
+
+    def not_transcribed(self, item_id: str) -> None:
+        """There will be no transcript of this."""
+        if item_id in self._entries:
+            self._entries[item_id].inaudible = True
+
+    def no_more_transcripts(self) -> None:
+        """Whoever would have transcribed what was said so far is gone."""
+        for entry in self._entries.values():
+            entry.inaudible = entry.inaudible or isinstance(entry.item, UserMessageItem)
+
+    def called(self, call: RealtimeModelToolCallEvent) -> bool:
+        """The model made a call. True if that made a new item."""
+        item = RealtimeToolCallItem(
+            item_id=call.id or call.call_id,
+            previous_item_id=call.previous_item_id,
+            call_id=call.call_id,
+            status="in_progress",
+            arguments=call.arguments,
+            name=call.name,
+        )
+        return self.tell(item, response_id=call.response_id)
+
+    def answered(self, call_id: str, output: str) -> None:
+        """A call has its output."""
+        entry = self._entries.get(self._calls.get(call_id, ""))
+        if entry is not None and isinstance(entry.item, RealtimeToolCallItem):
+            entry.item = entry.item.model_copy(update={"output": output, "status": "completed"})
+            self._change(entry)
+
+    def ended(self, response_id: str | None, *, complete: bool) -> list[str]:
+        """A response is over, and with it its answers; gives their names."""
+        told = [*self._answers.pop(response_id, ()), *self._answers.pop(None, ())]
+        names = [name for name in told if name in self._entries]
+        for name in names:
+            entry = self._entries[name]
+            entry.ended = True
+            if isinstance(entry.item, AssistantMessageItem) and entry.item.status in (None, "in_progress"):
+                status = "completed" if complete else "incomplete"
+                entry.item = entry.item.model_copy(update={"status": status})
+            self._change(entry)
+        return names
+
+    def delete(self, item_id: str) -> bool:
+        """The server has forgotten an item. True if it was known."""
+        entry = self._entries.pop(item_id, None)
+        if entry is None:
+            return False
+        self._order.remove(item_id)
+        self.reordered += 1
+        if isinstance(entry.item, RealtimeToolCallItem) and entry.item.call_id is not None:
+            self._calls.pop(entry.item.call_id, None)
+        self.revision += 1
+        return True
+
+    def _known(self, item: RealtimeItem) -> tuple[str, Entry] | None:
+        name = item.item_id
+        if isinstance(item, RealtimeToolCallItem) and item.call_id is not None:
+            name = self._calls.get(item.call_id, name)
+        entry = self._entries.get(name)
+        return None if entry is None else (name, entry)
+
+    def _add(self, entry: Entry) -> Entry:
+        item = entry.item
+        self._entries[item.item_id] = entry
+        if isinstance(item, RealtimeToolCallItem) and item.call_id is not None:
+            self._calls[item.call_id] = item.item_id
+        elif isinstance(item, AssistantMessageItem):
+            self._answers.setdefault(entry.response_id, []).append(item.item_id)
+        self._place(item.item_id, entry.previous)
+        entry.begin()
+        self._change(entry)
+        return entry
+
+    def _change(self, entry: Entry) -> None:
+        self.revision += 1
+        entry.changed(self.revision)
+
+    def _place(self, name: str, previous: str | None) -> None:
+        order = self._order
+        previous = self._outputs.get(previous, previous) if previous is not None else None
+        if previous is None or (order and order[-1] == previous):
+            order.append(name)
+        elif previous in self._entries:
+            self.reordered += 1
+            order.insert(order.index(previous) + 1, name)
+        else:
+            order.append(name)
+            self._orphans.setdefault(previous, []).append(name)
+        for orphan in self._orphans.pop(name, ()):
+            self._move(orphan, name)
+
+    def _move(self, name: str, previous: str) -> None:
+        """Put an item after ``previous``, and with it those that follow it by their own word."""
+        entry = self._entries.get(name)
+        if entry is None or name == previous:
+            return
+        entry.previous = previous
+        if previous not in self._entries:
+            self._orphans.setdefault(previous, []).append(name)
+            return
+        order = self._order
+        start = order.index(name)
+        end = start + 1
+        while end < len(order) and self._entries[order[end]].previous == order[end - 1]:
+            end += 1
+        block = order[start:end]
+        if previous in block:
+            return
+        del order[start:end]
+        place = order.index(previous) + 1
+        order[place:place] = block
+        self.revision += 1
+        self.reordered += 1

@@ -1,0 +1,203 @@
+"""The life of a session: what it acquires in which order, and how all of it is released again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+from holdfast.lifecycle.owner import Owner
+from holdfast.lifecycle.scope import NEVER, CutOff, Deadline, Scope
+from holdfast.realtime.agent import RealtimeAgent
+from holdfast.realtime.audio import PCM16, audio_format
+from holdfast.realtime.calls import Calls
+from holdfast.realtime.config import RealtimeSessionModelSettings
+from holdfast.realtime.events import RealtimeCloseReport, RealtimeSessionClosed
+from holdfast.realtime.model import RealtimeModelConfig, RealtimeModelListener
+from holdfast.realtime.reconnecting import tell_history
+from holdfast.realtime.room import Room, log
+from holdfast.realtime.snapshot import resolve
+from holdfast.realtime.spans import call_trace
+from holdfast.realtime.states import Event, RealtimeState
+from holdfast.realtime.writing import Writer
+
+ENDING_WITHIN = 5.0
+"""How long a session takes at most that ends by itself."""
+_MOMENT = 0.25
+
+
+class Lifetime:
+    """One owner for the listener, the connection, the history's writer and every task. It serves once."""
+
+    def __init__(
+        self,
+        room: Room,
+        listener: RealtimeModelListener,
+        *,
+        agent: RealtimeAgent[Any],
+        model_config: RealtimeModelConfig,
+        base: RealtimeSessionModelSettings,
+        calls: Calls,
+        writer: Writer | None,
+        beside: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        self._room, self._listener, self._agent = room, listener, agent
+        self._model_config, self._base = model_config, base
+        self._calls, self._writer, self._beside = calls, writer, beside
+        self._owner = Owner(self._opened, name="realtime session")
+        self._deadline = NEVER
+        self._cut: list[str] = []
+        self._left: list[str] = []
+        self._reason: Literal["asked", "ended", "failed"] = "asked"
+        self._error: BaseException | None = None
+        self._close_error: Exception | None = None
+        self._report: RealtimeCloseReport | None = None
+
+    async def begin(self) -> None:
+        """Acquire everything. When it raises, nothing is left open."""
+        try:
+            await self._owner.start()
+        except asyncio.CancelledError:
+            if self._owner.closed:
+                self._released()  # It may have been cancelled before its first step.
+            raise
+
+    async def end(self, deadline: float) -> RealtimeCloseReport | None:
+        """Release everything, in time. From inside it only asks, and gives ``None``."""
+        if self._room.state is RealtimeState.NEW:
+            await self._owner.close()
+            self._released()
+            return self._report
+        self._stop_accepting()
+        try:
+            # The owner has a little more time than its parts, so that these can say what they had to cut off.
+            self._deadline = min(self._deadline, Deadline.after(deadline))
+            await self._owner.close(deadline=Deadline.after(deadline + _MOMENT))
+        except CutOff as cut:
+            self._left += cut.left
+        except Exception as error:  # noqa: BLE001 - whoever entered has it, or it is in the report
+            log.debug("the session had ended with %r", error)
+        if self._owner.closed or self._left:
+            self._released()
+        failed, self._close_error = self._close_error, None
+        if failed is not None and self._owner.closed:
+            raise failed
+        return self._report
+
+    def give_up(self, error: BaseException | None) -> None:
+        """The conversation cannot go on. Whoever iterates hears of it, or whoever leaves the session."""
+        if self._reason == "asked" and self._room.open:
+            self._reason, self._error = "ended" if error is None else "failed", error
+            self._room.start(self._ask_to_end(), "closing")
+
+    async def connect(self) -> None:
+        """Connect with the settings of the agent that is speaking."""
+        settings = self._room.snapshot.settings
+        await self._room.model.connect({**self._model_config, "initial_model_settings": settings})
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[None]:
+        room = self._room
+        room.machine.fire(Event.ENTERED)
+        try:
+            with call_trace(room.run_config, self._base):
+                async with Scope() as resources:
+                    await self._acquire(resources)
+                    async with self._talking():
+                        yield
+                    resources.cancel(deadline=self._deadline)
+        except CutOff as cut:
+            self._note(cut)
+        except Exception as error:
+            self._reason, self._error = "failed", self._error or error
+            raise
+        finally:
+            self._released()
+
+    @asynccontextmanager
+    async def _talking(self) -> AsyncIterator[None]:
+        room = self._room
+        try:
+            async with Scope() as tasks:
+                room.adopt(tasks)
+                self._start()
+                yield
+                self._stop_accepting()
+                room.model.remove_listener(self._listener)
+                tasks.cancel(deadline=_half(self._deadline))
+        except CutOff as cut:
+            self._note(cut)
+        finally:
+            if room.responses.active is not None:
+                room.responses.active.end()
+
+    async def _acquire(self, resources: Scope) -> None:
+        room, initial = self._room, self._model_config.get("initial_model_settings")
+        room.snapshot = await resolve(self._agent, room.context, room.run_config, base=self._base, overrides=initial)
+        room.ledger.audio_format = audio_format(_output_format(room.snapshot.settings)) or PCM16
+        known = [] if self._writer is None else await self._writer.load()
+        for item in known:
+            room.ledger.tell(item)
+        room.model.add_listener(self._listener)
+        resources.push(lambda: room.model.remove_listener(self._listener), name="listener")
+        # Before connecting: a model that is cancelled half way may not keep its promise to leave nothing open.
+        resources.push(self._close_model, name="model")
+        await self.connect()
+        await tell_history(room, known)
+        if self._writer is not None:
+            resources.push(self._writer.finish, name="history")
+
+    def _start(self) -> None:
+        room = self._room
+        room.link_is(up=True)
+        room.updated()
+        room.start(self._beside(), "roll-over")
+        if self._writer is not None:
+            room.start(self._writer.run(), "history")
+
+    async def _close_model(self) -> None:
+        try:
+            await self._room.model.close()
+        except Exception as error:  # noqa: BLE001 - raised to whoever closes the session
+            self._close_error = error
+
+    async def _ask_to_end(self) -> None:
+        await self.end(ENDING_WITHIN)
+
+    def _stop_accepting(self) -> None:
+        if self._room.machine.allows(Event.ASKED_TO_CLOSE):
+            self._room.machine.fire(Event.ASKED_TO_CLOSE)
+        self._room.up.set()  # Those who wait for a connection learn that there will be none.
+
+    def _released(self) -> None:
+        """Tell how it ended and let the iterators end, once."""
+        if self._report is not None:
+            return
+        room = self._room
+        self._stop_accepting()
+        self._report = RealtimeCloseReport(
+            reason=self._reason,
+            error=self._error or self._close_error,
+            cut=tuple(self._cut),
+            left=(*self._left, *self._calls.threads),
+            unsent=self._calls.unsent,
+            undecided=self._calls.undecided,
+            unwritten=0 if self._writer is None else self._writer.unwritten,
+        )
+        room.machine.fire(Event.RELEASED)
+        room.emit(RealtimeSessionClosed(self._report, room.info))
+        room.outlet.close(self._error)
+
+    def _note(self, cut: CutOff) -> None:
+        self._cut += cut.cut
+        self._left += cut.left
+
+
+def _half(deadline: Deadline) -> Deadline:
+    """Half of the time that is left: tasks must not use up what the releases need."""
+    remaining = deadline.remaining()
+    return deadline if remaining is None else Deadline.after(remaining / 2)
+
+
+def _output_format(settings: RealtimeSessionModelSettings) -> Any:
+    nested = settings.get("audio", {}).get("output", {}).get("format")
+    return nested or settings.get("output_audio_format")

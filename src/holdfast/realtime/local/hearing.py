@@ -1,0 +1,114 @@
+"""The input audio buffer: what came in and was not made an item yet, and the turns heard in it."""
+
+from collections.abc import Iterator
+
+from holdfast.realtime.local.audio import Format
+from holdfast.realtime.local.outbox import Refused
+from holdfast.realtime.local.settings import AudioInput
+from holdfast.realtime.local.vad import DetectorFactory, Started, Stopped, TurnDetector, VoiceDetector
+
+SHORTEST_MS = 100
+
+
+class Hearing:
+    """Takes audio in and hands turns out. Positions are milliseconds since the session began."""
+
+    def __init__(self, settings: AudioInput, format: Format, detector: DetectorFactory) -> None:
+        self._make_detector = detector
+        self._detector: VoiceDetector | None = None
+        self._audio = bytearray()
+        self._start_ms = 0
+        self._turns: TurnDetector | None = None
+        self._turns_from_ms = 0
+        self._turn_start_ms: int | None = None
+        self._settings, self.format = settings, format
+        self._listen()
+
+    @property
+    def end_ms(self) -> int:
+        """How much audio came in so far."""
+        return self._start_ms + self.length_ms
+
+    @property
+    def length_ms(self) -> int:
+        return self.format.milliseconds(len(self._audio))
+
+    @property
+    def speaking(self) -> bool:
+        return self._turn_start_ms is not None
+
+    def configure(self, settings: AudioInput, format: Format) -> None:
+        """Listen with other settings from now on. Audio in another format is not kept.
+
+        Settings that have nothing to do with listening leave a turn that is being spoken alone.
+        """
+        changed = settings.turn_detection != self._settings.turn_detection
+        self._settings = settings
+        if format is not self.format:
+            self.clear()
+            self.format = format
+        elif changed:
+            self._listen()
+
+    def append(self, data: bytes) -> Iterator[Started | Stopped]:
+        """Take audio in. On ``Stopped`` the turn must be taken with :meth:`take_turn` before going on."""
+        self._audio += data
+        if self._turns is None:
+            return
+        for found in self._turns.feed(self.format.to_pcm(data)):
+            at_ms = max(self._start_ms, self._turns_from_ms + found.at_ms)
+            if isinstance(found, Started):
+                self._turn_start_ms = at_ms
+                yield Started(at_ms)
+            else:
+                yield Stopped(at_ms)
+                self._turn_start_ms = None
+        self._forget_silence()
+
+    def take_turn(self, end_ms: int) -> bytes:
+        """The audio of the turn that ended there; what came before it is dropped."""
+        start = self._turn_start_ms if self._turn_start_ms is not None else self._start_ms
+        self._drop_until(start)
+        audio = bytes(self._audio[: (end_ms - self._start_ms) * self.format.bytes_per_ms])
+        self._drop_until(end_ms)
+        return audio
+
+    def take_all(self) -> bytes:
+        """Everything that is there, or :class:`Refused` when that is next to nothing."""
+        if self.length_ms < SHORTEST_MS:
+            raise Refused(
+                "input_audio_buffer_commit_empty",
+                "Error committing input audio buffer: buffer too small. Expected at least "
+                f"{SHORTEST_MS}ms of audio, but buffer only has {self.length_ms:.2f}ms of audio.",
+            )
+        audio = bytes(self._audio)
+        self.clear()
+        return audio
+
+    def clear(self) -> None:
+        self._start_ms = self.end_ms
+        self._audio.clear()
+        self._listen()
+
+    def _listen(self) -> None:
+        wanted = self._settings.turn_detection
+        self._turn_start_ms, self._turns_from_ms, self._turns = None, self.end_ms, None
+        if wanted is None:
+            return
+        self._detector = self._detector or self._make_detector()
+        self._turns = TurnDetector(
+            self._detector,
+            threshold=wanted.threshold,
+            prefix_ms=wanted.prefix_padding_ms,
+            silence_ms=wanted.silence_duration_ms,
+        )
+
+    def _forget_silence(self) -> None:
+        """Between turns only what the next one may begin with is kept."""
+        if self._turn_start_ms is None and self._settings.turn_detection is not None:
+            self._drop_until(self.end_ms - self._settings.turn_detection.prefix_padding_ms - 500)
+
+    def _drop_until(self, ms: int) -> None:
+        ms = min(max(ms, self._start_ms), self.end_ms)
+        del self._audio[: (ms - self._start_ms) * self.format.bytes_per_ms]
+        self._start_ms = ms

@@ -1,0 +1,68 @@
+"""Any text model as the brain of a realtime session."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from holdfast.agents.model_settings import ModelSettings
+from holdfast.agents.tool_refs import part_of
+from holdfast.agents.tools import FunctionTool, Tool
+from holdfast.models.asking import ModelRequest
+from holdfast.models.contract import Model, ModelResponse, StreamCut, completed
+from holdfast.realtime.local.brain import Brain, Call, Question, Say, ScriptedBrain, Turn
+
+
+class ModelBrain:
+    """Asks a text model, with the session's instructions, tools and conversation. Its words are spoken as they come."""
+
+    def __init__(self, model: Model, *, settings: ModelSettings | None = None) -> None:
+        self._model, self._settings = model, settings or ModelSettings()
+
+    async def answer(self, question: Question) -> AsyncGenerator[Say | Call, None]:
+        answer: ModelResponse | None = None
+        events = self._request(question).put_to(self._model.stream_response)
+        async with aclosing(events):
+            async for event in events:
+                answer = completed(event) or answer
+                if part_of(event, "type") == "response.output_text.delta":
+                    yield Say(part_of(event, "delta"))
+        if answer is None:
+            raise StreamCut("the stream ended before the answer was complete")
+        for item in answer.items:
+            if item.get("type") == "function_call":
+                yield Call(item["name"], item["arguments"], item["call_id"])
+
+    def _request(self, question: Question) -> ModelRequest:
+        tools = [_tool_of(tool) for tool in question.tools if tool["type"] == "function"]
+        choice = question.tool_choice
+        wanted = ModelSettings(
+            tool_choice=(choice if isinstance(choice, str) else choice.get("name")) if tools else None,
+            max_tokens=question.max_output_tokens,
+        )
+        return ModelRequest(
+            question.items,
+            system_instructions=question.instructions or None,
+            model_settings=self._settings.resolve(wanted),
+            tools=tools,
+        )
+
+
+def as_brain(brain: Model | Brain | Sequence[Turn]) -> Brain:
+    """A text model or a script as something that answers; what is a brain already stays as it is."""
+    if isinstance(brain, Model):
+        return ModelBrain(brain)
+    return ScriptedBrain(brain) if isinstance(brain, Sequence) else brain
+
+
+async def _not_here(*_: Any) -> Any:
+    raise RuntimeError("a tool of a realtime session is run by its client")
+
+
+def _tool_of(declared: dict[str, Any]) -> Tool:
+    return FunctionTool(
+        name=declared["name"],
+        description=declared.get("description") or "",
+        params_json_schema=declared.get("parameters") or {"type": "object", "properties": {}},
+        on_invoke_tool=_not_here,
+        strict_json_schema=False,
+    )

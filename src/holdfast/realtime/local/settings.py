@@ -1,0 +1,205 @@
+"""The settings of a session and of a response: what may be set, what it is by default, and why it was refused."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from holdfast.realtime.local.audio import FORMATS, Format
+from holdfast.realtime.local.outbox import Refused
+
+
+class Pcm(Struct, tag_field="type", tag="audio/pcm", forbid_unknown_fields=True):
+    rate: Literal[24000] = 24000
+
+
+class Pcmu(Struct, tag_field="type", tag="audio/pcmu", forbid_unknown_fields=True):
+    pass
+
+
+class Pcma(Struct, tag_field="type", tag="audio/pcma", forbid_unknown_fields=True):
+    pass
+
+
+class Transcription(Struct, forbid_unknown_fields=True):
+    model: str | None = None
+    language: str | None = None
+    prompt: str | None = None
+    keywords: list[str] | None = None
+    languages: list[str] | None = None
+    delay: str | None = None
+
+
+class NoiseReduction(Struct, forbid_unknown_fields=True):
+    type: Literal["near_field", "far_field"]
+
+
+class ServerVad(Struct, tag_field="type", tag="server_vad", forbid_unknown_fields=True):
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    prefix_padding_ms: Annotated[int, Meta(ge=0, le=5000)] = 300
+    silence_duration_ms: Annotated[int, Meta(ge=0, le=10_000)] = 500
+    idle_timeout_ms: Annotated[int, Meta(ge=5000, le=30_000)] | None = None
+    create_response: bool = True
+    interrupt_response: bool = True
+
+
+class SemanticVad(Struct, tag_field="type", tag="semantic_vad", forbid_unknown_fields=True):
+    """Told apart by the length of the pause only: eager ones answer sooner."""
+
+    eagerness: Literal["low", "medium", "high", "auto"] = "auto"
+    create_response: bool = True
+    interrupt_response: bool = True
+    model_version: str | None = None
+
+    threshold = 0.5
+    prefix_padding_ms = 300
+    idle_timeout_ms = None
+
+    @property
+    def silence_duration_ms(self) -> int:
+        return {"low": 1200, "medium": 600, "high": 300, "auto": 600}[self.eagerness]
+
+
+class CustomVoice(Struct, forbid_unknown_fields=True):
+    id: str
+
+
+class AudioInput(Struct, forbid_unknown_fields=True):
+    format: Pcm | Pcmu | Pcma = field(default_factory=Pcm)
+    noise_reduction: NoiseReduction | None = None
+    transcription: Transcription | None = None
+    turn_detection: ServerVad | SemanticVad | None = field(default_factory=ServerVad)
+
+
+class AudioOutput(Struct, forbid_unknown_fields=True):
+    format: Pcm | Pcmu | Pcma = field(default_factory=Pcm)
+    voice: str | CustomVoice = "alloy"
+    speed: Annotated[float, Meta(ge=0.25, le=1.5)] = 1.0
+
+
+class Audio(Struct, forbid_unknown_fields=True):
+    input: AudioInput = field(default_factory=AudioInput)
+    output: AudioOutput = field(default_factory=AudioOutput)
+
+
+class FunctionDeclaration(Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+class McpDeclaration(Struct, tag_field="type", tag="mcp"):
+    server_label: str
+
+
+class NamedTool(Struct, forbid_unknown_fields=True):
+    type: Literal["function", "mcp"]
+    name: str | None = None
+    server_label: str | None = None
+
+
+Modalities = Annotated[list[Literal["audio", "text"]], Meta(min_length=1, max_length=1)]
+MaxTokens = Annotated[int, Meta(ge=1, le=4096)] | Literal["inf"]
+ToolChoice = Literal["auto", "none", "required"] | NamedTool
+
+
+class SessionSettings(Struct, forbid_unknown_fields=True):
+    """A session's settings, in the shape of the wire."""
+
+    type: Literal["realtime"] = "realtime"
+    model: str = "local"
+    instructions: str = ""
+    output_modalities: Modalities = field(default_factory=lambda: ["audio"])
+    audio: Audio = field(default_factory=Audio)
+    tools: list[FunctionDeclaration | McpDeclaration] = field(default_factory=list)
+    tool_choice: Any = "auto"
+    max_output_tokens: Any = "inf"
+    parallel_tool_calls: bool = True
+    prompt: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    tracing: Any = None
+    truncation: Any = "auto"
+    include: list[str] | None = None
+
+    @property
+    def input_format(self) -> Format:
+        return FORMATS[_tag(self.audio.input.format)]
+
+    @property
+    def output_format(self) -> Format:
+        return FORMATS[_tag(self.audio.output.format)]
+
+
+class ResponseSettings(Struct, forbid_unknown_fields=True):
+    """What ``response.create`` may say about the one response."""
+
+    conversation: Literal["auto", "none"] = "auto"
+    input: list[dict[str, Any]] | None = None
+    metadata: dict[str, str] | None = None
+    instructions: str | None = None
+    output_modalities: Modalities | None = None
+    audio: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    max_output_tokens: Any = None
+    parallel_tool_calls: bool | None = None
+    prompt: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+
+    def over(self, session: SessionSettings) -> SessionSettings:
+        """The session's settings with what is set here in their place."""
+        mine = ("instructions", "output_modalities", "audio", "tools", "tool_choice", "max_output_tokens")
+        given = {name: getattr(self, name) for name in mine if getattr(self, name) is not None}
+        return updated(session, given, where="response")
+
+
+# Settings inside these are changed one by one; everything else is replaced as a whole.
+_MERGED = frozenset(["", "audio", "audio.input", "audio.output", "audio.input.turn_detection"])
+_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.S)
+_UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`")
+
+
+def updated(settings: SessionSettings, changes: Mapping[str, Any], *, where: str = "session") -> SessionSettings:
+    """New settings, or :class:`Refused` with the parameter that is wrong."""
+    merged = _merged(msgspec.to_builtins(settings), changes, "")
+    found: SessionSettings = converted(merged, SessionSettings, where=where)
+    converted(found.tool_choice, ToolChoice, where=f"{where}.tool_choice")
+    converted(found.max_output_tokens, MaxTokens, where=f"{where}.max_output_tokens")
+    return found
+
+
+def converted(value: Any, kind: Any, *, where: str) -> Any:
+    """``value`` in the shape of ``kind``, or :class:`Refused` with the path of what does not fit."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        told = _PATH.match(str(error))
+        problem, path = (str(error), "") if told is None else (told["problem"], told["path"] or "")
+        param = ".".join(part for part in (where, path) if part)
+        unknown = _UNKNOWN.search(problem)
+        if unknown is not None:
+            param = f"{param}.{unknown['name']}".strip(".")
+            raise Refused("unknown_parameter", f"Unknown parameter: '{param}'.", param=param) from None
+        raise Refused("invalid_value", f"Invalid value for '{param}': {problem}.", param=param) from None
+
+
+def wire(settings: SessionSettings) -> dict[str, Any]:
+    """The settings as a ``session`` frame shows them."""
+    shown: dict[str, Any] = msgspec.to_builtins(settings)
+    return shown
+
+
+def _merged(old: Any, new: Any, path: str) -> Any:
+    if path not in _MERGED or not isinstance(old, dict) or not isinstance(new, Mapping):
+        return new
+    if "type" in new and "type" in old and new["type"] != old["type"]:
+        return new
+    inner = {name: _merged(old.get(name), value, f"{path}.{name}".strip(".")) for name, value in new.items()}
+    return {**old, **inner}
+
+
+def _tag(struct: Any) -> str:
+    tag: str = type(struct).__struct_config__.tag
+    return tag

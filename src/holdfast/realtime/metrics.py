@@ -1,0 +1,67 @@
+"""How well a call goes: what the user had to wait for, and what was said in vain."""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+KEPT = 512
+"""How many of the latest values of a measurement are kept."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One measurement over a session, in milliseconds; percentiles are those of the latest values."""
+
+    count: int
+    last: float
+    p50: float
+    p95: float
+    most: float
+
+
+class _Series:
+    def __init__(self) -> None:
+        self.values: deque[float] = deque(maxlen=KEPT)
+        self.count, self.most = 0, 0.0
+
+    def add(self, ms: float) -> None:
+        self.values.append(ms)
+        self.count += 1
+        self.most = max(self.most, ms)
+
+    def summary(self) -> Summary:
+        ordered = sorted(self.values)
+
+        def rank(part: float) -> float:
+            return ordered[max(math.ceil(part * len(ordered)) - 1, 0)]
+
+        return Summary(self.count, self.values[-1], rank(0.5), rank(0.95), self.most)
+
+
+class RealtimeMetrics:
+    """The measurements of one session, by name:
+
+    ``time_to_first_audio``  from the end of what the user said (or the request) to the first audio of the answer
+    ``interruption``         from the interruption to the end of the response
+    ``tool_gap``             from a call to the moment at which its output was sent
+    ``truncated``            audio that the model had sent and nobody heard
+    ``reconnect_gap``        from the loss of a connection to the next that knows the history
+    """
+
+    def __init__(self) -> None:
+        self._series: dict[str, _Series] = {}
+        self.dropped_events: Callable[[], int] = lambda: 0
+
+    def add(self, name: str, ms: float) -> None:
+        self._series.setdefault(name, _Series()).add(ms)
+
+    def __getitem__(self, name: str) -> Summary:
+        return self._series[name].summary()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._series
+
+    def summaries(self) -> dict[str, Summary]:
+        """Everything that was measured so far."""
+        return {name: series.summary() for name, series in self._series.items()}

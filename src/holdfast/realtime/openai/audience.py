@@ -1,0 +1,60 @@
+"""Telling listeners, one event after the other."""
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+
+from holdfast.realtime.model import RealtimeModelListener
+from holdfast.realtime.model_events import RealtimeModelEvent, RealtimeModelRawServerEvent
+
+log = logging.getLogger("holdfast.realtime")
+
+
+class Audience:
+    """The listeners of a model. Each is told every event in order, and never two at a time.
+
+    A listener that raises is reported in the log and told the next event all the same.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: list[RealtimeModelListener] = []
+        self._to_tell: deque[RealtimeModelEvent] = deque()
+        self._telling = False
+
+    def add(self, listener: RealtimeModelListener) -> None:
+        if listener not in self._listeners:
+            self._listeners.append(listener)
+
+    def remove(self, listener: RealtimeModelListener) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    @property
+    def wants_raw(self) -> bool:
+        """Whether anybody wants the messages of the server as they came."""
+        return True in map(_wants_raw, self._listeners)
+
+    async def tell(self, events: Iterable[RealtimeModelEvent]) -> None:
+        """Tell everybody. If some task is telling already, it tells these too, and this returns at once."""
+        self._to_tell.extend(events)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._to_tell:
+                event = self._to_tell.popleft()
+                raw = isinstance(event, RealtimeModelRawServerEvent)
+                for listener in tuple(self._listeners):
+                    if raw and not _wants_raw(listener):
+                        continue
+                    try:
+                        await listener.on_event(event)
+                    except Exception:
+                        log.exception("a listener failed at the event %r", event.type)
+        finally:
+            self._telling = False
+
+
+def _wants_raw(listener: RealtimeModelListener) -> bool:
+    # A listener need not inherit from the class that says so.
+    return getattr(listener, "raw_server_events", True)

@@ -1,0 +1,235 @@
+"""The client's half of the wire protocol. No I/O: what a model is told becomes frames, frames become model events.
+
+Frames to be sent are in ``outgoing``, in order; whoever calls a method sends what it finds there afterwards.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.realtime.audio import AudioFormat
+from holdfast.realtime.config import RealtimeSessionModelSettings
+from holdfast.realtime.errors import BadFrame, ResponseRefused
+from holdfast.realtime.model import RealtimeModelConfig
+from holdfast.realtime.model_events import (
+    RealtimeModelAudioEvent,
+    RealtimeModelAudioInterruptedEvent,
+    RealtimeModelErrorEvent,
+    RealtimeModelEvent,
+    RealtimeModelOutputTextDeltaEvent,
+    RealtimeModelTranscriptDeltaEvent,
+    RealtimeModelTurnEndedEvent,
+)
+from holdfast.realtime.model_inputs import (
+    RealtimeModelRawClientMessage,
+    RealtimeModelSendAudio,
+    RealtimeModelSendEvent,
+    RealtimeModelSendInterrupt,
+    RealtimeModelSendRawMessage,
+    RealtimeModelSendSessionUpdate,
+    RealtimeModelSendToolOutput,
+    RealtimeModelSendUserInput,
+)
+from holdfast.realtime.openai.frames import AudioDelta, TextDelta, TranscriptDelta, append, read, shown, write
+from holdfast.realtime.openai.gate import ResponseGate
+from holdfast.realtime.openai.items import Places, user_item
+from holdfast.realtime.openai.playback import Playback
+from holdfast.realtime.openai.settings import session_payload
+from holdfast.realtime.openai.telling import HANDLERS, other
+from holdfast.realtime.openai.updates import Update, Updates
+
+_LATE = 16  # responses of which late messages may still come
+
+
+class RealtimeClient:
+    """One connection's state: whose turn it is, what was heard, what was not acknowledged."""
+
+    def __init__(
+        self,
+        options: RealtimeModelConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        acknowledge_within: float = 10.0,
+    ) -> None:
+        self._options, self._clock = options, clock
+        self._told: list[RealtimeModelEvent] = []
+        self._muted: deque[str] = deque(maxlen=_LATE)
+        self._over: deque[str | None] = deque(maxlen=_LATE)
+        self._tracing: Any = None
+        self.outgoing: deque[bytes] = deque()
+        self.gate = ResponseGate(self.say, self._refused, clock=clock, acknowledge_within=acknowledge_within)
+        self.updates = Updates()
+        self.places = Places()
+        self.playback = Playback(options.get("playback_tracker"))
+        self.server_interrupts = False
+        """Whether the server cancels its response by itself when the user begins to speak."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When :meth:`tick` wants to be called, on the given clock."""
+        return self.gate.deadline
+
+    def open(self) -> Update:
+        """Send the first settings."""
+        return self.update(self._options.get("initial_model_settings") or {})
+
+    def update(self, settings: RealtimeSessionModelSettings) -> Update:
+        """Send settings; the answer will be found in what this gives."""
+        session = session_payload(settings, joins_call="call_id" in self._options)
+        # A session's tracing can be set once; saying it again is an error.
+        if session.get("tracing") == self._tracing:
+            session.pop("tracing", None)
+        else:
+            self._tracing = session.get("tracing", self._tracing)
+        update = self.updates.sent()
+        self.say({"type": "session.update", "event_id": update.event_id, "session": session})
+        return update
+
+    def send(self, event: RealtimeModelSendEvent) -> Sequence[RealtimeModelEvent]:
+        """Do what the model was told. Gives what listeners have to know about it."""
+        match event:
+            case RealtimeModelSendAudio():
+                if event.audio:
+                    self.outgoing.append(append(event.audio))
+                if event.commit:
+                    self.say({"type": "input_audio_buffer.commit"})
+            case RealtimeModelSendUserInput():
+                self.say({"type": "conversation.item.create", "item": user_item(event.user_input)})
+                self.gate.request("user")
+            case RealtimeModelSendToolOutput():
+                self._answer_call(event)
+            case RealtimeModelSendInterrupt():
+                self._interrupt(event)
+            case RealtimeModelSendSessionUpdate():
+                self.update(event.session_settings)
+            case RealtimeModelSendRawMessage():
+                self._say_raw(event.message)
+            case _:
+                raise TypeError(f"a realtime model cannot be told {event!r}")
+        return self._events()
+
+    def receive(self, frame: bytes | str) -> Sequence[RealtimeModelEvent]:
+        """Understand a frame. What cannot be understood becomes an error event, never an exception."""
+        try:
+            message = read(frame)
+            kind = type(message)
+            if kind is AudioDelta:
+                return self._audio(message)
+            if kind is TranscriptDelta:
+                return (
+                    RealtimeModelTranscriptDeltaEvent(
+                        message.item_id, message.delta, message.response_id, content_index=message.content_index
+                    ),
+                )
+            if kind is TextDelta:
+                return (
+                    RealtimeModelOutputTextDeltaEvent(
+                        message.item_id, message.delta, message.response_id, content_index=message.content_index
+                    ),
+                )
+            HANDLERS.get(message["type"], other)(self, message)
+        except BadFrame as error:
+            self.tell(RealtimeModelErrorEvent(error))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            self.tell(RealtimeModelErrorEvent(BadFrame(f"{type(error).__name__}: {error}", shown(frame))))
+        return self._events()
+
+    def tick(self) -> Sequence[RealtimeModelEvent]:
+        """Call this when the deadline has passed."""
+        self.gate.tick()
+        return self._events()
+
+    def lose(self, error: Exception | None = None) -> Sequence[RealtimeModelEvent]:
+        """The connection is gone: what was under way has ended, and nothing more can be sent."""
+        if (died := self.gate.lose(error)) is not None:
+            self.end_turn(RealtimeModelTurnEndedEvent(response_id=died, status="lost", error=error))
+        self.outgoing.clear()
+        return self._events()
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.outgoing.append(write(message))
+
+    def tell(self, event: RealtimeModelEvent) -> None:
+        self._told.append(event)
+
+    def end_turn(self, event: RealtimeModelTurnEndedEvent) -> None:
+        """Tell that a response is over, once: a response that was given up may still be reported by the server."""
+        if event.response_id is None or event.response_id not in self._over:
+            self._over.append(event.response_id)
+            self.tell(event)
+
+    def use_format(self, format: AudioFormat | None) -> None:
+        if format is not None and format != self.playback.format:
+            self.playback.use(format)
+
+    def stop_playing(self, response_id: str | None = None) -> bool:
+        """Cut what was not heard, here and at the server, and emit no more of it. Tells whether there was any."""
+        cuts = self.playback.cut(self._clock(), response_id=response_id, generating=self.gate.active)
+        for cut in cuts:
+            self.mute(cut.response_id)
+            self.tell(
+                RealtimeModelAudioInterruptedEvent(
+                    cut.item_id, cut.content_index, response_id=cut.response_id, audio_end_ms=cut.heard_ms
+                )
+            )
+            self.say(
+                {
+                    "type": "conversation.item.truncate",
+                    "item_id": cut.item_id,
+                    "content_index": cut.content_index,
+                    "audio_end_ms": cut.heard_ms,
+                }
+            )
+        return bool(cuts)
+
+    def mute(self, response_id: str | None) -> None:
+        """Emit no more audio of this response."""
+        if response_id is not None and response_id not in self._muted:
+            self._muted.append(response_id)
+
+    def is_muted(self, response_id: str | None) -> bool:
+        return response_id in self._muted
+
+    def _audio(self, message: AudioDelta) -> Sequence[RealtimeModelEvent]:
+        response_id = message.response_id
+        if self._muted and response_id in self._muted:
+            return ()
+        item_id, index, data = message.item_id, message.content_index, message.delta
+        self.playback.received(item_id, index, response_id, len(data), self._clock())
+        return (RealtimeModelAudioEvent(data, response_id, item_id, index),)
+
+    def _answer_call(self, event: RealtimeModelSendToolOutput) -> None:
+        call_id = event.tool_call.call_id
+        item = {"type": "function_call_output", "call_id": call_id, "output": event.output}
+        self.say({"type": "conversation.item.create", "item": item})
+        if event.start_response:
+            self.gate.request(f"tool:{call_id}")
+
+    def _interrupt(self, event: RealtimeModelSendInterrupt) -> None:
+        target = event.response_id or self.gate.active
+        if not event.cancel_response_only:
+            self.stop_playing(event.response_id)
+        if not event.playback_only:
+            self.mute(target)
+            self.gate.cancel(event.response_id, force=event.force_response_cancel)
+
+    def _say_raw(self, message: RealtimeModelRawClientMessage) -> None:
+        parts = message.get("other_data") or {}
+        match message["type"]:
+            case "response.create":
+                self.gate.request("raw", parts.get("response") or {}, event_id=parts.get("event_id"))
+            case "session.update":
+                update = self.updates.sent(parts.get("event_id"))
+                self.say({"type": "session.update", **parts, "event_id": update.event_id})
+            case kind:
+                self.say({"type": kind, **parts})
+
+    def _refused(self, refusal: ResponseRefused) -> None:
+        self.tell(RealtimeModelErrorEvent(refusal))
+
+    def _events(self) -> Sequence[RealtimeModelEvent]:
+        if not self._told:
+            return ()
+        told, self._told = self._told, []
+        return told

@@ -1,0 +1,114 @@
+"""Items of the wire protocol, as the session knows them. Audio bytes inside items are never kept."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.realtime.items import (
+    AssistantAudio,
+    AssistantMessageItem,
+    AssistantText,
+    InputAudio,
+    InputImage,
+    InputText,
+    RealtimeItem,
+    RealtimeToolCallItem,
+    SystemMessageItem,
+    UserMessageItem,
+)
+from holdfast.realtime.model_inputs import RealtimeModelUserInput
+
+_REMEMBERED = 512
+
+
+def message_item(item: Mapping[str, Any], previous_item_id: str | None) -> RealtimeItem | None:
+    """A message; ``None`` if it is not one, or of a role that is not known."""
+    place = {"item_id": item["id"], "previous_item_id": previous_item_id}
+    content = item.get("content") or ()
+    match item.get("role"):
+        case "user":
+            return UserMessageItem(**place, content=[part for raw in content if (part := _input_part(raw))])
+        case "system":
+            return SystemMessageItem(**place, content=[InputText(text=raw.get("text")) for raw in content])
+        case "assistant":
+            status = item.get("status")
+            said = [spoken for raw in content if (spoken := _output_part(raw))]
+            return AssistantMessageItem(**place, status=status, content=said)
+    return None
+
+
+def _input_part(raw: Mapping[str, Any]) -> InputText | InputAudio | InputImage | None:
+    match raw.get("type"):
+        case "input_text":
+            return InputText(text=raw.get("text"))
+        case "input_audio":
+            return InputAudio(transcript=raw.get("transcript"))
+        case "input_image":
+            return InputImage(image_url=raw.get("image_url"), detail=raw.get("detail"))
+    return None
+
+
+def _output_part(raw: Mapping[str, Any]) -> AssistantText | AssistantAudio | None:
+    match raw.get("type"):
+        case "output_text" | "text":
+            return AssistantText(text=raw.get("text"))
+        case "output_audio" | "audio":
+            return AssistantAudio(transcript=raw.get("transcript"))
+    return None
+
+
+def user_item(given: RealtimeModelUserInput) -> dict[str, Any]:
+    """What the user wrote or showed, for the wire."""
+    if isinstance(given, str):
+        return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}
+    return {**given, "content": [dict(part) for part in given["content"]]}
+
+
+class Places:
+    """What the server told about items earlier and does not repeat: their place, and the calls behind outputs.
+
+    Remembers a bounded number of the latest ones.
+    """
+
+    def __init__(self) -> None:
+        self._previous: OrderedDict[str, str | None] = OrderedDict()
+        self._calls: OrderedDict[str, RealtimeToolCallItem] = OrderedDict()
+        self._announced: OrderedDict[str, None] = OrderedDict()
+
+    def place(self, item_id: str, previous_item_id: str | None) -> str | None:
+        """The item before this one: as told now, or else as told before."""
+        if previous_item_id is not None:
+            self._previous[item_id] = previous_item_id
+            if len(self._previous) > _REMEMBERED:
+                self._previous.popitem(last=False)
+        return self._previous.get(item_id)
+
+    def call(self, item: Mapping[str, Any], previous_item_id: str | None) -> RealtimeToolCallItem:
+        """A call that the model made, not answered yet."""
+        made = RealtimeToolCallItem(
+            item_id=item["id"],
+            previous_item_id=previous_item_id,
+            call_id=item["call_id"],
+            status="in_progress",
+            arguments=item["arguments"],
+            name=item["name"],
+        )
+        self._calls[item["call_id"]] = made
+        if len(self._calls) > _REMEMBERED:
+            self._calls.popitem(last=False)
+        return made
+
+    def announce(self, call_id: str) -> bool:
+        """Whether this call is to be made: true the first time only."""
+        first = call_id not in self._announced
+        self._announced[call_id] = None
+        if len(self._announced) > _REMEMBERED:
+            self._announced.popitem(last=False)
+        return first
+
+    def output(self, item: Mapping[str, Any]) -> RealtimeToolCallItem | None:
+        """The call that an output answers, with the output; ``None`` if the call was never seen."""
+        call = self._calls.get(item["call_id"])
+        if call is None:
+            return None
+        return call.model_copy(update={"status": "completed", "output": item["output"], "output_item_id": item["id"]})

@@ -1,0 +1,126 @@
+"""Session settings as the wire protocol has them. Pure: dicts in, dicts out."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.agents.errors import UserError
+from holdfast.agents.handoffs import Handoff
+from holdfast.agents.hosted_tools import HostedMCPTool
+from holdfast.agents.model_settings import MCPToolChoice
+from holdfast.agents.tools import FunctionTool
+from holdfast.realtime.audio import audio_format
+from holdfast.realtime.config import RealtimeSessionModelSettings
+
+DEFAULT_MODEL = "gpt-realtime-2.1"
+DEFAULT_MODEL_SETTINGS: RealtimeSessionModelSettings = {
+    "voice": "ash",
+    "modalities": ["audio"],
+    "input_audio_format": "pcm16",
+    "output_audio_format": "pcm16",
+    "input_audio_transcription": {"model": "gpt-4o-mini-transcribe"},
+    "turn_detection": {"type": "semantic_vad", "interrupt_response": True},
+}
+
+_AS_THEY_ARE = ("instructions", "max_output_tokens", "parallel_tool_calls")
+# Nested keys, and the flat ones that mean the same.
+_INPUT = {
+    "format": "input_audio_format",
+    "noise_reduction": "input_audio_noise_reduction",
+    "transcription": "input_audio_transcription",
+    "turn_detection": "turn_detection",
+}
+_OUTPUT = {"format": "output_audio_format", "voice": "voice", "speed": "speed"}
+_FORMATS = frozenset(["input_audio_format", "output_audio_format"])
+
+
+def session_payload(
+    settings: Mapping[str, Any], *, defaults: bool = True, joins_call: bool = False, model: bool = False
+) -> dict[str, Any]:
+    """The ``session`` of a ``session.update``.
+
+    ``joins_call``: a call has formats already, so none are sent unless they were asked for. ``model`` names the
+    model too, which is for creating a session: an existing one keeps its model.
+    """
+    known: dict[str, Any] = dict(DEFAULT_MODEL_SETTINGS) if defaults else {}
+    if joins_call:
+        known = {key: value for key, value in known.items() if key not in _FORMATS}
+    flat = {**known, **settings}
+    nested: Mapping[str, Any] = settings.get("audio") or {}
+    session: dict[str, Any] = {"type": "realtime"}
+    if model:
+        session["model"] = settings.get("model_name") or DEFAULT_MODEL
+    session |= {key: flat[key] for key in _AS_THEY_ARE if flat.get(key) is not None}
+    modalities = settings.get("output_modalities") or flat.get("modalities")
+    if modalities:
+        session["output_modalities"] = list(modalities)
+    audio = {
+        "input": _audio(_INPUT, nested.get("input") or {}, flat),
+        "output": _audio(_OUTPUT, nested.get("output") or {}, flat),
+    }
+    session |= {"audio": {way: parts for way, parts in audio.items() if parts}} if any(audio.values()) else {}
+    for key in ("prompt", "reasoning"):
+        if flat.get(key):
+            session[key] = _without_none(flat[key])
+    if "tools" in flat or "handoffs" in flat:
+        session["tools"] = wire_tools(flat.get("tools") or (), flat.get("handoffs") or ())
+    if (choice := wire_tool_choice(flat.get("tool_choice"))) is not None:
+        session["tool_choice"] = choice
+    if "tracing" in flat:
+        tracing = flat["tracing"]
+        session["tracing"] = _without_none(tracing) or "auto" if isinstance(tracing, Mapping) else tracing
+    return session
+
+
+def _audio(keys: Mapping[str, str], nested: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
+    """One direction of the audio settings: nested keys go before flat ones, and ``None`` switches off."""
+    found: dict[str, Any] = {}
+    for key, flat_key in keys.items():
+        if key in nested:
+            value = nested[key]
+        elif flat_key in flat:
+            value = flat[flat_key]
+        else:
+            continue
+        if key == "format":
+            if (format := audio_format(value)) is not None:
+                found[key] = format.as_wire()
+        elif key == "turn_detection" and isinstance(value, Mapping):
+            found[key] = {_snake(name): part for name, part in value.items()}
+        elif value is not None or key in ("noise_reduction", "transcription", "turn_detection"):
+            found[key] = dict(value) if isinstance(value, Mapping) else value
+    return found
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
+
+
+def _without_none(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in parts.items() if value is not None}
+
+
+def wire_tools(tools: Iterable[Any], handoffs: Iterable[Handoff[Any, Any]]) -> list[dict[str, Any]]:
+    """What the model may call. Only functions and MCP servers of the provider are possible here."""
+    found = []
+    for tool in tools:
+        if isinstance(tool, FunctionTool):
+            found.append(_function(tool.name, tool.description, tool.params_json_schema))
+        elif isinstance(tool, HostedMCPTool):
+            found.append(dict(tool.tool_config))
+        else:
+            raise UserError(f"a realtime model can call functions and hosted MCP servers, but not {tool!r}")
+    return found + [_function(way.tool_name, way.tool_description, way.input_json_schema) for way in handoffs]
+
+
+def _function(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "name": name, "description": description, "parameters": parameters}
+
+
+def wire_tool_choice(choice: Any) -> Any:
+    """What the model has to call, as the protocol has it; ``None`` if nothing was said."""
+    if isinstance(choice, MCPToolChoice):
+        return {"type": "mcp", "server_label": choice.server_label, "name": choice.name}
+    if choice is None or choice in ("auto", "required", "none") or not isinstance(choice, str):
+        return choice
+    return {"type": "function", "name": choice}

@@ -1,0 +1,54 @@
+"""Realtime models at the other end of a telephone call."""
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.errors import UserError
+from holdfast.base.errors import MissingExtra
+from holdfast.realtime.agent import RealtimeAgent
+from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
+from holdfast.realtime.model import RealtimeModelConfig
+from holdfast.realtime.openai.settings import session_payload
+from holdfast.realtime.openai.websocket import OpenAIRealtimeWebSocketModel
+from holdfast.realtime.snapshot import base_settings, resolve
+
+if TYPE_CHECKING:
+    from openai.types.realtime.realtime_session_create_request import (
+        RealtimeSessionCreateRequest as OpenAISessionCreateRequest,
+    )
+
+
+class OpenAIRealtimeSIPModel(OpenAIRealtimeWebSocketModel):
+    """Joins a call that was accepted before; ``call_id`` says which."""
+
+    async def connect(self, options: RealtimeModelConfig) -> None:
+        """Join the call. Raises :class:`UserError` if none is named."""
+        if not options.get("call_id"):
+            raise UserError("a SIP model joins a call: put its call_id into the model config")
+        await super().connect(options)
+
+    @staticmethod
+    async def build_initial_session_payload(
+        agent: RealtimeAgent[Any],
+        *,
+        context: Any = None,
+        model_config: RealtimeModelConfig | None = None,
+        run_config: RealtimeRunConfig | None = None,
+        overrides: RealtimeSessionModelSettings | None = None,
+    ) -> "OpenAISessionCreateRequest":
+        """What to accept a call with, so that the agent is there from the first word.
+
+        The same settings as a session with this agent would send; ``overrides`` go before them.
+        """
+        config = run_config or {}
+        initial = (model_config or {}).get("initial_model_settings") or {}
+        wrapper = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
+        snapshot = await resolve(
+            agent, wrapper, config, base=base_settings(config, initial), overrides={**initial, **(overrides or {})}
+        )
+        try:
+            from openai.types.realtime.realtime_session_create_request import RealtimeSessionCreateRequest
+        except ImportError as error:
+            raise MissingExtra("openai", "the payload of a SIP call") from error
+        payload = session_payload(snapshot.settings, joins_call=True, model=True)
+        return RealtimeSessionCreateRequest.model_validate(payload)

@@ -1,0 +1,274 @@
+"""What a session makes of each thing that the model tells. Nothing here waits.
+
+Whatever else changes a session (a tool that ends, a guardrail that trips, a program that calls) does so between two of
+these steps, never inside one.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from holdfast.realtime import model_events as told
+from holdfast.realtime.calls import Calls
+from holdfast.realtime.events import (
+    RealtimeAgentEndEvent,
+    RealtimeAgentStartEvent,
+    RealtimeAudio,
+    RealtimeAudioEnd,
+    RealtimeAudioInterrupted,
+    RealtimeInputAudioTimeoutTriggered,
+    RealtimeRawModelEvent,
+    RealtimeResponseFailed,
+    RealtimeResponseIncomplete,
+    RealtimeTranscriptDelta,
+)
+from holdfast.realtime.guarding import Guard
+from holdfast.realtime.items import UserMessageItem
+from holdfast.realtime.reconnecting import Reconnecting, lost_error
+from holdfast.realtime.responses import Response
+from holdfast.realtime.room import Room, log
+from holdfast.realtime.spans import response_span
+from holdfast.realtime.watching import Watching
+from holdfast.realtime.wire_items import words_of
+
+
+class Pump:
+    """Takes the model's events in the order in which it told them."""
+
+    def __init__(
+        self,
+        room: Room,
+        *,
+        calls: Calls,
+        guard: Guard,
+        reconnecting: Reconnecting,
+        said: Callable[[], None],
+        end: Callable[[BaseException | None], None],
+    ) -> None:
+        self._room, self._calls, self._guard, self._reconnecting = room, calls, guard, reconnecting
+        self._said, self._end = said, end
+        self._watching = Watching(room)
+        self._known = room.responses.known
+        self._speech_at: float | None = None
+
+    def take(self, event: told.RealtimeModelEvent) -> Awaitable[None] | None:
+        """Do what the event asks for. If there is something to wait for before the next event, it is given back."""
+        room = self._room
+        room.outlet.flow(RealtimeRawModelEvent(event, room.info))
+        step = _STEPS.get(type(event))
+        try:
+            return None if step is None else step(self, event)
+        except Exception as error:  # noqa: BLE001 - a strange event must not stop the model's reader
+            log.warning("the event %r could not be handled: %s", event.type, error, exc_info=error)
+            room.fail(error)
+            return None
+
+    def settle(self) -> None:
+        """The connection is gone, and with it the active response."""
+        room, response = self._room, self._room.responses.active
+        room.user_is_speaking = False
+        room.ledger.no_more_transcripts()
+        if response is not None:
+            self._over(response, "lost", "the connection was lost", None)
+        self._said()
+
+    def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
+        room = self._room
+        response = self._known.get(event.response_id) or self._response(event.response_id)
+        if response.muted:
+            return
+        room.ledger.sent_audio(event.item_id, event.content_index, len(event.data))
+        response.item_id = event.item_id
+        if response.first_audio:
+            response.first_audio, response.spoke = False, True
+            since = response.began_at if response.asked_at is None else response.asked_at
+            room.measure("time_to_first_audio", (room.now() - since) * 1000, response.id)
+        audio = RealtimeAudio(event, event.item_id, event.content_index, room.info)
+        if self._guard.holds_back and response.snapshot.guardrails:
+            self._guard.hold(response, audio)
+        else:
+            room.outlet.flow(audio)
+
+    def _delta(self, event: told.RealtimeModelTranscriptDeltaEvent | told.RealtimeModelOutputTextDeltaEvent) -> None:
+        room = self._room
+        response = self._known.get(event.response_id) or self._response(event.response_id)
+        response.spoke = True
+        spoken = event.type == "transcript_delta"
+        item_id, delta = event.item_id, event.delta
+        if room.ledger.say(item_id, delta, response.id, content_index=event.content_index, spoken=spoken):
+            room.added(item_id)
+        room.outlet.flow(RealtimeTranscriptDelta(item_id, delta, response.id, room.info))
+        if response.snapshot.guardrails and not response.tripped:
+            self._guard.hear(response, item_id, delta)
+
+    def _text_done(self, event: told.RealtimeModelTextDoneEvent) -> None:
+        room, response = self._room, self._response(event.response_id)
+        room.ledger.said(event.item_id, event.text, content_index=event.content_index)
+        if response.snapshot.guardrails and not response.tripped:
+            self._guard.complete(response, event.item_id, event.text)
+
+    def _audio_done(self, event: told.RealtimeModelAudioDoneEvent) -> None:
+        self._room.emit(RealtimeAudioEnd(self._room.info, event.item_id, event.content_index))
+
+    def _audio_interrupted(self, event: told.RealtimeModelAudioInterruptedEvent) -> None:
+        room = self._room
+        response = room.responses.playing(event.item_id, event.response_id)
+        asked_for = response is not None and (response.tripped or response.interrupted_at is not None)
+        if response is not None:
+            response.muted = True
+            self._guard.drop(response)
+        if event.audio_end_ms is not None:
+            self._cut(event.item_id, event.content_index, event.audio_end_ms)
+        room.emit(RealtimeAudioInterrupted(room.info, event.item_id, event.content_index))
+        if not asked_for:
+            since = room.now() if self._speech_at is None else self._speech_at
+            if response is not None and not response.ended:
+                response.interrupted_at = since
+            else:
+                room.measure("interruption", (room.now() - since) * 1000, event.item_id)
+            self._calls.barge_in()
+
+    def _truncated(self, event: told.RealtimeModelItemTruncatedEvent) -> None:
+        self._cut(event.item_id, event.content_index, event.audio_end_ms)
+
+    def _cut(self, item_id: str, content_index: int, heard_ms: int) -> None:
+        in_vain = self._room.ledger.cut(item_id, content_index, heard_ms)
+        if in_vain is not None:
+            self._room.measure("truncated", in_vain, item_id)
+            self._room.updated()
+            self._said()
+
+    def _speech_started(self, event: told.RealtimeModelSpeechStartedEvent) -> None:
+        self._room.user_is_speaking = True
+        self._speech_at = self._room.now()
+        self._calls.barge_in()
+
+    def _speech_stopped(self, event: told.RealtimeModelSpeechStoppedEvent) -> None:
+        self._room.user_is_speaking, self._speech_at = False, None
+        self._room.asked_at = self._room.now()
+
+    def _transcribed(self, event: told.RealtimeModelInputAudioTranscriptionCompletedEvent) -> None:
+        room = self._room
+        if room.ledger.transcribed(event.item_id, event.transcript):
+            room.added(event.item_id)
+        else:
+            room.updated()
+        self._said()
+
+    def _not_transcribed(self, event: told.RealtimeModelInputAudioTranscriptionFailedEvent) -> None:
+        self._room.ledger.not_transcribed(event.item_id)
+        self._room.fail(event.error)
+        self._said()
+
+    def _input_timeout(self, event: told.RealtimeModelInputAudioTimeoutTriggeredEvent) -> None:
+        place = (event.item_id, event.audio_start_ms, event.audio_end_ms)
+        self._room.emit(
+            RealtimeInputAudioTimeoutTriggered(
+                self._room.info, item_id=place[0], audio_start_ms=place[1], audio_end_ms=place[2]
+            )
+        )
+
+    def _item(self, event: told.RealtimeModelItemUpdatedEvent) -> None:
+        room, item = self._room, event.item
+        if room.ledger.tell(item, response_id=event.response_id):
+            room.added(item.item_id)
+        else:
+            room.updated()
+        if isinstance(item, UserMessageItem):
+            room.confirm(words_of(item))
+        self._said()
+
+    def _deleted(self, event: told.RealtimeModelItemDeletedEvent) -> None:
+        if self._room.ledger.delete(event.item_id):
+            self._room.updated()
+
+    def _turn_started(self, event: told.RealtimeModelTurnStartedEvent) -> None:
+        room = self._room
+        response = room.responses.begin(event.response_id, room.snapshot, now=room.now(), asked_at=room.asked_at)
+        response.span = response_span(room.place, response.snapshot)
+        room.asked_at, room.owes_a_response = None, False
+        room.unconfirmed.clear()
+        room.emit(RealtimeAgentStartEvent(response.snapshot.agent, room.info, response_id=event.response_id))
+        self._watching.began(response)
+
+    def _turn_ended(self, event: told.RealtimeModelTurnEndedEvent) -> None:
+        response = self._room.responses.get(event.response_id) or self._room.responses.active
+        if response is None or response.ended:
+            self._told_failure(event.response_id, event.status, event.reason, event.error)
+        else:
+            self._over(response, event.status, event.reason, event.error)
+
+    def _over(self, response: Response, status: str, reason: str | None, error: Any) -> None:
+        room = self._room
+        if response.span is not None and status in ("failed", "lost"):
+            response.span.set_error({"message": reason or status, "data": None})
+        room.responses.end(response.id)
+        room.owes_a_response = room.owes_a_response or (status == "lost" and not response.spoke)
+        self._told_failure(response.id, status, reason, error)
+        self._guard.end(response)
+        if response.interrupted_at is not None:
+            room.measure("interruption", (room.now() - response.interrupted_at) * 1000, response.id)
+        answers = room.ledger.ended(response.id, complete=status == "completed")
+        if answers:
+            room.updated()
+        room.emit(RealtimeAgentEndEvent(response.snapshot.agent, room.info, response_id=response.id, status=status))
+        self._watching.ended(response, "\n".join(words_of(room.ledger.item(name)) for name in answers))
+        self._said()
+
+    def _told_failure(self, response_id: str | None, status: str, reason: str | None, error: Any) -> None:
+        info = self._room.info
+        if status in ("failed", "lost"):
+            self._room.emit(RealtimeResponseFailed(response_id, cast(Any, status), reason, error, info))
+        elif status == "incomplete":
+            self._room.emit(RealtimeResponseIncomplete(response_id, reason, info))
+
+    def _usage(self, event: told.RealtimeModelUsageEvent) -> None:
+        self._room.context.usage.add(event.usage)
+
+    def _error(self, event: told.RealtimeModelErrorEvent) -> None:
+        self._room.fail(event.error)
+
+    def _exception(self, event: told.RealtimeModelExceptionEvent) -> None:
+        self._room.fail(event.exception)
+        self._end(event.exception)
+
+    def _connection(self, event: told.RealtimeModelConnectionStatusEvent) -> None:
+        if event.status == "disconnected":
+            self._reconnecting.lost(lost_error(event.error, event.code))
+
+    def _end_of_stream(self, event: told.RealtimeModelEndOfStreamEvent) -> None:
+        if self._room.up.is_set():  # Otherwise the loss was told, and another connection is under way.
+            self._end(None)
+
+    def _call(self, event: told.RealtimeModelToolCallEvent) -> Awaitable[None] | None:
+        waiting = self._calls.take(event)
+        self._said()
+        return waiting
+
+    def _response(self, name: str | None) -> Response:
+        return self._room.responses.of(name, self._room.snapshot, now=self._room.now())
+
+
+_STEPS: dict[type, Callable[[Pump, Any], Awaitable[None] | None]] = {
+    told.RealtimeModelAudioEvent: Pump._audio,
+    told.RealtimeModelTranscriptDeltaEvent: Pump._delta,
+    told.RealtimeModelOutputTextDeltaEvent: Pump._delta,
+    told.RealtimeModelTextDoneEvent: Pump._text_done,
+    told.RealtimeModelAudioDoneEvent: Pump._audio_done,
+    told.RealtimeModelAudioInterruptedEvent: Pump._audio_interrupted,
+    told.RealtimeModelItemTruncatedEvent: Pump._truncated,
+    told.RealtimeModelSpeechStartedEvent: Pump._speech_started,
+    told.RealtimeModelSpeechStoppedEvent: Pump._speech_stopped,
+    told.RealtimeModelInputAudioTranscriptionCompletedEvent: Pump._transcribed,
+    told.RealtimeModelInputAudioTranscriptionFailedEvent: Pump._not_transcribed,
+    told.RealtimeModelInputAudioTimeoutTriggeredEvent: Pump._input_timeout,
+    told.RealtimeModelItemUpdatedEvent: Pump._item,
+    told.RealtimeModelItemDeletedEvent: Pump._deleted,
+    told.RealtimeModelTurnStartedEvent: Pump._turn_started,
+    told.RealtimeModelTurnEndedEvent: Pump._turn_ended,
+    told.RealtimeModelToolCallEvent: Pump._call,
+    told.RealtimeModelUsageEvent: Pump._usage,
+    told.RealtimeModelErrorEvent: Pump._error,
+    told.RealtimeModelExceptionEvent: Pump._exception,
+    told.RealtimeModelConnectionStatusEvent: Pump._connection,
+    told.RealtimeModelEndOfStreamEvent: Pump._end_of_stream,
+}

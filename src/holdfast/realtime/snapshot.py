@@ -1,0 +1,96 @@
+"""An agent as it was when it took over: its settings, tools and handoffs, resolved once."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, cast
+
+from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.enablement import enabled
+from holdfast.agents.errors import UserError
+from holdfast.agents.guardrails import OutputGuardrail
+from holdfast.agents.handoffs import Handoff
+from holdfast.agents.tools import FunctionTool
+from holdfast.realtime.agent import RealtimeAgent
+from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What the model was told about an agent, and what its calls are routed by."""
+
+    agent: RealtimeAgent[Any]
+    settings: RealtimeSessionModelSettings
+    tools: dict[str, FunctionTool]
+    handoffs: dict[str, Handoff[Any, Any]]
+    guardrails: tuple[OutputGuardrail[Any], ...]
+
+
+def base_settings(
+    run_config: RealtimeRunConfig, initial: RealtimeSessionModelSettings | None
+) -> RealtimeSessionModelSettings:
+    """What holds for every agent of a session."""
+    return cast(RealtimeSessionModelSettings, {**run_config.get("model_settings", {}), **(initial or {})})
+
+
+async def resolve(
+    agent: RealtimeAgent[Any],
+    context: RunContextWrapper[Any],
+    run_config: RealtimeRunConfig,
+    *,
+    base: RealtimeSessionModelSettings,
+    overrides: RealtimeSessionModelSettings | None = None,
+) -> Snapshot:
+    """Ask the agent for everything that the model has to know. Nothing is changed by it.
+
+    Raises :class:`UserError` when two tools or handoffs share a name. ``overrides`` go before the agent's own words.
+    """
+    if not isinstance(agent, RealtimeAgent):
+        raise UserError(f"a realtime session needs a RealtimeAgent, not {agent!r}")
+    instructions, tools, handoffs = await _together(
+        agent.get_system_prompt(context), agent.get_all_tools(context), agent.get_handoffs(context)
+    )
+    settings: dict[str, Any] = {**base, "instructions": instructions or "", "tools": tools, "handoffs": handoffs}
+    if agent.prompt is not None:
+        settings["prompt"] = agent.prompt
+    if overrides:
+        settings |= overrides
+        for name in ("tools", "handoffs"):
+            if name in overrides:
+                settings[name] = await enabled(overrides[name], context, agent)
+    if run_config.get("tracing_disabled"):
+        settings["tracing"] = None
+    _check_names(agent, settings)
+    return Snapshot(
+        agent=agent,
+        settings=cast(RealtimeSessionModelSettings, settings),
+        tools={tool.name: tool for tool in settings["tools"] if isinstance(tool, FunctionTool)},
+        handoffs={handoff.tool_name: handoff for handoff in settings["handoffs"]},
+        guardrails=_guardrails(agent, run_config),
+    )
+
+
+def _check_names(agent: RealtimeAgent[Any], settings: dict[str, Any]) -> None:
+    names = [tool.name for tool in settings["tools"]] + [way.tool_name for way in settings["handoffs"]]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(
+            f"the agent {agent.name!r} has several tools or handoffs named {', '.join(twice)}: a call could mean either"
+        )
+
+
+def _guardrails(agent: RealtimeAgent[Any], run_config: RealtimeRunConfig) -> tuple[OutputGuardrail[Any], ...]:
+    found: list[OutputGuardrail[Any]] = []
+    for guardrail in [*agent.output_guardrails, *run_config.get("output_guardrails", [])]:
+        if not any(guardrail is known for known in found):
+            found.append(guardrail)
+    return tuple(found)
+
+
+async def _together(*questions: Any) -> list[Any]:
+    """All answers; the first question that fails ends the others and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(question) for question in questions]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]

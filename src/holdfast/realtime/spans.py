@@ -1,0 +1,39 @@
+"""A call as a trace: a span for each response, and beside them those of its tools, guardrails and handoffs."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
+from holdfast.realtime.snapshot import Snapshot
+from holdfast.tracing.span_data import AgentSpanData
+from holdfast.tracing.spans import Span, Trace, get_current_trace
+
+WORKFLOW = "Realtime session"
+
+
+def call_trace(
+    run_config: RealtimeRunConfig, base: RealtimeSessionModelSettings
+) -> AbstractContextManager[Trace | None]:
+    """The trace of a session: the program's if there is one around it, else one by the words of ``tracing``."""
+    if run_config.get("tracing_disabled"):
+        return Trace(recorded=False)
+    if get_current_trace() is not None:
+        return nullcontext()
+    wanted: Any = base.get("tracing")
+    named: dict[str, Any] = wanted if isinstance(wanted, dict) else {}
+    return Trace(
+        named.get("workflow_name") or WORKFLOW,
+        group_id=named.get("group_id"),
+        metadata=named.get("metadata"),
+        shown=True,
+    )
+
+
+def response_span(place: Trace | Span[Any] | None, snapshot: Snapshot) -> Span[AgentSpanData] | None:
+    """A response that begins. It is nobody's current span: what happens meanwhile may belong to another one."""
+    if place is None:
+        return None
+    data = AgentSpanData(snapshot.agent.name, handoffs=list(snapshot.handoffs), tools=list(snapshot.tools))
+    span = Span(data, parent=place)
+    span.start()
+    return span

@@ -1,0 +1,223 @@
+"""A realtime model that does what a test told it to do, and remembers what it was told."""
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Required, TypeAlias, TypedDict, cast
+from urllib.parse import urlsplit, urlunsplit
+
+from holdfast.realtime.config import RealtimeSessionModelSettings
+from holdfast.realtime.errors import AlreadyConnected, ConnectionLost, NotConnected
+from holdfast.realtime.model import (
+    RealtimeModel,
+    RealtimeModelConfig,
+    RealtimeModelListener,
+    RealtimePlaybackTracker,
+)
+from holdfast.realtime.model_events import RealtimeModelConnectionStatusEvent, RealtimeModelEvent
+from holdfast.realtime.model_inputs import RealtimeModelSendEvent
+
+RealtimeSendMatcher: TypeAlias = type[Any] | RealtimeModelSendEvent | Callable[[RealtimeModelSendEvent], bool]
+"""What a step waits for: a type of input, an equal input, or one that a function accepts."""
+
+
+class RealtimeScriptError(Exception):
+    """The script and what the session did with it do not fit."""
+
+
+class UnexpectedRealtimeSend(RealtimeScriptError):
+    """The session sent something that the script does not have next."""
+
+    def __init__(self, message: str, *, actual: RealtimeModelSendEvent, expected: RealtimeSendMatcher | None) -> None:
+        super().__init__(message)
+        self.actual, self.expected = actual, expected
+
+
+class UnconsumedRealtimeSteps(RealtimeScriptError):
+    """The test ended before the script did."""
+
+    def __init__(self, message: str, *, remaining_steps: int) -> None:
+        super().__init__(message)
+        self.remaining_steps = remaining_steps
+
+
+class RealtimeConnectCall(TypedDict, total=False):
+    """How ``connect`` was called. Secrets are only told to be there, and the URL is without its query."""
+
+    api_key_provided: Required[bool]
+    headers_provided: Required[bool]
+    url: str
+    call_id: str
+    initial_model_settings: RealtimeSessionModelSettings
+    playback_tracker: RealtimePlaybackTracker
+
+
+@dataclass(frozen=True)
+class RealtimeStep:
+    """When this is sent, tell these events, or raise this error."""
+
+    expect: RealtimeSendMatcher
+    emit: Sequence[RealtimeModelEvent] = field(default_factory=tuple)
+    error: Exception | None = None
+
+    def matches(self, event: RealtimeModelSendEvent) -> bool:
+        if isinstance(self.expect, type):
+            return isinstance(event, self.expect)
+        if callable(self.expect):
+            return bool(self.expect(event))
+        return self.expect == event
+
+
+class ScriptedRealtimeModel(RealtimeModel):
+    """Plays steps in order. ``strict`` refuses whatever the script does not expect; else that is only noted.
+
+    Events are told one after the other in the order in which they were put in, also by a send that happens while
+    another event is being told. It may be connected again after it was closed or dropped.
+    """
+
+    def __init__(
+        self,
+        steps: Iterable[RealtimeStep] = (),
+        *,
+        connect_events: Iterable[RealtimeModelEvent] = (),
+        connect_error: Exception | None = None,
+        close_error: Exception | None = None,
+        strict: bool = True,
+    ) -> None:
+        self._steps = deque(steps)
+        self._connect_events = tuple(connect_events)
+        self.connect_error, self.close_error = connect_error, close_error
+        self._strict = strict
+        self._connected = False
+        self._listeners: list[RealtimeModelListener] = []
+        self._sent: list[RealtimeModelSendEvent] = []
+        self._connects: list[RealtimeConnectCall] = []
+        self._to_tell: deque[RealtimeModelEvent] = deque()
+        self._telling = False
+
+    @property
+    def listeners(self) -> tuple[RealtimeModelListener, ...]:
+        return tuple(self._listeners)
+
+    @property
+    def sent_events(self) -> tuple[RealtimeModelSendEvent, ...]:
+        """What was sent, as it was at that moment."""
+        return tuple(self._sent)
+
+    @property
+    def connect_calls(self) -> tuple[RealtimeConnectCall, ...]:
+        return tuple(self._connects)
+
+    @property
+    def remaining_steps(self) -> int:
+        return len(self._steps)
+
+    @property
+    def connected(self) -> bool:
+        return self._connected
+
+    def assert_complete(self) -> None:
+        """Raise :class:`UnconsumedRealtimeSteps` unless every step was played."""
+        if self._steps:
+            raise UnconsumedRealtimeSteps(
+                f"{len(self._steps)} steps were not played, the next waits for {self._steps[0].expect!r}",
+                remaining_steps=len(self._steps),
+            )
+
+    def add_listener(self, listener: RealtimeModelListener) -> None:
+        if not any(listener is known for known in self._listeners):
+            self._listeners.append(listener)
+
+    def remove_listener(self, listener: RealtimeModelListener) -> None:
+        self._listeners = [known for known in self._listeners if known is not listener]
+
+    async def connect(self, options: RealtimeModelConfig) -> None:
+        self._connects.append(_described(options))
+        if self.connect_error is not None:
+            raise self.connect_error
+        if self._connected:
+            raise AlreadyConnected("the scripted model has a connection")
+        self._connected = True
+        await self._tell(self._connect_events)
+
+    async def close(self) -> None:
+        self._connected = False
+        if self.close_error is not None:
+            raise self.close_error
+
+    async def drop(self, error: Exception | None = None, code: int = 1006) -> None:
+        """Lose the connection, as a network does."""
+        self._connected = False
+        lost = error or ConnectionLost("the scripted connection was dropped", close_code=code)
+        await self._tell([RealtimeModelConnectionStatusEvent("disconnected", error=lost, code=code)])
+
+    async def emit(self, *events: RealtimeModelEvent) -> None:
+        """Tell these events now, whatever the script says."""
+        await self._tell(events)
+
+    async def send_event(self, event: RealtimeModelSendEvent) -> None:
+        if not self._connected:
+            raise NotConnected("the scripted model is not connected")
+        self._sent.append(_detached(event))
+        step = self._next(event)
+        if step is None:
+            return
+        if step.error is not None:
+            raise step.error
+        await self._tell(step.emit)
+
+    async def send_event_if(self, event: RealtimeModelSendEvent, send_if: Callable[[], bool]) -> bool:
+        if not send_if():
+            return False
+        await self.send_event(event)
+        return True
+
+    def _next(self, event: RealtimeModelSendEvent) -> RealtimeStep | None:
+        expected = self._steps[0].expect if self._steps else None
+        if self._steps and self._steps[0].matches(event):
+            return self._steps.popleft()
+        if self._strict:
+            wanted = "nothing more" if expected is None else repr(expected)
+            raise UnexpectedRealtimeSend(
+                f"the script expects {wanted}, the session sent {event!r}", actual=event, expected=expected
+            )
+        return None
+
+    async def _tell(self, events: Iterable[RealtimeModelEvent]) -> None:
+        self._to_tell.extend(events)
+        if self._telling:  # Whoever is telling goes on with these.
+            return
+        self._telling = True
+        try:
+            while self._to_tell:
+                event = self._to_tell.popleft()
+                for listener in self.listeners:
+                    await listener.on_event(event)
+        finally:
+            self._telling = False
+
+
+def _described(options: RealtimeModelConfig) -> RealtimeConnectCall:
+    call: dict[str, Any] = {
+        "api_key_provided": options.get("api_key") is not None,
+        "headers_provided": options.get("headers") is not None,
+    }
+    if "url" in options:
+        parts = urlsplit(options["url"])
+        host = parts.hostname or ""
+        call["url"] = urlunsplit((parts.scheme, f"{host}:{parts.port}" if parts.port else host, parts.path, "", ""))
+    for name in ("call_id", "playback_tracker"):
+        if name in options:
+            call[name] = options[name]
+    if "initial_model_settings" in options:
+        call["initial_model_settings"] = dict(options["initial_model_settings"])
+    return cast(RealtimeConnectCall, call)
+
+
+def _detached(event: RealtimeModelSendEvent) -> RealtimeModelSendEvent:
+    """A copy that later changes do not reach; tools and handoffs in settings stay the same objects."""
+    found = copy.copy(event)
+    if hasattr(found, "session_settings"):
+        found.session_settings = cast(Any, dict(found.session_settings))
+    return found

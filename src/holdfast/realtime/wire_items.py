@@ -1,0 +1,137 @@
+"""Items between three worlds: the session's own, the wire protocol, and ordinary conversation items.
+
+Audio itself is never kept: what was spoken goes over as its words.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.base.ids import new_id
+from holdfast.base.items import Item
+from holdfast.base.pairing import paired
+from holdfast.realtime.items import (
+    AssistantMessageItem,
+    AssistantText,
+    InputImage,
+    InputText,
+    RealtimeItem,
+    RealtimeToolCallItem,
+    SystemMessageItem,
+    UserMessageItem,
+)
+
+UNHEARD = "[inaudible]"
+
+
+def words_of(item: RealtimeItem) -> str:
+    """What a message says, spoken and written parts together."""
+    if isinstance(item, RealtimeToolCallItem):
+        return ""
+    texts = (getattr(part, "text", None) or getattr(part, "transcript", None) for part in item.content)
+    return "\n".join(text for text in texts if text)
+
+
+def to_wire(item: RealtimeItem) -> list[dict[str, Any]]:
+    """The items that a new connection has to be told so that it knows this one; none if there is nothing to tell."""
+    if isinstance(item, RealtimeToolCallItem):
+        call = {
+            "id": item.item_id,
+            "type": "function_call",
+            "call_id": item.call_id,
+            "name": item.name,
+            "arguments": item.arguments,
+        }
+        output = {"type": "function_call_output", "call_id": item.call_id, "output": item.output}
+        return [call] if item.output is None else [call, output]
+    kind = "output_text" if isinstance(item, AssistantMessageItem) else "input_text"
+    text = words_of(item)
+    parts: list[dict[str, Any]] = [{"type": kind, "text": text}] if text else []
+    parts = [*_pictures(item), *parts]
+    return [{"id": item.item_id, "type": "message", "role": item.role, "content": parts}] if parts else []
+
+
+def to_ordinary(item: RealtimeItem) -> list[Item]:
+    """The item as a text run would have it; the output of a call is an item of its own."""
+    if isinstance(item, RealtimeToolCallItem):
+        call = {"type": "function_call", "call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+        return [call]
+    text = words_of(item)
+    if isinstance(item, AssistantMessageItem):
+        part = {"type": "output_text", "text": text, "annotations": []}
+        return [{"type": "message", "role": "assistant", "content": [part]}] if text else []
+    pictures = _pictures(item)
+    if pictures:
+        words = [{"type": "input_text", "text": text}] if text else []
+        return [{"type": "message", "role": item.role, "content": [*pictures, *words]}]
+    return [{"type": "message", "role": item.role, "content": text or UNHEARD}]
+
+
+def output_of(call_id: str, output: str) -> Item:
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def from_ordinary(items: Iterable[Item]) -> list[RealtimeItem]:
+    """The messages and calls of a history, for a session that goes on with it. What has no counterpart is left out."""
+    found: list[RealtimeItem] = []
+    calls: dict[str, int] = {}
+    for item in paired(list(items)):
+        kind = item.get("type", "message")
+        if kind == "message" and (message := _message(item)) is not None:
+            found.append(message)
+        elif kind == "function_call":
+            calls[item["call_id"]] = len(found)
+            found.append(_call(item))
+        elif kind == "function_call_output" and item.get("call_id") in calls:
+            place = calls[item["call_id"]]
+            output = _text_of(item.get("output"))
+            found[place] = found[place].model_copy(update={"output": output, "status": "completed"})
+    return found
+
+
+def _pictures(item: RealtimeItem) -> list[dict[str, Any]]:
+    if not isinstance(item, UserMessageItem):
+        return []
+    shown = [part for part in item.content if isinstance(part, InputImage) and part.image_url]
+    return [
+        {"type": "input_image", "image_url": part.image_url, **({"detail": part.detail} if part.detail else {})}
+        for part in shown
+    ]
+
+
+def _message(item: Item) -> RealtimeItem | None:
+    role, name = item.get("role"), new_id("item")
+    text = _text_of(item.get("content"))
+    if role == "assistant":
+        return AssistantMessageItem(item_id=name, status="completed", content=[AssistantText(text=text)])
+    if role in ("system", "developer"):
+        return SystemMessageItem(item_id=name, content=[InputText(text=text)])
+    if role != "user":
+        return None
+    content = item.get("content")
+    parts = content if isinstance(content, list) else []
+    pictures: list[Any] = [
+        InputImage(image_url=part["image_url"], detail=part.get("detail"))
+        for part in parts
+        if isinstance(part, dict) and part.get("type") == "input_image" and isinstance(part.get("image_url"), str)
+    ]
+    return UserMessageItem(item_id=name, content=[*pictures, InputText(text=text)])
+
+
+def _call(item: Item) -> RealtimeToolCallItem:
+    return RealtimeToolCallItem(
+        item_id=new_id("item"),
+        call_id=item["call_id"],
+        status="in_progress",
+        arguments=item.get("arguments") or "{}",
+        name=item.get("name") or "",
+    )
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [
+        part.get("text") or part.get("transcript") or part.get("refusal") for part in parts if isinstance(part, dict)
+    ]
+    return "\n".join(text for text in texts if isinstance(text, str))

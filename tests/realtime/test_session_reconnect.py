@@ -1,0 +1,357 @@
+"""A connection that is lost: replaced, told the history, and what was under way is settled."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from holdfast import function_tool
+from holdfast.realtime import (
+    OpenAIRealtimeWebSocketModel,
+    RealtimeAgent,
+    RealtimeModelSendRawMessage,
+    RealtimeModelSendSessionUpdate,
+    RealtimeModelSendToolOutput,
+    RealtimeModelSendUserInput,
+    RealtimeRunner,
+    RealtimeState,
+)
+from holdfast.realtime.errors import ConnectionLost
+from holdfast.realtime.local.brain import Call, Pause
+from holdfast.realtime.model_events import RealtimeModelConnectionStatusEvent
+from holdfast.realtime.testing import ScriptedRealtimeModel
+from holdfast.testing import RealtimeServer
+from holdfast.testing.realtime_faults import Drop, Refuse
+from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, user_said, words
+
+Raw, Output = RealtimeModelSendRawMessage, RealtimeModelSendToolOutput
+AGENT = RealtimeAgent(name="host")
+
+
+def replayed(model):
+    raw = [event.message for event in sent(model, Raw)]
+    return [message["other_data"]["item"] for message in raw if message["type"] == "conversation.item.create"]
+
+
+def requests(model):
+    return [event for event in sent(model, Raw) if event.message["type"] == "response.create"]
+
+
+async def test_an_idle_connection_is_replaced_and_told_the_history():
+    async with talking(AGENT) as (session, model, heard):
+        await model.emit(user_said("hello"), started(), words("good day"), ended())
+        await model.drop()
+        again = await heard.until("reconnected")
+        assert (again.attempts, again.planned, session.state) == (1, False, RealtimeState.OPEN)
+        assert isinstance(heard.of("reconnecting")[0].error, ConnectionLost)
+        assert [(item["role"], item["content"][0]["text"]) for item in replayed(model)] == [
+            ("user", "hello"),
+            ("assistant", "good day"),
+        ]
+        assert len(model.connect_calls) == 2
+        assert requests(model) == []
+        assert session.metrics["reconnect_gap"].count == 1
+        await session.send_message("still there?")
+        assert sent(model, RealtimeModelSendUserInput)
+
+
+async def test_a_silent_clean_close_is_noticed_too():
+    async with talking(AGENT) as (_session, model, heard):
+        await model.emit(RealtimeModelConnectionStatusEvent("disconnected", code=1000))
+        await heard.until("reconnected")
+        assert heard.of("reconnecting")[0].error is None
+
+
+async def test_a_response_that_died_is_told_as_lost_and_asked_for_again_if_nothing_was_heard():
+    async with talking(AGENT) as (session, model, heard):
+        await model.emit(user_said("hello"), started())
+        await model.drop()
+        await heard.until("reconnected")
+        failed = await heard.until("response_failed")
+        assert (failed.response_id, failed.status) == ("r1", "lost")
+        assert (await heard.until("agent_end")).status == "lost"
+        await eventually(lambda: requests(model))
+        await model.emit(started("r2"), words("hi", "i2", "r2"), sound(100, "i2", "r2"))
+        await model.drop()
+        await heard.until("reconnected", 2)
+        await asyncio.sleep(0.01)
+        assert len(requests(model)) == 1
+        assert session.history[-1].status == "incomplete"
+
+
+async def test_a_message_that_the_lost_connection_did_not_confirm_is_said_again():
+    async with talking(AGENT) as (session, model, heard):
+        await session.send_message("first")
+        await model.emit(user_said("first"))
+        await session.send_message("second")
+        await model.drop()
+        await heard.until("reconnected")
+        await eventually(lambda: len(sent(model, RealtimeModelSendUserInput)) == 3)
+        assert sent(model, RealtimeModelSendUserInput)[-1].user_input == "second"
+
+
+async def test_a_running_tool_goes_on_and_answers_the_new_connection():
+    gate, made = asyncio.Event(), []
+
+    @function_tool
+    async def slow() -> str:
+        made.append(1)
+        await gate.wait()
+        return "done"
+
+    async with talking(RealtimeAgent(name="a", tools=[slow])) as (_session, model, heard):
+        await model.emit(started(), call("slow"), ended())
+        await heard.until("tool_start")
+        await model.drop()
+        await heard.until("reconnected")
+        assert [item["type"] for item in replayed(model)] == ["function_call"]
+        gate.set()
+        await heard.until("tool_end")
+        assert [event.output for event in sent(model, Output)] == ["done"]
+    assert made == [1]
+
+
+async def test_an_answer_that_came_meanwhile_is_told_with_the_history_and_spoken_about():
+    gate = asyncio.Event()
+
+    @function_tool
+    async def slow() -> str:
+        await gate.wait()
+        return "done"
+
+    class Late(ScriptedRealtimeModel):
+        async def connect(self, options):
+            if self.connect_calls:
+                gate.set()
+                await asyncio.sleep(0.01)
+            await super().connect(options)
+
+    async with talking(RealtimeAgent(name="a", tools=[slow]), Late(strict=False)) as (_session, model, heard):
+        await model.emit(started(), call("slow"), ended())
+        await heard.until("tool_start")
+        await model.drop()
+        await heard.until("tool_end")
+        assert [item["type"] for item in replayed(model)] == ["function_call", "function_call_output"]
+        assert sent(model, Output) == []
+        await eventually(lambda: requests(model))
+
+
+async def test_a_call_that_waits_for_a_person_keeps_waiting():
+    @function_tool(needs_approval=True)
+    async def delete() -> str:
+        return "deleted"
+
+    async with talking(RealtimeAgent(name="a", tools=[delete])) as (session, model, heard):
+        await model.emit(started(), call("delete"), ended())
+        await heard.until("tool_approval_required")
+        await model.drop()
+        await heard.until("reconnected")
+        assert await session.approve_tool_call("c1")
+        await heard.until("tool_end")
+        assert sent(model, Output)[0].output == "deleted"
+
+
+async def test_a_handoff_whose_connection_is_lost_half_way_is_completed_by_the_next():
+    other = RealtimeAgent(name="other", instructions="I am another.")
+
+    class Fragile(ScriptedRealtimeModel):
+        dropped = False
+
+        async def send_event(self, event):
+            if isinstance(event, RealtimeModelSendSessionUpdate) and not self.dropped:
+                self.dropped = True
+                await self.drop()
+                raise ConnectionLost("dropped before the acknowledgement")
+            await super().send_event(event)
+
+    agent = RealtimeAgent(name="a", instructions="I am the first.", handoffs=[other])
+    async with talking(agent, Fragile(strict=False)) as (session, model, heard):
+        await model.emit(started(), call("transfer_to_other"), ended())
+        await heard.until("handoff")
+        assert session.current_agent is other
+        assert len(heard.of("agent_changed")) == 1
+        assert model.connect_calls[1]["initial_model_settings"]["instructions"] == "I am the first."
+        assert sent(model, RealtimeModelSendSessionUpdate)[0].session_settings["instructions"] == "I am another."
+        await eventually(lambda: sent(model, Output))
+
+
+async def test_after_a_handoff_the_new_connection_gets_the_new_agents_settings():
+    other = RealtimeAgent(name="other", instructions="I am another.")
+    async with talking(AGENT) as (session, model, heard):
+        await session.update_agent(other)
+        await model.drop()
+        await heard.until("reconnected")
+        assert model.connect_calls[1]["initial_model_settings"]["instructions"] == "I am another."
+
+
+async def test_what_is_said_while_there_is_no_connection_waits_or_is_dropped():
+    gate = asyncio.Event()
+
+    class Slow(ScriptedRealtimeModel):
+        async def connect(self, options):
+            if self.connect_calls:
+                await gate.wait()
+            await super().connect(options)
+
+    async with talking(AGENT, Slow(strict=False)) as (session, model, heard):
+        await model.drop()
+        await heard.until("reconnecting")
+        assert session.state is RealtimeState.RECONNECTING
+        await session.send_audio(b"stale")
+        await session.interrupt()
+        saying = asyncio.ensure_future(session.send_message("patience"))
+        await asyncio.sleep(0.01)
+        assert not saying.done()
+        gate.set()
+        await saying
+        assert [type(event) for event in model.sent_events] == [RealtimeModelSendUserInput]
+
+
+async def test_attempts_that_fail_are_told_and_end_the_session_when_they_are_used_up():
+    config = {"attempts": 3, "first_delay": 0.001, "longest_delay": 0.002}
+    model = ScriptedRealtimeModel(strict=False)
+    session = await RealtimeRunner(AGENT, model=model, config={"reconnect": config}).run()
+    async with listening(session) as heard, session:
+        model.connect_error = ConnectionError("no route")
+        await model.drop()
+        report = (await heard.until("session_closed")).report
+        assert (report.reason, str(report.error)) == ("failed", "no route")
+        assert [event.attempt for event in heard.of("reconnecting")] == [1, 2, 3]
+    with pytest.raises(ConnectionError, match="no route"):
+        await anext(aiter(session))
+
+
+async def test_without_reconnecting_a_loss_ends_the_session_with_its_reason():
+    async with talking(AGENT, reconnect={"attempts": 0}) as (_session, model, heard):
+        await model.drop()
+        assert isinstance((await heard.until("session_closed")).report.error, ConnectionLost)
+
+
+async def test_those_who_wait_for_a_connection_learn_of_the_end():
+    from holdfast.base.errors import Closed
+
+    async with talking(AGENT, reconnect={"first_delay": 60, "longest_delay": 60}) as (session, model, heard):
+        await model.drop()
+        await heard.until("reconnecting")
+        saying = asyncio.ensure_future(session.send_message("hello?"))
+        await asyncio.sleep(0)
+        await session.close()
+        with pytest.raises(Closed):
+            await saying
+
+
+async def test_a_connection_is_rolled_over_in_a_quiet_moment():
+    config = {"roll_over_after": 0.05, "first_delay": 0.001}
+    async with talking(AGENT, reconnect=config) as (_session, model, heard):
+        await model.emit(user_said("hi"), started())
+        await asyncio.sleep(0.12)
+        assert heard.of("reconnecting") == []
+        await model.emit(ended())
+        assert (await heard.until("reconnected")).planned
+        assert len(model.connect_calls) == 2
+
+
+# The same over a real connection.
+
+
+@asynccontextmanager
+async def calling(server, agent, **config):
+    settings = {"model_settings": {"model_name": "test"}, "reconnect": {"first_delay": 0.01}, **config}
+    runner = RealtimeRunner(agent, model=OpenAIRealtimeWebSocketModel(), config=settings)
+    session = await runner.run(model_config={"url": server.url, "api_key": "test"})
+    async with listening(session) as heard, session:
+        yield session, heard
+
+
+def told(connection):
+    return [(item["type"], item.get("role")) for item in connection.conversation.items]
+
+
+async def test_a_text_turn_over_a_real_connection():
+    async with RealtimeServer(["Good morning to you."]) as server, calling(server, AGENT) as (session, heard):
+        await session.send_message("hello")
+        await heard.until("agent_end")
+        assert [item.role for item in session.history] == ["user", "assistant"]
+        assert session.history[1].content[0].transcript == "Good morning to you."
+        assert heard.of("audio")
+        assert session.usage.requests == 1
+
+
+async def test_a_drop_between_two_turns_over_a_real_connection():
+    async with RealtimeServer(["One.", "Two."]) as server, calling(server, AGENT) as (session, heard):
+        await session.send_message("first")
+        await heard.until("agent_end")
+        server.connections[0].drop(1011)
+        await heard.until("reconnected")
+        await session.send_message("second")
+        await heard.until("agent_end", 2)
+        messages = [("message", "user"), ("message", "assistant")]
+        assert told(server.connections[1]) == messages * 2
+        assert [item.item_id for item in session.history] == [e.id for e in server.connections[1].conversation]
+
+
+@pytest.mark.parametrize("code", [None, 1000, 1011])
+async def test_a_drop_in_the_middle_of_a_response_over_a_real_connection(code):
+    turns = [["Never ", Pause(0.3), "heard."], "An answer."]
+    async with RealtimeServer(turns) as server, calling(server, AGENT) as (session, heard):
+        await session.send_message("first")
+        await heard.until("agent_start")
+        server.connections[0].drop(code)
+        await heard.until("reconnected")
+        assert (await heard.until("response_failed")).status == "lost"
+        if len(heard.of("audio")) == 0:
+            await heard.until("agent_end", 2)
+            assert session.history[-1].content[0].transcript == "An answer."
+
+
+async def test_a_drop_while_a_tool_runs_over_a_real_connection():
+    gate, made = asyncio.Event(), []
+
+    @function_tool
+    async def slow() -> str:
+        made.append(1)
+        await gate.wait()
+        return "forty-two"
+
+    agent = RealtimeAgent(name="a", tools=[slow])
+    async with RealtimeServer([Call("slow"), "It is forty-two."]) as server, calling(server, agent) as (session, heard):
+        await session.send_message("ask")
+        await heard.until("tool_start")
+        await heard.until("agent_end")
+        server.connections[0].drop()
+        await heard.until("reconnected")
+        gate.set()
+        await heard.until("agent_end", 2)
+        assert told(server.connections[1]) == [
+            ("message", "user"),
+            ("function_call", None),
+            ("function_call_output", None),
+            ("message", "assistant"),
+        ]
+        assert session.history[-1].content[0].transcript == "It is forty-two."
+        assert heard.of("error") == []
+    assert made == [1]
+
+
+async def test_a_refused_reconnection_is_tried_again_over_a_real_connection():
+    async with RealtimeServer() as server, calling(server, AGENT) as (_session, heard):
+        server.inject("connect", Refuse(status=503), times=2)
+        server.connections[0].drop()
+        assert (await heard.until("reconnected")).attempts == 3
+        assert server.refused == 2
+
+
+async def test_a_handoff_over_a_real_connection_survives_a_drop_before_its_acknowledgement():
+    other = RealtimeAgent(name="other", instructions="I am another.")
+    agent = RealtimeAgent(name="a", handoffs=[other])
+    async with (
+        RealtimeServer([Call("transfer_to_other"), "Hello from another."]) as server,
+        calling(server, agent) as (session, heard),
+    ):
+        server.inject("session.updated", Drop(1011), connection=0)
+        await session.send_message("transfer me")
+        await heard.until("handoff")
+        await heard.until("agent_end", 2)
+        assert session.current_agent is other
+        assert server.connections[1].session["instructions"] == "I am another."
+        assert session.history[-1].content[0].transcript == "Hello from another."

@@ -1,0 +1,181 @@
+"""Sessions over a real websocket to a server that misbehaves."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from holdfast import function_tool, output_guardrail
+from holdfast.agents.guardrails import GuardrailFunctionOutput
+from holdfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner, RealtimeState
+from holdfast.realtime.errors import SettingsRejected, Unacknowledged
+from holdfast.realtime.local import Call, Pause
+from holdfast.testing import RealtimeServer
+from holdfast.testing.realtime_faults import Collide, Drop, Insert, Lose, Refuse
+from realtime_kit import Heard, listening
+
+AGENT = RealtimeAgent(name="host", instructions="I am the host.")
+OTHER = RealtimeAgent(name="other", instructions="I am another.")
+
+
+@asynccontextmanager
+async def calling(server, agent=AGENT, transport=None, **config):
+    model = OpenAIRealtimeWebSocketModel(transport_config=transport)
+    settings = {"reconnect": {"first_delay": 0.01}, **config}
+    session = await RealtimeRunner(agent, model=model, config=settings).run(
+        model_config={"url": server.url, "api_key": "test"}
+    )
+    async with listening(session) as heard, session:
+        yield session, heard
+
+
+async def test_closing_keeps_its_deadline_when_the_server_hangs():
+    async with RealtimeServer() as server, calling(server) as (session, _heard):
+        server.connections[0].stall()
+        before = asyncio.get_running_loop().time()
+        await session.close(deadline=0.5)
+        assert asyncio.get_running_loop().time() - before < 1.0
+        assert session.state is RealtimeState.CLOSED
+
+
+@pytest.mark.parametrize("who", ["tool", "listener"])
+async def test_a_call_may_be_ended_from_inside(who):
+    @function_tool
+    async def hang_up() -> str:
+        await session.close()
+        return "never said"
+
+    class Ear:
+        async def on_event(self, event):
+            if event.type == "function_call" and who == "listener":
+                await session.close()
+
+    agent = RealtimeAgent(name="a", tools=[hang_up])
+    async with RealtimeServer([Call("hang_up")]) as server, calling(server, agent) as (session, heard):
+        session.model.add_listener(Ear())
+        await session.send_message("Goodbye.")
+        report = (await heard.until("session_closed")).report
+        assert (report.cut, report.left) == ((), ())
+        assert session.state is RealtimeState.CLOSED
+
+
+@pytest.mark.parametrize("frame", ["{no json", {"type": "future.event", "event_id": "e"}, {"type": "response.done"}])
+async def test_frames_that_nobody_understands_do_not_disturb_the_call(frame):
+    async with RealtimeServer(["Still here."]) as server, calling(server) as (session, heard):
+        server.inject("response.created", Insert(frame))
+        await session.send_message("Hello?")
+        await heard.until("agent_end")
+        assert session.history[-1].content[0].transcript == "Still here."
+        known = isinstance(frame, dict) and frame["type"] == "future.event"
+        assert len(heard.of("error")) == (0 if known else 1)
+
+
+async def test_the_result_of_a_tool_is_spoken_although_another_response_came_first():
+    @function_tool
+    async def ask() -> str:
+        return "forty-two"
+
+    agent = RealtimeAgent(name="a", tools=[ask])
+    turns = [Call("ask"), "Meanwhile.", "It is forty-two."]
+    async with RealtimeServer(turns) as server, calling(server, agent) as (session, heard):
+        server.inject("response.create", Collide(), skip=1)
+        await session.send_message("What is it?")
+        await heard.until("agent_end", 3)
+        assert [item.content[0].transcript for item in session.history[-2:]] == ["Meanwhile.", "It is forty-two."]
+
+
+async def test_settings_that_the_server_refuses_leave_the_old_agent_in_place():
+    async with RealtimeServer(["Hello."]) as server, calling(server) as (session, heard):
+        server.inject("session.update", Refuse())
+        with pytest.raises(SettingsRejected):
+            await session.update_agent(OTHER)
+        assert session.current_agent is AGENT
+        assert server.connections[0].session["instructions"] == "I am the host."
+        await session.update_agent(OTHER)
+        assert server.connections[0].session["instructions"] == "I am another."
+        assert len(heard.of("agent_changed")) == 1
+
+
+async def test_settings_that_are_not_acknowledged_are_taken_back():
+    transport = {"acknowledge_timeout": 0.2}
+    async with RealtimeServer() as server, calling(server, transport=transport) as (session, _heard):
+        server.inject("session.updated", Lose())
+        with pytest.raises(Unacknowledged):
+            await session.update_agent(OTHER)
+        assert session.current_agent is AGENT
+        assert server.connections[0].session["instructions"] == "I am the host."
+
+
+async def test_an_expired_session_goes_on_over_the_next_connection():
+    async with RealtimeServer(["One.", "Two."]) as server, calling(server) as (session, heard):
+        await session.send_message("First.")
+        await heard.until("agent_end")
+        server.connections[0].expire()
+        await heard.until("reconnected")
+        await session.send_message("Second.")
+        await heard.until("agent_end", 2)
+        assert session.history[-1].content[0].transcript == "Two."
+
+
+async def test_a_failed_response_is_told_with_its_reason():
+    async with RealtimeServer([ValueError("out of order"), "Better."]) as server, calling(server) as (session, heard):
+        await session.send_message("Hello?")
+        failed = await heard.until("response_failed")
+        assert (failed.status, "out of order" in str(failed.error)) == ("failed", True)
+        await session.send_message("Again?")
+        await heard.until("agent_end", 2)
+        assert session.history[-1].content[0].transcript == "Better."
+
+
+async def test_a_trip_over_the_wire_cancels_and_is_followed_by_one_response():
+    @output_guardrail(name="discretion")
+    async def discreet(context, agent, output):
+        return GuardrailFunctionOutput(None, "secret" in output)
+
+    agent = RealtimeAgent(name="a", output_guardrails=[discreet])
+    turns = [["the secret is ", Pause(0.2), "out of the bag and everybody knows"], "I am sorry."]
+    settings = {"debounce_text_length": 5}
+    async with (
+        RealtimeServer(turns) as server,
+        calling(server, agent, guardrails_settings=settings) as (session, heard),
+    ):
+        await session.send_message("Tell me.")
+        await heard.until("agent_end", 2)
+        connection = server.connections[0]
+        assert len(heard.of("guardrail_tripped")) == len(connection.received_of("response.cancel")) == 1
+        assert len(connection.received_of("response.create")) == 2
+        assert session.history[-2].content[0].text == "guardrail triggered: discretion"
+        assert session.history[-1].content[0].transcript == "I am sorry."
+
+
+async def test_a_drop_in_the_middle_of_the_replay_begins_it_again():
+    async with RealtimeServer(["One.", "Two."]) as server, calling(server) as (session, heard):
+        await session.send_message("First.")
+        await heard.until("agent_end")
+        server.inject("conversation.item.create", Drop(1011), connection=1)
+        server.connections[0].drop()
+        await heard.until("reconnected")
+        await asyncio.sleep(0.2)
+        await session.send_message("Second.")
+        await heard.until("agent_end", 2)
+        roles = [item.get("role") for item in server.connections[-1].conversation.items]
+        assert roles == ["user", "assistant", "user", "assistant"]
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.soak)])
+async def test_many_calls_at_a_time_are_closed_quickly(count):
+    async with RealtimeServer() as server:
+        runner = RealtimeRunner(AGENT)
+        config = {"url": server.url, "api_key": "test"}
+        sessions = [await runner.run(model_config=config) for _ in range(count)]
+        for start in range(0, count, 50):
+            await asyncio.gather(*(session.enter() for session in sessions[start : start + 50]))
+        ears = [Heard() for _ in sessions]
+        tasks = [asyncio.ensure_future(ear.listen(one)) for ear, one in zip(ears, sessions, strict=True)]
+        await asyncio.gather(*(session.send_message("Hello") for session in sessions))
+        await asyncio.gather(*(ear.until("agent_end") for ear in ears))
+        before = asyncio.get_running_loop().time()
+        reports = await asyncio.gather(*(session.close() for session in sessions))
+        assert asyncio.get_running_loop().time() - before < 2.5
+        await asyncio.gather(*tasks)
+        assert all((report.cut, report.left) == ((), ()) for report in reports)

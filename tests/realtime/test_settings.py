@@ -1,0 +1,183 @@
+"""Settings as programs write them, and as the wire has them."""
+
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, HostedMCPTool, WebSearchTool, function_tool, handoff
+from holdfast.agents.model_settings import MCPToolChoice
+from holdfast.realtime import DEFAULT_MODEL_SETTINGS
+from holdfast.realtime.audio import audio_format
+from holdfast.realtime.openai.settings import session_payload
+
+PCM = {"type": "audio/pcm", "rate": 24000}
+
+
+def test_the_defaults() -> None:
+    assert session_payload({}) == {
+        "type": "realtime",
+        "output_modalities": ["audio"],
+        "audio": {
+            "input": {
+                "format": PCM,
+                "transcription": {"model": "gpt-4o-mini-transcribe"},
+                "turn_detection": {"type": "semantic_vad", "interrupt_response": True},
+            },
+            "output": {"format": PCM, "voice": "ash"},
+        },
+    }
+    assert DEFAULT_MODEL_SETTINGS["voice"] == "ash"
+
+
+def test_a_call_keeps_its_formats() -> None:
+    audio = session_payload({}, joins_call=True)["audio"]
+    assert "format" not in audio["input"]
+    assert "format" not in audio["output"]
+    asked_for = session_payload({"output_audio_format": "g711_ulaw"}, joins_call=True)["audio"]
+    assert asked_for["output"]["format"] == {"type": "audio/pcmu"}
+
+
+def test_flat_keys_have_their_nested_places() -> None:
+    found = session_payload(
+        {
+            "input_audio_format": "g711_alaw",
+            "output_audio_format": "g711_ulaw",
+            "input_audio_noise_reduction": {"type": "near_field"},
+            "input_audio_transcription": {"model": "whisper-1", "language": "de"},
+            "turn_detection": {"type": "server_vad", "threshold": 0.4},
+            "voice": {"id": "voice_1"},
+            "speed": 1.2,
+        }
+    )["audio"]
+    assert found == {
+        "input": {
+            "format": {"type": "audio/pcma"},
+            "noise_reduction": {"type": "near_field"},
+            "transcription": {"model": "whisper-1", "language": "de"},
+            "turn_detection": {"type": "server_vad", "threshold": 0.4},
+        },
+        "output": {"format": {"type": "audio/pcmu"}, "voice": {"id": "voice_1"}, "speed": 1.2},
+    }
+
+
+def test_nested_keys_go_before_flat_ones() -> None:
+    found = session_payload(
+        {
+            "voice": "ash",
+            "turn_detection": None,
+            "audio": {"input": {"turn_detection": {"type": "server_vad"}}, "output": {"voice": "sage"}},
+        }
+    )["audio"]
+    assert found["input"]["turn_detection"] == {"type": "server_vad"}
+    assert found["output"]["voice"] == "sage"
+
+
+@pytest.mark.parametrize("key", ["turn_detection", "input_audio_noise_reduction", "input_audio_transcription"])
+def test_none_switches_off(key: str) -> None:
+    nested = key.removeprefix("input_audio_")
+    assert session_payload({key: None})["audio"]["input"][nested] is None
+    assert session_payload({"audio": {"input": {nested: None}}})["audio"]["input"][nested] is None
+
+
+def test_camel_case_in_turn_detection_is_understood() -> None:
+    given = {"type": "server_vad", "createResponse": True, "silenceDurationMs": 300, "idle_timeout_ms": 5}
+    assert session_payload({"turn_detection": given})["audio"]["input"]["turn_detection"] == {
+        "type": "server_vad",
+        "create_response": True,
+        "silence_duration_ms": 300,
+        "idle_timeout_ms": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("pcm16", "pcm16"),
+        ("PCM", "pcm16"),
+        ("audio/pcm", "pcm16"),
+        ({"type": "audio/pcm", "rate": 24000}, "pcm16"),
+        ("g711_ulaw", "g711_ulaw"),
+        ("pcmu", "g711_ulaw"),
+        ({"type": "audio/pcmu"}, "g711_ulaw"),
+        ("audio/pcma", "g711_alaw"),
+        ("mp3", None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_formats_have_many_spellings(given: Any, name: str | None) -> None:
+    found = audio_format(given)
+    assert (found.name if found else None) == name
+
+
+def test_an_unknown_format_is_left_to_the_server() -> None:
+    assert "format" not in session_payload({"output_audio_format": "mp3"})["audio"]["output"]
+
+
+@pytest.mark.parametrize(("given", "length", "ms"), [("pcm16", 48_000, 1000), ("g711_ulaw", 8_000, 1000)])
+def test_how_long_bytes_play(given: str, length: int, ms: float) -> None:
+    assert audio_format(given).ms(length) == ms
+
+
+def test_the_rest_goes_as_it_is() -> None:
+    found = session_payload(
+        {
+            "model_name": "gpt-realtime",
+            "instructions": "Be kind.",
+            "prompt": {"id": "p", "version": None},
+            "output_modalities": ["text"],
+            "max_output_tokens": "inf",
+            "parallel_tool_calls": False,
+            "reasoning": {"effort": "low"},
+            "tracing": {"workflow_name": "w"},
+        }
+    )
+    assert {key: value for key, value in found.items() if key != "audio"} == {
+        "type": "realtime",
+        "instructions": "Be kind.",
+        "prompt": {"id": "p"},
+        "output_modalities": ["text"],
+        "max_output_tokens": "inf",
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "low"},
+        "tracing": {"workflow_name": "w"},
+    }
+    assert session_payload({"tracing": None})["tracing"] is None
+    assert session_payload({"model_name": "gpt-realtime"}, model=True)["model"] == "gpt-realtime"
+
+
+@function_tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def test_tools_and_handoffs_are_functions() -> None:
+    way = handoff(Agent(name="Billing"))
+    server = HostedMCPTool({"type": "mcp", "server_label": "docs", "server_url": "https://x"})
+    tools = session_payload({"tools": [add, server], "handoffs": [way]})["tools"]
+    assert [tool.get("name", tool["type"]) for tool in tools] == ["add", "mcp", "transfer_to_billing"]
+    assert tools[0]["parameters"]["properties"].keys() == {"a", "b"}
+    assert set(tools[0]) == {"type", "name", "description", "parameters"}
+
+
+def test_no_tools_are_said_as_well() -> None:
+    assert session_payload({"tools": []})["tools"] == []
+    assert "tools" not in session_payload({})
+
+
+def test_tools_that_a_realtime_model_cannot_call_are_refused() -> None:
+    with pytest.raises(Exception, match="functions and hosted MCP"):
+        session_payload({"tools": [WebSearchTool()]})
+
+
+@pytest.mark.parametrize(
+    ("given", "wire"),
+    [
+        ("auto", "auto"),
+        ("add", {"type": "function", "name": "add"}),
+        (MCPToolChoice("docs", "find"), {"type": "mcp", "server_label": "docs", "name": "find"}),
+    ],
+)
+def test_what_the_model_has_to_call(given: Any, wire: Any) -> None:
+    assert session_payload({"tool_choice": given})["tool_choice"] == wire
