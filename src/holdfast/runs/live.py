@@ -52,7 +52,8 @@ class Live:
 
     ``stopping`` ends the drive before a model is asked again, ``halting`` before any further step but calls that have
     begun. ``raws`` are what the model said and the tools returned as they were, by position in the transcript: what
-    JSON cannot hold lives there only. ``standing`` are decisions from outside of this run, about every call of a tool, in nested runs too.
+    JSON cannot hold lives there only. ``standing`` are decisions from outside of this run, about every call of a tool,
+    in nested runs too.
     """
 
     def __init__(

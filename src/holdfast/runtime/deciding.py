@@ -118,8 +118,8 @@ async def _edited(home: Home, asked: Approval, run: RunRecord, arguments: Any) -
     try:
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, allow_nan=False)
         given = json.loads(text)
-    except (TypeError, ValueError) as problem:
-        raise InvalidDecision(f"the arguments of a call must be a JSON object: {problem}") from None
+    except (TypeError, ValueError) as error:
+        raise InvalidDecision(f"the arguments of a call must be a JSON object: {error}") from None
     problem = misfit(given, tool.params_json_schema)
     if problem is not None:
         raise InvalidDecision(f"{asked.tool} does not take these arguments: {problem}")
