@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 
@@ -27,7 +28,10 @@ class Reaper:
 
     def __init__(self, driving: Driving) -> None:
         self.driving, self.home = driving, driving.home
-        self._left_until: dict[str, float] = {}
+        self._owned: dict[str, tuple[float, float]] = {}
+        """Until when a run has its owner by the store's clock, and when to look again by ours."""
+        self._paused: dict[str, float] = {}
+        """The leases after which a run was left alone for a while already."""
         self._unknown_since: dict[str, float] = {}
         self._next_sweep = 0.0
 
@@ -89,18 +93,23 @@ class Reaper:
 
     async def _recover(self, record: RunRecord) -> None:
         """Take over a run whose owner does not renew its lease."""
-        now, cancelled = self.home.clock(), header_of(record).cancel is not None
-        if self._left_until.get(record.run_id, 0) > now and not cancelled:
+        known, due = self._owned.get(record.run_id, (None, 0.0))
+        cancelled = header_of(record).cancel is not None
+        if time.monotonic() < due and not cancelled:
             return
         lease = await self.home.backend.lease(run_lease(record.run_id))
-        if lease is not None and lease.owner and lease.expires_at > now:
-            self._left_until[record.run_id] = min(lease.expires_at, now + self.home.lease)
-            return
-        due = await setbacks.due(self.home, record, ended=0 if lease is None else lease.expires_at)
-        if due > now and not cancelled:
-            self._left_until[record.run_id] = min(due, now + self.home.lease)
-        else:
-            await self._begin(record)
+        until = 0.0 if lease is None or not lease.owner else lease.expires_at
+        left = min(until - self.home.clock(), self.home.lease)
+        if left <= 0 or until == known:
+            # Clocks may differ, so one that was not renewed for so long may have run out: the store decides.
+            paused = cancelled or self._paused.get(record.run_id) == until
+            pause = 0.0 if paused else await setbacks.pause(self.home, record)
+            self._paused[record.run_id] = until
+            if pause:
+                left = pause
+            else:
+                await self._begin(record)
+        self._owned[record.run_id] = until, time.monotonic() + left
 
     async def _begin(self, record: RunRecord) -> None:
         if header_of(record).agent in self.home.graphs:
@@ -116,9 +125,9 @@ class Reaper:
 
     def _forget(self, records: Collection[RunRecord]) -> None:
         present = {record.run_id for record in records}
-        for known in (self._left_until, self._unknown_since):
+        for known in (self._owned, self._paused, self._unknown_since):
             for run_id in known.keys() - present:
-                del known[run_id]
+                known.pop(run_id)
 
     async def _sweep(self) -> None:
         """What need not be done at every look: questions expire, and blocked runs are tried again."""
