@@ -77,7 +77,7 @@ class Driving:
 
     async def hand_back(self) -> None:
         """Stop driving: after what is under way, or after a while."""
-        self.home.closing = True
+        self.home.patience.over = True
         tasks = {one.task for one in self.local.values() if one.task is not None}
         for execution in list(self.local.values()):
             execution.close()

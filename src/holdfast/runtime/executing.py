@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.agents.approvals import Approvals
 from holdfast.agents.context import RunContextWrapper
-from holdfast.base.errors import ApprovalMoved, HoldfastError, RunMoved, StoreUnavailable
+from holdfast.base.errors import ApprovalMoved, HistoryMoved, HoldfastError, RunMoved, StoreUnavailable
 from holdfast.runs.contexts import restored_context
 from holdfast.runs.decide import decide, is_waiting
 from holdfast.runs.driver import drive
@@ -25,6 +25,7 @@ from holdfast.runtime.keeping import JournalKeeper, Passed
 from holdfast.runtime.leases import Hold
 from holdfast.runtime.patience import Backoff
 from holdfast.runtime.records import ENDED, CancelMode, Header, Problem, Rested, encoded, header_of
+from holdfast.runtime.undoing import rewound
 from holdfast.store.contract import RunRecord, SaveRun
 
 SUSPENDED = Problem("suspended", "its runtime was closed; the next one that is opened with its agent goes on with it")
@@ -149,11 +150,14 @@ class Execution:
         self._resting = True
         while True:
             ops = await withdrawals(self.home.backend, self.record.run_id) if status in ENDED and keeper.asked else []
+            if status == "cancelled" and self.header.undone:
+                keeper.add_nothing()
+                ops += await rewound(self.home, self.record.session_id, self.header.base)
             try:
                 # Questions before the run, as in every commit: two that lock them in turn would wait for each other.
                 await keeper.flush(*ops, self._saved(status, problem, answer), release=True)
                 return True
-            except ApprovalMoved:
+            except (ApprovalMoved, HistoryMoved):
                 continue
             except StoreUnavailable:
                 raise
@@ -174,7 +178,7 @@ class Execution:
         by = self.live.state.agent if self.live is not None and answer is not None else None
         header = replace(self.header, problem=problem, answer=answer, answered_by=by, accept=False)
         if status != "woken":
-            header = replace(header, cancel=None)
+            header = replace(header, cancel=None, undone=header.undone and status == "cancelled")
         return SaveRun(
             run_id=self.record.run_id,
             expected=self.record.revision,

@@ -124,7 +124,12 @@ class JournalKeeper:
             if self.hold.lost:
                 raise Passed
             if self._entries or more:
-                await finish(self._commit(more, release), grace=None)
+                self.hold.releasing = release
+                try:
+                    await finish(self._commit(more, release), grace=None)
+                except BaseException:
+                    self.hold.releasing = False
+                    raise
 
     async def _commit(self, more: tuple[Op, ...], release: bool) -> None:
         entries, items, filed = list(self._entries), list(self._items), list(self._ops)
@@ -136,7 +141,11 @@ class JournalKeeper:
         await self._written(ops, entries)
         self._seen += len(entries)
         del self._entries[: len(entries)], self._items[: len(items)], self._ops[: len(filed)]
-        self.home.feeds.written(self.record.run_id)
+        self.home.feeds.written(self.record.run_id, upto=entries[-1].mark if entries else None)
+
+    def add_nothing(self) -> None:
+        """Do not add to the session what was taken in: what is there already is taken back as well."""
+        self._items = []
 
     def forget(self) -> None:
         """Do not write what was taken in: the store will not have it."""

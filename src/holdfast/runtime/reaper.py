@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 
@@ -26,7 +27,8 @@ class Reaper:
 
     def __init__(self, driving: Driving) -> None:
         self.driving, self.home = driving, driving.home
-        self._owned_until: dict[str, float] = {}
+        self._owned: dict[str, tuple[float, float]] = {}
+        """Until when a run has its owner by the store's clock, and when to look again by ours."""
         self._unknown_since: dict[str, float] = {}
         self._next_sweep = 0.0
 
@@ -84,13 +86,16 @@ class Reaper:
 
     async def _recover(self, record: RunRecord) -> None:
         """Take over a run whose owner does not renew its lease."""
-        if self._owned_until.get(record.run_id, 0) > self.home.clock():
+        known, due = self._owned.get(record.run_id, (None, 0.0))
+        if time.monotonic() < due:
             return
         lease = await self.home.backend.lease(run_lease(record.run_id))
-        if lease is None or not lease.owner or lease.expires_at <= self.home.clock():
+        until = 0.0 if lease is None or not lease.owner else lease.expires_at
+        left = min(until - self.home.clock(), self.home.lease)
+        if left <= 0 or until == known:
+            # Clocks may differ, so one that was not renewed for so long may have run out: the store decides.
             await self._begin(record)
-        else:
-            self._owned_until[record.run_id] = min(lease.expires_at, self.home.clock() + self.home.lease)
+        self._owned[record.run_id] = until, time.monotonic() + left
 
     async def _begin(self, record: RunRecord) -> None:
         if header_of(record).agent in self.home.graphs:
@@ -106,9 +111,9 @@ class Reaper:
 
     def _forget(self, records: Collection[RunRecord]) -> None:
         present = {record.run_id for record in records}
-        for known in (self._owned_until, self._unknown_since):
+        for known in (self._owned, self._unknown_since):
             for run_id in known.keys() - present:
-                del known[run_id]
+                known.pop(run_id)
 
     async def _sweep(self) -> None:
         """What need not be done at every look: questions expire, and blocked runs are tried again."""

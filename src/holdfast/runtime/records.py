@@ -53,9 +53,8 @@ class Header(Record, frozen=True):
     base: int | None = None
     """How many items its session had before it."""
     cancel: CancelMode | None = None
-    undo: tuple[str, ...] = ()
-    """Runs to be taken back before this one begins."""
     undone: bool = False
+    """What it added to its session is taken back when it ends."""
     accept: bool = False
     """Go on although the code has changed."""
     problem: Problem | None = None

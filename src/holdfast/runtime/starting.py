@@ -31,9 +31,9 @@ class Request:
     def digest(self) -> str:
         return request_digest(self.agent, self.input, self.session_id, self.context, self.max_turns)
 
-    def ops(self, run_id: str, *, undo: tuple[str, ...] = ()) -> list[Op]:
+    def ops(self, run_id: str) -> list[Op]:
         """What creates the run, to wait for its turn."""
-        header = Header(self.agent, self.digest, key=self.key, undo=undo)
+        header = Header(self.agent, self.digest, key=self.key)
         first = Begun(self.input, self.max_turns, self.context)
         return queueing.created(run_id, header, first, session_id=self.session_id)
 
@@ -50,11 +50,10 @@ async def start(driving: Driving, request: Request, *, on_busy: OnBusy) -> str:
     run_id = queueing.run_id_of(request.key)
     if request.key is not None and (known := await backend.run(run_id)) is not None:
         return request.same(known)
-    undo: tuple[str, ...] = ()
     if request.session_id is not None and on_busy != "enqueue":
-        undo = await _make_room(driving, run_id, request.session_id, on_busy)
+        await _make_room(driving, run_id, request.session_id, on_busy)
     try:
-        await backend.commit(*request.ops(run_id, undo=undo))
+        await backend.commit(*request.ops(run_id))
     except StoreUnavailable:
         if await backend.run(run_id) is None:
             raise
@@ -65,18 +64,16 @@ async def start(driving: Driving, request: Request, *, on_busy: OnBusy) -> str:
     return run_id
 
 
-async def _make_room(driving: Driving, run_id: str, session_id: str, on_busy: OnBusy) -> tuple[str, ...]:
-    """Deal with a run that has the session; gives those that are to be taken back."""
+async def _make_room(driving: Driving, run_id: str, session_id: str, on_busy: OnBusy) -> None:
+    """Deal with a run that has the session."""
     backend = driving.home.backend
     if on_busy == "reject":
         await _refuse_if_busy(driving, run_id, session_id)
-        return ()
+        return
     other = await queueing.holder(backend, session_id)
-    if other is None:
-        return ()
-    with suppress(RunEnded):
-        await cancel(driving, other.run_id, "immediate", undone=on_busy == "rollback")
-    return (other.run_id,) if on_busy == "rollback" else ()
+    if other is not None:
+        with suppress(RunEnded):
+            await cancel(driving, other.run_id, "immediate", undone=on_busy == "rollback")
 
 
 async def _refuse_if_busy(driving: Driving, run_id: str, session_id: str) -> None:
