@@ -17,6 +17,7 @@ from holdfast.runs.driver import drive
 from holdfast.runs.live import Live
 from holdfast.runs.state import Answer
 from holdfast.runs.steps import AskModel
+from holdfast.runtime.context_changes import ContextChanges
 from holdfast.runtime.filing import standing, withdrawals
 from holdfast.runtime.fitting import missing_agent, orphans, refused, tool_missing
 from holdfast.runtime.home import Home
@@ -25,6 +26,7 @@ from holdfast.runtime.keeping import JournalKeeper, Passed
 from holdfast.runtime.leases import Hold
 from holdfast.runtime.patience import Backoff
 from holdfast.runtime.records import ENDED, CancelMode, Header, Problem, Rested, encoded, header_of
+from holdfast.runtime.setbacks import MOST, keeps_ending
 from holdfast.runtime.undoing import rewound
 from holdfast.store.contract import RunRecord, SaveRun
 
@@ -85,15 +87,20 @@ class Execution:
         graph = self.home.graphs.get(self.header.agent)
         self.keeper, self.live = self._fresh_keeper(), None
         replayed = await replay(self.home.backend, self.record)
-        self.keeper.asked = replayed.asked
+        self.keeper.asked, self.keeper.trace = replayed.asked, replayed.state.trace
         if self.cancelling == "immediate":
             return await self._rest("cancelled")
         if graph is None:
             return await self._rest("blocked", problem=unknown_agent(self.header.agent))
+        if replayed.setbacks >= MOST:
+            if self.cancelling is not None:
+                return await self._rest("cancelled")
+            return await self._rest("blocked", problem=keeps_ending(replayed.state, graph, replayed.setbacks))
         live = self.live = await self._lively(replayed, graph)
         if (problem := await self._misfit(live)) is not None:
             return await self._rest("blocked", problem=problem)
         live.keeper = self.keeper
+        self.keeper.context_changes = ContextChanges(self.record.run_id, live.context.context, saved=replayed.context)
         live.stopping, live.halting = self.cancelling is not None, self.closing
         if self.home.feeds.listened_to(self.record.run_id):
             live.emit = partial(self.home.feeds.passed_on, self.record.run_id)

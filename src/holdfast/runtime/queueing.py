@@ -11,6 +11,7 @@ from holdfast.runtime.home import Home
 from holdfast.runtime.leases import Hold, take
 from holdfast.runtime.records import (
     HOLDING,
+    IN_LINE,
     Begun,
     Header,
     JournalEntry,
@@ -27,10 +28,12 @@ def run_id_of(key: str | None) -> str:
     return new_id("run") if key is None else f"run_{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
 
-def created(run_id: str, header: Header, first: Begun, *, session_id: str | None) -> list[Op]:
+def created(
+    run_id: str, header: Header, first: Begun, *, session_id: str | None, status: Literal["next", "queued"] = "queued"
+) -> list[Op]:
     """What creates a run, to wait for its turn."""
     return [
-        SaveRun(run_id=run_id, expected=0, status="queued", data=encoded(header), session_id=session_id),
+        SaveRun(run_id=run_id, expected=0, status=status, data=encoded(header), session_id=session_id),
         Journal(run_id=run_id, entries=(logged(JournalEntry(first)),)),
     ]
 
@@ -41,21 +44,25 @@ async def holder(backend: Backend, session_id: str) -> RunRecord | None:
     return found[0] if found else None
 
 
-async def first_queued(backend: Backend, session_id: str) -> RunRecord | None:
-    found = await backend.runs(status=("queued",), session_id=session_id, limit=1, after=0)
-    return found[0] if found else None
+async def first_in_line(backend: Backend, session_id: str) -> RunRecord | None:
+    """The run whose turn it is when the session is free."""
+    for status in IN_LINE:
+        found = await backend.runs(status=(status,), session_id=session_id, limit=1, after=0)
+        if found:
+            return found[0]
+    return None
 
 
 async def take_up(home: Home, record: RunRecord) -> tuple[RunRecord, Hold] | None:
     """Own the run and note that it is under way; ``None`` when it is not its turn, or somebody else was faster."""
-    if record.status != "queued" or record.session_id is None:
+    if record.status not in IN_LINE or record.session_id is None:
         return await _owned(home, record)
     # Whoever has the session's lease is alone in letting a run of that session begin.
     hold = await take(home.backend, record.run_id, record.session_id, owner=home.owner, ttl=home.lease, ops=[])
     if hold is None:
         return None
     try:
-        first = await first_queued(home.backend, record.session_id)
+        first = await first_in_line(home.backend, record.session_id)
         if first is None or first.run_id != record.run_id or await holder(home.backend, record.session_id):
             return None
         found = await _owned(home, first)
@@ -68,7 +75,7 @@ async def take_up(home: Home, record: RunRecord) -> tuple[RunRecord, Hold] | Non
 
 async def _owned(home: Home, record: RunRecord) -> tuple[RunRecord, Hold] | None:
     header = replace(header_of(record), problem=None)
-    if record.status == "queued" and header.base is None and record.session_id is not None:
+    if record.status in IN_LINE and header.base is None and record.session_id is not None:
         before = await home.backend.record(record.session_id)
         header = replace(header, base=before.length if before else 0)
     begun_before: Literal["started", "continued"] = "started" if record.journal_length == 1 else "continued"

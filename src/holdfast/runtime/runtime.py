@@ -105,8 +105,8 @@ class Runtime:
 
         With ``key``, asking again for the same gives the same run, from any process. ``context`` must be JSON, or an
         object with a registered codec. When another run has the session, ``on_busy`` says what becomes of this one:
-        ``enqueue`` waits in line, ``reject`` raises :class:`SessionBusy`, ``interrupt`` cancels the other, and
-        ``rollback`` also takes back what the other has added to the session.
+        ``enqueue`` waits in line, ``reject`` raises :class:`SessionBusy`, ``interrupt`` cancels the other and goes in
+        front of those in line, and ``rollback`` also takes back what the other has added to the session.
         """
         if agent not in self._home.graphs:
             raise NotFound("agent", agent)
@@ -121,8 +121,9 @@ class Runtime:
             saved_context(context, serializer=None, strict=True),
             max_turns,
             None if key is None else checked_name("key", key),
+            on_busy,
         )
-        return self._handle(await starting.start(self._driving, request, on_busy=on_busy))
+        return self._handle(await starting.start(self._driving, request))
 
     # --- looking ------------------------------------------------------------------------------------
 
