@@ -85,7 +85,7 @@ async def _together(go: str) -> None:
 
 async def talk(url: str, go: str, name: str, count: int) -> None:
     """Start many runs on one session at the same time, and wait until all of them have ended."""
-    async with Runtime.open(url, agents=[echo()], lease=LEASE) as runtime:
+    async with Runtime.open(url, agents=[echo()], lease=2.0) as runtime:
         await _together(go)
         said = [f"{name}{n}" for n in range(count)]
         runs = await asyncio.gather(*(runtime.start("echo", text, session_id="s") for text in said))

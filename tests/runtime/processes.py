@@ -38,7 +38,7 @@ class Child:
         """Wait for its end; gives its exit status, negative for a signal."""
         async with asyncio.timeout(seconds):
             while self.status is None:
-                await self.line()
+                await self.line(seconds)
         return self.status
 
     def signal(self, number: int) -> None:
