@@ -58,7 +58,7 @@ class Guard:
         words = self._words(response, item_id)
         words.pieces.append(delta)
         words.length += len(delta)
-        if words.length >= (words.next_at or self._debounce):
+        if response.ended or words.length >= (words.next_at or self._debounce):
             words.next_at = (words.length // self._debounce + 1) * self._debounce
             self._check(response, words)
 
@@ -72,7 +72,9 @@ class Guard:
 
     def hold(self, response: Response, audio: RealtimeAudio) -> None:
         """Keep audio back until the words so far were looked at."""
-        self._watch(response).held.append(audio)
+        watch = self._watch(response)
+        watch.held.append(audio)
+        self._settle(response, watch)
 
     def end(self, response: Response) -> None:
         """The response is over: look at what is left, and let go of audio that nothing more will be said about."""
@@ -92,7 +94,7 @@ class Guard:
             watch.held.clear()
 
     def _watch(self, response: Response) -> _Watch:
-        return self._watched.setdefault(response.id, _Watch())
+        return self._watched.setdefault(response.id, _Watch(over=response.ended))
 
     def _words(self, response: Response, item_id: str) -> _Words:
         return self._watch(response).words.setdefault(item_id, _Words())
