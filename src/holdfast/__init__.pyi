@@ -121,6 +121,7 @@ from holdfast.history import SessionSettings as SessionSettings
 from holdfast.history import Store as Store
 from holdfast.history import is_openai_responses_compaction_aware_session as is_openai_responses_compaction_aware_session
 from holdfast.history import open_store as open_store
+from holdfast.models import FunctionModel as FunctionModel
 from holdfast.models import LocalModel as LocalModel
 from holdfast.models import LocalModelProvider as LocalModelProvider
 from holdfast.models import LocalModelUnavailable as LocalModelUnavailable
@@ -188,6 +189,17 @@ from holdfast.runs import UnknownVersion as UnknownVersion
 from holdfast.runs import UnreadableState as UnreadableState
 from holdfast.runs import register_context_codec as register_context_codec
 from holdfast.runs import run_demo_loop as run_demo_loop
+from holdfast.runtime import Approval as Approval
+from holdfast.runtime import ApprovalSettled as ApprovalSettled
+from holdfast.runtime import Event as Event
+from holdfast.runtime import InvalidDecision as InvalidDecision
+from holdfast.runtime import RunEnded as RunEnded
+from holdfast.runtime import RunHandle as RunHandle
+from holdfast.runtime import RunInfo as RunInfo
+from holdfast.runtime import RunKeyReused as RunKeyReused
+from holdfast.runtime import RunOutcome as RunOutcome
+from holdfast.runtime import Runtime as Runtime
+from holdfast.runtime import SessionBusy as SessionBusy
 from holdfast.store.contract import Head as Head
 from holdfast.toolcalls.python import python_tool as python_tool
 from holdfast.tracing import AgentSpanData as AgentSpanData

@@ -14,6 +14,7 @@ _HOMES = {
         "TResponseOutputItem",
         "TResponseStreamEvent",
     ],
+    "function_model": ["FunctionModel"],
     "local": ["LocalModel", "LocalModelProvider"],
     "local_server": ["LocalModelUnavailable", "LocalServer", "WeightsMissing"],
     "multi_provider": ["MultiProvider", "MultiProviderMap"],

@@ -4,16 +4,18 @@ from functools import singledispatch
 
 from msgspec.structs import replace
 
-from holdfast.agents.approvals import Recorded
+from holdfast.agents.approvals import Decision, Recorded
 from holdfast.runs.state import CallRecord, CallStatus, Conversation, OnServer, State, Transcript
 from holdfast.runs.steps import (
     Answered,
     CallsMade,
+    Decided,
     Finished,
     HandedOver,
     InputStaged,
     InputTaken,
     Judged,
+    NestedBegun,
     Outcome,
     Resumed,
     Started,
@@ -138,6 +140,29 @@ def _(outcome: Finished, state: State) -> State:
 @_apply.register
 def _(outcome: Stored, state: State) -> State:
     return replace(state, stored=max(state.stored, outcome.length))
+
+
+@_apply.register
+def _(outcome: NestedBegun, state: State) -> State:
+    calls = tuple(replace(call, child=outcome.child) if call.id == outcome.call_id else call for call in state.calls)
+    return replace(state, calls=calls)
+
+
+@_apply.register
+def _(outcome: Decided, state: State) -> State:
+    decision = outcome.decision
+    for call in state.calls:
+        if call.id == outcome.call_id and call.uncertain and call.status == "waiting":
+            # It is kept in the call's record: what was decided before the call was made is no answer to this.
+            status: CallStatus = "approved" if decision.approved else "rejected"
+            edited = decision.arguments if decision.arguments is not None else call.arguments
+            settled = replace(call, status=status, arguments=edited, message=decision.message)
+            return replace(state, calls=_merged(state, (settled,)))
+    made = [Recorded(outcome.tool, decision, outcome.call_id)]
+    if outcome.always:
+        sticky = Decision(decision.approved, decision.message)
+        made.append(Recorded(outcome.tool, sticky, owner=outcome.owner))
+    return replace(state, approvals=(*state.approvals, *made))
 
 
 def _without_output(state: State, text: str) -> Transcript:

@@ -14,8 +14,10 @@ from holdfast.agents.types import resolved
 from holdfast.base.items import Item
 from holdfast.runs.config import ToolExecutionConfig
 from holdfast.runs.error_handling import formatted
+from holdfast.runs.events import EVENT_NAMES, RunItemStreamEvent
 from holdfast.runs.live import Live
 from holdfast.runs.nested import run_nested
+from holdfast.runs.persistence import keep
 from holdfast.runs.state import CallRecord, Entry, GuardrailRecord, State
 from holdfast.runs.steps import CallsMade, Judged
 from holdfast.runs.verdicts import verdict_record
@@ -41,7 +43,7 @@ async def judge_calls(run: Live, calls: tuple[CallRecord, ...]) -> Judged:
         early = _execution(run).pre_approval_tool_input_guardrails and not unknown
         verdict = await judge(call, run.context, guard_first=early)
         if unknown and verdict.status == "approved":
-            status: Any = _after_a_crash(call)
+            status: Any = _after_a_crash(run, call)
             judged.append(replace(record, status=status, uncertain=status == "waiting"))
             continue
         results += verdict.results
@@ -53,13 +55,18 @@ async def judge_calls(run: Live, calls: tuple[CallRecord, ...]) -> Judged:
 async def make_calls(run: Live, calls: tuple[CallRecord, ...]) -> CallsMade:
     """Make the calls at the same time, as far as they may. What one of them returned is kept whatever the others do."""
     made = [_Made(record) for record in calls]
-    work: list[Callable[[], Awaitable[None]]] = [partial(_make, run, one) for one in made]
+    make = _make if run.keeper is None else _make_and_keep
+    work: list[Callable[[], Awaitable[None]]] = [partial(make, run, one) for one in made]
     ended, cancelled = await all_of(work, limit=_execution(run).max_function_tool_concurrency)
     error: BaseException | None = cancelled
     entries: list[Entry] = []
     records: list[CallRecord] = []
     results: list[Any] = []
     for one, outcome in zip(made, ended, strict=True):
+        if one.kept:
+            if isinstance(outcome, Exception):
+                error = error or outcome
+            continue
         results += one.call.results
         if isinstance(outcome, BaseException):
             if not isinstance(outcome, NotBegun | asyncio.CancelledError):
@@ -86,6 +93,7 @@ class _Made:
     record: CallRecord
     call: Made = field(default_factory=Made)
     entry: Entry | None = None
+    kept: bool = False
 
     def keep(self, child: State) -> None:
         """Remember how far the nested run came."""
@@ -132,6 +140,36 @@ def _output(run: Live, one: "_Made") -> Entry:
     )
 
 
+async def _make_and_keep(run: Live, one: _Made) -> None:
+    """Make a call and write down what came of it, whatever the others are doing."""
+    try:
+        await _make(run, one)
+    finally:
+        if one.record.status == "done" and one.entry is not None:
+            await _keep(run, one, one.entry)
+
+
+async def _keep(run: Live, one: _Made, entry: Entry) -> None:
+    verdicts = tuple(verdict_record(result, agent=run.state.agent) for result in one.call.results)
+    run.context.approvals.spend(one.record.tool, one.record.id)
+    one.kept = True
+    await keep(run, CallsMade((one.record,), (entry,), verdicts))
+    transcript = run.state.transcript
+    position = next(place for place in reversed(range(len(transcript))) if transcript[place] is entry)
+    run.raws[position] = one.call.output
+    await tell(run, position, position + 1)
+
+
+async def tell(run: Live, start: int, stop: int | None = None) -> None:
+    """Let whoever listens see the entries of the transcript from ``start`` on."""
+    if run.emit is None:
+        return
+    for position in range(start, len(run.state.transcript) if stop is None else stop):
+        name = EVENT_NAMES.get(run.state.transcript[position].kind)
+        if name is not None:
+            await run.emit(RunItemStreamEvent(name, run.item(position)))
+
+
 async def bound(run: Live, record: CallRecord) -> Call:
     """The call with the tool it means; :class:`ToolMissing` when the agent does not have it any more."""
     state = run.state
@@ -159,8 +197,10 @@ def _execution(run: Live) -> ToolExecutionConfig:
     return run.config.tool_execution or ToolExecutionConfig()
 
 
-def _after_a_crash(call: Call) -> str:
+def _after_a_crash(run: Live, call: Call) -> str:
     """What becomes of a call that may have happened already."""
+    if run.keeper is not None and call.tool.agent_tool is not None:
+        return "approved"  # a keeper would know if the nested run had begun
     if call.tool.idempotent or call.tool.on_uncertain == "retry":
         return "approved"
     if call.tool.on_uncertain == "ask":

@@ -86,5 +86,6 @@ def _decided(
 
 def _settled(call: CallRecord, decision: Decision) -> CallRecord:
     if decision.approved:
-        return replace(call, status="approved", arguments=decision.arguments)
+        edited = decision.arguments if decision.arguments is not None else call.arguments
+        return replace(call, status="approved", arguments=edited)
     return replace(call, status="rejected", message=decision.message)

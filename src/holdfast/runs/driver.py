@@ -3,15 +3,15 @@
 from holdfast.agents.approvals import Approvals
 from holdfast.base.logs import log
 from holdfast.runs.apply import apply
-from holdfast.runs.call_steps import judge_calls, make_calls
+from holdfast.runs.call_steps import judge_calls, make_calls, tell
 from holdfast.runs.decide import decide
 from holdfast.runs.error_handling import attach
-from holdfast.runs.events import EVENT_NAMES, AgentUpdatedStreamEvent, RunItemStreamEvent
+from holdfast.runs.events import AgentUpdatedStreamEvent
 from holdfast.runs.finishing import finish, give_up, weigh
 from holdfast.runs.handing_over import hand_over
 from holdfast.runs.live import Live
 from holdfast.runs.model_step import ask_model
-from holdfast.runs.persistence import save, take_input
+from holdfast.runs.persistence import keep, take_input
 from holdfast.runs.run_spans import spans_of
 from holdfast.runs.state import State
 from holdfast.runs.steps import (
@@ -39,7 +39,7 @@ async def drive(run: Live, *, steps: int | None = None) -> None:
         with spans_of(run) as spans:
             await _resume(run)
             while (step := decide(run.state)) is not None:
-                if steps == 0 or (run.stopping and isinstance(step, AskModel | GiveUp)):
+                if steps == 0 or run.halting or (run.stopping and isinstance(step, AskModel | GiveUp)):
                     break
                 spans.follow(step)
                 await advance(run, await perform(run, step))
@@ -77,18 +77,18 @@ async def _resume(run: Live) -> None:
         await run.emit(AgentUpdatedStreamEvent(run.current_agent))
     if run.state.taken:
         run.resumed = True
-        run.state = apply(run.state, Resumed(decided(run.state, run.context.approvals)))
-        await save(run)
+        await keep(run, Resumed(decided(run.state, run.context.approvals)))
 
 
 def decided(state: State, approvals: Approvals) -> frozenset[str]:
-    """The waiting calls about which a person has decided by now, or about a call of their nested run."""
+    """The waiting calls about which a person has decided by now, and those whose nested run can go on."""
     found = set()
     for call in state.calls:
         if call.status != "waiting":
             continue
         if call.child is not None:
-            known = bool(decided(call.child, Approvals(list(call.child.approvals))))
+            child = apply(call.child, Resumed(decided(call.child, Approvals(list(call.child.approvals)))))
+            known = decide(child) is not None
         else:
             known = not call.uncertain and approvals.find(call.tool, call.id, owner=state.agent) is not None
         if known:
@@ -99,24 +99,13 @@ def decided(state: State, approvals: Approvals) -> frozenset[str]:
 async def advance(run: Live, outcome: Outcome) -> None:
     """Take an outcome in, store what is settled, tell who listens; only then let an error out."""
     before, agent = len(run.state.transcript), run.state.agent
-    run.state = apply(run.state, outcome)
     error: BaseException | None = getattr(outcome, "error", None)
     try:
-        await save(run, failing=error is not None)
-        if run.checkpoint is not None:
-            await run.checkpoint(run.frozen())
+        await keep(run, outcome)
     finally:
         if error is not None:
             raise error
     if run.emit is not None:
-        await _tell(run, before)
+        await tell(run, before)
         if run.state.agent != agent:
             await run.emit(AgentUpdatedStreamEvent(run.current_agent))
-
-
-async def _tell(run: Live, before: int) -> None:
-    assert run.emit is not None  # noqa: S101 - the caller looked
-    for position in range(before, len(run.state.transcript)):
-        name = EVENT_NAMES.get(run.state.transcript[position].kind)
-        if name is not None:
-            await run.emit(RunItemStreamEvent(name, run.item(position)))

@@ -1,11 +1,12 @@
 """A run with the live things around it: the agents, the program's context, the session, who listens."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
 from holdfast.agents.agent import Agent
+from holdfast.agents.approvals import Recorded
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.errors import AgentMissing
 from holdfast.agents.graph import AgentGraph
@@ -25,21 +26,33 @@ from holdfast.runs.items import (
     ToolCallOutputItem,
 )
 from holdfast.runs.state import Entry, State
+from holdfast.runs.steps import Outcome
 from holdfast.runs.toolbox import Toolbox
 from holdfast.runs.usage import usage_record
 from holdfast.runs.view import ModelView
 
 Emit: TypeAlias = Callable[[StreamEvent], Awaitable[None]]
-Checkpoint: TypeAlias = Callable[[State], Awaitable[None]]
 
 UNSAID: Any = object()
+
+
+class Keeper(Protocol):
+    """Whoever writes a run down while it is driven.
+
+    With a keeper every call is kept as soon as it has ended, and nested runs are kept as well, from their beginning.
+    """
+
+    async def keep(self, run: "Live", outcome: Outcome) -> None:
+        """Take the outcome into the run's state and write it down. Nothing further happens before that is done."""
+        ...
 
 
 class Live:
     """One run while it is driven. ``state`` is what it remembers; everything else can be made again from it.
 
-    ``raws`` are what the model said and the tools returned as they were, by position in the transcript: what JSON
-    cannot hold lives there only.
+    ``stopping`` ends the drive before a model is asked again, ``halting`` before any further step. ``raws`` are what
+    the model said and the tools returned as they were, by position in the transcript: what JSON cannot hold lives
+    there only. ``standing`` are decisions from outside of this run, about every call of a tool, in nested runs too.
     """
 
     def __init__(
@@ -53,20 +66,22 @@ class Live:
         session: Session | None = None,
         error_handlers: Any = None,
         emit: Emit | None = None,
-        checkpoint: Checkpoint | None = None,
+        keeper: Keeper | None = None,
         route: tuple[str, ...] = (),
         outer_conversation: str | None = None,
     ) -> None:
         self.state, self.graph, self.context, self.config = state, graph, context, config
         self.hooks, self.session, self.error_handlers = hooks, session, error_handlers or {}
-        self.emit, self.checkpoint, self.route = emit, checkpoint, route
+        self.emit, self.keeper, self.route = emit, keeper, route
         self._outer_conversation = outer_conversation
         self.view = ModelView()
         self.raws: dict[int, Any] = {}
         self.verdicts: dict[int, Any] = {}
         self.tripped: list[Any] = []
         self.final_output: Any = None
+        self.standing: tuple[Recorded, ...] = ()
         self.stopping = False
+        self.halting = False
         self.resumed = False
         self.invocation: Any = None
         self._items: dict[int, RunItem] = {}

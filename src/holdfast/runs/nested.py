@@ -16,6 +16,7 @@ from holdfast.runs.decide import is_waiting
 from holdfast.runs.events import StreamEvent
 from holdfast.runs.live import Emit, Live
 from holdfast.runs.state import Inline, OnServer, State, UsageRecord
+from holdfast.runs.steps import NestedBegun
 from holdfast.toolcalls.call import Call
 from holdfast.toolcalls.invoke import Unfinished
 
@@ -42,6 +43,8 @@ async def run_nested(
         if state is None:
             given = await nested.nested_input(arguments)
             state = _fresh(run, nested, given.input, given.tool_input)
+            if run.keeper is not None:
+                await run.keeper.keep(run, NestedBegun(call.id, state))
         child = _live(run, call, state, context)
         await drive(child)
         if is_waiting(child.state):
@@ -79,7 +82,7 @@ def _live(run: Live, call: Call, state: State, context: ToolContext[Any]) -> Liv
     own: RunContextWrapper[Any] = RunContextWrapper(
         run.context.context,
         usage=run.context.usage,
-        approvals=Approvals(list(state.approvals)),
+        approvals=Approvals([*run.standing, *state.approvals]),
         tool_input=state.tool_input,
     )
     child = Live(
@@ -90,10 +93,12 @@ def _live(run: Live, call: Call, state: State, context: ToolContext[Any]) -> Liv
         hooks=nested.hooks,
         session=nested.session,
         emit=None if nested.on_stream is None else _passing_on(call, nested),
+        keeper=run.keeper,
         route=(*run.route, call.id),
         outer_conversation=run.conversation,
     )
     child.unlisted_from(run)
+    child.standing = run.standing
     child.invocation = AgentToolInvocation(call.tool.name, call.id, context.tool_arguments)
     return child
 

@@ -23,7 +23,7 @@ from holdfast.runs.known_history import adding, shown_history
 from holdfast.runs.live import Live
 from holdfast.runs.session_input import arranged
 from holdfast.runs.state import Entry, InSession, View
-from holdfast.runs.steps import InputTaken, Stored
+from holdfast.runs.steps import InputTaken, Outcome, Stored
 from holdfast.runs.view import without_id
 
 
@@ -79,6 +79,16 @@ async def load_history(run: Live) -> None:
         run.view.skip(state, state.stored)
         return
     run.view.begin(paired(everything[max(start - window, 0) : start]))
+
+
+async def keep(run: Live, outcome: Outcome) -> None:
+    """Take an outcome in, and store what is settled by it: in the session, or with the run's own keeper."""
+    if run.keeper is not None:
+        await run.keeper.keep(run, outcome)
+        return
+    run.state = apply(run.state, outcome)
+    if run.session is not None:
+        await save(run, failing=getattr(outcome, "error", None) is not None)
 
 
 async def save(run: Live, *, failing: bool = False) -> None:

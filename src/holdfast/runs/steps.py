@@ -1,8 +1,13 @@
-"""What a run can do next, and what can come of it. Both are plain data; only the driver acts."""
+"""What a run can do next, and what can come of it. Both are plain data; only the driver acts.
+
+Outcomes can be written down: a run is what :func:`~holdfast.runs.apply.apply` makes of them, one after the other.
+"""
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from holdfast.agents.approvals import Decision
+from holdfast.agents.tool_refs import ToolRef
 from holdfast.base.items import Item
 from holdfast.runs.state import (
     Answer,
@@ -10,7 +15,9 @@ from holdfast.runs.state import (
     Conversation,
     Entry,
     GuardrailRecord,
+    Record,
     ResponseRecord,
+    State,
     View,
 )
 
@@ -71,29 +78,25 @@ class GiveUp:
 Step: TypeAlias = TakeInput | AskModel | Judge | Start | Invoke | HandOver | Weigh | Finish | GiveUp
 
 
-@dataclass(frozen=True)
-class Resumed:
+class Resumed(Record, frozen=True, tag="resumed"):
     """A run goes on: the ``decided`` calls need not wait, and calls that were under way may have happened or not."""
 
     decided: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class InputStaged:
+class InputStaged(Record, frozen=True, tag="input-staged"):
     """A person said more, before the model is asked again."""
 
     items: tuple[Item, ...]
 
 
-@dataclass(frozen=True)
-class InputTaken:
+class InputTaken(Record, frozen=True, tag="input"):
     entries: tuple[Entry, ...]
     conversation: Conversation
     view: View | None = None
 
 
-@dataclass(frozen=True)
-class Answered:
+class Answered(Record, frozen=True, tag="answered"):
     """The model answered. ``response`` has no place in the transcript yet; ``calls`` are counted from its start.
 
     ``error`` ends the run after the answer is kept: it was paid for, and a server may know it already.
@@ -107,19 +110,16 @@ class Answered:
     error: BaseException | None = None
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(Record, frozen=True, tag="judged"):
     calls: tuple[CallRecord, ...]
     guardrails: tuple[GuardrailRecord, ...] = ()
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(Record, frozen=True, tag="started"):
     call_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class CallsMade:
+class CallsMade(Record, frozen=True, tag="calls-made"):
     """What became of calls, in the model's order. ``error`` ends the run after everything else is kept."""
 
     calls: tuple[CallRecord, ...]
@@ -128,20 +128,17 @@ class CallsMade:
     error: BaseException | None = None
 
 
-@dataclass(frozen=True)
-class HandedOver:
+class HandedOver(Record, frozen=True, tag="handed-over"):
     entries: tuple[Entry, ...]
     agent: str
     view: View | None = None
 
 
-@dataclass(frozen=True)
-class Weighed:
+class Weighed(Record, frozen=True, tag="weighed"):
     answer: Answer | None
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(Record, frozen=True, tag="finished"):
     """The run has its final output, or ``error`` says why it does not get one.
 
     With ``withheld`` the tool's output that was to be the final one is replaced by that text.
@@ -154,11 +151,30 @@ class Finished:
     withheld: str | None = None
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(Record, frozen=True, tag="stored"):
     """The session has the transcript up to this length."""
 
     length: int
+
+
+class NestedBegun(Record, frozen=True, tag="nested-begun"):
+    """The agent behind a call begins, with this state. What comes of it belongs to that state."""
+
+    call_id: str
+    child: State
+
+
+class Decided(Record, frozen=True, tag="decided"):
+    """A person decided about a call that waits; with ``always``, about every further call of that agent's tool.
+
+    A no to a call that may have happened already can also mean that it did: ``message`` is then its output.
+    """
+
+    call_id: str
+    tool: ToolRef
+    decision: Decision
+    owner: str | None = None
+    always: bool = False
 
 
 Outcome: TypeAlias = (
@@ -173,4 +189,6 @@ Outcome: TypeAlias = (
     | Weighed
     | Finished
     | Stored
+    | NestedBegun
+    | Decided
 )

@@ -13,6 +13,7 @@ _HOMES = {
     "PlainSessionContract": "holdfast.testing.session_contract",
     "assert_replayable": "holdfast.testing.replayable",
     "NotReplayable": "holdfast.testing.replayable",
+    "CrashingBackend": "holdfast.testing.crashing",
     "FakeClock": "holdfast.testing.storage",
     "SqliteFaults": "holdfast.testing.storage",
     "owned": "holdfast.testing.storage",

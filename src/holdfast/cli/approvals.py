@@ -1,0 +1,182 @@
+"""What agents ask people."""
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from holdfast.base.errors import InvalidInput
+from holdfast.cli.following import By, Screen, asked, complain, edited, exit_code, login, told, watched
+from holdfast.cli.loading import chosen_agent
+from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
+from holdfast.cli.output import AsJson, Output, command, moment, print_json
+from holdfast.runtime.contract import Approval, ApprovalStatus
+from holdfast.runtime.runtime import Runtime
+
+app = typer.Typer(no_args_is_help=True)
+
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id.")]
+Here = Annotated[
+    str | None,
+    typer.Option(
+        "--agent", "-a", help="Let the run go on here, with this agent. Otherwise a running program takes it up."
+    ),
+]
+
+
+def described(approval: Approval) -> dict[str, Any]:
+    facts: dict[str, Any] = msgspec.to_builtins(approval)
+    return {**facts, "run": approval.run_id, "requested": moment(approval.requested_at)}
+
+
+@app.command("list")
+@command
+async def list_(
+    status: Annotated[ApprovalStatus, typer.Option(help="Only those with this status.")] = "pending",
+    every: Annotated[bool, typer.Option("--all", help="Whatever their status.")] = False,
+    session: Annotated[str | None, typer.Option("--session", help="Only those of this conversation.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="Only those of this run.")] = None,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> None:
+    """List what waits for a decision.
+
+    holdfast approvals list --json
+    """
+    async with Runtime.open(checked(store), agents=[]) as rt:
+        found = await rt.approvals(status=None if every else status, session_id=session, run_id=run)
+    columns = ("id", "tool", "arguments", "session_id", "requested", "status")
+    Output(as_json).table(columns, map(described, found), empty="nothing waits for a decision")
+
+
+@app.command()
+@command
+async def show(approval_id: ApprovalId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
+    """Show a question with its exact arguments, and what became of it."""
+    async with Runtime.open(checked(store), agents=[]) as rt:
+        approval = await rt.approval(approval_id)
+    output, facts = Output(as_json), described(approval)
+    if as_json:
+        output.value(facts, "")
+        return
+    for name in ("id", "status", "kind", "tool", "arguments", "digest", "agent", "session_id", "run", "requested",
+                 "decided_by", "message", "edited", "output"):  # fmt: skip
+        if facts.get(name) is not None:
+            output.console.print(f"[bold]{name.replace('_', ' '):>10}[/]  {escape(str(facts[name]))}")
+
+
+@app.command()
+@command
+async def approve(
+    approval_id: ApprovalId,
+    edit: Annotated[bool, typer.Option("--edit", help="Change the arguments in your editor first.")] = False,
+    arguments: Annotated[str | None, typer.Option(help="Other arguments, as JSON.")] = None,
+    always: Annotated[bool, typer.Option("--always", help="Also all later calls of this tool here.")] = False,
+    message: Annotated[str | None, typer.Option("-m", "--message", help="A note for the record.")] = None,
+    by: By = None,
+    agent: Here = None,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Say yes.
+
+    holdfast approvals approve approval_123 --arguments '{"amount": 5}' --agent app:support
+    """
+    async with Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else []) as rt:
+        approval = await rt.approval(approval_id)
+        changed = edited(approval) if edit else None if arguments is None else parsed(arguments)
+        given = {"arguments": changed, "always": always, "message": message, "by": by or login()}
+        return await decide(rt, approval, "approve", agent is not None, as_json, **given)
+
+
+@app.command()
+@command
+async def reject(
+    approval_id: ApprovalId,
+    message: Annotated[str | None, typer.Option("-m", "--message", help="Why; the model is told.")] = None,
+    always: Annotated[bool, typer.Option("--always", help="Also all later calls of this tool here.")] = False,
+    by: By = None,
+    agent: Here = None,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Say no.
+
+    holdfast approvals reject approval_123 -m "too expensive"
+    """
+    async with Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else []) as rt:
+        approval = await rt.approval(approval_id)
+        given = {"always": always, "message": message, "by": by or login()}
+        return await decide(rt, approval, "reject", agent is not None, as_json, **given)
+
+
+@app.command()
+@command
+async def done(
+    approval_id: ApprovalId,
+    output: Annotated[str, typer.Option(help="What the call returned.")],
+    by: By = None,
+    agent: Here = None,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Say of a call that may have run: it did, and this is its result."""
+    async with Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else []) as rt:
+        approval = await rt.approval(approval_id)
+        return await decide(rt, approval, "done", agent is not None, as_json, output=output, by=by or login())
+
+
+async def decide(rt: Runtime, approval: Approval, verdict: Any, here: bool, as_json: bool, **given: Any) -> int:
+    steps = (await (await rt.run(approval.run_id)).info()).steps
+    await rt.decide(approval.id, verdict, **given)
+    if not here:
+        found = await rt.approval(approval.id)
+        Output(as_json).value(described(found), f"{escape(approval.id)} is {found.status}")
+        return 0
+    outcome = await watched(await rt.resume(approval.run_id), None if as_json else Screen(), after=steps)
+    if as_json:
+        print_json(told(outcome))
+    else:
+        complain(outcome)
+    return exit_code(outcome)
+
+
+def parsed(arguments: str) -> Any:
+    try:
+        return msgspec.json.decode(arguments)
+    except msgspec.DecodeError as error:
+        raise InvalidInput(f"--arguments is not JSON: {error}") from None
+
+
+@app.command()
+@command
+async def watch(
+    every: Annotated[float, typer.Option(help="Seconds between looks.")] = 1.0,
+    agent: Here = None,
+    store: StoreUrl = DEFAULT_STORE,
+) -> None:
+    """Wait for questions and answer them one by one. Ctrl-C ends.
+
+    holdfast approvals watch --agent app:support
+    """
+    screen, left = Screen(), set[str]()
+    screen.line("[dim]waiting for questions; Ctrl-C ends[/]")
+    async with (
+        Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else []) as rt,
+        aclosing(pending(rt, every)) as questions,
+    ):
+        async for approval in questions:
+            if approval.id not in left and not await asked(rt, approval, screen):
+                left.add(approval.id)
+
+
+async def pending(rt: Runtime, every: float) -> Any:
+    while True:
+        for approval in await rt.approvals(status="pending"):
+            if approval.expires_at is None or approval.expires_at > time.time():
+                yield approval
+        await asyncio.sleep(every)

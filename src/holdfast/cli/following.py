@@ -1,0 +1,195 @@
+"""A run on the screen while it happens, and the questions it asks."""
+
+import asyncio
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from getpass import getuser
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from holdfast.base.errors import HoldfastError
+from holdfast.base.items import text_of
+from holdfast.cli.output import FAILED, WAITING
+from holdfast.runtime.contract import Approval, Event, RunOutcome
+from holdfast.runtime.handle import RunHandle
+from holdfast.runtime.runtime import Runtime
+
+By = Annotated[str | None, typer.Option(help="Who decides, for the record. Your login name without it.")]
+
+
+class Screen:
+    """Prints a run's events: words as they come, calls and outputs as they happen."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False, soft_wrap=True)
+        self.speaking = False
+        self.streamed = False
+
+    def show(self, event: Event) -> None:
+        if event.live:
+            self.say(event.data)
+            return
+        if event.type == "model.answered":
+            for item in event.data["items"]:
+                self.answered(item)
+            self.streamed = False
+        elif event.type == "calls.made":
+            for item in event.data["items"]:
+                self.line(f"[dim]  → {escape(shortened(text_of(item)))}[/]")
+        elif event.type == "agent.handed_over":
+            self.line(f"[dim]  handed over to {escape(str(event.data['agent']))}[/]")
+        elif event.type == "run.recovered":
+            self.line("[dim]  taken up again after its process ended[/]")
+
+    def say(self, said: dict[str, Any]) -> None:
+        if said.get("type") == "response.output_text.delta":
+            self.console.print(escape(str(said.get("delta", ""))), end="")
+            self.speaking = self.streamed = True
+
+    def answered(self, item: dict[str, Any]) -> None:
+        if item.get("type") == "function_call":
+            self.line(f"[magenta]  {escape(str(item['name']))}[/]({escape(shortened(item.get('arguments', '')))})")
+        elif item.get("type", "message") == "message" and not self.streamed:
+            self.line(escape(text_of(item)))
+
+    def line(self, text: str = "") -> None:
+        if self.speaking:
+            self.console.print()
+            self.speaking = False
+        if text:
+            self.console.print(text)
+
+
+def shortened(text: str, most: int = 300) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
+
+
+async def watched(run: RunHandle, screen: Screen | None, *, after: int = 0) -> RunOutcome:
+    """Show a run until it ends or waits."""
+    if screen is not None:
+        async for event in run.events(after=after):
+            screen.show(event)
+        screen.line()
+    return await run.wait()
+
+
+async def answered(rt: Runtime, run: RunHandle, screen: Screen, outcome: RunOutcome) -> RunOutcome:
+    """Ask the person at the terminal whatever the run wants to know, until it ends or they leave it waiting."""
+    while outcome.status == "waiting" and outcome.approvals:
+        seen = (await run.info()).steps
+        decided = [await asked(rt, approval, screen) for approval in outcome.approvals]
+        if not any(decided):
+            return outcome
+        run = await rt.resume(run.id)
+        outcome = await watched(run, screen, after=seen)
+    return outcome
+
+
+async def asked(rt: Runtime, approval: Approval, screen: Screen) -> bool:
+    """Put one question; False when it stays open."""
+    screen.line(question(approval))
+    offered = "[y]es, run it / [n]o / [d]one, it happened" if approval.kind == "uncertain" else "[y]es / [n]o / [e]dit"
+    while True:
+        try:
+            said = (await asyncio.to_thread(input, f"  {offered} / [l]ater: ")).strip().lower()[:1]
+        except EOFError:
+            said = "l"
+        try:
+            match said:
+                case "y":
+                    await rt.decide(approval.id, "approve", by=login())
+                case "n":
+                    why = await asyncio.to_thread(input, "  why (told to the model, may be empty): ")
+                    await rt.decide(approval.id, "reject", message=why or None, by=login())
+                case "e":
+                    await rt.decide(approval.id, "approve", arguments=edited(approval), by=login())
+                case "d" if approval.kind == "uncertain":
+                    result = await asyncio.to_thread(input, "  its result: ")
+                    await rt.decide(approval.id, "done", output=result, by=login())
+                case "l":
+                    return False
+                case _:
+                    continue
+        except HoldfastError as refused:
+            screen.line(f"[red]  {escape(str(refused))}[/]")
+            continue
+        return True
+
+
+def question(approval: Approval) -> str:
+    call = f"[bold]{escape(approval.tool)}[/]({escape(approval.arguments)})"
+    if approval.kind == "uncertain":
+        return f"[bold yellow]?[/] {call} was under way when its process ended: it may have happened."
+    return f"[bold yellow]?[/] {escape(approval.agent)} wants to call {call}"
+
+
+def edited(approval: Approval) -> Any:
+    """The arguments as the person changes them in their editor."""
+    pretty = msgspec.json.format(approval.arguments.encode() or b"{}", indent=2)
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "arguments.json")
+        file.write_bytes(pretty)
+        subprocess.run([*editor, str(file)], check=True)  # noqa: S603 - the user's own editor
+        try:
+            return msgspec.json.decode(file.read_bytes())
+        except msgspec.DecodeError as error:
+            raise NotJson(str(error)) from None
+
+
+class NotJson(HoldfastError):
+    """The edited arguments cannot be read; nothing was decided."""
+
+    code = "not-json"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"these arguments are not JSON: {problem}")
+
+
+def login() -> str:
+    try:
+        return getuser()
+    except (OSError, KeyError):  # a user without a name
+        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
+
+
+def exit_code(outcome: RunOutcome) -> int:
+    """What a command that ran something ends with."""
+    return {"completed": 0, "waiting": WAITING}.get(outcome.status, FAILED)
+
+
+def told(outcome: RunOutcome) -> dict[str, Any]:
+    return {
+        "run_id": outcome.run_id,
+        "status": outcome.status,
+        "final_output": plain(outcome.final_output),
+        "approvals": list(outcome.approvals),
+        "error": outcome.error,
+    }
+
+
+def plain(value: Any) -> Any:
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+
+def complain(outcome: RunOutcome) -> None:
+    """Say on standard error why there is no answer."""
+    screen = Console(stderr=True, highlight=False, soft_wrap=True)
+    if outcome.status == "waiting" and outcome.approvals:
+        screen.print(f"[yellow]run {outcome.run_id} waits for approval:[/]")
+        for approval in outcome.approvals:
+            screen.print(f"  {escape(approval.id)}  {escape(approval.tool)}({escape(approval.arguments)})")
+        screen.print("[dim]  holdfast approvals approve ID    holdfast approvals reject ID -m WHY[/]")
+    elif outcome.error is not None:
+        screen.print(f"[bold red]{outcome.status}:[/] {escape(outcome.error.message)}")
+    elif outcome.status != "completed":
+        screen.print(f"[yellow]{outcome.status}[/]")
+    sys.stderr.flush()

@@ -1,0 +1,106 @@
+"""The agent of the demonstration, as a program of its own: ``python -m holdfast.cli.treasurer STORE LEDGER [INPUT]``.
+
+It computes in a sandboxed Python worker and pays by writing a line into a ledger, after a person agreed.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast.agents.agent import Agent
+from holdfast.agents.function_tool import function_tool
+from holdfast.agents.tools import FunctionTool
+from holdfast.base.items import Item
+from holdfast.models.asking import ModelRequest
+from holdfast.models.function_model import FunctionModel
+from holdfast.runtime.runtime import Runtime
+from holdfast.toolcalls.python import python_tool
+from holdfast.workers.config import PoolConfig
+from holdfast.workers.pool import SessionPool
+
+SESSION = "invoices-of-march"
+REQUEST = "Ann, Bo and Cy sent invoices over 800, 1100 and 300 euros, before 19 % tax. Pay them in one sum."
+LEASE = 1.0
+BANK_SECONDS = 3.0
+"""How long the bank takes to answer. It has written its line by then."""
+
+CODE = """\
+invoices = {"Ann": 800, "Bo": 1100, "Cy": 300}
+total = round(sum(invoices.values()) * 1.19, 2)
+total
+"""
+
+
+def paying(ledger: Path) -> FunctionTool:
+    async def pay(to: str, amount: float) -> str:
+        """Pay somebody.
+
+        Args:
+            to: Who is paid.
+            amount: How many euros.
+        """
+        with ledger.open("a", encoding="utf-8") as lines:
+            lines.write(f"{amount:.2f} to {to}\n")
+        await asyncio.sleep(BANK_SECONDS)
+        return "the bank says: paid"
+
+    return function_tool(pay, needs_approval=True)
+
+
+def rules(request: ModelRequest) -> str | Item:
+    """What the treasurer does next, by what happened last."""
+    last = request.input[-1]
+    if isinstance(last, str) or "content" in last:
+        return f"I paid {amount_paid(request)} euros, once." if amount_paid(request) else run(CODE)
+    if str(last["output"]).startswith("the bank"):
+        return f"Done: {last['output']}."
+    if "rejected" in str(last["output"]):
+        return "Then I do not pay."
+    return FunctionModel.call("pay", to="Ann, Bo and Cy", amount=float(last["output"]))
+
+
+def run(code: str) -> Item:
+    return FunctionModel.call("run_python", code=code)
+
+
+def amount_paid(request: ModelRequest) -> str | None:
+    for item in request.input:
+        if isinstance(item, dict) and item.get("type") == "function_call_output" and "bank" not in str(item["output"]):
+            return str(item["output"])
+    return None
+
+
+def treasurer(pool: SessionPool, ledger: Path, model: Any = None) -> Agent[Any]:
+    return Agent(
+        "treasurer",
+        instructions="You pay invoices. Compute sums with run_python, then pay. Say in one sentence what you did.",
+        model=model or FunctionModel(rules),
+        tools=[python_tool(pool), paying(ledger)],
+    )
+
+
+@asynccontextmanager
+async def at_work(store: str, ledger: Path, model: Any = None) -> AsyncIterator[Runtime]:
+    """The treasurer in this process: a pool of workers and a runtime on the store."""
+    async with (
+        SessionPool(PoolConfig(min_idle=1, max_sessions=4)) as pool,
+        Runtime.open(store, agents=[treasurer(pool, ledger, model)], lease=LEASE) as rt,
+    ):
+        yield rt
+
+
+async def main(store: str, ledger: Path, request: str | None) -> None:
+    """Start a run, or take up the one that is there; either way until it waits or ends."""
+    async with at_work(store, ledger) as rt:
+        if request is not None:
+            run = await rt.start("treasurer", request, session_id=SESSION, key="march")
+        else:
+            run = await rt.run((await rt.runs(session_id=SESSION))[-1].run_id)
+        await run.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))

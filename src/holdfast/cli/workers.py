@@ -1,0 +1,175 @@
+"""Sandboxed Python from the command line."""
+
+import asyncio
+import codeop
+import contextlib
+import dataclasses
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from getpass import getpass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from holdfast.base.errors import InvalidInput
+from holdfast.cli.output import FAILED, AsJson, Output, command
+from holdfast.cli.processes import worker_processes
+from holdfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, WorkerSession
+from holdfast.workers.probe import probe_sandbox
+from holdfast.workers.wire.messages import DisplayMessage, ErrorMessage, InputMessage, OutputMessage, ResultMessage
+
+app = typer.Typer(no_args_is_help=True)
+
+Network = Annotated[
+    str, typer.Option(help="none, host, or the only hosts to reach: api.example.org,*.pypi.org", metavar="WHICH")
+]
+MemoryMb = Annotated[int, typer.Option(help="Memory limit.")]
+Preload = Annotated[str, typer.Option(help="Modules to import beforehand: numpy,pandas")]
+
+
+def configured(network: str, memory_mb: int, preload: str = "") -> SessionConfig:
+    hosts = tuple(name.strip() for name in network.split(",") if name.strip())
+    reach = network if network in ("none", "host") else hosts
+    policy = SandboxPolicy(network=reach, memory_mb=memory_mb)
+    return SessionConfig(sandbox=policy, preload=tuple(name.strip() for name in preload.split(",") if name.strip()))
+
+
+@app.command("exec")
+@command
+async def exec_(
+    code: Annotated[str | None, typer.Argument(help="Python code; - reads it from standard input.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Run this file instead.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds after which the code is stopped.")] = 30.0,
+    network: Network = "none",
+    memory_mb: MemoryMb = 1024,
+    preload: Preload = "",
+    as_json: AsJson = False,
+) -> int:
+    """Run code in a fresh sandboxed worker. Exit code 1 when it fails.
+
+    holdfast workers exec "sum(range(10))"
+
+    holdfast workers exec --file report.py --preload pandas --json
+    """
+    if (code is None) == (file is None):
+        raise InvalidInput("give either code or --file")
+    source = file.read_text(encoding="utf-8") if file else sys.stdin.read() if code == "-" else str(code)
+    async with WorkerSession(configured(network, memory_mb, preload)) as session:
+        if not as_json:
+            return await show(session, source, timeout=timeout)
+        result = await session.run(source, timeout=timeout)
+    error = result.error
+    told = {
+        "ok": result.ok,
+        "repr": result.repr,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "error": None if error is None else {"type": error.exception_type, "message": error.exception_message},
+        "timed_out": result.timed_out,
+        "state": result.state,
+        "seconds": result.execution_time,
+        "sandbox": session.info.metadata.get("sandbox"),
+    }
+    Output(True).value(told, "")
+    return 0 if result.ok else FAILED
+
+
+async def show(session: WorkerSession, source: str, *, timeout: float | None) -> int:
+    """Run code and print what it does while it does it."""
+    code = 0
+    async for message in session.execute(ExecuteMessage(code=source), timeout=timeout):
+        match message:
+            case OutputMessage():
+                stream = sys.stdout if message.stream == "stdout" else sys.stderr
+                if message.dropped:
+                    stream.write(f"\n[{message.dropped} bytes left out]\n")
+                stream.write(message.data)
+                stream.flush()
+            case DisplayMessage():
+                print(message.data.get("text/plain", f"[{', '.join(message.data)}]"))
+            case InputMessage():
+                await session.input_response(message.id, await ask(message.prompt, secret=message.password))
+            case ResultMessage(repr=shown) if shown:
+                print(shown)
+            case ErrorMessage():
+                print(message.traceback or f"{message.exception_type}: {message.exception_message}", file=sys.stderr)
+                code = FAILED
+    return code
+
+
+async def ask(prompt: str, *, secret: bool = False) -> str:
+    return await asyncio.to_thread(getpass if secret else input, prompt)
+
+
+@app.command()
+@command
+async def repl(network: Network = "none", memory_mb: MemoryMb = 1024, preload: Preload = "") -> None:
+    """Talk to a sandboxed Python. Ctrl-C stops the running code and keeps the variables; Ctrl-D ends.
+
+    holdfast workers repl --preload numpy
+    """
+    async with WorkerSession(configured(network, memory_mb, preload)) as session:
+        level = session.info.metadata.get("sandbox")
+        print(f"Python in a worker (sandbox: {level}, network: {network}). Ctrl-D ends.")
+        while (source := await next_cell()) is not None:
+            async with interruptible(session):
+                await show(session, source, timeout=None)
+            if not session.is_alive:
+                print("[the worker is gone, and its variables with it; a new one starts]", file=sys.stderr)
+                await session.restart()
+
+
+async def next_cell() -> str | None:
+    """Lines until they are a whole statement, as Python's own prompt does it; None at the end of input."""
+    lines: list[str] = []
+    while True:
+        try:
+            lines.append(await ask("... " if lines else ">>> "))
+        except EOFError:
+            print()
+            return None
+        source = "\n".join(lines)
+        try:
+            whole = codeop.compile_command(source, symbol="exec") is not None
+        except (SyntaxError, ValueError, OverflowError):
+            return source  # the worker says what is wrong with it
+        if whole and (len(lines) == 1 or not lines[-1].strip()):
+            return source
+
+
+@asynccontextmanager
+async def interruptible(session: WorkerSession) -> AsyncIterator[None]:
+    """Meanwhile Ctrl-C is for the code in the worker."""
+    loop, stops = asyncio.get_running_loop(), set[asyncio.Task[object]]()
+    with contextlib.suppress(NotImplementedError):  # no signal handlers in loops there
+        loop.add_signal_handler(signal.SIGINT, lambda: stops.add(asyncio.ensure_future(session.interrupt())))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(NotImplementedError):
+            loop.remove_signal_handler(signal.SIGINT)
+        await asyncio.gather(*stops, return_exceptions=True)
+
+
+@app.command("list")
+@command
+async def list_(as_json: AsJson = False) -> None:
+    """List the fork-servers and workers that run on this machine now."""
+    columns = ("pid", "parent", "role", "memory_mb", "age")
+    Output(as_json).table(columns, map(dataclasses.asdict, worker_processes()), empty="no workers are running")
+
+
+@app.command()
+@command
+async def doctor(as_json: AsJson = False) -> int:
+    """Find out, by starting workers, how well this machine can lock them in."""
+    report = await probe_sandbox()
+    lines = [f"sandbox level: [bold green]{report.level}[/]" if report.level else "[bold red]no worker starts here[/]"]
+    lines += [f"  [yellow]not enforced:[/] {escape(note)}" for note in report.notes]
+    lines += [f"  [yellow]{level} does not work:[/] {escape(why)}" for level, why in report.reasons.items()]
+    Output(as_json).value(dataclasses.asdict(report), "\n".join(lines))
+    return 0 if report.level else FAILED

@@ -1,0 +1,62 @@
+"""A model that is a Python function."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from holdfast.agents.types import MaybeAwaitable, resolved
+from holdfast.base.errors import InvalidInput
+from holdfast.base.ids import new_id
+from holdfast.base.items import Item
+from holdfast.base.usage import Usage
+from holdfast.models.asking import ModelRequest
+from holdfast.models.contract import Model, ModelResponse, TResponseStreamEvent
+from holdfast.models.events import EventLog, text_part, usage_part, whole_answer
+from holdfast.models.raw import readable
+
+Said: TypeAlias = str | Item | Sequence[str | Item]
+
+
+class FunctionModel(Model):
+    """Answers with what a function of the request returns: a text, an item, or several of either.
+
+    For rules, for canned answers, for another program's model. Unlike a script it needs no memory: what it says
+    depends on the conversation alone, so any process can go on with a run. :meth:`call` makes the item of a tool call.
+    """
+
+    def __init__(self, answer: Callable[[ModelRequest], MaybeAwaitable[Said]]) -> None:
+        self._answer = answer
+
+    @staticmethod
+    def call(name: str, /, **arguments: Any) -> Item:
+        """A call of the tool with that name, under an id of its own."""
+        call_id = new_id("call")
+        text = msgspec.json.encode(arguments).decode()
+        return {"type": "function_call", "id": call_id, "call_id": call_id, "name": name, "arguments": text}
+
+    async def get_response(self, *given: Any, **more: Any) -> ModelResponse:
+        items = await self._items(given, more)
+        return ModelResponse(output=readable(items), usage=Usage(requests=1), response_id=None)
+
+    async def stream_response(self, *given: Any, **more: Any) -> AsyncIterator[TResponseStreamEvent]:
+        items = await self._items(given, more)
+        log = EventLog(None, model="function")
+        for event in whole_answer(log, items, usage=usage_part(Usage(requests=1))):
+            yield readable(event)
+
+    async def _items(self, given: tuple[Any, ...], more: dict[str, Any]) -> list[Item]:
+        instructions, input, settings, tools, schema, handoffs, tracing = given
+        request = ModelRequest(input, instructions, settings, tools, schema, handoffs, tracing, **more)
+        said = await resolved(self._answer(request))
+        return [item_of(part) for part in ([said] if isinstance(said, str | dict) else said)]
+
+
+def item_of(said: object) -> Item:
+    """A text becomes a message; an item stays what it is."""
+    if isinstance(said, dict):
+        return said
+    if not isinstance(said, str):
+        raise InvalidInput(f"the function of a model must return texts or items, not {type(said).__name__}")
+    content = [text_part(said)]
+    return {"type": "message", "id": new_id("msg"), "role": "assistant", "status": "completed", "content": content}

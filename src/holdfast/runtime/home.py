@@ -1,0 +1,61 @@
+"""What all parts of one runtime share."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.agents.agent import Agent
+from holdfast.agents.errors import InvalidDeclaration
+from holdfast.agents.graph import AgentGraph
+from holdfast.base.clock import Clock
+from holdfast.base.errors import InvalidInput, NotFound
+from holdfast.base.ids import new_id
+from holdfast.history.session import StoredSession
+from holdfast.runs.config import RunConfig
+from holdfast.runtime.feeds import Feeds
+from holdfast.runtime.leases import Renewing
+from holdfast.store.contract import Backend, RunRecord
+
+
+@dataclass(eq=False)
+class Home:
+    """A store, the agents that this process knows, and its name among the other runtimes."""
+
+    backend: Backend
+    graphs: dict[str, AgentGraph]
+    renewing: Renewing
+    config: RunConfig
+    lease: float
+    approval_ttl: float | None
+    clock: Clock = time.time
+    owner: str = field(default_factory=lambda: new_id("runtime"))
+    feeds: Feeds = field(default_factory=Feeds)
+    closing: bool = False
+    """Nothing new is begun any more, and nobody waits for a database that is away."""
+
+    @property
+    def poll(self) -> float:
+        """Seconds between two looks at what other runtimes have done."""
+        return min(self.lease / 4, 1.0)
+
+    async def record(self, run_id: str) -> RunRecord:
+        found = await self.backend.run(run_id)
+        if found is None:
+            raise NotFound("run", run_id)
+        return found
+
+    def session(self, session_id: str) -> StoredSession:
+        return StoredSession(session_id, self.backend)
+
+
+def graphs_of(agents: Sequence[Agent[Any]]) -> dict[str, AgentGraph]:
+    """The agents that runs can begin with, by name."""
+    found: dict[str, AgentGraph] = {}
+    for agent in agents:
+        if not isinstance(agent, Agent):
+            raise InvalidDeclaration("Runtime", f"agents must be Agent objects, not {type(agent).__name__}")
+        if agent.name in found:
+            raise InvalidInput(f"two agents are named {agent.name!r}: durable runs find theirs by its name")
+        found[agent.name] = AgentGraph(agent)
+    return found

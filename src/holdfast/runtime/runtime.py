@@ -1,0 +1,251 @@
+"""Durable runs by id: started once, driven by one process at a time, taken up by another when that is gone."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, get_args
+
+from holdfast.agents.agent import Agent
+from holdfast.agents.approvals import Approvals
+from holdfast.agents.context import RunContextWrapper
+from holdfast.base.errors import InvalidInput, NotFound, Unsupported
+from holdfast.base.ids import checked_name
+from holdfast.base.items import Item
+from holdfast.history.store import Store
+from holdfast.lifecycle.scope import Scope
+from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
+from holdfast.runs.contexts import restored_context, saved_context
+from holdfast.runs.live import Live
+from holdfast.runs.persistence import checked_input
+from holdfast.runs.run_state import RunState
+from holdfast.runtime import deciding, forking, starting, steering
+from holdfast.runtime.contract import Approval, ApprovalStatus, OnBusy, RunInfo, Verdict
+from holdfast.runtime.driving import Driving
+from holdfast.runtime.filing import approval_of
+from holdfast.runtime.handle import RunHandle, info_of
+from holdfast.runtime.home import Home, graphs_of
+from holdfast.runtime.journal import replay
+from holdfast.runtime.leases import Renewing
+from holdfast.runtime.patience import PatientBackend
+from holdfast.runtime.reaper import Reaper
+from holdfast.runtime.records import (
+    SHOWN,
+    CancelMode,
+    Status,
+    header_of,
+)
+from holdfast.store.contract import Backend
+from holdfast.store.opening import open_backend
+
+
+class Runtime:
+    """Runs that outlive their process. Any number of runtimes, in any number of processes, share one store.
+
+    Made by :meth:`open`. Leaving it hands back what it drives, for other runtimes or a later one to go on.
+    """
+
+    def __init__(self, home: Home, driving: Driving) -> None:
+        self._home, self._driving = home, driving
+        self.store = Store(home.backend)
+        """The histories of the runs' sessions."""
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        url: Any,
+        *,
+        agents: Sequence[Agent[Any]] = (),
+        lease: float = 30.0,
+        approval_ttl: float | None = None,
+        run_config: RunConfig | dict[str, Any] | None = None,
+    ) -> AsyncIterator["Runtime"]:
+        """A runtime on the store at ``url``, while the block lasts; an open :class:`Store` stays the caller's.
+
+        ``agents`` are those that runs begin with, found by their names. A run whose process died is taken up by
+        another runtime within twice the ``lease``. Questions to people expire after ``approval_ttl`` seconds.
+        """
+        graphs = graphs_of(agents)
+        for name, seconds in (("lease", lease), ("approval_ttl", approval_ttl)):
+            if seconds is not None and not seconds > 0:
+                raise InvalidInput(f"{name} must be a positive number of seconds, not {seconds!r}")
+        opened = url.backend if isinstance(url, Store) else await open_backend(url)
+        try:
+            await _check_keeps_runs(opened)
+            backend: Any = PatientBackend(opened)
+            renewing = Renewing(backend, ttl=lease)
+            home = Home(backend, graphs, renewing, RunConfig.of(run_config), lease, approval_ttl)
+            async with Scope() as scope:
+                driving = Driving(home, scope)
+                scope.start(renewing.run(), name="holdfast leases")
+                scope.start(Reaper(driving).run(), name="holdfast reaper")
+                try:
+                    yield cls(home, driving)
+                finally:
+                    await driving.hand_back()
+                    scope.cancel()
+        finally:
+            if not isinstance(url, Store):
+                await opened.close()
+
+    # --- starting -----------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        agent: str,
+        input: str | list[Item],
+        *,
+        session_id: str | None = None,
+        context: Any = None,
+        key: str | None = None,
+        on_busy: OnBusy = "enqueue",
+        max_turns: int | None = DEFAULT_MAX_TURNS,
+    ) -> RunHandle:
+        """Ask for a run of the agent with that name. It is durable when this returns.
+
+        With ``key``, asking again for the same gives the same run, from any process. ``context`` must be JSON, or an
+        object with a registered codec. When another run has the session, ``on_busy`` says what becomes of this one:
+        ``enqueue`` waits in line, ``reject`` raises :class:`SessionBusy`, ``interrupt`` cancels the other, and
+        ``rollback`` also takes back what the other has added to the session.
+        """
+        if agent not in self._home.graphs:
+            raise NotFound("agent", agent)
+        if on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
+            raise InvalidInput(f"on_busy is enqueue, reject, interrupt or rollback, not {on_busy!r}")
+        if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
+            raise InvalidInput(f"max_turns must be a whole number or None, not {max_turns!r}")
+        request = starting.Request(
+            agent,
+            checked_input(input),
+            None if session_id is None else checked_name("session id", session_id),
+            saved_context(context, serializer=None, strict=True),
+            max_turns,
+            None if key is None else checked_name("key", key),
+        )
+        return self._handle(await starting.start(self._driving, request, on_busy=on_busy))
+
+    # --- looking ------------------------------------------------------------------------------------
+
+    def drives(self, run_id: str) -> bool:
+        """Whether the run is driven by this runtime at present."""
+        return run_id in self._driving.local
+
+    def _handle(self, run_id: str) -> RunHandle:
+        return RunHandle(self, self._home, run_id)
+
+    async def run(self, run_id: str) -> RunHandle:
+        """The run with this id; :class:`NotFound` when there is none."""
+        return self._handle((await self._home.record(run_id)).run_id)
+
+    async def runs(
+        self,
+        *,
+        status: Status | Sequence[Status] | None = None,
+        session_id: str | None = None,
+        limit: int = 50,
+        after: RunInfo | None = None,
+    ) -> list[RunInfo]:
+        """Runs in the order in which they were asked for; ``after`` goes on behind one of them."""
+        shown = [status] if isinstance(status, str) else status
+        if unknown := set(shown or ()) - set(SHOWN.values()):
+            raise InvalidInput(
+                f"there is no status {', '.join(sorted(unknown))}; there are {', '.join(get_args(Status))}"
+            )
+        statuses = None if shown is None else [name for name, seen in SHOWN.items() if seen in shown]
+        behind = 0 if after is None else (await self._home.record(after.run_id)).order
+        found = await self._home.backend.runs(status=statuses, session_id=session_id, limit=limit, after=behind)
+        return [info_of(record) for record in found]
+
+    async def approvals(
+        self,
+        *,
+        status: ApprovalStatus | None = None,
+        run_id: str | None = None,
+        session_id: str | None = None,
+        limit: int = 50,
+        after: str = "",
+    ) -> list[Approval]:
+        """Questions to people in the order of their ids, which is about that of asking."""
+        found = await self._home.backend.approvals(
+            status=status, run_id=run_id, session_id=session_id, limit=limit, after=after
+        )
+        return [approval_of(record) for record in found if not record.run_id.startswith("session:")]
+
+    async def approval(self, approval_id: str) -> Approval:
+        found = await self._home.backend.approval(approval_id)
+        if found is None:
+            raise NotFound("approval", approval_id)
+        return approval_of(found)
+
+    async def state(self, run_id: str, *, at: int | None = None) -> RunState[Any, Any]:
+        """The run as a portable state, as it is now or as it was after the step ``at``."""
+        record = await self._home.record(run_id)
+        name = header_of(record).agent
+        graph = self._home.graphs.get(name)
+        if graph is None:
+            raise NotFound("agent", name)
+        replayed = await replay(self._home.backend, record, upto=at)
+        context: RunContextWrapper[Any] = RunContextWrapper(
+            restored_context(replayed.context, deserializer=None, strict=False),
+            usage=replayed.usage,
+            approvals=Approvals(list(replayed.state.approvals)),
+            tool_input=replayed.state.tool_input,
+        )
+        return RunState.of(Live(replayed.state, graph=graph, context=context, config=self._home.config))
+
+    # --- acting -------------------------------------------------------------------------------------
+
+    async def decide(
+        self,
+        approval_id: str,
+        decision: Verdict,
+        *,
+        arguments: Any = None,
+        message: str | None = None,
+        output: Any = None,
+        by: str | None = None,
+        always: bool = False,
+    ) -> Approval:
+        """Answer a question, once, and let its run go on.
+
+        ``approve`` lets the call be made, with ``arguments`` in place of the model's; ``reject`` tells the model no,
+        in the words of ``message``; ``done`` says that an uncertain call did happen, with ``output``. ``always`` holds
+        for every further call of that agent's tool in the session.
+        """
+        answered = await deciding.decide(
+            self._home, approval_id, decision, arguments=arguments, message=message, output=output, by=by, always=always
+        )
+        await self._driving.go_on(answered.run_id)
+        return answered
+
+    async def resume(self, run_id: str, *, accept_changes: bool = False, agent: str | None = None) -> RunHandle:
+        """Let a run go on that failed, was cancelled, or met changed code.
+
+        ``accept_changes`` refuses the calls whose tools are gone; ``agent`` is the new name of the one it began with.
+        A run that waits for people goes on when they have answered; one that is under way is left alone.
+        """
+        if agent is not None and agent not in self._home.graphs:
+            raise NotFound("agent", agent)
+        await steering.resume(self._driving, run_id, accept=accept_changes, agent=agent)
+        return self._handle(run_id)
+
+    async def cancel(self, run_id: str, *, mode: CancelMode = "after_turn") -> None:
+        """Stop a run, keeping what it did: when its turn is over, or now. It can be resumed later."""
+        if mode not in ("after_turn", "immediate"):
+            raise InvalidInput(f"a run is cancelled 'after_turn' or 'immediate', not {mode!r}")
+        await steering.cancel(self._driving, run_id, mode)
+
+    async def fork(self, run_id: str, *, at: int | None = None, session_id: str | None = None) -> RunHandle:
+        """A new run from the step ``at`` of another one: the number of its event. It begins at once.
+
+        Its session is a fork of what the other run's session had at that step.
+        """
+        record = await forking.fork(self._home, await self._home.record(run_id), at=at, session_id=session_id)
+        await self._driving.take_up(record)
+        return self._handle(record.run_id)
+
+
+async def _check_keeps_runs(backend: Backend) -> None:
+    try:
+        await backend.run("any")
+    except Unsupported as problem:
+        raise Unsupported(f"{problem}: open the runtime on SQLite or an SQL database") from None

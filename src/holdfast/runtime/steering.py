@@ -1,0 +1,87 @@
+"""Stopping runs and letting them go on, from any process."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.base.errors import ApprovalMoved, RunMoved
+from holdfast.runtime.driving import Driving
+from holdfast.runtime.errors import RunEnded
+from holdfast.runtime.filing import withdrawals
+from holdfast.runtime.home import Home
+from holdfast.runtime.records import (
+    ENDED,
+    RESTING,
+    Called,
+    CancelAsked,
+    CancelMode,
+    Header,
+    JournalEntry,
+    Rested,
+    encoded,
+    header_of,
+    logged,
+)
+from holdfast.store.contract import Journal, Op, RunRecord, SaveRun
+
+
+async def cancel(driving: Driving, run_id: str, mode: CancelMode, *, undone: bool = False) -> None:
+    """Stop the run, or ask its owner to. ``undone`` when what it did is about to be taken back."""
+    home = driving.home
+    while True:
+        record = await home.record(run_id)
+        if record.status == "cancelled" and not undone:
+            return
+        if record.status in ENDED:
+            raise RunEnded(run_id, status=record.status, wanted="cancelled")
+        header = replace(header_of(record), undone=undone)
+        if record.status in ("running", "woken"):
+            saved = await change(home, record, replace(header, cancel=mode), record.status, CancelAsked(mode))
+        else:
+            ops = await withdrawals(home.backend, run_id)
+            ended = replace(header, problem=None)
+            saved = await change(home, record, ended, "cancelled", Rested("cancelled"), *ops)
+        if saved:
+            break
+    if run_id in driving.local:
+        driving.local[run_id].cancel(mode)
+    elif record.status == "woken":
+        await driving.go_on(run_id)
+    else:
+        await driving.next(record.session_id)
+
+
+async def resume(driving: Driving, run_id: str, *, accept: bool, agent: str | None) -> None:
+    """Let a run go on that failed, was cancelled or is blocked; one that is under way or waits is left alone."""
+    home = driving.home
+    while True:
+        record = await home.record(run_id)
+        header = header_of(record)
+        if record.status == "completed" or header.undone:
+            raise RunEnded(run_id, status="rolled back" if header.undone else "completed", wanted="resumed")
+        if record.status not in ("failed", "cancelled", "blocked"):
+            break
+        fresh = replace(header, problem=None, cancel=None, accept=accept, agent=agent or header.agent)
+        # One that was blocked still has its session; the others have to wait for their turn.
+        status = "woken" if record.status == "blocked" else "queued"
+        if await change(home, record, fresh, status, Called(accept, agent)):
+            break
+    await driving.go_on(run_id)
+
+
+async def change(home: Home, record: RunRecord, header: Header, status: str, note: Any, *ops: Op) -> bool:
+    """Write the header and a note; false when somebody else changed the run meanwhile."""
+    save = SaveRun(
+        run_id=record.run_id,
+        expected=record.revision,
+        status=status,
+        data=encoded(header),
+        session_id=record.session_id,
+    )
+    entry = logged(JournalEntry(note))
+    try:
+        await home.backend.commit(*ops, save, Journal(run_id=record.run_id, entries=(entry,)))
+    except (RunMoved, ApprovalMoved):
+        return False
+    home.feeds.written(record.run_id, rests=status in RESTING)
+    return True

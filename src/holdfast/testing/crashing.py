@@ -1,0 +1,37 @@
+"""A process that dies at a chosen point of a run's journal, for tests of what happens afterwards."""
+
+import os
+import signal
+from typing import Any
+
+from holdfast.store.contract import Backend, Journal, Op, Outcome
+
+
+class CrashingBackend:
+    """A backend whose process is killed (SIGKILL) around its n-th commit that writes to a journal.
+
+    ``point`` is ``before:n`` or ``after:n``, counted from 1; an empty one never comes. Open a runtime on
+    ``Store(CrashingBackend(backend, point))`` in a process of its own.
+    """
+
+    def __init__(self, backend: Backend, point: str = "") -> None:
+        self.backend = backend
+        self.indexes_words = backend.indexes_words
+        when, _, number = point.partition(":")
+        if point and (when not in ("before", "after") or not number.isdigit()):
+            raise ValueError(f"a point is 'before:n' or 'after:n', not {point!r}")
+        self.when, self.number = when, int(number or 0)
+        self.written = 0
+
+    async def commit(self, *ops: Op) -> list[Outcome]:
+        self.written += any(isinstance(op, Journal) for op in ops)
+        due = self.written == self.number and any(isinstance(op, Journal) for op in ops)
+        if due and self.when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        outcomes = await self.backend.commit(*ops)
+        if due and self.when == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return outcomes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)

@@ -1,0 +1,57 @@
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from holdfast import open_store
+from holdfast.cli.app import app
+
+TURN = [
+    {"role": "user", "content": "Refund order 7, please."},
+    {"type": "function_call", "call_id": "c1", "name": "find", "arguments": '{"order": 7}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "delivered"},
+    {"role": "assistant", "content": "Shall I go on?"},
+]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'app.db'}"
+
+
+@pytest.fixture
+def kept(url: str) -> str:
+    """A store with one session, user-7."""
+
+    async def fill() -> None:
+        async with open_store(url) as store:
+            await store.session("user-7", owner="ann").add_items(TURN)
+
+    asyncio.run(fill())
+    return url
+
+
+@pytest.fixture
+def holdfast(url: str) -> Callable[..., Result]:
+    """Run a command on the test's store."""
+
+    def run(*words: str, stdin: str | None = None) -> Result:
+        return CliRunner(env={"HOLDFAST_STORE": url}).invoke(app, list(words), input=stdin)
+
+    return run
+
+
+@pytest.fixture
+def told(holdfast: Callable[..., Result]) -> Callable[..., Any]:
+    """Run a command with --json and read what it says."""
+
+    def run(*words: str, code: int = 0, stdin: str | None = None) -> Any:
+        result = holdfast(*words, "--json", stdin=stdin)
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout)
+
+    return run

@@ -1,0 +1,123 @@
+"""``holdfast run``, ``chat``, ``runs`` and ``approvals``, each command a program of its own on one store."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+AGENT = f"{Path(__file__).parent / 'cashier.py'}:cashier"
+
+
+@pytest.fixture
+def paid(tmp_path, monkeypatch):
+    monkeypatch.setenv("PAID", str(tmp_path / "paid"))
+    return lambda: (tmp_path / "paid").read_text().split() if (tmp_path / "paid").exists() else []
+
+
+@pytest.fixture
+def waiting(told, paid):
+    """The approval of a run that waits for one."""
+    outcome = told("run", "pay", "--agent", AGENT, "--session", "user-7", code=3)
+    return outcome["approvals"][0]
+
+
+def test_one_input_is_answered_and_kept(holdfast, told):
+    result = holdfast("run", "hello", "--agent", AGENT, "--session", "user-7")
+    assert (result.exit_code, result.stdout) == (0, "You said hello, item 1.\n")
+    assert told("run", "again", "--agent", AGENT, "--session", "user-7")["final_output"] == "You said again, item 3."
+    assert [run["status"] for run in told("runs", "list", "--session", "user-7")] == ["completed"] * 2
+
+
+def test_the_same_key_runs_once(told):
+    first = told("run", "hello", "--agent", AGENT, "--key", "k1")
+    assert told("run", "hello", "--agent", AGENT, "--key", "k1") == first
+    assert len(told("runs", "list")) == 1
+
+
+def test_an_approved_call_is_made_once_and_a_second_decision_is_a_conflict(told, holdfast, waiting, paid):
+    assert [one["id"] for one in told("approvals", "list")] == [waiting["id"]]
+    outcome = told("approvals", "approve", waiting["id"], "--agent", AGENT, "--by", "ann")
+    assert (outcome["status"], outcome["final_output"], paid()) == ("completed", "It says: paid 5.", ["5"])
+    shown = told("approvals", "show", waiting["id"])
+    assert (shown["status"], shown["decided_by"]) == ("approved", "ann")
+    again = holdfast("approvals", "approve", waiting["id"])
+    assert again.exit_code == 4
+    assert "ann" in again.stderr
+    assert told("approvals", "list") == []
+
+
+def test_arguments_are_edited_and_checked(told, holdfast, waiting, paid):
+    bad = holdfast("approvals", "approve", waiting["id"], "--arguments", '{"amount": "much"}', "--agent", AGENT)
+    assert bad.exit_code == 2
+    assert "amount" in bad.stderr
+    told("approvals", "approve", waiting["id"], "--arguments", '{"amount": 3}', "--agent", AGENT)
+    assert paid() == ["3"]
+
+
+def test_a_rejection_is_told_to_the_model_and_another_program_can_go_on(told, waiting, paid):
+    assert told("approvals", "reject", waiting["id"], "-m", "too much")["status"] == "rejected"
+    outcome = told("runs", "resume", waiting["run_id"], "--agent", AGENT)
+    assert "too much" in outcome["final_output"]
+    assert paid() == []
+
+
+def test_a_run_is_shown_with_its_events(told, holdfast, waiting):
+    shown = told("runs", "show", waiting["run_id"])
+    assert (shown["status"], len(shown["approvals"])) == ("waiting", 1)
+    lines = holdfast("runs", "events", waiting["run_id"], "--json").stdout.splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    later = holdfast("runs", "events", waiting["run_id"], "--after", str(len(events) - 1))
+    assert "run.waiting" in later.stdout
+    assert len(later.stdout.splitlines()) == 1
+
+
+def test_a_waiting_run_is_cancelled_and_forked(told, waiting):
+    made = told("runs", "fork", waiting["run_id"])
+    assert made["parent"] == waiting["run_id"]
+    told("runs", "cancel", waiting["run_id"], "--now")
+    assert told("runs", "show", waiting["run_id"])["status"] == "cancelled"
+
+
+def test_a_chat_asks_inline_and_keeps_the_conversation(holdfast, told, paid):
+    words = "hello\npay\ny\npay\nn\nno money\n"
+    result = holdfast("chat", AGENT, "--session", "user-7", stdin=words)
+    assert result.exit_code == 0
+    for part in ("You said hello", "wants to call pay", "It says: paid 5.", "no money", "--session user-7"):
+        assert part in result.stdout
+    assert paid() == ["5"]
+    assert "item 11" in holdfast("chat", AGENT, "--session", "user-7", stdin="more\n").stdout
+
+
+def test_a_question_left_open_in_a_chat_waits(holdfast, told, paid):
+    result = holdfast("chat", AGENT, "--session", "user-7", stdin="pay\nl\n")
+    assert "waits for approval" in result.stderr
+    assert len(told("approvals", "list")) == 1
+    assert paid() == []
+
+
+@pytest.mark.parametrize(
+    ("agent", "code", "said"),
+    [
+        ("nowhere.py", 5, "nowhere.py"),
+        ("no_such_module:agent", 5, "no_such_module"),
+        (f"{AGENT}ish", 5, "cashier"),
+        (AGENT.replace(":cashier", ":pay"), 2, "no Agent"),
+    ],
+)
+def test_an_agent_that_cannot_be_found_is_said_so(holdfast, agent, code, said):
+    result = holdfast("run", "hi", "--agent", agent)
+    assert result.exit_code == code
+    assert said in result.stderr
+
+
+def test_a_file_with_one_agent_needs_no_attribute(told):
+    assert told("run", "hi", "--agent", AGENT.removesuffix(":cashier"))["status"] == "completed"
+
+
+@pytest.mark.local
+def test_without_a_key_the_embedded_model_answers(holdfast, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    result = holdfast("chat", stdin="Say hi.\n")
+    assert result.exit_code == 0
+    assert "LocalModel" in result.stdout

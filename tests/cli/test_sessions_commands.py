@@ -1,0 +1,88 @@
+"""``holdfast sessions``: what a person and a program see of a store."""
+
+import json
+import sqlite3
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("kept")
+
+
+def test_listing_shows_sessions_and_filters_them(told, holdfast):
+    assert [(row["id"], row["items"], row["owner"]) for row in told("sessions", "list")] == [("user-7", 4, "ann")]
+    assert told("sessions", "list", "--owner", "bob") == []
+    assert "no sessions" in holdfast("sessions", "list", "--query", "nobody").stdout
+
+
+def test_showing_prints_what_was_said(told, holdfast):
+    shown = holdfast("sessions", "show", "user-7").stdout
+    for part in ("Refund order 7", "find(", "delivered", "Shall I go on?"):
+        assert part in shown
+    assert [item.get("role") for item in told("sessions", "show", "user-7", "-n", "1")["items"]] == ["assistant"]
+
+
+def test_what_was_said_is_never_taken_for_markup(told, holdfast):
+    line = {"item": {"role": "user", "content": "[bold]mark[/nonsense]"}}
+    lines = [json.dumps({"holdfast": "session", "format": 1, "session_id": "odd"}), json.dumps(line)]
+    assert told("sessions", "import", "-", stdin="\n".join(lines))["items"] == 1
+    assert "[bold]mark[/nonsense]" in holdfast("sessions", "show", "odd").stdout
+
+
+def test_searching_finds_items_across_sessions_or_in_one(told):
+    assert [(hit["session"], hit["position"]) for hit in told("sessions", "search", "refund")] == [("user-7", 0)]
+    assert told("sessions", "search", "refund", "--session", "user-7")[0]["text"] == "Refund order 7, please."
+    assert told("sessions", "search", "zebra") == []
+
+
+def test_forking_and_rewinding(told):
+    assert told("sessions", "fork", "user-7", "--at", "1", "--as", "twin")["items"] == 1
+    assert told("sessions", "rewind", "user-7", "--to", "1")["items"] == 1
+    assert len(told("sessions", "show", "twin")["items"]) == 1
+
+
+def test_an_export_comes_back_under_another_name(told, holdfast, tmp_path):
+    file = tmp_path / "out.jsonl"
+    assert told("sessions", "export", "user-7", "-o", str(file))["items"] == 4
+    assert told("sessions", "import", str(file), "--as", "copy")["items"] == 4
+    again = holdfast("sessions", "import", str(file))
+    assert again.exit_code == 4
+    assert "user-7" in again.stderr
+
+
+def test_checking_says_what_is_damaged_and_fails(told, url):
+    assert told("sessions", "check")[0]["ok"]
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name LIKE '%items'")]
+        connection.execute(f"UPDATE {tables[0]} SET data = x'00' WHERE seq = (SELECT min(seq) FROM {tables[0]})")
+    (report,) = told("sessions", "check", "user-7", code=1)
+    assert (report["ok"], len(report["corrupt"])) == (False, 1)
+
+
+def test_deleting_asks_first(told, holdfast):
+    refused = holdfast("sessions", "delete", "user-7")
+    assert refused.exit_code == 2
+    assert "--yes" in refused.stderr
+    assert told("sessions", "delete", "user-7", "--yes") == {"id": "user-7", "deleted": True}
+    assert told("sessions", "list") == []
+
+
+@pytest.mark.parametrize("words", [("show", "nobody"), ("fork", "nobody"), ("rewind", "nobody", "--to", "0")])
+def test_what_is_not_there_is_said_in_one_line_with_its_own_exit_code(holdfast, words):
+    result = holdfast("sessions", *words)
+    assert result.exit_code == 5
+    assert "nobody" in result.stderr
+    assert "Traceback" not in result.output
+    assert json.loads(holdfast("sessions", *words, "--json").stderr)["error"]["code"] == "not-found"
+
+
+def test_a_store_that_is_not_there_is_not_made(holdfast, tmp_path):
+    result = holdfast("sessions", "list", "--store", f"sqlite:///{tmp_path / 'other.db'}")
+    assert result.exit_code == 5
+    assert "--store" in result.stderr
+    assert not (tmp_path / "other.db").exists()
+
+
+def test_debug_shows_the_traceback(holdfast):
+    result = holdfast("--debug", "sessions", "show", "nobody")
+    assert result.exception is not None
+    assert "nobody" in str(result.exception)

@@ -1,0 +1,66 @@
+"""``holdfast workers`` and ``holdfast doctor``, with real workers."""
+
+import asyncio
+
+import holdfast as package
+from holdfast.workers import WorkerSession
+
+
+def test_code_runs_and_its_value_is_printed(holdfast, told):
+    result = holdfast("workers", "exec", "print('hi'); 6 * 7")
+    assert (result.exit_code, result.stdout) == (0, "hi\n42\n")
+    answer = told("workers", "exec", "print('hi'); 6 * 7")
+    assert (answer["ok"], answer["repr"], answer["stdout"], answer["state"]) == (True, "42", "hi\n", "preserved")
+
+
+def test_failing_code_fails_the_command_with_its_traceback(holdfast, told):
+    result = holdfast("workers", "exec", "1/0")
+    assert result.exit_code == 1
+    assert "ZeroDivisionError" in result.stderr
+    assert told("workers", "exec", "1/0", code=1)["error"]["type"] == "ZeroDivisionError"
+
+
+def test_code_comes_from_a_file_or_from_standard_input(holdfast, tmp_path):
+    (tmp_path / "code.py").write_text("print(input('name? '))")
+    assert "ann" in holdfast("workers", "exec", "--file", str(tmp_path / "code.py"), stdin="ann\n").stdout
+    assert holdfast("workers", "exec", "-", stdin="2 + 2").stdout == "4\n"
+    assert holdfast("workers", "exec").exit_code == 2
+
+
+def test_a_timeout_ends_the_code(holdfast):
+    result = holdfast("workers", "exec", "while True: pass", "--timeout", "0.3")
+    assert result.exit_code == 1
+
+
+def test_the_prompt_keeps_variables_and_survives_errors_and_lost_workers(holdfast):
+    lines = (
+        "x = 20\ndef twice():\n    return 2 * x\n\ntwice() + 2\n1/0\nx\nimport os; os.kill(os.getpid(), 9)\n'again'\n"
+    )
+    result = holdfast("workers", "repl", stdin=lines)
+    assert result.exit_code == 0
+    assert "42" in result.stdout
+    assert "20" in result.stdout
+    assert "ZeroDivisionError" in result.stderr
+    assert "variables" in result.stderr
+    assert "'again'" in result.stdout
+
+
+async def test_running_workers_are_listed(told):
+    async with WorkerSession() as session:
+        await session.run("1")
+        listed = await asyncio.to_thread(told, "workers", "list")
+    assert {process["role"] for process in listed} == {"fork-server", "worker"}
+    assert all(process["memory_mb"] > 0 for process in listed)
+
+
+def test_the_doctor_reports_the_sandbox_and_the_extras(told, holdfast):
+    report = told("doctor")
+    assert report["versions"]["holdfast"] == package.__version__
+    assert report["sandbox"]["level"] is not None
+    assert report["extras"]["cli"] == {"installed": True, "missing": [], "for": "the command line"}
+    assert "sandbox level" in holdfast("doctor").stdout
+    assert told("workers", "doctor")["level"] == report["sandbox"]["level"]
+
+
+def test_the_version(told):
+    assert told("version") == {"version": package.__version__}

@@ -1,0 +1,41 @@
+"""A model that is a function."""
+
+import pytest
+
+from holdfast import Agent, FunctionModel, InvalidInput, Runner, function_tool
+
+
+@function_tool
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+def reckon(request):
+    last = request.input[-1]
+    return f"it is {last['output']}" if "output" in last else FunctionModel.call("add", a=20, b=22)
+
+
+async def test_it_answers_with_texts_and_calls():
+    result = await Runner.run(Agent("a", model=FunctionModel(reckon), tools=[add]), "20 + 22?")
+    assert result.final_output == "it is 42"
+
+
+async def test_it_streams_the_same():
+    result = Runner.run_streamed(Agent("a", model=FunctionModel(reckon), tools=[add]), "20 + 22?")
+    kinds = [event.data.type async for event in result.stream_events() if event.type == "raw_response_event"]
+    assert result.final_output == "it is 42"
+    assert "response.output_text.delta" in kinds
+
+
+async def test_it_may_be_asynchronous_and_sees_the_whole_request():
+    async def answer(request):
+        return f"{request.system_instructions} {[tool.name for tool in request.tools]}"
+
+    result = await Runner.run(Agent("a", instructions="Be.", model=FunctionModel(answer), tools=[add]), "hi")
+    assert result.final_output == "Be. ['add']"
+
+
+async def test_what_is_no_answer_is_refused():
+    with pytest.raises(InvalidInput, match="not int"):
+        await Runner.run(Agent("a", model=FunctionModel(lambda request: [7])), "hi")

@@ -1,0 +1,289 @@
+"""Questions to people: what they show, each answer, and that each is given once."""
+
+import asyncio
+import hashlib
+
+import pytest
+from durable_kit import Refunds, calls, completed, only_approval, says, soon, types, until
+
+from holdfast import Agent, ApprovalSettled, InvalidDecision, NotFound, Runtime, function_tool
+from holdfast.testing import ScriptedModel
+
+
+async def test_a_question_shows_exactly_what_is_asked(store_url):
+    async with Runtime.open(store_url, agents=[Refunds().agent()], approval_ttl=60) as runtime:
+        run = await runtime.start("support", "refund 7", session_id="s")
+        outcome = await soon(run.wait())
+        [approval] = outcome.approvals
+        assert outcome.status == "waiting"
+        assert approval == await only_approval(runtime)
+        assert (approval.kind, approval.status, approval.tool, approval.agent) == (
+            "approval",
+            "pending",
+            "refund",
+            "support",
+        )
+        assert (approval.run_id, approval.session_id, approval.call_id) == (run.id, "s", "c1")
+        assert approval.digest == hashlib.sha256(approval.arguments.encode()).hexdigest()
+        assert approval.expires_at == pytest.approx(approval.requested_at + 60)
+
+
+async def test_an_approved_call_is_made_once_and_the_decision_is_on_record(store_url):
+    refunds = Refunds()
+    async with Runtime.open(store_url, agents=[refunds.agent()]) as runtime:
+        run = await runtime.start("support", "refund 7", session_id="s")
+        await soon(run.wait())
+        await runtime.decide((await only_approval(runtime)).id, "approve", by="ann", message="fine")
+        assert (await soon(run.wait())).final_output == "done"
+        [settled] = await runtime.approvals(status="approved")
+        assert (settled.decided_by, settled.message) == ("ann", "fine")
+        assert settled.decided_at >= settled.requested_at
+        [event] = [event async for event in run.events() if event.type == "approval.decided"]
+        assert (event.data["by"], event.data["verdict"]) == ("ann", "approve")
+    assert refunds.made == [("7:5", f"{run.id}:c1")]
+
+
+async def test_edited_arguments_are_checked_and_used(store_url):
+    refunds = Refunds()
+    async with Runtime.open(store_url, agents=[refunds.agent()]) as runtime:
+        run = await runtime.start("support", "refund 7")
+        await soon(run.wait())
+        asked = await only_approval(runtime)
+        for wrong in (
+            {"order": "7"},
+            {"order": "7", "amount": "much"},
+            {"order": "7", "amount": 1, "x": 2},
+            "nonsense",
+        ):
+            with pytest.raises(InvalidDecision):
+                await runtime.decide(asked.id, "approve", arguments=wrong)
+        await runtime.decide(asked.id, "approve", arguments={"order": "7", "amount": 3})
+        assert (await soon(run.wait())).status == "completed"
+    assert [made for made, _ in refunds.made] == ["7:3"]
+
+
+async def test_the_model_is_told_of_a_rejection(store_url):
+    refunds = Refunds()
+    agent = refunds.agent()
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "refund 7")
+        await soon(run.wait())
+        await runtime.decide((await only_approval(runtime)).id, "reject", message="not this one")
+        assert (await soon(run.wait())).status == "completed"
+    assert refunds.made == []
+    assert agent.model.calls[1].input[-1]["output"] == "not this one"
+
+
+async def test_a_second_decision_is_refused_and_says_what_happened(store_url):
+    async with Runtime.open(store_url, agents=[Refunds().agent()]) as runtime:
+        run = await runtime.start("support", "refund 7")
+        await soon(run.wait())
+        asked = await only_approval(runtime)
+        answers = await asyncio.gather(
+            *(runtime.decide(asked.id, "approve", by=f"person {number}") for number in range(5)), return_exceptions=True
+        )
+        refused = [answer for answer in answers if isinstance(answer, ApprovalSettled)]
+        assert len(refused) == 4
+        assert {answer.status for answer in refused} == {"approved"}
+        await soon(run.wait())
+        with pytest.raises(ApprovalSettled):
+            await runtime.decide(asked.id, "reject")
+        with pytest.raises(NotFound):
+            await runtime.decide("approval_unknown", "approve")
+
+
+async def test_a_decision_after_the_run_has_ended_is_refused(store_url):
+    async with Runtime.open(store_url, agents=[Refunds().agent()]) as runtime:
+        run = await runtime.start("support", "refund 7")
+        await soon(run.wait())
+        asked = await only_approval(runtime)
+        await runtime.cancel(run.id)
+        with pytest.raises(ApprovalSettled) as refused:
+            await runtime.decide(asked.id, "approve")
+        assert refused.value.status == "withdrawn"
+        assert (await runtime.approval(asked.id)).status == "withdrawn"
+
+
+async def test_done_is_no_answer_to_a_call_that_did_not_begin(store_url):
+    async with Runtime.open(store_url, agents=[Refunds().agent()]) as runtime:
+        run = await runtime.start("support", "refund 7")
+        await soon(run.wait())
+        asked = await only_approval(runtime)
+        for wrong in (
+            ("done", {"output": "x"}),
+            ("perhaps", {}),
+            ("reject", {"arguments": {}}),
+            ("approve", {"output": 1}),
+        ):
+            with pytest.raises(InvalidDecision):
+                await runtime.decide(asked.id, wrong[0], **wrong[1])
+
+
+async def test_always_holds_for_the_tool_in_that_session_only(store_url):
+    refunds = Refunds()
+    one = calls(("refund", {"order": "7", "amount": 5}, "c1"))
+    agent = refunds.agent(one, says("first"), one, says("second"), one)
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        first = await runtime.start("support", "refund", session_id="s")
+        await soon(first.wait())
+        await runtime.decide((await only_approval(runtime)).id, "approve", always=True)
+        assert (await soon(first.wait())).final_output == "first"
+        second = await runtime.start("support", "again", session_id="s")
+        assert (await soon(second.wait())).final_output == "second"
+        elsewhere = await runtime.start("support", "again", session_id="other")
+        assert (await soon(elsewhere.wait())).status == "waiting"
+        assert len(await runtime.approvals()) == 2
+    assert len(refunds.made) == 2
+
+
+async def test_several_questions_are_answered_in_any_order(store_url):
+    refunds = Refunds()
+    three = calls(*(("refund", {"order": str(number), "amount": 1}, f"c{number}") for number in range(3)))
+    async with Runtime.open(store_url, agents=[refunds.agent(three, says("all done"))]) as runtime:
+        run = await runtime.start("support", "refund all", session_id="s")
+        await soon(run.wait())
+        asked = {approval.call_id: approval for approval in await runtime.approvals(status="pending")}
+        for call_id in ("c2", "c0", "c1"):
+            await runtime.decide(asked[call_id].id, "approve")
+        assert (await soon(run.wait())).final_output == "all done"
+        report = await runtime.store.session("s").check()
+        assert report.ok, report
+    assert sorted(made for made, _ in refunds.made) == ["0:1", "1:1", "2:1"]
+
+
+async def test_a_question_that_expires_wakes_the_run_with_a_no(store_url):
+    refunds = Refunds()
+    agent = refunds.agent()
+    async with Runtime.open(store_url, agents=[agent], lease=0.4, approval_ttl=0.3) as runtime:
+        run = await runtime.start("support", "refund 7", session_id="s")
+        asked = (await soon(run.wait())).approvals[0]
+        await until(completed(run))
+        assert (await runtime.approval(asked.id)).status == "expired"
+        with pytest.raises(ApprovalSettled):
+            await runtime.decide(asked.id, "approve")
+        assert "approval.decided" in await types(run)
+    assert refunds.made == []
+    assert "in time" in agent.model.calls[1].input[-1]["output"]
+
+
+async def test_a_nested_agent_asks_and_goes_on(store_url):
+    refunds, counted = Refunds(), []
+
+    @function_tool
+    async def look(order: str) -> str:
+        counted.append(order)
+        return "seen"
+
+    steps = [
+        calls(("look", {"order": "7"}, "n1")),
+        calls(("refund", {"order": "7", "amount": 5}, "n2")),
+        says("nested done"),
+    ]
+    clerk = Agent("clerk", tools=[look, refunds.tool], model=ScriptedModel(steps))
+    outer = Agent(
+        "support",
+        tools=[clerk.as_tool("clerk", "does it")],
+        model=ScriptedModel([calls(("clerk", {"input": "refund 7"}, "c1")), says("done")]),
+    )
+    async with Runtime.open(store_url, agents=[outer]) as runtime:
+        run = await runtime.start("support", "refund 7", session_id="s")
+        [asked] = (await soon(run.wait())).approvals
+        assert (asked.agent, asked.tool, asked.route) == ("clerk", "refund", ("c1",))
+        await runtime.decide(asked.id, "approve")
+        assert (await soon(run.wait())).final_output == "done"
+    assert (counted, [made for made, _ in refunds.made]) == (["7"], ["7:5"])
+
+
+async def test_a_decision_while_other_calls_are_still_made_is_not_lost(store_url):
+    refunds, gate, begun = Refunds(), asyncio.Event(), asyncio.Event()
+
+    @function_tool
+    async def slow() -> str:
+        begun.set()
+        await gate.wait()
+        return "slow"
+
+    both = calls(("refund", {"order": "7", "amount": 5}, "c1"), ("slow", {}, "c2"))
+    agent = Agent("support", tools=[refunds.tool, slow], model=ScriptedModel([both, says("done")]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "both", session_id="s")
+        await soon(begun.wait())
+        await runtime.decide((await only_approval(runtime)).id, "approve")
+        assert refunds.made == []
+        gate.set()
+        assert (await soon(run.wait())).final_output == "done"
+        assert (await runtime.store.session("s").check()).ok
+    assert len(refunds.made) == 1
+
+
+async def test_nested_agents_that_ask_at_the_same_time_are_answered_one_by_one(store_url):
+    refunds = Refunds()
+
+    def clerk(number):
+        script = [calls(("refund", {"order": str(number), "amount": 1}, f"n{number}")), says(f"clerk {number}")]
+        agent = Agent(f"clerk{number}", tools=[refunds.tool], model=ScriptedModel(script))
+        return agent.as_tool(f"clerk{number}", "refunds")
+
+    both = calls(("clerk1", {"input": "go"}, "c1"), ("clerk2", {"input": "go"}, "c2"))
+    agent = Agent("support", tools=[clerk(1), clerk(2)], model=ScriptedModel([both, says("done")]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "both", session_id="s")
+        await soon(run.wait())
+        asked = {approval.call_id: approval for approval in await runtime.approvals(status="pending")}
+        await runtime.decide(asked["n2"].id, "approve")
+        [left] = (await soon(run.wait())).approvals
+        await runtime.decide(left.id, "reject", message="no")
+        assert (await soon(run.wait())).final_output == "done"
+        outputs = [item["output"] for item in await runtime.store.session("s").get_items() if "output" in item]
+    assert sorted(outputs) == ["clerk 1", "clerk 2"]
+    assert [made for made, _ in refunds.made] == ["2:1"]
+
+
+async def test_always_answers_the_questions_that_are_open_already_and_holds_for_nested_agents(store_url):
+    refunds = Refunds()
+    two = calls(*(("refund", {"order": str(number), "amount": 1}, f"n{number}") for number in range(2)))
+    one = calls(("refund", {"order": "3", "amount": 1}, "n3"))
+    clerk = Agent("clerk", tools=[refunds.tool], model=ScriptedModel([two, says("both"), one, says("third")]))
+    script = [
+        calls(("clerk", {"input": "go"}, "c1")),
+        says("first"),
+        calls(("clerk", {"input": "go"}, "c2")),
+        says("second"),
+    ]
+    agent = Agent("support", tools=[clerk.as_tool("clerk", "refunds")], model=ScriptedModel(script))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "go", session_id="s")
+        asked = (await soon(run.wait())).approvals
+        assert len(asked) == 2
+        await runtime.decide(asked[0].id, "approve", by="ann", always=True)
+        assert (await soon(run.wait())).final_output == "first"
+        assert [(one.status, one.decided_by) for one in await runtime.approvals()] == [("approved", "ann")] * 2
+        again = await runtime.start("support", "again", session_id="s")
+        assert (await soon(again.wait())).final_output == "second"
+    assert sorted(made for made, _ in refunds.made) == ["0:1", "1:1", "3:1"]
+
+
+async def test_edited_arguments_hold_when_the_call_has_to_be_made_again(store_url):
+    made, begun, gate = [], asyncio.Event(), asyncio.Event()
+
+    @function_tool(needs_approval=True)
+    async def pay(amount: int) -> str:
+        made.append(amount)
+        begun.set()
+        await gate.wait()
+        return "paid"
+
+    agent = Agent("support", tools=[pay], model=ScriptedModel([calls(("pay", {"amount": 500}, "c1")), says("done")]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "pay")
+        await soon(run.wait())
+        await runtime.decide((await only_approval(runtime)).id, "approve", arguments={"amount": 5})
+        await soon(begun.wait())
+        await runtime.cancel(run.id, mode="immediate")
+        await soon(run.wait())
+        gate.set()
+        [asked] = (await soon((await runtime.resume(run.id)).wait())).approvals
+        assert (asked.kind, asked.arguments) == ("uncertain", '{"amount": 5}')
+        await runtime.decide(asked.id, "approve")
+        assert (await soon(run.wait())).final_output == "done"
+    assert made == [5, 5]

@@ -1,0 +1,139 @@
+"""Runs are started once and come to an end that anybody can read."""
+
+import asyncio
+
+import pytest
+from durable_kit import Refunds, calls, says, soon, talker
+from pydantic import BaseModel
+
+from holdfast import (
+    Agent,
+    InvalidInput,
+    NotFound,
+    RunEnded,
+    RunKeyReused,
+    Runtime,
+    ToolContext,
+    Unsupported,
+    function_tool,
+)
+from holdfast.runs import ContextNotSaved
+from holdfast.testing import ModelStep, ScriptedModel
+
+
+async def test_a_run_gives_its_final_output_and_fills_its_session(store_url):
+    async with Runtime.open(store_url, agents=[talker("hello")]) as runtime:
+        run = await runtime.start("support", "hi", session_id="user-7")
+        outcome = await soon(run.wait())
+        assert (outcome.status, outcome.final_output, outcome.error) == ("completed", "hello", None)
+        items = await runtime.store.session("user-7").get_items()
+        assert [item["role"] for item in items] == ["user", "assistant"]
+        [info] = await runtime.runs()
+        assert (info.run_id, info.agent, info.status, info.session_id) == (run.id, "support", "completed", "user-7")
+        assert (await runtime.runs(status="waiting"), await runtime.runs(session_id="other")) == ([], [])
+
+
+async def test_a_second_run_of_a_session_sees_what_the_first_said(store_url):
+    agent = talker("hello", "you said hi")
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        await soon((await runtime.start("support", "hi", session_id="s")).wait())
+        await soon((await runtime.start("support", "what did I say?", session_id="s")).wait())
+    assert [item.get("content") for item in agent.model.calls[1].input if item["role"] == "user"] == [
+        "hi",
+        "what did I say?",
+    ]
+
+
+async def test_the_final_output_has_the_type_that_the_agent_declares(store_url):
+    class Answer(BaseModel):
+        number: int
+
+    agent = Agent("support", output_type=Answer, model=ScriptedModel([says('{"number": 42}')]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "hi")
+        assert (await soon(run.wait())).final_output == Answer(number=42)
+
+
+async def test_a_tool_is_given_the_context_that_the_run_was_started_with(store_url):
+    seen = []
+
+    @function_tool
+    async def look(ctx: ToolContext) -> str:
+        seen.append(ctx.context)
+        return "ok"
+
+    agent = Agent("support", tools=[look], model=ScriptedModel([calls(("look", {}, "c1")), says("done")]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        await soon((await runtime.start("support", "hi", context={"user": 7})).wait())
+        with pytest.raises(ContextNotSaved):
+            await runtime.start("support", "hi", context=object())
+    assert seen == [{"user": 7}]
+
+
+async def test_the_same_key_gives_the_same_run_and_another_request_is_refused(store_url):
+    agent = talker("hello")
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        first = await runtime.start("support", "hi", key="req-1")
+        again = await asyncio.gather(*(runtime.start("support", "hi", key="req-1") for _ in range(5)))
+        assert {run.id for run in again} == {first.id}
+        await soon(first.wait())
+        assert (await runtime.start("support", "hi", key="req-1")).id == first.id
+        with pytest.raises(RunKeyReused) as refused:
+            await runtime.start("support", "something else", key="req-1")
+        assert refused.value.run_id == first.id
+    assert len(agent.model.calls) == 1
+
+
+async def test_many_starts_with_one_key_at_once_make_one_run(store_url):
+    agent = talker("hello")
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        runs = await asyncio.gather(*(runtime.start("support", "hi", session_id="s", key="k") for _ in range(10)))
+        assert len({run.id for run in runs}) == 1
+        await soon(runs[0].wait())
+        assert len(await runtime.runs()) == 1
+
+
+async def test_what_cannot_be_started_is_refused_before_anything_is_stored(store_url):
+    async with Runtime.open(store_url, agents=[talker("hello")]) as runtime:
+        with pytest.raises(NotFound):
+            await runtime.start("nobody", "hi")
+        with pytest.raises(InvalidInput):
+            await runtime.start("support", "hi", on_busy="hope")
+        with pytest.raises(NotFound):
+            await runtime.run("run_unknown")
+        assert await runtime.runs() == []
+
+
+async def test_a_run_that_fails_says_why_and_can_be_resumed(store_url):
+    model = ScriptedModel([ModelStep.raise_error(RuntimeError("no network")), says("back")])
+    async with Runtime.open(store_url, agents=[Agent("support", model=model)]) as runtime:
+        run = await runtime.start("support", "hi", session_id="s")
+        failed = await soon(run.wait())
+        assert (failed.status, failed.error.message) == ("failed", "no network")
+        resumed = await runtime.resume(run.id)
+        assert (await soon(resumed.wait())).final_output == "back"
+        with pytest.raises(RunEnded):
+            await runtime.resume(run.id)
+
+
+async def test_two_agents_with_one_name_are_refused(store_url):
+    with pytest.raises(InvalidInput):
+        async with Runtime.open(store_url, agents=[talker("a"), talker("b")]):
+            pass
+
+
+async def test_a_store_that_keeps_no_runs_is_refused(redis_url):
+    with pytest.raises(Unsupported):
+        async with Runtime.open(redis_url, agents=[talker("a")]):
+            pass
+
+
+async def test_the_state_of_a_run_is_portable(store_url):
+    refunds = Refunds()
+    agent = refunds.agent()
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "refund 7")
+        await soon(run.wait())
+        state = await runtime.state(run.id)
+        assert [item.call_id for item in state.get_interruptions()] == ["c1"]
+        assert state.to_json()["run"]["run_id"] == run.id

@@ -1,0 +1,162 @@
+"""One run at a time has a session; what becomes of the others is for them to say."""
+
+import asyncio
+
+import pytest
+from durable_kit import Refunds, calls, only_approval, says, soon, talker, until
+
+from holdfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
+from holdfast.testing import ModelStep, ScriptedModel, assistant_message
+
+
+def echo(name="support"):
+    """An agent that repeats what it was told last, when it is let."""
+    model = ScriptedModel()
+
+    async def answer(call):
+        await asyncio.sleep(0)
+        return [assistant_message(f"echo {call.input[-1]['content']}")]
+
+    model.extend([ModelStep.respond(answer) for _ in range(200)])
+    return Agent(name, model=model)
+
+
+def slow(gate, name="support", then="finished"):
+    """An agent whose first answer needs the gate to open."""
+
+    async def answer(call):
+        await gate.wait()
+        return [assistant_message(then)]
+
+    return Agent(name, model=ScriptedModel([ModelStep.respond(answer), *(says(f"answer {n}") for n in range(5))]))
+
+
+async def test_fifty_starts_on_one_session_run_one_after_the_other(store_url):
+    async with Runtime.open(store_url, agents=[echo()]) as runtime:
+        runs = await asyncio.gather(*(runtime.start("support", f"m{n}", session_id="s") for n in range(50)))
+        outcomes = await soon(asyncio.gather(*(run.wait() for run in runs)), 30)
+        assert {outcome.status for outcome in outcomes} == {"completed"}
+        items = await runtime.store.session("s").get_items()
+        order = [info.run_id for info in await runtime.runs(limit=100)]
+        said = {run.id: f"m{number}" for number, run in enumerate(runs)}
+    texts = [item["content"] if item["role"] == "user" else item["content"][0]["text"] for item in items]
+    assert texts == [text for run_id in order for text in (said[run_id], f"echo {said[run_id]}")]
+
+
+async def test_two_runtimes_share_the_queue_of_a_session(shared_url):
+    async with (
+        Runtime.open(shared_url, agents=[echo()], lease=1) as one,
+        Runtime.open(shared_url, agents=[echo()], lease=1) as other,
+    ):
+        runs = await asyncio.gather(*((one, other)[n % 2].start("support", f"m{n}", session_id="s") for n in range(10)))
+        outcomes = await soon(asyncio.gather(*(run.wait() for run in runs)), 20)
+        assert {outcome.status for outcome in outcomes} == {"completed"}
+        items = await one.store.session("s").get_items()
+    assert [item["role"] for item in items] == ["user", "assistant"] * 10
+
+
+async def test_a_busy_session_can_be_refused(store_url):
+    gate = asyncio.Event()
+    async with Runtime.open(store_url, agents=[slow(gate)]) as runtime:
+        first = await runtime.start("support", "one", session_id="s")
+        with pytest.raises(SessionBusy) as refused:
+            await runtime.start("support", "two", session_id="s", on_busy="reject")
+        assert refused.value.run_id == first.id
+        free = await runtime.start("support", "elsewhere", session_id="other", on_busy="reject")
+        gate.set()
+        await soon(first.wait())
+        await soon(free.wait())
+        again = await runtime.start("support", "three", session_id="s", on_busy="reject")
+        assert (await soon(again.wait())).status == "completed"
+        assert len(await runtime.runs()) == 3
+
+
+async def test_of_many_that_refuse_to_wait_one_begins(store_url):
+    gate = asyncio.Event()
+    async with Runtime.open(store_url, agents=[slow(gate)]) as runtime:
+        found = await asyncio.gather(
+            *(runtime.start("support", "hi", session_id="s", on_busy="reject") for _ in range(8)),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(one, SessionBusy) for one in found) == 7
+        gate.set()
+        [run] = [one for one in found if not isinstance(one, Exception)]
+        assert (await soon(run.wait())).status == "completed"
+
+
+async def test_a_run_that_waits_for_a_person_keeps_its_session(store_url):
+    refunds = Refunds()
+    agent = refunds.agent(calls(("refund", {"order": "7", "amount": 5}, "c1")), says("first"), says("second"))
+    async with Runtime.open(store_url, agents=[agent], lease=0.4) as runtime:
+        first = await runtime.start("support", "one", session_id="s")
+        await soon(first.wait())
+        second = await runtime.start("support", "two", session_id="s")
+        await asyncio.sleep(0.5)
+        assert (await second.info()).status == "queued"
+        await runtime.decide((await only_approval(runtime)).id, "approve")
+        assert (await soon(first.wait())).final_output == "first"
+        assert (await soon(second.wait())).final_output == "second"
+        assert (await runtime.store.session("s").check()).ok
+
+
+def taken(run):
+    async def look():
+        return (await run.info()).steps >= 3
+
+    return look
+
+
+async def test_interrupting_cancels_the_other_run_and_keeps_what_it_did(store_url):
+    gate = asyncio.Event()
+    async with Runtime.open(store_url, agents=[slow(gate)]) as runtime:
+        first = await runtime.start("support", "one", session_id="s")
+        await until(taken(first))
+        second = await runtime.start("support", "two", session_id="s", on_busy="interrupt")
+        assert (await soon(second.wait())).final_output == "answer 0"
+        assert (await first.wait()).status == "cancelled"
+        items = await runtime.store.session("s").get_items()
+        assert [item["content"] for item in items if item["role"] == "user"] == ["one", "two"]
+
+
+async def test_rolling_back_takes_the_other_run_out_of_the_session(store_url):
+    gate = asyncio.Event()
+    async with Runtime.open(store_url, agents=[slow(gate), talker("hello", name="greeter")]) as runtime:
+        await soon((await runtime.start("greeter", "hi", session_id="s")).wait())
+        first = await runtime.start("support", "one", session_id="s")
+        await until(taken(first))
+        second = await runtime.start("support", "two", session_id="s", on_busy="rollback")
+        assert (await soon(second.wait())).status == "completed"
+        items = await runtime.store.session("s").get_items()
+        assert [item["content"] for item in items if item["role"] == "user"] == ["hi", "two"]
+        with pytest.raises(RunEnded):
+            await runtime.resume(first.id)
+
+
+async def test_a_queued_run_can_be_cancelled(store_url):
+    gate = asyncio.Event()
+    async with Runtime.open(store_url, agents=[slow(gate)]) as runtime:
+        first = await runtime.start("support", "one", session_id="s")
+        second = await runtime.start("support", "two", session_id="s")
+        await runtime.cancel(second.id)
+        assert (await soon(second.wait())).status == "cancelled"
+        gate.set()
+        assert (await soon(first.wait())).status == "completed"
+
+
+async def test_calls_of_one_turn_are_made_at_the_same_time(store_url):
+    begun, everybody = [], asyncio.Event()
+
+    @function_tool
+    async def meet(name: str) -> str:
+        begun.append(name)
+        if len(begun) == 3:
+            everybody.set()
+        await everybody.wait()
+        return f"met {name}"
+
+    three = calls(*(("meet", {"name": str(n)}, f"c{n}") for n in range(3)))
+    agent = Agent("support", tools=[meet], model=ScriptedModel([three, says("done")]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "go", session_id="s")
+        assert (await soon(run.wait())).status == "completed"
+        assert (await runtime.store.session("s").check()).ok

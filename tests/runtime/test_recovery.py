@@ -1,0 +1,232 @@
+"""A process that dies, stalls, or comes back with other code: no run is lost and no call is made twice."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import crasher
+import pytest
+from durable_kit import Refunds, calls, completed, only_approval, says, soon, talker, until
+
+import holdfast
+from holdfast import Agent, Runtime, function_tool
+from holdfast.store.contract import TakeLease
+from holdfast.testing import ScriptedModel
+
+SOURCE = Path(holdfast.__file__).parent.parent
+
+
+def die(url, effects, point):
+    """Run the process until it is killed."""
+    done = subprocess.run(
+        [sys.executable, crasher.__file__, url, str(effects), point],
+        env={"PYTHONPATH": str(SOURCE), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -9, done.stderr
+
+
+async def recovered(url, effects, **options):
+    """What the run came to in a new process, and its session's report."""
+    async with Runtime.open(url, agents=crasher.agents(str(effects), **options), lease=crasher.LEASE) as runtime:
+        run = await runtime.start("shop", "charge 7", session_id="s", key="order-7")
+        outcome = await soon(run.wait(), 3 * crasher.LEASE)
+        return outcome, await runtime.store.session("s").check()
+
+
+@pytest.mark.parametrize(
+    "point", ["after:2", "before:3", "after:3", "after:4", "before:5", "after:5", "before:6", "after:6"]
+)
+async def test_a_process_that_dies_between_steps_costs_nothing(shared_url, tmp_path, point):
+    effects = tmp_path / "effects"
+    await asyncio.to_thread(die, shared_url, effects, point)
+    outcome, report = await recovered(shared_url, effects, on_uncertain="retry")
+    assert outcome.final_output == "done"
+    assert report.ok
+    assert len(set(effects.read_text().splitlines())) == 1
+
+
+@pytest.mark.parametrize("decision", ["approve", "reject", "done"])
+async def test_a_tool_killed_while_running_is_not_run_again_unless_a_person_says_so(shared_url, tmp_path, decision):
+    effects = tmp_path / "effects"
+    await asyncio.to_thread(die, shared_url, effects, "tool")
+    async with Runtime.open(shared_url, agents=crasher.agents(str(effects)), lease=crasher.LEASE) as runtime:
+        run = await runtime.start("shop", "charge 7", session_id="s", key="order-7")
+        outcome = await soon(run.wait())
+        [asked] = outcome.approvals
+        assert (asked.kind, asked.tool, asked.arguments) == ("uncertain", "charge", '{"order":"0"}')
+        assert len(effects.read_text().splitlines()) == 1
+        await runtime.decide(asked.id, decision, **({"output": "receipt 42"} if decision == "done" else {}))
+        assert (await soon(run.wait())).final_output == "done"
+        items = await runtime.store.session("s").get_items()
+        assert (await runtime.store.session("s").check()).ok
+    [output] = [item["output"] for item in items if "output" in item]
+    made = effects.read_text().splitlines()
+    assert set(made) == {f"{run.id}:charge0"}
+    assert (len(made), output) == {
+        "approve": (2, "charged 0"),
+        "reject": (1, "Tool execution was not approved."),
+        "done": (1, "receipt 42"),
+    }[decision]
+
+
+async def test_an_uncertain_call_follows_the_policy_of_its_tool(tmp_path):
+    for policy, status in ({"idempotent": True}, "completed"), ({"on_uncertain": "fail"}, "failed"):
+        url, effects = f"sqlite:///{tmp_path / status}.db", tmp_path / status
+        await asyncio.to_thread(die, url, effects, "tool")
+        outcome, _ = await recovered(url, effects, **policy)
+        assert outcome.status == status
+        assert len(effects.read_text().splitlines()) == (2 if status == "completed" else 1)
+
+
+async def test_an_owner_that_lost_its_lease_writes_nothing_and_says_so(shared_url):
+    begun, gate, ended = asyncio.Event(), asyncio.Event(), []
+
+    @function_tool(on_uncertain="retry")
+    async def slow() -> str:
+        begun.set()
+        try:
+            await gate.wait()
+        finally:
+            ended.append(gate.is_set())
+        return "slow"
+
+    agent = Agent("support", tools=[slow], model=ScriptedModel([calls(("slow", {}, "c1")), says("done")]))
+    async with Runtime.open(shared_url, agents=[agent], lease=0.6) as runtime:
+        run = await runtime.start("support", "go", session_id="s")
+        await soon(begun.wait())
+        before = (await run.info()).steps
+        # What a stalled process finds when it comes back: its leases ran out and somebody else took them.
+        backend = runtime.store.backend
+        for name in (f"run:{run.id}", "session:s"):
+            held = await backend.lease(name)
+            await backend.commit(
+                holdfast.store.contract.DropLease(name=name, token=held.token),
+                TakeLease(name=name, owner="somebody else", ttl=1.2),
+            )
+        told = [event.type async for event in _until_passed(run, before)]
+        assert told[-1] == "run.passed_on"
+        assert not run.local
+        assert ended == [False]
+        assert (await run.info()).steps == before
+        gate.set()
+        # Nobody renews the other lease, so the run is taken up again.
+        assert (await soon(run.wait())).final_output == "done"
+        assert "run.recovered" in [event.type async for event in run.events()]
+
+
+async def _until_passed(run, after):
+    async for event in run.events(after=after):
+        yield event
+        if event.type == "run.passed_on":
+            return
+
+
+async def test_a_decision_in_another_runtime_wakes_the_run(shared_url):
+    refunds = Refunds()
+    async with (
+        Runtime.open(shared_url, agents=[refunds.agent()], lease=0.8) as one,
+        Runtime.open(shared_url, lease=0.8) as other,
+    ):
+        run = await one.start("support", "refund 7", session_id="s")
+        await soon(run.wait())
+        await other.decide((await only_approval(other)).id, "approve", by="somebody far away")
+        assert (await soon((await other.run(run.id)).wait())).final_output == "done"
+    assert len(refunds.made) == 1
+
+
+async def test_many_runtimes_that_resume_one_run_execute_it_once(shared_url):
+    refunds = Refunds()
+    async with Runtime.open(shared_url, agents=[refunds.agent()]) as runtime:
+        run = await runtime.start("support", "refund 7", session_id="s")
+        await soon(run.wait())
+        asked = await only_approval(runtime)
+    others = [Runtime.open(shared_url, agents=[refunds.agent(says("done"))], lease=0.8) for _ in range(5)]
+    async with others[0] as a, others[1] as b, others[2] as c, others[3] as d, others[4] as e:
+        await a.decide(asked.id, "approve")
+        handles = await asyncio.gather(*(one.resume(run.id) for one in (a, b, c, d, e)))
+        outcomes = await soon(asyncio.gather(*(handle.wait() for handle in handles)))
+        assert {outcome.final_output for outcome in outcomes} == {"done"}
+    assert len(refunds.made) == 1
+
+
+# --- deploys ------------------------------------------------------------------------------------------
+
+
+async def paused(url, agent):
+    async with Runtime.open(url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "refund 7", session_id="s")
+        [asked] = (await soon(run.wait())).approvals
+        return run.id, asked.id
+
+
+async def test_a_paused_run_goes_on_with_edited_instructions_and_new_tools(shared_url):
+    refunds = Refunds()
+    run_id, asked = await paused(shared_url, refunds.agent())
+    changed = refunds.agent(says("done with new words"))
+    changed.instructions = "be kind"
+    changed.tools.append(function_tool(lambda: "x", name_override="another"))
+    async with Runtime.open(shared_url, agents=[changed]) as runtime:
+        await runtime.decide(asked, "approve")
+        assert (await soon((await runtime.run(run_id)).wait())).final_output == "done with new words"
+    assert len(refunds.made) == 1
+
+
+async def test_a_run_whose_tool_is_gone_waits_with_the_reason_and_can_go_on_without_it(shared_url):
+    refunds = Refunds()
+    run_id, asked = await paused(shared_url, refunds.agent())
+    bare = talker("without it")
+    async with Runtime.open(shared_url, agents=[bare]) as runtime:
+        run = await runtime.run(run_id)
+        await runtime.decide(asked, "approve")
+        outcome = await soon(run.wait())
+        assert (outcome.status, outcome.error.code) == ("waiting", "tool-missing")
+        assert "refund" in outcome.error.message
+        outcome = await soon((await runtime.resume(run_id)).wait())
+        assert outcome.error.code == "tool-missing"
+        outcome = await soon((await runtime.resume(run_id, accept_changes=True)).wait())
+        assert outcome.final_output == "without it"
+        assert (await runtime.store.session("s").check()).ok
+    assert "not available" in bare.model.calls[0].input[-1]["output"]
+    assert refunds.made == []
+
+
+async def test_a_run_whose_agent_was_renamed_waits_and_goes_on_under_the_new_name(shared_url):
+    refunds = Refunds()
+    run_id, asked = await paused(shared_url, refunds.agent())
+    renamed = refunds.agent(says("renamed"), name="help desk")
+    async with Runtime.open(shared_url, agents=[renamed], lease=0.3) as runtime:
+        run = await runtime.run(run_id)
+        await runtime.decide(asked, "approve")
+        outcome = await soon(run.wait())
+        assert (outcome.status, outcome.error.code) == ("waiting", "agent-unknown")
+        assert (await soon((await runtime.resume(run_id, agent="help desk")).wait())).final_output == "renamed"
+    assert len(refunds.made) == 1
+
+
+async def test_a_run_that_no_longer_fits_can_be_ended(shared_url):
+    run_id, asked = await paused(shared_url, Refunds().agent())
+    async with Runtime.open(shared_url, agents=[talker("x")]) as runtime:
+        await runtime.decide(asked, "approve")
+        await soon((await runtime.run(run_id)).wait())
+        await runtime.cancel(run_id)
+        assert (await (await runtime.run(run_id)).info()).status == "cancelled"
+        after = await runtime.start("support", "next", session_id="s")
+        assert (await soon(after.wait())).status == "completed"
+
+
+async def test_a_run_that_nobody_could_drive_goes_on_when_somebody_can(shared_url):
+    refunds = Refunds()
+    run_id, asked = await paused(shared_url, refunds.agent())
+    async with Runtime.open(shared_url, lease=0.3) as runtime:
+        await runtime.decide(asked, "approve")
+        outcome = await soon((await runtime.run(run_id)).wait())
+        assert (outcome.status, outcome.error.code) == ("waiting", "agent-unknown")
+        async with Runtime.open(shared_url, agents=[refunds.agent(says("at last"))], lease=0.3) as able:
+            run = await able.run(run_id)
+            await until(completed(run))
+            assert (await run.wait()).final_output == "at last"
