@@ -28,7 +28,7 @@ test: setup  ## all tests but the long soaks
 soak: setup  ## the long ones
 	$(PYTEST) -m soak
 
-check: setup  ## format, lint, types
+check: setup docs  ## format, lint, types, and that the documentation can be built
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -41,7 +41,7 @@ bench: setup  ## measured side by side with peers; table on screen, JSON in benc
 	$(BIN)/python -m bench
 
 docs: setup
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf .venv bench/results site .pytest_cache .mypy_cache .ruff_cache

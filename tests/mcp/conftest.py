@@ -1,3 +1,3 @@
-from shops import journal
+from shops import journal, mall
 
-__all__ = ["journal"]
+__all__ = ["journal", "mall"]

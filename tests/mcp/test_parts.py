@@ -63,10 +63,21 @@ async def test_strict_raises_and_lets_all_go(journal: Journal) -> None:
 
 async def test_a_server_that_takes_too_long_is_given_up(journal: Journal) -> None:
     slow = stdio(journal, "silent")
-    manager = MCPServerManager([slow], connect_timeout_seconds=1.0, drop_failed_servers=False)
+    manager = MCPServerManager([slow], connect_timeout_seconds=0.5, drop_failed_servers=False)
     assert await manager.connect_all() == [slow]
-    assert "not connected within 1 seconds" in str(manager.errors[slow])
+    assert "not connected within 0.5 seconds" in str(manager.errors[slow])
     await manager.cleanup_all()
+
+
+async def test_a_server_that_gives_up_by_itself_is_quoted() -> None:
+    class Late(Own):
+        async def connect(self) -> None:
+            raise TimeoutError("the tunnel is closed")
+
+    late = Late()
+    manager = MCPServerManager([late], connect_timeout_seconds=None)
+    assert await manager.connect_all() == []
+    assert str(manager.errors[late]) == "the tunnel is closed"
 
 
 class Own(MCPServer):

@@ -1,21 +1,23 @@
 """A server as a child process: what it offers, how it ends, and what becomes of calls that it does not answer."""
 
 import asyncio
+import base64
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from shops import SCRIPT, Journal, alive, asking, running, stdio, until
+from shops import PLAIN, REAL, Journal, Mall, alive, asking, running, stdio, until
 
+from holdfast import UserError
 from holdfast.mcp import MCPCallRefused, MCPCallUncertain, MCPNotConnected, MCPServerStdio, MCPUnavailable
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 async def test_tools_are_listed_and_called(journal: Journal) -> None:
-    async with stdio(journal) as server:
+    async with stdio(journal, script=REAL) as server:
         tools = {tool.name: tool for tool in await server.list_tools()}
         assert tools["stock"].annotations.read_only_hint
         result = await server.call_tool("stock", {"item": "tea"})
@@ -23,8 +25,8 @@ async def test_tools_are_listed_and_called(journal: Journal) -> None:
     assert not any(map(alive, journal.pids()))
 
 
-async def test_prompts_and_resources_are_read(journal: Journal) -> None:
-    async with stdio(journal) as server:
+async def test_prompts_and_resources_are_read(mall: Mall) -> None:
+    async with mall.server() as server:
         assert [prompt.name for prompt in (await server.list_prompts()).prompts] == ["greet"]
         prompt = await server.get_prompt("greet", {"name": "Ann"})
         assert prompt.messages[0].content.text == "Greet Ann warmly."
@@ -72,7 +74,7 @@ async def test_what_a_server_has_started_ends_with_it(journal: Journal) -> None:
 
 
 async def test_letting_go_while_a_dead_server_is_replaced_leaves_no_process(journal: Journal) -> None:
-    server = stdio(journal, "stubborn")
+    server = stdio(journal, "slow")
     await server.connect()
     with pytest.raises(MCPCallUncertain):
         await server.call_tool("mute", {})
@@ -85,8 +87,8 @@ async def test_letting_go_while_a_dead_server_is_replaced_leaves_no_process(jour
     assert not any(map(alive, journal.pids()))
 
 
-async def test_letting_go_twice_at_once_of_a_stubborn_server_waits_for_its_end(journal: Journal) -> None:
-    server = stdio(journal, "stubborn")
+async def test_letting_go_twice_at_once_of_a_slow_server_waits_for_its_end(journal: Journal) -> None:
+    server = stdio(journal, "slow")
     await server.connect()
     first = asyncio.create_task(server.cleanup())
     await asyncio.sleep(0.1)
@@ -126,8 +128,8 @@ async def test_letting_go_while_it_connects_ends_the_connecting(journal: Journal
 
 
 async def test_a_server_that_does_not_answer_is_unavailable(journal: Journal) -> None:
-    with pytest.raises(MCPUnavailable, match=r"'shop' cannot be reached: it did not answer within 1\.5 seconds"):
-        await stdio(journal, "silent", client_session_timeout_seconds=1.5).connect()
+    with pytest.raises(MCPUnavailable, match=r"'shop' cannot be reached: it did not answer within 0\.5 seconds"):
+        await stdio(journal, "silent", client_session_timeout_seconds=0.5).connect()
     assert not any(map(alive, journal.pids()))
 
 
@@ -183,10 +185,10 @@ async def test_calls_at_the_same_time_share_the_fate_of_the_process(journal: Jou
 
 async def test_a_call_that_takes_too_long_ends_and_the_server_goes_on(journal: Journal) -> None:
     async with stdio(journal) as server:
-        server._timeout = 1.0
-        with pytest.raises(MCPCallUncertain, match="did not answer within 1 seconds"):
+        server.client_session_timeout_seconds = 0.5
+        with pytest.raises(MCPCallUncertain, match=r"did not answer within 0\.5 seconds"):
             await server.call_tool("hang", {})
-        server._timeout = 20
+        server.client_session_timeout_seconds = 20
         await server.call_tool("stock", {"item": "tea"})
     assert len(journal.pids()) == 1
 
@@ -212,6 +214,21 @@ async def test_what_is_no_message_is_passed_over(journal: Journal, caplog: pytes
     async with stdio(journal, "noisy") as server:
         await server.call_tool("stock", {"item": "tea"})
     assert "welcome to the shop" in caplog.text
+
+
+async def test_a_server_with_an_encoding_of_its_own_is_understood(journal: Journal) -> None:
+    server = stdio(journal)
+    server.params["encoding"] = "latin-1"
+    async with server:
+        assert (await server.call_tool("stock", {"item": "Öl für 3 €"})).content[0].text == "shop has 3 of Öl für 3 €"
+        umlaut = '{"jsonrpc": "2.0", "id": 1, "result": {"content": [], "note": "Öl"}}\n'
+        await server.call_tool("say", {"code": base64.b64encode(umlaut.encode("latin-1")).decode()})
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "no-such-encoding"])
+def test_an_encoding_that_cannot_hold_lines_is_refused(encoding: str) -> None:
+    with pytest.raises(UserError, match="encoding must be utf-8 or another superset of ASCII"):
+        MCPServerStdio({"command": "x", "encoding": encoding})
 
 
 async def test_what_the_server_refuses_is_reported_as_that(journal: Journal) -> None:
@@ -249,7 +266,7 @@ def test_a_program_that_forgets_its_server_leaves_no_process(journal: Journal) -
     program = (
         "import asyncio, sys; from holdfast.mcp import MCPServerStdio\n"
         "async def main():\n"
-        f"    server = MCPServerStdio({{'command': sys.executable, 'args': [{SCRIPT!r}, 'stubborn'],"
+        f"    server = MCPServerStdio({{'command': sys.executable, 'args': [{PLAIN!r}, 'stubborn'],"
         f" 'env': {{'JOURNAL': {str(journal.path)!r}}}}}, client_session_timeout_seconds=20)\n"
         "    await server.connect()\n"
         "asyncio.run(main())\n"

@@ -326,3 +326,19 @@ def plain(outcome: Any) -> Any:
 
 def in_json(output: Any) -> Any:
     return output.model_dump(mode="json") if isinstance(output, BaseModel) else output
+
+
+@pytest.mark.parametrize("asks_first", [False, True])
+async def test_a_call_that_may_have_happened_is_asked_about_and_made_once(asks_first: bool) -> None:
+    made = []
+
+    @function_tool(needs_approval=asks_first)
+    async def ship(order: int) -> str:
+        made.append(order)
+        return f"shipped {order}"
+
+    model = ScriptedModel([[call("ship", "1", order=7)], [assistant_message("done")]])
+    scenario = Scenario(Agent("a", tools=[ship], model=model), model, decide=approve_all)
+    outcome = await WAYS["step by step"](scenario, None)
+    assert (outcome.final, made) == ("done", [7])
+    assert outcome.interruptions == 1 + asks_first

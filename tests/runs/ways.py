@@ -108,7 +108,8 @@ async def step_by_step(scenario: Scenario, session: Any) -> Seen:
             outcome = await perform(run, decide(run.state))
             await advance(run, outcome)
         crashed = any(call.status == "started" for call in run.state.calls) or (
-            crashed and any(call.status in ("approved", "asked", "unknown") for call in run.state.calls)
+            # Until they are made, also while a person is asked what became of them.
+            crashed and any(call.status in ("approved", "asked", "unknown", "waiting") for call in run.state.calls)
         )
         text = RunState.of(run).to_string()
         state = await RunState.from_string(scenario.agent, text)
@@ -120,6 +121,8 @@ async def step_by_step(scenario: Scenario, session: Any) -> Seen:
             asked += len(waiting)
             scenario.decide(state)
         run = prepared(scenario.agent, state, session=session, **resuming(scenario))
+    else:
+        raise AssertionError(f"the run does not come to its end: {decide(run.state)}")
     loaded = prepared(scenario.agent, state, session=session, **resuming(scenario))
     return seen(scenario, RunResult.of(loaded), await session.get_items() if session else [], asked)
 

@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from holdfast.base.errors import HoldfastError
 from holdfast.base.items import text_of
-from holdfast.cli.output import FAILED, WAITING
+from holdfast.cli.output import FAILED, WAITING, working
 from holdfast.runtime.contract import Approval, Event, RunOutcome
 from holdfast.runtime.handle import RunHandle
 from holdfast.runtime.runtime import Runtime
@@ -49,6 +49,10 @@ class Screen:
         elif event.type == "run.recovered":
             self.line("[dim]  taken up again after its process ended[/]")
 
+    @staticmethod
+    def prints(event: Event) -> bool:
+        return event.live or event.type in ("model.answered", "calls.made", "agent.handed_over", "run.recovered")
+
     def say(self, said: dict[str, Any]) -> None:
         if said.get("type") == "response.output_text.delta":
             self.console.print(escape(str(said.get("delta", ""))), end="")
@@ -75,8 +79,11 @@ def shortened(text: str, most: int = 300) -> str:
 async def watched(run: RunHandle, screen: Screen | None, *, after: int = 0) -> RunOutcome:
     """Show a run until it ends or waits."""
     if screen is not None:
-        async for event in run.events(after=after):
-            screen.show(event)
+        with working(screen.console, "thinking") as spinner:
+            async for event in run.events(after=after):
+                if spinner is not None and screen.prints(event):
+                    spinner.stop()
+                screen.show(event)
         screen.line()
     return await run.wait()
 

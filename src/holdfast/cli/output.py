@@ -4,6 +4,7 @@ import asyncio
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Annotated, Any, NoReturn, ParamSpec
 
@@ -11,6 +12,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
 
 from holdfast.base.errors import (
@@ -67,6 +69,10 @@ class Output:
         else:
             self.console.print(text)
 
+    def busy(self, doing: str) -> AbstractContextManager[Status | None]:
+        """Show a person at a terminal that something takes a while."""
+        return working(self.console, doing) if not self.as_json else nullcontext()
+
     def table(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, empty: str) -> None:
         """Rows by their columns' names; a program gets all the fields, also those without a column."""
         found = list(rows)
@@ -81,6 +87,10 @@ class Output:
             for row in found:
                 table.add_row(*(escape(shown(row.get(column))) for column in columns))
             self.console.print(table)
+
+
+def working(console: Console, doing: str) -> AbstractContextManager[Status | None]:
+    return console.status(f"[dim]{escape(doing)}[/]") if console.is_terminal else nullcontext()
 
 
 def print_json(value: Any) -> None:

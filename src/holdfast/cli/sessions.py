@@ -13,7 +13,7 @@ from holdfast.base.errors import InvalidInput
 from holdfast.base.items import Item, text_of
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, existing
 from holdfast.cli.output import FAILED, AsJson, Output, command, moment
-from holdfast.history.store import SessionInfo, open_store
+from holdfast.history.store import SessionInfo, Store, open_store
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -169,7 +169,8 @@ async def export(
     holdfast sessions export user-7 -o user-7.jsonl
     """
     async with existing(store) as opened:
-        lines = [line async for line in await opened.export(session_id)]
+        with Output(as_json or file is None).busy("reading"):
+            lines = [line async for line in await opened.export(session_id)]
     if file is None:
         print("\n".join(lines))
     else:
@@ -191,7 +192,8 @@ async def import_(
     holdfast sessions import user-7.jsonl --as user-7-copy
     """
     async with open_store(store) as opened:
-        made = await opened.import_(lines_of(file), session_id=new_id)
+        with Output(as_json).busy("writing"):
+            made = await opened.import_(lines_of(file), session_id=new_id)
         info = await opened.describe(made.session_id)
     Output(as_json).value(described(info), f"{escape(made.session_id)} has {info.head.length} items")
 
@@ -217,23 +219,31 @@ async def check(
 
     holdfast sessions check
     """
+    output = Output(as_json)
     async with existing(store) as opened:
-        if session_id is not None:
-            await opened.describe(session_id)
-            names = [session_id]
-        else:
-            names, after = [], None
-            while page := await opened.sessions(limit=200, after=after):
-                names += [info.session_id for info in page]
-                after = page[-1].cursor
-        reports = [await opened.session(name).check() for name in names]
+        with output.busy("looking at every record"):
+            if session_id is not None:
+                await opened.describe(session_id)
+                names = [session_id]
+            else:
+                names = await all_names(opened)
+            reports = [await opened.session(name).check() for name in names]
     rows = [
         {"id": report.session_id, "ok": report.ok, "items": report.readable, **msgspec.to_builtins(report)}
         for report in reports
     ]
     columns = ("id", "ok", "items", "corrupt", "unpaired", "quarantined", "tampered")
-    Output(as_json).table(columns, rows, empty="no sessions")
+    output.table(columns, rows, empty="no sessions")
     return 0 if all(report.ok for report in reports) else FAILED
+
+
+async def all_names(store: Store) -> list[str]:
+    names: list[str] = []
+    after = None
+    while page := await store.sessions(limit=200, after=after):
+        names += [info.session_id for info in page]
+        after = page[-1].cursor
+    return names
 
 
 @app.command()

@@ -4,7 +4,14 @@ from holdfast.base.lazy import lazy_names
 
 _HOMES = {
     "approval": ["LocalMCPApprovalCallable", "RequireApprovalSetting"],
-    "errors": ["MCPCallRefused", "MCPCallUncertain", "MCPNotConnected", "MCPServerError", "MCPUnavailable"],
+    "errors": [
+        "MCPAnswerBroken",
+        "MCPCallRefused",
+        "MCPCallUncertain",
+        "MCPNotConnected",
+        "MCPServerError",
+        "MCPUnavailable",
+    ],
     "filters": [
         "ToolFilter",
         "ToolFilterCallable",
@@ -16,13 +23,13 @@ _HOMES = {
     "server": ["MCPServer"],
     "several": ["MCPServerManager"],
     "stdio": ["MCPServerStdio", "MCPServerStdioParams"],
-    "tools": [
+    "tool_data": [
         "MCPToolCustomDataContext",
         "MCPToolCustomDataExtractor",
         "MCPToolMetaContext",
         "MCPToolMetaResolver",
-        "MCPUtil",
     ],
+    "tools": ["MCPUtil"],
 }
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)

@@ -1,5 +1,6 @@
 from holdfast.mcp.approval import LocalMCPApprovalCallable as LocalMCPApprovalCallable
 from holdfast.mcp.approval import RequireApprovalSetting as RequireApprovalSetting
+from holdfast.mcp.errors import MCPAnswerBroken as MCPAnswerBroken
 from holdfast.mcp.errors import MCPCallRefused as MCPCallRefused
 from holdfast.mcp.errors import MCPCallUncertain as MCPCallUncertain
 from holdfast.mcp.errors import MCPNotConnected as MCPNotConnected
@@ -18,8 +19,8 @@ from holdfast.mcp.server import MCPServer as MCPServer
 from holdfast.mcp.several import MCPServerManager as MCPServerManager
 from holdfast.mcp.stdio import MCPServerStdio as MCPServerStdio
 from holdfast.mcp.stdio import MCPServerStdioParams as MCPServerStdioParams
-from holdfast.mcp.tools import MCPToolCustomDataContext as MCPToolCustomDataContext
-from holdfast.mcp.tools import MCPToolCustomDataExtractor as MCPToolCustomDataExtractor
-from holdfast.mcp.tools import MCPToolMetaContext as MCPToolMetaContext
-from holdfast.mcp.tools import MCPToolMetaResolver as MCPToolMetaResolver
+from holdfast.mcp.tool_data import MCPToolCustomDataContext as MCPToolCustomDataContext
+from holdfast.mcp.tool_data import MCPToolCustomDataExtractor as MCPToolCustomDataExtractor
+from holdfast.mcp.tool_data import MCPToolMetaContext as MCPToolMetaContext
+from holdfast.mcp.tool_data import MCPToolMetaResolver as MCPToolMetaResolver
 from holdfast.mcp.tools import MCPUtil as MCPUtil

@@ -1,4 +1,4 @@
-"""A server behind a transport: connecting, asking, trying again, and knowing when not to."""
+"""A server behind a transport: what can be asked of it, trying again, and knowing when not to."""
 
 import asyncio
 import logging
@@ -13,14 +13,15 @@ from holdfast.agents.agent import AgentBase
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.errors import InvalidDeclaration
 from holdfast.agents.types import ToolErrorFunction
-from holdfast.base.errors import Closed, MissingExtra
-from holdfast.lifecycle import Deadline
+from holdfast.base.errors import MissingExtra
 from holdfast.mcp.approval import RequireApprovalSetting
-from holdfast.mcp.errors import ADVICE, MCPCallRefused, MCPCallUncertain, MCPNotConnected, MCPUnavailable
+from holdfast.mcp.connection import Connection
+from holdfast.mcp.errors import ADVICE, MCPCallUncertain, MCPNotConnected, MCPUnavailable
 from holdfast.mcp.filters import ToolFilter, check_filter, filtered
 from holdfast.mcp.listing import Listing
 from holdfast.mcp.server import UNSET, MCPServer
-from holdfast.mcp.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver, repeatable
+from holdfast.mcp.tool_data import MCPToolCustomDataExtractor, MCPToolMetaResolver
+from holdfast.mcp.tools import repeatable
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -35,14 +36,9 @@ if TYPE_CHECKING:
     )
     from mcp.types import Tool as MCPTool
 
-    from holdfast.mcp.link import Link
-
 T = TypeVar("T")
 
 _log = logging.getLogger("holdfast.mcp")
-
-# How long letting go of a server may take, whatever the server does.
-CLOSING = 6.0
 
 
 class ConnectedServer(MCPServer):
@@ -83,14 +79,12 @@ class ConnectedServer(MCPServer):
         check_filter(tool_filter, server_name=self.name)
         self.tool_filter = tool_filter
         self.max_retry_attempts = max_retry_attempts
-        self._pause, self._longest_pause = retry_backoff_seconds_base, retry_backoff_seconds_max
-        self._timeout = client_session_timeout_seconds
+        self._pause = retry_backoff_seconds_base
+        self._longest_pause = math.inf if retry_backoff_seconds_max is None else retry_backoff_seconds_max
+        self.client_session_timeout_seconds = client_session_timeout_seconds
         self._message_handler = message_handler
         self._listing = Listing(keep=cache_tools_list)
-        self._link: Link | None = None
-        self._session: ClientSession | None = None
-        self._wanted = False
-        self._connecting = asyncio.Lock()
+        self._connection = Connection(self)
 
     @abstractmethod
     def create_streams(self) -> AbstractAsyncContextManager[Any]:
@@ -106,30 +100,32 @@ class ConnectedServer(MCPServer):
 
     async def connect(self) -> None:
         """Start or reach the server; :class:`MCPUnavailable` says why it could not be. Nothing is left open then."""
-        before, self._wanted = self._wanted, True
-        try:
-            await self._connected()
-        except BaseException:
-            self._wanted = before
-            raise
+        await self._connection.open()
 
     async def cleanup(self) -> None:
         """Let go of the server within some seconds, whatever it does. Calls under way fail.
 
         Any task may ask, any number of times, also while another one connects. The server may be connected again.
         """
-        self._wanted = False
-        link = self._link
         self._listing.forget()
-        if link is not None:
-            await link.close(Deadline.after(CLOSING))
-            if self._link is link:
-                self._link = self._session = None
+        await self._connection.close()
+
+    def forget(self) -> None:
+        self._listing.forget()
+
+    async def heard(self, message: Any) -> None:
+        if getattr(message, "method", None) == "notifications/tools/list_changed":
+            self._listing.forget()
+        if self._message_handler is not None:
+            await self._message_handler(message)
+
+    async def last_words(self) -> str:
+        return ""
 
     async def list_tools(
         self, run_context: RunContextWrapper[Any] | None = None, agent: AgentBase[Any] | None = None
     ) -> "list[MCPTool]":
-        if not self._wanted:
+        if not self._connection.wanted:
             raise MCPNotConnected(self.name)
         tools = self._listing.kept
         if tools is None:
@@ -143,7 +139,7 @@ class ConnectedServer(MCPServer):
         known = next((tool for tool in self.cached_tools or () if tool.name == tool_name), None)
         return await self._ask(
             f"call {tool_name!r}",
-            lambda session: session.call_tool(tool_name, arguments, meta=meta),  # type: ignore[arg-type]
+            lambda session: session.send_request(*_call(tool_name, arguments, meta)),
             harmless=known is not None and repeatable(known),
             tool_name=tool_name,
         )
@@ -178,95 +174,24 @@ class ConnectedServer(MCPServer):
         attempt = 0
         while True:
             try:
-                return await self._ask_once(what, ask, tool_name)
+                return await self._connection.ask(what, ask, tool_name=tool_name)
             except (MCPUnavailable, MCPCallUncertain) as error:
-                spent = attempt == self.max_retry_attempts or not self._wanted
+                spent = attempt == self.max_retry_attempts or not self._connection.wanted
                 if spent or not (harmless or isinstance(error, MCPUnavailable)):
                     error.tool_name = tool_name
                     raise
                 _log.info("%s; trying again", error)
-            await asyncio.sleep(min(self._pause * 2 ** min(attempt, 30), self._longest_pause or math.inf))
+            await asyncio.sleep(min(self._pause * 2 ** min(attempt, 30), self._longest_pause))
             attempt += 1
 
-    async def _ask_once(self, what: str, ask: "Callable[[ClientSession], Awaitable[T]]", tool_name: str | None) -> T:
-        from mcp import MCPError
 
-        from holdfast.mcp.link import counted, fault_of
+def _call(tool_name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None) -> "tuple[Any, Any]":
+    """The request alone. The library's own function lists the tools after the call, which makes a call that was
+    answered look lost when that fails, and runs regular expressions of the server's on the answer."""
+    from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
 
-        for again in (False, True):
-            link, session = await self._connected()
-            try:
-                with counted() as sent:
-                    async with asyncio.timeout(self._timeout) as clock:
-                        return await ask(session)
-            except TimeoutError:
-                if not clock.expired():
-                    raise
-                late = f"did not answer within {self._timeout:g} seconds"
-                raise MCPCallUncertain(self.name, what, late, tool_name=tool_name) from None
-            except MCPError as error:
-                fault = fault_of(error, sent)
-                if fault == "lost":
-                    link.end()
-                if fault in ("lost", "unsent"):
-                    if not again and not link.alive:  # it was not even looked at, for want of a connection
-                        continue
-                    raise MCPUnavailable(self.name, error.message, advice=self.advice, tool_name=tool_name) from error
-                if fault == "cut":
-                    why = await self._last_words() or error.message
-                    lost = f"was lost before it answered ({why})"
-                    raise MCPCallUncertain(self.name, what, lost, tool_name=tool_name) from error
-                raise MCPCallRefused(self.name, what, error.message, tool_name=tool_name) from error
-            except (RuntimeError, ValueError) as error:  # the library's word for answers that break the protocol
-                raise MCPCallRefused(self.name, what, str(error), tool_name=tool_name) from error
-        raise AssertionError
-
-    async def _connected(self) -> "tuple[Link, ClientSession]":
-        """The connection there is, or a new one when the old one is gone."""
-        if not self._wanted:
-            raise MCPNotConnected(self.name)
-        async with self._connecting:
-            if self._link is not None and self._session is not None and self._link.alive:
-                return self._link, self._session
-            if not self._wanted:
-                raise MCPNotConnected(self.name)
-            return await self._connect_anew()
-
-    async def _connect_anew(self) -> "tuple[Link, ClientSession]":
-        from holdfast.mcp.link import Link, leaf
-
-        if self._link is not None:
-            await self._link.close(Deadline.after(CLOSING))
-            if not self._wanted:
-                raise MCPNotConnected(self.name)
-        self._listing.forget()
-        self._session = None
-        self._link = link = Link(self.create_streams, name=self.name, on_message=self._heard)
-        try:
-            async with asyncio.timeout(self._timeout) as clock:
-                session = await link.open()
-        except Closed:
-            raise MCPNotConnected(self.name) from None
-        except TimeoutError as late:
-            why = f"it did not answer within {self._timeout:g} seconds" if clock.expired() else str(late)
-            raise MCPUnavailable(self.name, why, advice=self.advice) from late
-        except Exception as error:  # noqa: BLE001 - whatever a transport raises
-            cause = leaf(error)
-            why = await self._last_words() or str(cause) or repr(cause)
-            raise MCPUnavailable(self.name, why, advice=self.advice) from cause
-        self._session = session
-        return link, session
-
-    async def _heard(self, message: Any) -> None:
-        """Every notification of the server, and what its transport could not read."""
-        if getattr(message, "method", None) == "notifications/tools/list_changed":
-            self._listing.forget()
-        if self._message_handler is not None:
-            await self._message_handler(message)
-
-    async def _last_words(self) -> str:
-        """What is known about the end of the server, if anything."""
-        return ""
+    params = CallToolRequestParams.model_validate({"name": tool_name, "arguments": arguments, "_meta": meta})
+    return CallToolRequest(params=params), CallToolResult
 
 
 def _page(cursor: str | None) -> Any:

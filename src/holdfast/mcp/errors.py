@@ -3,7 +3,8 @@
 MCPServerError
 ├── MCPUnavailable      it cannot be started or reached; the request did not get there
 ├── MCPCallUncertain    the answer did not come; whether the request had an effect is unknown
-└── MCPCallRefused      it answered with an error of the protocol
+├── MCPCallRefused      it answered with an error of the protocol
+└── MCPAnswerBroken     it answered with something that breaks the protocol; what was asked may have happened
 UserError
 └── MCPNotConnected     it was used before ``connect()`` or after ``cleanup()``
 """
@@ -47,13 +48,26 @@ class MCPCallUncertain(MCPServerError):
 
 
 class MCPCallRefused(MCPServerError):
-    """The server answered with an error of the protocol, or with a result that breaks it."""
+    """The server answered with an error of the protocol."""
 
     code = "mcp-refused"
 
     def __init__(self, server_name: str, asked: str, why: str, *, tool_name: str | None = None) -> None:
         text = f"the MCP server {server_name!r} was asked to {asked} and refused: {why}"
         super().__init__(text, server_name=server_name, tool_name=tool_name)
+
+
+class MCPAnswerBroken(MCPServerError):
+    """The server answered, but with something that breaks the protocol. The request may have had an effect."""
+
+    code = "mcp-answer-broken"
+
+    def __init__(self, server_name: str, asked: str, why: str, *, tool_name: str | None = None) -> None:
+        effect = "" if tool_name is None else "; it may have had an effect"
+        text = (
+            f"the MCP server {server_name!r} was asked to {asked} and gave an answer that breaks the protocol{effect}"
+        )
+        super().__init__(f"{text}: {why}", server_name=server_name, tool_name=tool_name)
 
 
 class MCPNotConnected(UserError):

@@ -12,7 +12,7 @@ from holdfast.mcp.approval import RequireApprovalSetting
 from holdfast.mcp.connected import ConnectedServer
 from holdfast.mcp.filters import ToolFilter
 from holdfast.mcp.server import UNSET
-from holdfast.mcp.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver
+from holdfast.mcp.tool_data import MCPToolCustomDataExtractor, MCPToolMetaResolver
 
 if TYPE_CHECKING:
     from mcp.client.session import MessageHandlerFnT
@@ -117,12 +117,16 @@ class MCPServerStreamableHttp(_HttpServer):
         async with make(headers=params.get("headers"), timeout=limit, auth=params.get("auth")) as client:
             forgiving = params.get("ignore_initialized_notification_failure", False)
             self._client = steady = SteadyClient(client, forgiving=forgiving)
-            async with streamable_http_client(
-                params["url"],
-                http_client=steady,  # type: ignore[arg-type]
-                terminate_on_close=params.get("terminate_on_close", True),
-            ) as streams:
-                yield streams
+            try:
+                async with streamable_http_client(
+                    params["url"],
+                    http_client=steady,  # type: ignore[arg-type]
+                    terminate_on_close=params.get("terminate_on_close", True),
+                ) as streams:
+                    yield streams
+            finally:
+                if self._client is steady:
+                    self._client = None
 
 
 class MCPServerSse(_HttpServer):

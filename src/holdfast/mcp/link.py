@@ -9,7 +9,7 @@ from typing import Any, Self
 import anyio
 from mcp import ClientSession, MCPError
 from mcp.client.session import MessageHandlerFnT
-from mcp.types import CONNECTION_CLOSED, Implementation
+from mcp.types import CONNECTION_CLOSED, PARSE_ERROR, Implementation
 
 from holdfast import __version__
 from holdfast.lifecycle import CutOff, Deadline, Owner
@@ -113,6 +113,8 @@ class _Outgoing(_Stream):
         if sent is None or not counts:
             await self._stream.send(item)
             return
+        # A transport ends with all its calls when it meets what cannot be written: half a character, for one.
+        item.message.model_dump_json(by_alias=True, exclude_unset=True)
         sent.requests += 1  # before, as a cancelled hand-over may have happened
         try:
             await self._stream.send(item)
@@ -143,11 +145,13 @@ def counted() -> Iterator[Sent]:
 
 
 def fault_of(error: MCPError, sent: Sent) -> str | None:
-    """What is known about what was asked and not answered: ``unsent``, ``lost`` (the session) or ``cut``.
+    """What is known about what was asked and not answered: ``unsent``, ``lost`` (the session), ``cut`` or ``broken``.
 
     ``None`` when the server did answer. When several requests were sent, only the last is known not to have arrived.
     """
     fault = error.data.get(FAULT) if isinstance(error.data, dict) else None
+    if fault == "broken" or error.code == PARSE_ERROR:  # so the library calls an answer that it cannot read
+        return "broken"
     if fault is None and error.code != CONNECTION_CLOSED:
         return None
     if sent.requests == 0:

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from mcp import ClientSession
     from mcp.types import Tool as MCPTool
 
-# A server that never comes to the end of its list is cut off here.
+# A server that has not come to the end of its list by then never will.
 MOST_PAGES = 1000
 
 
@@ -30,13 +30,15 @@ class Listing:
         """List all pages."""
         from mcp.types import PaginatedRequestParams
 
-        changes, found = self._changes, []
+        changes = self._changes
+        cursors: set[str] = set()
         page = await session.list_tools()
-        found += page.tools
-        for _ in range(MOST_PAGES):
-            if page.next_cursor is None:
-                break
-            page = await session.list_tools(params=PaginatedRequestParams(cursor=page.next_cursor))
+        found = list(page.tools)
+        while (cursor := page.next_cursor) is not None:
+            if cursor in cursors or len(cursors) == MOST_PAGES:
+                raise ValueError("the list has no end")
+            cursors.add(cursor)
+            page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
             found += page.tools
         self.tools, self._fresh = found, changes == self._changes
         return found

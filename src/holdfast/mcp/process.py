@@ -1,7 +1,7 @@
 """A server as a child process that speaks in lines of JSON on its standard streams."""
 
 import asyncio
-import codecs
+import json
 import logging
 import os
 import signal
@@ -36,8 +36,8 @@ class ServerProcess:
     """How to start it, and while it runs or after it, what is known about it."""
 
     name: str
-    command: Sequence[str]
-    env: dict[str, str] = field(default_factory=dict)
+    command: Sequence[str] = field(repr=False)
+    env: dict[str, str] = field(default_factory=dict, repr=False)
     cwd: str | Path | None = None
     encoding: str = "utf-8"
     errors: str = "strict"
@@ -88,29 +88,29 @@ class ServerProcess:
 
     async def _listen(self, child: asyncio.subprocess.Process, heard: MemoryObjectSendStream[Any]) -> None:
         assert child.stdout is not None  # noqa: S101 - it was asked for
-        decoder = codecs.getincrementaldecoder(self.encoding)(self.errors)
         with heard:
-            pieces: list[str] = []
+            pieces: list[bytes] = []
             while chunk := await child.stdout.read(_CHUNK):
-                first, *lines = decoder.decode(chunk).split("\n")
+                first, *lines = chunk.split(b"\n")
                 pieces.append(first)
                 if not lines:
                     if sum(map(len, pieces)) > LONGEST:
                         _log.error("the MCP server %r writes without end; it is not listened to any more", self.name)
                         break
                     continue
-                lines, pieces = ["".join(pieces), *lines[:-1]], [lines[-1]]
+                lines, pieces = [b"".join(pieces), *lines[:-1]], [lines[-1]]
                 with suppress(anyio.BrokenResourceError):
-                    for line in filter(str.strip, lines):
+                    for line in filter(bytes.strip, lines):
                         await self._deliver(line, heard)
         while await child.stdout.read(_CHUNK):  # or a server that still writes could not end
             pass
 
-    async def _deliver(self, line: str, heard: MemoryObjectSendStream[Any]) -> None:
+    async def _deliver(self, line: bytes, heard: MemoryObjectSendStream[Any]) -> None:
         try:
-            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+            message = jsonrpc_message_adapter.validate_json(line.decode(self.encoding, self.errors), by_name=False)
         except ValueError:
-            _log.warning("the MCP server %r wrote to its standard output what is no message: %.200s", self.name, line)
+            start = line[:200].decode(self.encoding, "replace")
+            _log.warning("the MCP server %r wrote to its standard output what is no message: %s", self.name, start)
         else:
             await heard.send(SessionMessage(message))
 
@@ -124,8 +124,9 @@ class ServerProcess:
         with to_say:
             try:
                 async for message in to_say:
-                    text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                    child.stdin.write(f"{text}\n".encode(self.encoding, self.errors))
+                    plain = message.message.model_dump(mode="json", by_alias=True, exclude_unset=True)
+                    # Escaped to ASCII, which every encoding that is allowed can write.
+                    child.stdin.write(json.dumps(plain).encode() + b"\n")
                     await child.stdin.drain()
             except (OSError, RuntimeError):
                 heard.close()  # nobody reads there; the session is to hear of it

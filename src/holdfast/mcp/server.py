@@ -9,7 +9,8 @@ from holdfast.agents.tools import Tool, default_tool_error_function
 from holdfast.agents.types import ToolErrorFunction
 from holdfast.base.errors import Unsupported
 from holdfast.mcp.approval import ApprovalRule, RequireApprovalSetting
-from holdfast.mcp.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver, MCPUtil
+from holdfast.mcp.tool_data import MCPToolCustomDataExtractor, MCPToolMetaResolver
+from holdfast.mcp.tools import MCPUtil
 
 if TYPE_CHECKING:
     from mcp.types import (

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Self
 
+from holdfast.lifecycle import Scope
 from holdfast.mcp.errors import MCPUnavailable
 from holdfast.mcp.server import MCPServer
 
@@ -86,45 +87,58 @@ class MCPServerManager:
         return await self._connect(self._servers)
 
     async def cleanup_all(self) -> None:
-        """Let all servers go, the last one first. One that fails to end does not keep the others from it."""
+        """Let all servers go, the last one first.
+
+        One that fails to end does not keep the others from it, and neither does a cancellation: it is raised
+        when all have been asked.
+        """
+        task, cancelled = asyncio.current_task(), None
         for server in reversed(self._servers):
             try:
-                await self._bounded(server.cleanup, self._cleanup_timeout)
-            except Exception:  # noqa: BLE001 - the others are still to go
+                async with asyncio.timeout(self._cleanup_timeout):
+                    await server.cleanup()
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the others are still to go
+                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                    cancelled = error
+                    continue
                 _log.exception("the MCP server %r could not be let go properly", server.name)
         self._connected.clear()
         self._errors.clear()
+        if cancelled is not None:
+            raise cancelled
 
     async def _connect(self, servers: list[MCPServer]) -> list[MCPServer]:
         for server in servers:
             self._errors.pop(server, None)
         try:
             if self._parallel:
-                async with asyncio.TaskGroup() as group:
+                async with Scope() as scope:
                     for server in servers:
-                        group.create_task(self._connect_one(server))
+                        scope.start(self._connect_one(server))
             else:
                 for server in servers:
                     await self._connect_one(server)
         except BaseException:
             await self.cleanup_all()
             raise
-        failed = [self._errors[server] for server in servers if server in self._errors]
-        if failed and self._strict:
-            await self.cleanup_all()
-            raise failed[0]
+        for error in [self._errors[server] for server in servers if server in self._errors]:
+            if self._strict or (isinstance(error, asyncio.CancelledError) and not self._suppress):
+                await self.cleanup_all()
+                raise error
         return self.active_servers
 
     async def _connect_one(self, server: MCPServer) -> None:
         task = asyncio.current_task()
         before = 0 if task is None else task.cancelling()
+        clock = asyncio.timeout(self._connect_timeout)
         try:
-            await self._bounded(server.connect, self._connect_timeout)
-        except TimeoutError:
-            why = f"it was not connected within {self._connect_timeout:g} seconds"
-            self._errors[server] = MCPUnavailable(server.name, why)
+            async with clock:
+                await server.connect()
+        except TimeoutError as late:
+            why = f"it was not connected within {self._connect_timeout} seconds"
+            self._errors[server] = MCPUnavailable(server.name, why) if clock.expired() else late
         except asyncio.CancelledError as cancelled:
-            if not self._suppress or (task is not None and task.cancelling() > before):
+            if task is not None and task.cancelling() > before:
                 raise
             self._errors[server] = cancelled
         except Exception as error:  # noqa: BLE001 - it is kept for whoever asks
@@ -133,7 +147,3 @@ class MCPServerManager:
             self._connected.append(server)
             return
         _log.warning("an MCP server was not connected: %s", self._errors[server])
-
-    async def _bounded(self, work: Callable[[], Awaitable[None]], seconds: float | None) -> None:
-        async with asyncio.timeout(seconds):
-            await work()

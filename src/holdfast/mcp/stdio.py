@@ -10,7 +10,7 @@ from holdfast.mcp.approval import RequireApprovalSetting
 from holdfast.mcp.connected import ConnectedServer
 from holdfast.mcp.filters import ToolFilter
 from holdfast.mcp.server import UNSET
-from holdfast.mcp.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver
+from holdfast.mcp.tool_data import MCPToolCustomDataExtractor, MCPToolMetaResolver
 
 if TYPE_CHECKING:
     from mcp.client.session import MessageHandlerFnT
@@ -54,6 +54,7 @@ class MCPServerStdio(ConnectedServer):
     ) -> None:
         if not isinstance(params, dict) or not isinstance(params.get("command"), str):
             raise InvalidDeclaration("MCPServerStdio", "params must be a dict with a command")
+        _check_encoding(params.get("encoding", "utf-8"))
         self.params = params
         self._name = name or f"stdio: {params['command']}"
         self._process: ServerProcess | None = None
@@ -91,5 +92,17 @@ class MCPServerStdio(ConnectedServer):
         )
         return self._process.streams()
 
-    async def _last_words(self) -> str:
+    async def last_words(self) -> str:
         return "" if self._process is None else await self._process.epitaph()
+
+
+def _check_encoding(encoding: str) -> None:
+    """Messages are lines, so the end of a line must look the same in every encoding."""
+    try:
+        fits = "\n".encode(encoding) == b"\n"
+    except LookupError:
+        fits = False
+    if not fits:
+        raise InvalidDeclaration(
+            "MCPServerStdio", f"encoding must be utf-8 or another superset of ASCII, not {encoding!r}"
+        )

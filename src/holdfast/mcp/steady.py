@@ -36,7 +36,9 @@ class SteadyClient:
             fault = "unsent" if isinstance(error, _NOT_SENT) else "cut"
             return _answer(request, asked, 503, fault, f"{type(error).__name__}: {error}")
         self.session_id = response.headers.get(SESSION, self.session_id)
-        if response.status_code < 400:
+        if response.status_code < 300:
+            return response if _readable(response) else await _unreadable(request, asked, response)
+        if response.status_code < 400:  # the library follows it, or says where it leads
             return response
         body = await response.aread()
         await response.aclose()
@@ -52,6 +54,19 @@ class SteadyClient:
             if request.method != "POST":
                 raise
             return httpx2.Response(503, request=request)
+
+
+def _readable(response: httpx2.Response) -> bool:
+    kind = response.headers.get("content-type", "").lower()
+    return response.status_code != 202 and kind.startswith(("application/json", "text/event-stream"))
+
+
+async def _unreadable(request: httpx2.Request, asked: Any, response: httpx2.Response) -> httpx2.Response:
+    """Neither an answer nor a refusal: whoever sent it may have done what was asked."""
+    await response.aclose()
+    kind = response.headers.get("content-type", "nothing")
+    said = f"HTTP {response.status_code} {response.reason_phrase} with {kind} in place of a message"
+    return _answer(request, asked, 502, "broken", said)
 
 
 def _turned_away(request: httpx2.Request, asked: Any, response: httpx2.Response) -> httpx2.Response:

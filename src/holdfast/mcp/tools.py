@@ -3,10 +3,8 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakKeyDictionary
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from holdfast.agents.agent import AgentBase
 from holdfast.agents.context import RunContextWrapper
@@ -15,57 +13,24 @@ from holdfast.agents.handoffs import as_handoff
 from holdfast.agents.strict_schema import strict_schema
 from holdfast.agents.tools import (
     FunctionTool,
-    FunctionToolCustomDataContext,
-    FunctionToolCustomDataExtractor,
     Tool,
     ToolOrigin,
     ToolOriginType,
     default_tool_error_function,
     explained,
 )
-from holdfast.agents.types import MaybeAwaitable, ToolErrorFunction, resolved
-from holdfast.mcp.naming import prefixed
+from holdfast.agents.types import ToolErrorFunction, resolved
+from holdfast.mcp.naming import prefixed, spelled
 from holdfast.mcp.results import ToolOutput, output_of
+from holdfast.mcp.tool_data import MCPToolMetaContext, extractor, remember
+from holdfast.tracing.inner import listing_span
 
 if TYPE_CHECKING:
-    from mcp.types import CallToolResult
     from mcp.types import Tool as MCPTool
 
     from holdfast.mcp.server import MCPServer
 
 _log = logging.getLogger("holdfast.mcp")
-
-
-@dataclass
-class MCPToolMetaContext:
-    """The call for which a ``tool_meta_resolver`` is asked for metadata."""
-
-    run_context: RunContextWrapper[Any]
-    server_name: str
-    tool_name: str
-    arguments: dict[str, Any] | None
-
-
-@dataclass
-class MCPToolCustomDataContext:
-    """The answered call from which a ``custom_data_extractor`` may take what the program, not the model, is to see."""
-
-    run_context: RunContextWrapper[Any]
-    server_name: str
-    tool_name: str
-    tool_display_name: str
-    arguments: Mapping[str, Any]
-    result_meta: Mapping[str, Any] | None
-    structured_content: Mapping[str, Any] | None
-    is_error: bool | None
-    tool_output: ToolOutput
-
-
-MCPToolMetaResolver: TypeAlias = Callable[[MCPToolMetaContext], MaybeAwaitable[dict[str, Any] | None]]
-MCPToolCustomDataExtractor: TypeAlias = Callable[[MCPToolCustomDataContext], MaybeAwaitable[Mapping[str, Any] | None]]
-
-# What servers answered, for as long as the contexts of the calls live: extractors come after the model's output.
-_answers: "WeakKeyDictionary[RunContextWrapper[Any], tuple[dict[str, Any], CallToolResult]]" = WeakKeyDictionary()
 
 
 class MCPUtil:
@@ -83,7 +48,7 @@ class MCPUtil:
         reserved_tool_names: set[str] | None = None,
     ) -> list[Tool]:
         """The tools of several servers; two of one name are an error."""
-        found: dict[str, Tool] = {}
+        found: dict[str, tuple[MCPServer, Tool]] = {}
         for index, server in enumerate(servers):
             twin = sum(earlier.name == server.name for earlier in servers[:index])
             for tool in await cls.get_function_tools(
@@ -97,12 +62,9 @@ class MCPUtil:
                 server_index=twin,
             ):
                 if tool.name in found:
-                    raise UserError(
-                        f"two MCP servers have a tool {tool.name!r}, the second is {server.name!r}: filter one of "
-                        "them, or set include_server_in_tool_names"
-                    )
-                found[tool.name] = tool
-        return list(found.values())
+                    raise _collision(tool.name, found[tool.name][0], server)
+                found[tool.name] = (server, tool)
+        return [tool for _, tool in found.values()]
 
     @classmethod
     async def get_function_tools(
@@ -118,9 +80,13 @@ class MCPUtil:
         server_index: int = 0,
     ) -> list[Tool]:
         """The tools that the server offers this agent now. ``server_index`` counts servers of one name."""
+        with listing_span(server.name) as span:
+            offered = await server.list_tools(run_context, agent)
+            if span is not None:
+                span.span_data.result = [tool.name for tool in offered]
         taken = _own_names(agent) | (reserved_tool_names or set())
         found: list[Tool] = []
-        for tool in await server.list_tools(run_context, agent):
+        for tool in offered:
             name = None
             if tool_name_override is not None:
                 name = tool_name_override(tool)
@@ -140,13 +106,14 @@ class MCPUtil:
         failure_error_function: ToolErrorFunction | None = default_tool_error_function,
         tool_name_override: str | None = None,
     ) -> FunctionTool:
-        """One tool. A schema that cannot be strict stays as the server wrote it.
+        """One tool. A schema that cannot be strict stays as the server wrote it. A name that the protocol does not
+        allow is spelled in characters that models can say.
 
         A tool that says of itself that it changes nothing, or nothing more when it is called again, is idempotent.
         """
         explain = server.error_function(failure_error_function)
         schema, strict = _schema(tool, strict=convert_schemas_to_strict)
-        name = tool_name_override or tool.name
+        name = tool_name_override or spelled(tool.name)
 
         async def on_invoke_tool(context: Any, arguments: str) -> Any:
             try:
@@ -163,7 +130,7 @@ class MCPUtil:
             on_invoke_tool=on_invoke_tool,
             strict_json_schema=strict,
             needs_approval=server.approval.for_tool(tool, agent),
-            custom_data_extractor=_extractor(server, tool, name),
+            custom_data_extractor=extractor(server, tool, name),
             idempotent=repeatable(tool),
             failure_error_function=explain,
             origin=ToolOrigin(ToolOriginType.MCP, mcp_server_name=server.name),
@@ -195,7 +162,7 @@ class MCPUtil:
             raise MCPToolCancellationError(
                 f"the MCP server {server.name!r} cancelled the call of {tool.name!r}; it may have had an effect"
             ) from None
-        _answers[context] = (arguments, result)
+        remember(context, arguments, result)
         return output_of(result, use_structured_content=server.use_structured_content)
 
 
@@ -203,6 +170,15 @@ def repeatable(tool: "MCPTool") -> bool:
     """Whether the server says that calling the tool twice does no harm."""
     hints = tool.annotations
     return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+
+
+def _collision(name: str, first: "MCPServer", second: "MCPServer") -> UserError:
+    if first is second:
+        return UserError(f"the MCP server {first.name!r} lists the tool {name!r} twice: filter it, or mend the server")
+    return UserError(
+        f"two MCP servers have a tool {name!r}, the second is {second.name!r}: filter one of them, or set "
+        "include_server_in_tool_names"
+    )
 
 
 def _own_names(agent: AgentBase[Any]) -> set[str]:
@@ -228,32 +204,3 @@ def _arguments(name: str, input_json: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ModelBehaviorError(f"the arguments of {name} must be a JSON object, not {type(given).__name__}")
     return given
-
-
-def _extractor(server: "MCPServer", tool: "MCPTool", name: str) -> FunctionToolCustomDataExtractor | None:
-    extract = server.custom_data_extractor
-    if extract is None:
-        return None
-
-    async def custom_data(call: FunctionToolCustomDataContext) -> Mapping[str, Any] | None:
-        answer = _answers.get(call.tool_context)
-        if answer is None:  # a guardrail answered, or the call failed
-            return None
-        arguments, result = answer
-        return await resolved(
-            extract(
-                MCPToolCustomDataContext(
-                    run_context=call.tool_context,
-                    server_name=server.name,
-                    tool_name=tool.name,
-                    tool_display_name=name,
-                    arguments=arguments,
-                    result_meta=dict(result.meta) if result.meta else None,
-                    structured_content=result.structured_content,
-                    is_error=result.is_error,
-                    tool_output=call.output,
-                )
-            )
-        )
-
-    return custom_data

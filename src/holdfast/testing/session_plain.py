@@ -38,7 +38,7 @@ BAD_BATCHES: list[Any] = [
     [None],
     [["role", "user"]],
     [{"role": "user", "content": float("nan")}],
-    [{"role": "user", "content": object()}],
+    [{"role": "user", "content": print}],
     [{1: "not a string"}],
 ]
 

@@ -158,7 +158,8 @@ def _guardrail(data: GuardrailSpanData) -> Described:
 
 
 def _mcp(data: MCPListToolsSpanData) -> Described:
-    return "tools/list", {"mcp.method.name": "tools/list", "holdfast.mcp.server": data.server}
+    words = {"mcp.method.name": "tools/list", "holdfast.mcp.server": data.server, "holdfast.mcp.tools": data.result}
+    return "tools/list", words
 
 
 def _custom(data: CustomSpanData) -> Described:

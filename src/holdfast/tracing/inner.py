@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
-from holdfast.tracing.span_data import FunctionSpanData, GuardrailSpanData, HandoffSpanData
+from holdfast.tracing.span_data import FunctionSpanData, GuardrailSpanData, HandoffSpanData, MCPListToolsSpanData
 from holdfast.tracing.spans import Span, TSpanData, get_current_span, here
 
 Maybe: TypeAlias = AbstractContextManager[Span[TSpanData] | None]
@@ -30,6 +30,11 @@ def guarding_span(name: str) -> Maybe[GuardrailSpanData]:
 def handing_span(source: str) -> Maybe[HandoffSpanData]:
     """An agent hands over."""
     return NOTHING if here() is None else Span(HandoffSpanData(source, None))
+
+
+def listing_span(server: str) -> Maybe[MCPListToolsSpanData]:
+    """An MCP server is asked for its tools."""
+    return NOTHING if here() is None else Span(MCPListToolsSpanData(server))
 
 
 def note_failure(error: BaseException) -> None:
