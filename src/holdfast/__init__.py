@@ -118,6 +118,7 @@ _HOMES = {
     "base.logs": ["enable_verbose_stdout_logging"],
     "base.usage": ["RequestUsage", "Usage"],
     "history": [
+        "AdvancedSQLiteSession",
         "AsyncSQLiteSession",
         "CompactingSession",
         "EncryptedSession",

@@ -104,6 +104,7 @@ from holdfast.base.errors import WrongKey as WrongKey
 from holdfast.base.logs import enable_verbose_stdout_logging as enable_verbose_stdout_logging
 from holdfast.base.usage import RequestUsage as RequestUsage
 from holdfast.base.usage import Usage as Usage
+from holdfast.history import AdvancedSQLiteSession as AdvancedSQLiteSession
 from holdfast.history import AsyncSQLiteSession as AsyncSQLiteSession
 from holdfast.history import CompactingSession as CompactingSession
 from holdfast.history import EncryptedSession as EncryptedSession
