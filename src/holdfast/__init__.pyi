@@ -216,6 +216,7 @@ from holdfast.tracing import SpanData as SpanData
 from holdfast.tracing import SpanError as SpanError
 from holdfast.tracing import TaskSpanData as TaskSpanData
 from holdfast.tracing import Trace as Trace
+from holdfast.tracing import TraceProvider as TraceProvider
 from holdfast.tracing import TracingConfig as TracingConfig
 from holdfast.tracing import TracingProcessor as TracingProcessor
 from holdfast.tracing import TurnSpanData as TurnSpanData
@@ -234,6 +235,7 @@ from holdfast.tracing import handoff_span as handoff_span
 from holdfast.tracing import mcp_tools_span as mcp_tools_span
 from holdfast.tracing import response_span as response_span
 from holdfast.tracing import set_trace_processors as set_trace_processors
+from holdfast.tracing import set_trace_provider as set_trace_provider
 from holdfast.tracing import set_tracing_disabled as set_tracing_disabled
 from holdfast.tracing import task_span as task_span
 from holdfast.tracing import trace as trace
