@@ -1,11 +1,11 @@
-"""Branches, turns and usage of a history: alone, beside openai-agents' session of the same name, and in two processes."""
+"""Branches, turns and usage of a history: alone, beside openai-agents' session, and in two processes."""
 
 import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +40,7 @@ from holdfast.history.contract import SessionSettings
 from holdfast.store.relational.connection import Names
 from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.testing import (
+    FakeClock,
     PlainSessionContract,
     ScriptedModel,
     SessionContract,
@@ -90,11 +91,11 @@ class InAFile:
     """Sessions in one file, which are closed with their place."""
 
     @pytest.fixture
-    def reopen(self, tmp_path: Path):
+    def reopen(self, tmp_path: Path, clock: FakeClock):
         @asynccontextmanager
         async def reopen():
             async with owned(SqliteBackend(tmp_path / "store.db", names=NAMES)) as backend:
-                place = SimpleNamespace(backend=backend, sessions=[])
+                place = SimpleNamespace(backend=backend, sessions=[], clock=clock)
                 yield place
                 for session in place.sessions:
                     session.close()
@@ -106,6 +107,7 @@ class InAFile:
 
     def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
         session = AdvancedSQLiteSession(session_id=session_id, db_path=place.backend.path, session_settings=settings)
+        session.inner.backend.clock = place.clock
         place.sessions.append(session)
         return session
 
@@ -127,6 +129,10 @@ class OnABranch:
         return self.session.session_settings
 
     async def there(self) -> AdvancedSQLiteSession:
+        try:
+            await self.session.head()
+        except NotFound:  # somebody else cleared the session
+            await self.session.switch_to_branch("main")
         while self.session.inner.name == "main":
             try:
                 await self.session.switch_to_branch("other")
@@ -223,7 +229,7 @@ def comparable(value: Any) -> Any:
             name: bool(part)
             if name in ("timestamp", "created_at")
             else {key: count for key, count in part.items() if key in ("cached_tokens", "reasoning_tokens")}
-            if name.endswith("_details")
+            if str(name).endswith("_details")
             else comparable(part)
             for name, part in value.items()
         }
@@ -247,9 +253,13 @@ async def look(both: Both, *branches: str | None) -> None:
             await both.find_turns_by_content(term, branch)
 
 
-async def test_it_answers_as_openai_agents_does(opened: Any, tmp_path: Path) -> None:
-    peer = PeerSession(session_id="s", db_path=tmp_path / "peer.db", create_tables=True)
-    both = Both(opened(create_tables=True), peer)
+@pytest.fixture
+def both(opened: Any, tmp_path: Path) -> Iterator[Both]:
+    with closing(PeerSession(session_id="s", db_path=tmp_path / "peer.db", create_tables=True)) as peer:
+        yield Both(opened(create_tables=True), peer)
+
+
+async def test_it_answers_as_openai_agents_does(both: Both) -> None:
     await both.get_conversation_turns()
     await both.get_session_usage()
     await both.store_run_usage(5)
@@ -299,7 +309,6 @@ async def test_it_answers_as_openai_agents_does(opened: Any, tmp_path: Path) -> 
     assert await both.ours.get_items() == await both.peer.get_items() == []
     await both.add_items([user("new")])
     await look(both, "x")
-    peer.close()
 
 
 async def test_it_works_inside_of_openai_agents_with_its_usage(opened: Any) -> None:
