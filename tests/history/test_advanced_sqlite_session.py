@@ -48,6 +48,7 @@ from holdfast.testing import (
     function_call,
     owned,
 )
+from holdfast.testing.session_fixtures import Meddled
 
 NAMES = Names("agent_sessions", "agent_messages")
 SRC = str(Path(holdfast.__file__).parent.parent)
@@ -402,6 +403,27 @@ async def test_a_branch_that_somebody_deleted_is_missed_and_does_not_come_back(o
     assert await two.get_items() == [user("one"), user("two")]
 
 
+async def test_an_append_does_not_bring_a_branch_back_that_is_deleted_meanwhile(opened: Any) -> None:
+    one, two = opened(), opened()
+    await one.add_items([user("one"), user("two")])
+    await one.create_branch_from_turn(2, "b")
+    branch = one.inner
+    branch.backend = Meddled(branch.backend, after="record", meddle=lambda: two.delete_branch("b"))
+    with pytest.raises(NotFound, match="branch 'b'"):
+        await one.add_items([user("lost")])
+    assert await two.inner.backend.record(branch.session_id) is None
+
+
+async def test_clearing_reaches_a_branch_that_is_made_meanwhile(opened: Any) -> None:
+    one, two = opened(), opened()
+    await one.add_items([user("one"), user("two")])
+    main = one.inner
+    main.backend = Meddled(main.backend, after="record", meddle=lambda: two.create_branch_from_turn(2, "b"))
+    await one.clear_session()
+    assert [it["branch_id"] for it in await two.list_branches()] == ["main"]
+    assert await two.inner.backend.record(two.inner.session_id) is None
+
+
 async def test_deleting_and_clearing_leave_nothing_behind(tmp_path: Path, opened: Any) -> None:
     session = opened()
     await session.add_items([user("secret"), user("two")])
@@ -653,6 +675,6 @@ def test_random_programs() -> None:
     run_state_machine_as_test(
         Program,
         settings=settings(
-            max_examples=12, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=20, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
