@@ -13,7 +13,8 @@ from holdfast.base.errors import InvalidInput
 from holdfast.cli.following import By, Screen, asked, complain, edited, exit_code, login, told, watched
 from holdfast.cli.loading import chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
-from holdfast.cli.output import AsJson, Output, command, moment, print_json
+from holdfast.cli.failing import command
+from holdfast.cli.output import AsJson, Output, moment, print_json
 from holdfast.runtime.contract import Approval, ApprovalStatus
 from holdfast.runtime.runtime import Runtime
 

@@ -14,7 +14,7 @@ from rich.rule import Rule
 
 from holdfast.cli import treasurer
 from holdfast.cli.following import Screen, watched
-from holdfast.cli.output import command
+from holdfast.cli.failing import command
 from holdfast.models.function_model import FunctionModel
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.local.model import LocalRealtimeModel

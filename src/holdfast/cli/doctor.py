@@ -12,7 +12,8 @@ from packaging.requirements import Requirement
 from rich.markup import escape
 
 from holdfast import __version__
-from holdfast.cli.output import FAILED, AsJson, Output, command
+from holdfast.cli.failing import FAILED, command
+from holdfast.cli.output import AsJson, Output
 from holdfast.workers.probe import SandboxReport, probe_sandbox
 
 FEATURES = {

@@ -10,7 +10,8 @@ from rich.markup import escape
 from holdfast.cli.following import Screen, complain, exit_code, plain, told, watched
 from holdfast.cli.loading import ModelName, chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
-from holdfast.cli.output import AsJson, Output, command, moment, print_json
+from holdfast.cli.failing import command
+from holdfast.cli.output import AsJson, Output, moment, print_json
 from holdfast.runtime.contract import Event, RunInfo
 from holdfast.runtime.records import Status
 from holdfast.runtime.runtime import Runtime

@@ -12,7 +12,8 @@ from rich.markup import escape
 from holdfast.base.errors import InvalidInput
 from holdfast.base.items import Item, text_of
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, existing
-from holdfast.cli.output import FAILED, AsJson, Output, command, moment
+from holdfast.cli.failing import FAILED, command
+from holdfast.cli.output import AsJson, Output, moment
 from holdfast.history.store import SessionInfo, Store, open_store
 
 app = typer.Typer(no_args_is_help=True)

@@ -2,13 +2,10 @@
 
 import asyncio
 import codeop
-import contextlib
 import dataclasses
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from getpass import getpass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +13,9 @@ import typer
 from rich.markup import escape
 
 from holdfast.base.errors import InvalidInput
-from holdfast.cli.output import FAILED, AsJson, Output, command
+from holdfast.cli.failing import FAILED, command
+from holdfast.cli.keyboard import Left, ask, on_interrupt
+from holdfast.cli.output import AsJson, Output
 from holdfast.cli.processes import worker_processes
 from holdfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, WorkerSession
 from holdfast.workers.probe import probe_sandbox
@@ -101,10 +100,6 @@ async def show(session: WorkerSession, source: str, *, timeout: float | None) ->
     return code
 
 
-async def ask(prompt: str, *, secret: bool = False) -> str:
-    return await asyncio.to_thread(getpass if secret else input, prompt)
-
-
 @app.command()
 @command
 async def repl(network: Network = "none", memory_mb: MemoryMb = 1024, preload: Preload = "") -> None:
@@ -132,6 +127,8 @@ async def next_cell() -> str | None:
         except EOFError:
             print()
             return None
+        except Left:
+            return None
         source = "\n".join(lines)
         try:
             whole = codeop.compile_command(source, symbol="exec") is not None
@@ -144,14 +141,9 @@ async def next_cell() -> str | None:
 @asynccontextmanager
 async def interruptible(session: WorkerSession) -> AsyncIterator[None]:
     """Meanwhile Ctrl-C is for the code in the worker."""
-    loop, stops = asyncio.get_running_loop(), set[asyncio.Task[object]]()
-    with contextlib.suppress(NotImplementedError):  # no signal handlers in loops there
-        loop.add_signal_handler(signal.SIGINT, lambda: stops.add(asyncio.ensure_future(session.interrupt())))
-    try:
+    stops = set[asyncio.Task[object]]()
+    with on_interrupt(lambda: stops.add(asyncio.ensure_future(session.interrupt()))):
         yield
-    finally:
-        with contextlib.suppress(NotImplementedError):
-            loop.remove_signal_handler(signal.SIGINT)
         await asyncio.gather(*stops, return_exceptions=True)
 
 
