@@ -36,7 +36,8 @@ async def doctor(as_json: AsJson = False) -> int:
 
     holdfast doctor --json
     """
-    sandbox = await probe_sandbox()
+    with Output(as_json).busy("starting workers"):
+        sandbox = await probe_sandbox()
     told = {
         "versions": {"holdfast": __version__, "python": platform.python_version(), "system": platform.platform()},
         "stores": {"sqlite": sqlite3.sqlite_version, "full_text_search": has_fts5()},

@@ -20,8 +20,8 @@ from holdfast.cli.failing import FAILED, WAITING
 from holdfast.cli.keyboard import ask
 from holdfast.cli.output import moment, working
 from holdfast.runtime.contract import Approval, Event, RunOutcome
-from holdfast.runtime.records import Problem
 from holdfast.runtime.handle import RunHandle
+from holdfast.runtime.records import Problem
 from holdfast.runtime.runtime import Runtime
 
 By = Annotated[str | None, typer.Option(help="Who decides, for the record. Your login name without it.")]
@@ -91,7 +91,7 @@ async def watched(run: RunHandle, screen: Screen | None, *, after: int = 0) -> R
 
 
 async def asked(rt: Runtime, approval: Approval, screen: Screen, *, editable: bool = True) -> bool:
-    """Put one question; False when it stays open. Arguments are ``editable`` where the tool is at hand to check them."""
+    """Put one question; False when it stays open. Arguments are ``editable`` where the tool can check them."""
     screen.line(question(approval))
     while True:
         try:

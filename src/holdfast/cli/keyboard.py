@@ -18,7 +18,7 @@ UNMARK_PASTES = "\x1b[?2004l"
 
 
 class Left(Exception):
-    """Ctrl-C was pressed instead of an answer."""
+    """Ctrl-C was pressed instead of an answer. Do not ask again: the reader left behind would take the next line."""
 
 
 async def ask(prompt: str, *, secret: bool = False) -> str:
@@ -48,7 +48,7 @@ def read(source: Callable[[str], str], prompt: str, answer: "asyncio.Future[str]
     said, problem = None, None
     try:
         said = source(prompt)
-    except BaseException as raised:
+    except BaseException as raised:  # noqa: BLE001 - raised where the answer is awaited
         problem = raised
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
         answer.get_loop().call_soon_threadsafe(settle, said, problem)
@@ -67,7 +67,7 @@ def terminal_restored() -> Iterator[None]:
         yield
     except BaseException:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        print(UNMARK_PASTES)
+        print(UNMARK_PASTES, flush=True)
         raise
 
 

@@ -34,5 +34,7 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        own = self.commands
-        self.commands = {name: Later(name, home, help) for name, home, help in self.elsewhere} | own
+        self.commands = {
+            **{name: Later(name, home, help) for name, home, help in self.elsewhere},
+            **self.commands,
+        }

@@ -1,6 +1,5 @@
 """What commands have in common: their options, and text, tables or JSON on standard output."""
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime

@@ -2,17 +2,18 @@
 
 import asyncio
 import shlex
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from holdfast.base.ids import new_id
+from holdfast.cli.failing import command
 from holdfast.cli.following import Screen, asked, complain, exit_code, told, watched
 from holdfast.cli.keyboard import Left, ask, on_interrupt
 from holdfast.cli.loading import AgentName, ModelName, chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl
-from holdfast.cli.failing import command
 from holdfast.cli.output import AsJson, Output
 from holdfast.runtime.contract import RunOutcome
 from holdfast.runtime.handle import RunHandle
@@ -56,7 +57,7 @@ async def chat(
     model: ModelName = None,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
-    """Talk to an agent. Ctrl-C stops its turn and keeps the conversation; Ctrl-D ends.
+    """Talk to an agent. Ctrl-C stops its turn and keeps the conversation; at the prompt it ends, as Ctrl-D does.
 
     holdfast chat app.py:support --session user-7
 
@@ -69,21 +70,13 @@ async def chat(
     screen.line(f"[bold]{escape(chosen.name)}[/] [dim](model: {escape(used)}; conversation: {escape(name)})[/]")
     async with Runtime.open(store, agents=[chosen]) as rt:
         conversation = Conversation(rt, name, screen)
-        while (said := await next_line()) is not None:
-            if said.strip() and await conversation.settled():
-                await conversation.turn(await rt.start(chosen.name, said, session_id=name))
+        with suppress(EOFError, Left):
+            while True:
+                said = await ask("\n> ")
+                if said.strip() and await conversation.settled():
+                    await conversation.turn(await rt.start(chosen.name, said, session_id=name))
     again = " ".join(["holdfast chat", *([shlex.quote(agent)] if agent else []), "--session", shlex.quote(name)])
-    screen.line(f"[dim]Go on with: {escape(again)}[/]")
-
-
-async def next_line() -> str | None:
-    try:
-        return await ask("\n> ")
-    except EOFError:
-        print()
-        return None
-    except Left:
-        return None
+    screen.line(f"\n[dim]Go on with: {escape(again)}[/]")
 
 
 class Conversation:
@@ -110,13 +103,10 @@ class Conversation:
         """Ask the person whatever the run wants to know, until it ends or they leave it waiting."""
         while outcome.status == "waiting" and outcome.approvals:
             seen = (await run.info()).steps
-            try:
-                decided = [await asked(self.rt, approval, self.screen) for approval in outcome.approvals]
-            except Left:
-                return outcome
+            decided = [await asked(self.rt, approval, self.screen) for approval in outcome.approvals]
             if not any(decided):
                 return outcome
-            outcome = await self.watched(await self.rt.resume(run.id), after=seen)
+            outcome = await self.watched(run, after=seen)
         return outcome
 
     async def watched(self, run: RunHandle, *, after: int = 0) -> RunOutcome:
