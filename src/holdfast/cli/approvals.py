@@ -54,7 +54,7 @@ async def list_(
     """
     async with Runtime.open(checked(store), agents=[]) as rt:
         found = await rt.approvals(status=None if every else status, session_id=session, run_id=run)
-    columns = ("id", "tool", "arguments", "session_id", "requested", "status")
+    columns = ("id", "tool", "arguments", "session_id", "requested", *(["status"] if every else []))
     Output(as_json).table(columns, map(described, found), empty="nothing waits for a decision")
 
 

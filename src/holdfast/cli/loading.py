@@ -143,7 +143,7 @@ class BrokenAgent(InvalidInput):
 
 def raised_at(problem: BaseException) -> str:
     """The last line of code on the way that is not Python's own."""
-    if isinstance(problem, SyntaxError):
-        return f", line {problem.lineno}"
+    if isinstance(problem, SyntaxError):  # which says it itself
+        return ""
     frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith("<")]
     return f", at {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""

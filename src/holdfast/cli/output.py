@@ -1,5 +1,6 @@
 """What commands have in common: their options, and text, tables or JSON on standard output."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
@@ -33,7 +34,7 @@ class Output:
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else UNFOLDED)
 
     def value(self, value: Any, text: str) -> None:
         """One result: ``value`` as JSON, or the text, in which rich's markup counts."""
@@ -59,7 +60,7 @@ class Output:
                 table.add_column(column.replace("_", " "), overflow="fold", no_wrap=column in NEVER_FOLDED)
             for row in found:
                 table.add_row(*(escape(shown(row.get(column))) for column in filled(columns, found)))
-            self.console.print(table, width=None if self.console.is_terminal else UNFOLDED)
+            self.console.print(table)
 
 
 def filled(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:

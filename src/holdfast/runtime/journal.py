@@ -13,7 +13,7 @@ from holdfast.runs.apply import apply
 from holdfast.runs.contexts import SavedContext
 from holdfast.runs.state import InSession, State
 from holdfast.runs.usage import usage_of
-from holdfast.runtime.records import Asked, Begun, JournalEntry, Note, Settled, entry_of
+from holdfast.runtime.records import ENDED, Asked, Begun, JournalEntry, Note, Rested, Settled, entry_of
 from holdfast.store.contract import Backend, RunRecord
 
 Place = tuple[tuple[str, ...], str]
@@ -65,6 +65,8 @@ def _folded(replayed: Replayed, entries: Iterable[JournalEntry]) -> Replayed:
         elif isinstance(it, Settled):
             replayed.asked.pop((entry.route, it.decided.call_id), None)
             replayed.state = taken_in(replayed.state, entry.route, it.decided)
+        elif isinstance(it, Rested) and it.status in ENDED:
+            replayed.asked.clear()  # withdrawn with the end: a run that is resumed asks again
         elif not isinstance(it, Note):
             replayed.state = taken_in(replayed.state, entry.route, it, stored=entry.stored)
             if isinstance(it, steps.Answered):
