@@ -34,6 +34,7 @@ class Screen:
         self.console = console or Console(highlight=False, soft_wrap=True)
         self.speaking = False
         self.streamed = False
+        self.told = ""
 
     def show(self, event: Event) -> None:
         if event.live:
@@ -56,15 +57,21 @@ class Screen:
         return event.live or event.type in ("model.answered", "calls.made", "agent.handed_over", "run.recovered")
 
     def say(self, said: dict[str, Any]) -> None:
-        if said.get("type") == "response.output_text.delta":
-            self.console.print(escape(str(said.get("delta", ""))), end="")
-            self.speaking = self.streamed = True
+        if said.get("type") != "response.output_text.delta":
+            return
+        delta = str(said.get("delta", ""))
+        if self.told.startswith(delta):  # words can come behind the answer that they are of
+            self.told = self.told[len(delta) :]
+            return
+        self.console.print(escape(delta), end="")
+        self.speaking = self.streamed = True
 
     def answered(self, item: dict[str, Any]) -> None:
         if item.get("type") == "function_call":
             self.line(f"[magenta]  {escape(str(item['name']))}[/]({escape(shortened(item.get('arguments', '')))})")
         elif item.get("type", "message") == "message" and not self.streamed:
-            self.line(escape(text_of(item)))
+            self.told = text_of(item)
+            self.line(escape(self.told))
 
     def line(self, text: str = "") -> None:
         if self.speaking:

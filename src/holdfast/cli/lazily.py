@@ -1,7 +1,7 @@
 """Commands whose modules are imported when they are run, so that help and completion are quick."""
 
 import importlib
-from typing import Any
+from typing import Any, Self
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -38,3 +38,8 @@ class Commands(TyperGroup):
             **{name: Later(name, home, help) for name, home, help in self.elsewhere},
             **self.commands,
         }
+
+    def import_all(self) -> Self:
+        """With the commands themselves in place of those that stand for them, for who looks at all of them."""
+        self.commands = {name: one.found() if isinstance(one, Later) else one for name, one in self.commands.items()}
+        return self
