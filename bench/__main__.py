@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.rows import table
 
-GROUPS = ("history", "workers", "runs", "realtime")
+GROUPS = ("history", "workers", "runs", "runtime", "realtime")
 
 
 def main() -> None:
