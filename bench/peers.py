@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +52,14 @@ def peers_python(environment: Environment = AGENTS) -> str:
     return str(python)
 
 
-def command(*words: str) -> str:
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+def command(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True, text=True)
 
 
 def versions(environment: Environment) -> dict[str, str]:
-    """Of every package in it, as pip tells them; nothing where it was not made."""
-    if not (environment.folder / "ready").exists():
-        return {}
-    listed = command(str(environment.folder / "bin" / "python"), "-m", "pip", "list", "--format", "json")
-    return {package["name"]: package["version"] for package in json.loads(listed)}
+    """Of every package in it; nothing where it was not made."""
+    places = [str(place) for place in environment.folder.glob("lib/python*/site-packages")]
+    return {found.name: found.version for found in metadata.distributions(path=places)} if places else {}
 
 
 class Peer:

@@ -1,11 +1,12 @@
 """The pictures: the cost of a turn against the length of the run, and how long a worker takes to start."""
 
 import statistics
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.rows import Series, percentile
+from bench.rows import Series
 
 COLOURS = {"holdfast": "#0b6e4f", "openai-agents": "#c44536", "pydantic-ai": "#8e6bbf", "langgraph": "#2f6690"}
 OTHER, STARTS = "#7f8c8d", "start"
@@ -13,6 +14,8 @@ OTHER, STARTS = "#7f8c8d", "start"
 
 def draw(series: Sequence[Series], note: str, folder: Path, stem: str) -> list[Path]:
     """The files written, PNG and SVG of each picture; none where matplotlib is missing or nothing is to be drawn."""
+    if not series:
+        return []
     try:
         import matplotlib
     except ImportError:
@@ -37,12 +40,12 @@ def pictures(series: Sequence[Series], note: str, pyplot: Any) -> dict[str, Any]
     if turns:
         found["turns"] = lengths(turns, note, pyplot)
     if starts:
-        found["starts"] = bars(starts, note, pyplot)
+        found["starts"] = dots(starts, note, pyplot)
     return found
 
 
 def lengths(series: Sequence[Series], note: str, pyplot: Any) -> Any:
-    """A panel per way of storing, both axes logarithmic: a straight level line is a cost that does not grow."""
+    """A panel per way of storing, both axes logarithmic: a level line is a cost that does not grow."""
     panels = list(dict.fromkeys(one.plot for one in series))
     figure, axes = pyplot.subplots(1, len(panels), figsize=(5.5 * len(panels), 4.6), sharey=True, squeeze=False)
     for panel, axis in zip(panels, axes[0], strict=True):
@@ -57,35 +60,38 @@ def lengths(series: Sequence[Series], note: str, pyplot: Any) -> Any:
         axis.set(title=panel, xlabel="turns of the run", xscale="log", yscale="log")
         axis.set_xticks(ticks, [str(turn) for turn in ticks])
         axis.minorticks_off()
+        axis.yaxis.set_major_formatter("{x:g}")
         axis.margins(x=0.12)
         axis.grid(visible=True, alpha=0.3)
     axes[0][0].set_ylabel("processor time per turn, ms")
     handles = {label: line for axis in axes[0] for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    axes[0][0].legend(handles.values(), handles.keys())
+    figure.legend(handles.values(), handles.keys(), loc="upper center", ncols=len(handles), bbox_to_anchor=(0.5, 0.94))
     return captioned(figure, "The cost of a turn against the length of the run", note)
 
 
-def bars(series: Sequence[Series], note: str, pyplot: Any) -> Any:
-    """The median of each as a bar, the middle 80 % of its starts as a line over it."""
+def dots(series: Sequence[Series], note: str, pyplot: Any) -> Any:
+    """Every start as a faint dot, the median as a full one with its value. No bars: they would begin nowhere."""
     ordered = sorted(series, key=lambda one: statistics.median(one.seconds), reverse=True)
-    figure, axis = pyplot.subplots(figsize=(8, 3.6))
+    figure, axis = pyplot.subplots(figsize=(9, 3.9))
     for row, one in enumerate(ordered):
         times = [second * 1e3 for second in one.seconds]
-        middle, low, high = statistics.median(times), percentile(times, 0.1), percentile(times, 0.9)
-        axis.barh(row, middle, color=COLOURS["holdfast"] if "worker" in one.name else OTHER)
-        axis.plot([low, high], [row, row], color="black", linewidth=1.5)
-        axis.annotate(f"{middle:.3g} ms", (max(middle, high), row), (6, -4), textcoords="offset points")
-    axis.set_yticks(range(len(ordered)), [f"{one.name} ({len(one.at)})" for one in ordered])
+        middle, colour = statistics.median(times), COLOURS["holdfast"] if "worker" in one.name else OTHER
+        axis.plot(times, [row] * len(times), "o", color=colour, alpha=0.2, markersize=5, markeredgewidth=0)
+        axis.plot(middle, row, "o", color=colour, markersize=11)
+        value = f"{middle:,.0f} ms" if middle >= 100 else f"{middle:.1f} ms"
+        axis.annotate(value, (middle, row), (0, 10), textcoords="offset points", ha="center")
+    axis.set_yticks(range(len(ordered)), [f"{one.name} ({len(one.at)} starts)" for one in ordered])
     axis.set(
-        xscale="log", xlabel="ms until it can be used (median; line: 10th to 90th percentile; in brackets: starts)"
+        xscale="log", xlabel="ms until it can be used; the full dot is the median", ylim=(-0.5, len(ordered) - 0.3)
     )
-    axis.margins(x=0.15)
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.margins(x=0.12)
     axis.grid(visible=True, axis="x", alpha=0.3)
     return captioned(figure, "Starting a Python to work with", note)
 
 
 def captioned(figure: Any, title: str, note: str) -> Any:
     figure.suptitle(title)
-    figure.text(0.01, 0.01, note, fontsize=7, color="#555555")
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    figure.text(0.01, 0.01, textwrap.fill(note, 130), fontsize=7, color="#555555")
+    figure.tight_layout(rect=(0, 0.07, 1, 0.93 if figure.legends else 1))
     return figure

@@ -10,7 +10,7 @@ _line: Any = None
 
 
 @contextmanager
-def shown() -> Iterator[None]:
+def moving() -> Iterator[None]:
     """Let ``tell`` move one line while the block lasts; what is printed meanwhile appears above it."""
     global _line
     try:

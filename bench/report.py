@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.machine import cores, facts, warning
 from bench.plots import draw
-from bench.progress import shown, tell
+from bench.progress import moving, tell
 from bench.rows import Figure, Series, table, verdict
 
 Group = Callable[[], Iterable[Figure | Series]]
@@ -31,16 +31,17 @@ class Report:
         for name, group in groups.items():
             tell(name)
             load, begun = os.getloadavg()[0], time.perf_counter()
-            with shown():
+            with moving():
                 try:
                     found = list(group())
                 except Exception:
                     traceback.print_exc()
                     self.failed.append(name)
                     continue
-            self.keep(name, found, load, time.perf_counter() - begun)
+            self.keep(name, found, load=load, seconds=time.perf_counter() - begun)
+            print(self.shown(name), flush=True)
 
-    def keep(self, name: str, found: list[Figure | Series], load: float, seconds: float) -> None:
+    def keep(self, name: str, found: list[Figure | Series], *, load: float, seconds: float) -> None:
         figures = [one for one in found if isinstance(one, Figure)]
         series = [one for one in found if isinstance(one, Series)]
         self.figures += [(name, figure) for figure in figures]
@@ -52,7 +53,11 @@ class Report:
             "figures": [figure.as_dict() for figure in figures],
             "series": [one.as_dict() for one in series],
         }
-        print(f"\n{name} ({seconds:.0f} s, load average {load:.1f} before)\n{table(figures)}\n", flush=True)
+
+    def shown(self, name: str) -> str:
+        about = self.groups[name]
+        figures = [figure for group, figure in self.figures if group == name]
+        return f"\n{name} ({about['seconds']:.0f} s, load average {about['load_before']:.1f})\n{table(figures)}\n"
 
     def closing(self) -> str:
         """The lines at the end: every target that was missed or could not be compared, and how many were met."""

@@ -19,8 +19,9 @@ PEERS = {
     "langgraph": (AGENTS, ("bench.rivals.langgraph",)),
 }
 STORES = {"no session": "", "SQLite": " stored"}
-ROUNDS, FEWEST = pick(5, 2), pick(2, 1)
-ENOUGH = pick(5.0, 1.0)  # seconds of one figure of one rival, after which it is not taken more often than FEWEST times
+ROUNDS = pick(5, 2)
+ENOUGH = pick(5.0, 1.0)  # seconds of one figure of one rival, after which it is not taken more often than ...
+FEWEST = {OURS: pick(2, 1), MAIN: pick(2, 1)}  # ... these times, or once
 Found = dict[str, dict[str, float]]
 
 
@@ -35,7 +36,7 @@ class Rounds:
         spent = dict.fromkeys(self.rivals, 0.0)
         for number in range(rounds):
             for name in list(self.rivals):
-                if number >= FEWEST and spent[name] > ENOUGH:
+                if number >= FEWEST.get(name, 1) and spent[name] > ENOUGH:
                     continue
                 tell(f"runs: {' and '.join(keys) or what}, round {number + 1} of {rounds}, {name}")
                 begin = time.perf_counter()

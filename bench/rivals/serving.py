@@ -25,4 +25,7 @@ def serve(answers: dict[str, Answer]) -> None:
                 answer = {"found": found}
             except Exception as error:
                 answer = {"failed": f"{type(error).__name__}: {error}"}
-            print(json.dumps(answer), file=out, flush=True)
+            try:
+                print(json.dumps(answer), file=out, flush=True)
+            except BrokenPipeError:  # nobody is there to hear it
+                os._exit(1)
