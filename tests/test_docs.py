@@ -1,42 +1,74 @@
-"""Every Python example in the documentation runs, page by page, from top to bottom."""
+"""What the documentation says is true: examples run, diagrams are drawn from the code, no public name is left out."""
 
-import ast
-import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from types import CodeType
 
 import pytest
+from draw_lifecycles import DRAWN, redrawn
 
-ROOT = Path(__file__).parent.parent
+from pages import PAGES, PICTURES, ROOT, Shell, blocks, run_page
+from test_architecture import LEVELS
+
+SOURCES = ROOT / "src" / "holdfast"
+PUBLIC = ["agents", "history", "mcp", "models", "realtime", "realtime.local", "runs", "runtime", "tracing", "workers"]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+RUNNABLE = ("python", "console")
+EXECUTED = [page for page in PAGES if any(block.language in RUNNABLE for block in blocks(page))]
+ON_SERVERS = [page for page in EXECUTED if "DATABASE_URL" in page.read_text()]
 
 
-def examples(page: Path) -> list[CodeType]:
-    text = page.read_text()
-    blocks = []
-    for match in BLOCK.finditer(text):
-        # Blank lines in front, so that a traceback shows the line of the page.
-        source = "\n" * text[: match.start(1)].count("\n") + match[1]
-        blocks.append(compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
-    return blocks
+def page_name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: str(page.relative_to(ROOT))
-)
-@pytest.mark.usefixtures("no_telemetry")
-async def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"__name__": "__main__"}
-    for code in examples(page):
-        outcome = eval(code, names)
-        if inspect.iscoroutine(outcome):
-            await outcome
+@pytest.fixture
+def servers_in_the_environment(postgres_tables_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", postgres_tables_url)
+    monkeypatch.setenv("REDIS_URL", redis_url)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty directory to work in; modules that a page writes there are forgotten afterwards."""
+    directory = tmp_path / "desk"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    monkeypatch.syspath_prepend(directory)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    yield directory
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(directory)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    return Shell(programs)
+
+
+@pytest.mark.parametrize("page", [page for page in EXECUTED if page not in ON_SERVERS], ids=page_name)
+@pytest.mark.usefixtures("no_telemetry", "desk")
+async def test_the_examples_of_a_page_run(page: Path, shell: Shell) -> None:
+    await run_page(page, shell=shell)
+
+
+@pytest.mark.parametrize("page", ON_SERVERS, ids=page_name)
+@pytest.mark.usefixtures("servers_in_the_environment", "desk")
+async def test_the_examples_of_a_page_run_on_real_servers(page: Path, shell: Shell) -> None:
+    await run_page(page, shell=shell)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_every_block_is_run_or_a_picture(page: Path) -> None:
+    kinds = {block.language for block in blocks(page) if block.title is None}
+    assert kinds <= {*RUNNABLE, *PICTURES}
+    assert page.read_text().count("```") == 2 * len(list(blocks(page)))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
@@ -44,3 +76,45 @@ def test_an_example_runs(example: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_diagrams_are_drawn_from_the_tables(page: Path) -> None:
+    assert page.read_text() == redrawn(page.read_text()), "run: python docs/draw_lifecycles.py"
+
+
+def test_every_lifecycle_is_drawn() -> None:
+    tables = {module_name(path) for path in SOURCES.rglob("*.py") if " = Table(\n" in path.read_text()}
+    drawn = [found["module"] for page in PAGES for found in DRAWN.finditer(page.read_text())]
+    assert set(drawn) == tables
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCES.parent).with_suffix("").parts)
+
+
+def documented() -> set[str]:
+    """What the reference pages show: whole modules, or single names."""
+    pages = (ROOT / "docs" / "reference").rglob("*.md")
+    return {line.removeprefix("::: ") for page in pages for line in page.read_text().splitlines() if line[:4] == "::: "}
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_every_public_name_is_in_the_reference(package: str) -> None:
+    shown = documented()
+    homes: dict[str, list[str]] = import_module(f"holdfast.{package}")._HOMES
+    pairs = [(f"holdfast.{package}.{home}", name) for home, names in homes.items() for name in names]
+    missing = [f"{home}.{name}" for home, name in pairs if home not in shown and f"{home}.{name}" not in shown]
+    assert not missing
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    missing = [page for page in PAGES[1:] if str(page.relative_to(ROOT / "docs")) not in navigation]
+    assert not missing
+
+
+def test_the_map_has_every_package_with_its_level() -> None:
+    found = re.findall(r"^  (\w+)/ +(\d)  ", (ROOT / "docs" / "architecture.md").read_text(), re.M)
+    packages = {path.parent.name for path in SOURCES.glob("*/__init__.py")}
+    assert {name: int(level) for name, level in found} == {name: LEVELS[name] for name in packages}

@@ -8,6 +8,7 @@ from holdfast import output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import RealtimeAgent, RealtimeModelSendInterrupt, RealtimeModelSendUserInput
 from holdfast.realtime.model_events import (
+    RealtimeModelAudioDoneEvent,
     RealtimeModelAudioInterruptedEvent,
     RealtimeModelOutputTextDeltaEvent,
     RealtimeModelSpeechStartedEvent,
@@ -183,3 +184,14 @@ async def test_nothing_that_was_held_back_is_heard_when_its_words_are_refused():
         await model.emit(started("r2"), ended("r2"))
         await heard.until("agent_end", 2)
         assert heard.of("audio") == []
+
+
+@pytest.mark.parametrize(("said", "expected"), [("hello", ["audio", "audio", "audio_end"]), ("secret", [])])
+async def test_the_end_of_audio_comes_behind_the_audio_that_was_held_back(said, expected):
+    settings = {"hold_back_audio": True}
+    async with talking(guarded(guard()), guardrails_settings=settings) as (_session, model, heard):
+        done = RealtimeModelAudioDoneEvent("i1", 0, response_id="r1")
+        await model.emit(started(), sound(), words(said), sound(), done, ended())
+        await heard.until("audio_end" if expected else "guardrail_tripped")
+        await asyncio.sleep(0.01)
+        assert [event.type for event in heard.events if event.type in ("audio", "audio_end")] == expected

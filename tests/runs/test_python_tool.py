@@ -324,3 +324,27 @@ async def test_the_plain_function_knows_the_conversation_of_a_run_too(pool: Sess
     await answers(tool, "x = 1", conversation_id="a")
     assert await answers(tool, "x", conversation_id="a") == ["1"]
     assert await answers(tool, "'x' in globals()", conversation_id="b") == ["False"]
+
+
+async def test_files_are_put_into_a_conversation_and_taken_out_of_it(pool: SessionPool) -> None:
+    tool, sessions = holdfast.python_tool(pool), PythonSessions.of(pool)
+    async with sessions.session("user-7") as session:
+        await session.files.write("in.txt", "41")
+    history = SQLiteSession("user-7")
+    code = "found = int(open('in.txt').read()); print(found + 1, file=open('out.txt', 'w'))"
+    assert await answers(tool, code, session=history) == ["[no output]"]
+    async with sessions.session("user-7") as session:
+        assert await session.files.read("out.txt") == b"42\n"
+    assert await answers(tool, "found", session=history) == ["41"]
+    history.close()
+
+
+async def test_looking_at_the_files_of_a_lost_session_hides_nothing_from_the_model(pool: SessionPool) -> None:
+    tool, sessions, history = holdfast.python_tool(pool), PythonSessions.of(pool), SQLiteSession("user-7")
+    await answers(tool, "x = 1", session=history)
+    await answers(tool, "import os; os._exit(1)", session=history)
+    async with sessions.session("user-7"):
+        pass
+    assert "variables" in (await answers(tool, "'x' in globals()", session=history))[0]
+    assert await answers(tool, "'x' in globals()", session=history) == ["False"]
+    history.close()

@@ -7,8 +7,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,13 @@ async def warm(backend: SqliteBackend) -> None:
         await backend.commit(append())
 
 
+class SlowDisk(sqlite3.Connection):
+    def execute(self, sql, *params):
+        if sql == "COMMIT":
+            time.sleep(0.01)
+        return super().execute(sql, *params)
+
+
 class TestClosing:
     async def test_what_was_asked_for_before_closing_is_written_and_the_file_is_released(self, path: Path) -> None:
         backend = SqliteBackend(path)
@@ -68,6 +77,15 @@ class TestClosing:
         assert open_files(path) == []
         async with owned(SqliteBackend(path)) as again:
             assert (await again.record("s")).length == 6
+
+    async def test_what_a_slow_disk_sent_to_the_thread_is_written_too(self, path: Path) -> None:
+        backend = SqliteBackend(path, connect=partial(sqlite3.connect, factory=SlowDisk))
+        await warm(backend)
+        await backend.commit(append())  # so slow that no commit is made in place for a while
+        asked = [asyncio.create_task(backend.commit(append())) for _ in range(3)]
+        await asyncio.sleep(0)
+        await backend.close()
+        await asyncio.gather(*asked)
 
     async def test_a_commit_in_the_turn_of_a_hard_close_is_refused_and_opens_nothing(self, path: Path) -> None:
         backend = SqliteBackend(path)

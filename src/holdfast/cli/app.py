@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli import approvals, demo, doctor, runs, sessions, talking, workers
+from holdfast.cli import approvals, doctor, runs, sessions, talking, workers
 from holdfast.cli.output import AsJson, Output, failing
 
 app = typer.Typer(
@@ -20,7 +20,16 @@ app.add_typer(sessions.app, name="sessions", help="Look into conversations, sear
 app.add_typer(workers.app, name="workers", help="Run Python in sandboxed workers.")
 app.add_typer(runs.app, name="runs", help="Look into durable runs, resume, cancel and fork them.")
 app.add_typer(approvals.app, name="approvals", help="Answer what agents ask.")
-app.command("demo")(demo.demo)
+
+
+@app.command()
+def demo() -> None:
+    """Watch a payment survive a killed process, and a call that is interrupted. No key, no network, ten seconds."""
+    from holdfast.cli.demo import show_demo  # all of realtime, which no other command should wait for
+
+    show_demo()
+
+
 app.command("chat")(talking.chat)
 app.command("run")(talking.run)
 app.command("doctor")(doctor.doctor)

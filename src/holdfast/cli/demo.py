@@ -26,8 +26,8 @@ HOURS = "We are open from nine to five on weekdays, from ten to two on Saturdays
 
 
 @command
-async def demo() -> None:
-    """Watch a payment survive a killed process, and a call that is interrupted. No key, no network, ten seconds."""
+async def show_demo() -> None:
+    """Tell the story, scene by scene."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
         story = Story(Path(folder))

@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from holdfast.agents.guardrails import OutputGuardrailResult
-from holdfast.realtime.events import RealtimeAudio, RealtimeGuardrailTripped
+from holdfast.realtime.events import RealtimeAudio, RealtimeAudioEnd, RealtimeGuardrailTripped
 from holdfast.realtime.model_inputs import RealtimeModelSendInterrupt, RealtimeModelSendUserInput
 from holdfast.realtime.responses import Response
 from holdfast.realtime.room import Room, log, told_to_stop
@@ -37,7 +37,7 @@ class _Watch:
     """One response under guard; ``held`` is its audio that waits for the verdict on the words it came with."""
 
     words: dict[str, _Words] = field(default_factory=dict)
-    held: list[RealtimeAudio] = field(default_factory=list)
+    held: list[RealtimeAudio | RealtimeAudioEnd] = field(default_factory=list)
     checking: int = 0
     over: bool = False
 
@@ -70,9 +70,13 @@ class Guard:
         if words.given < words.length:
             self._check(response, words)
 
-    def hold(self, response: Response, audio: RealtimeAudio) -> None:
-        """Keep audio back until the words so far were looked at."""
-        self._watch(response).held.append(audio)
+    def hold(self, response: Response, audio: RealtimeAudio | RealtimeAudioEnd) -> None:
+        """Keep audio, or the word that it is complete, back until the words so far were looked at."""
+        watch = self._watch(response)
+        watch.held.append(audio)
+        if response.ended:  # no more words will come that could let it go
+            watch.over = True
+            self._settle(response, watch)
 
     def end(self, response: Response) -> None:
         """The response is over: look at what is left, and let go of audio that nothing more will be said about."""
@@ -163,7 +167,10 @@ class Guard:
         passed, watch.held = watch.held[:count], watch.held[count:]
         if not response.muted:
             for audio in passed:
-                self._room.outlet.flow(audio)
+                if isinstance(audio, RealtimeAudio):
+                    self._room.outlet.flow(audio)
+                else:
+                    self._room.emit(audio)
 
     def _settle(self, response: Response, watch: _Watch) -> None:
         if watch.over and not watch.checking:

@@ -83,7 +83,7 @@ class Pump:
             since = response.began_at if response.asked_at is None else response.asked_at
             room.measure("time_to_first_audio", (room.now() - since) * 1000, response.id)
         audio = RealtimeAudio(event, event.item_id, event.content_index, room.info)
-        if self._guard.holds_back and response.snapshot.guardrails:
+        if self._holds_back(response):
             self._guard.hold(response, audio)
         else:
             room.outlet.flow(audio)
@@ -107,7 +107,16 @@ class Pump:
             self._guard.complete(response, event.item_id, event.text)
 
     def _audio_done(self, event: told.RealtimeModelAudioDoneEvent) -> None:
-        self._room.emit(RealtimeAudioEnd(self._room.info, event.item_id, event.content_index))
+        room = self._room
+        over = RealtimeAudioEnd(room.info, event.item_id, event.content_index)
+        response = room.responses.playing(event.item_id, event.response_id)
+        if response is None or not self._holds_back(response):
+            room.emit(over)
+        elif not response.muted:
+            self._guard.hold(response, over)
+
+    def _holds_back(self, response: Response) -> bool:
+        return self._guard.holds_back and bool(response.snapshot.guardrails)
 
     def _audio_interrupted(self, event: told.RealtimeModelAudioInterruptedEvent) -> None:
         room = self._room

@@ -115,6 +115,11 @@ async def follow(home: Home, run_id: str, *, after: int) -> AsyncIterator[Event]
             record = await home.record(run_id)
             rows = await home.backend.journal(run_id, after=after) if record.journal_length > after else []
             for row in rows:
+                # What was said while they were read is told before what became of it.
+                while follower.waiting and ((live := follower.waiting[0]) is None or live.at <= row.at):
+                    follower.waiting.popleft()
+                    if live is not None:
+                        yield live
                 after = row.seq
                 yield event_of(run_id, row)
             if rows:

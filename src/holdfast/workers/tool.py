@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -36,6 +36,14 @@ class Ran:
     first: bool = False
 
 
+@dataclass(frozen=True)
+class _Known:
+    """What the next call has to be told about its session."""
+
+    found: Found = "variables"
+    first: bool = False
+
+
 @dataclass(eq=False)
 class _Seat:
     """A conversation's place: calls take it in turn, and ``callers`` have it or wait for it."""
@@ -43,6 +51,7 @@ class _Seat:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     session: WorkerSession | None = None
     callers: int = 0
+    news: _Known = _Known()
 
 
 class PythonSessions:
@@ -73,16 +82,33 @@ class PythonSessions:
 
         Whatever the code does is in the result. ``input()`` fails at once, since nobody would answer.
         """
+        async with self._seated(key) as seat:
+            session = await self._provided(seat)
+            news, seat.news = seat.news, _Known()
+            message = ExecuteMessage(code=code, allow_input=False)
+            return Ran(await collect(session, message, timeout or self.timeout), news.found, news.first)
+
+    @contextlib.asynccontextmanager
+    async def session(self, key: str | None = None) -> AsyncIterator[WorkerSession]:
+        """The session of the conversation ``key`` itself, to put files there or to take files out.
+
+        Calls of the conversation wait until the block ends.
+        """
+        async with self._seated(key) as seat:
+            yield await self._provided(seat)
+
+    @contextlib.asynccontextmanager
+    async def _seated(self, key: str | None) -> AsyncIterator[_Seat]:
+        """The conversation's place, when it is this caller's turn."""
         name = conversation.get() if key is None else key
         seat = self._seats[name] = self._seats.pop(name) if name in self._seats else _Seat()
         seat.callers += 1
         try:
             async with seat.turn:
-                first = seat.session is None and name not in self._lost
-                session, found = await self._provided(seat)
+                if seat.session is None:
+                    seat.news = _Known("nothing", first=name not in self._lost)
+                yield seat
                 self._lost.pop(name, None)
-                message = ExecuteMessage(code=code, allow_input=False)
-                return Ran(await collect(session, message, timeout or self.timeout), found, first)
         finally:
             seat.callers -= 1
             if not seat.callers and (self._closed or seat.session is None):
@@ -91,16 +117,18 @@ class PythonSessions:
                 # Somebody waits for what this conversation might not need again for long.
                 self._make_room()
 
-    async def _provided(self, seat: _Seat) -> tuple[WorkerSession, Found]:
+    async def _provided(self, seat: _Seat) -> WorkerSession:
         if self._closed:
             raise Closed("these sessions were closed")
         if seat.session is not None:
             if seat.session.is_alive:
-                return seat.session, "variables"
+                return seat.session
             with contextlib.suppress(WorkerError, Closed):
                 await seat.session.restart()
-                return seat.session, "files"
+                seat.news = _Known("nothing" if seat.news.found == "nothing" else "files", seat.news.first)
+                return seat.session
             self._give_back(seat)
+            seat.news = _Known("nothing")
         if self.pool.full:
             self._make_room()
         self._wanted += 1
@@ -108,7 +136,7 @@ class PythonSessions:
             seat.session = await self.pool.lease(self.timeout)
         finally:
             self._wanted -= 1
-        return seat.session, "nothing"
+        return seat.session
 
     def _make_room(self) -> None:
         for name, seat in self._seats.items():

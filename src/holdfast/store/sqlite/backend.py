@@ -139,6 +139,7 @@ class SqliteBackend(RelationalReads):
     async def close(self) -> None:
         if self.in_place is not None:
             self.in_place.serve(asyncio.get_running_loop())
+            await asyncio.sleep(0)  # those whom it declined ask the writing thread now
         # The writing thread may be waiting for another process, and closing the file syncs it.
         await asyncio.to_thread(self.close_now)
 

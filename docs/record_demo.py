@@ -1,0 +1,50 @@
+"""Records `holdfast demo` as a picture: ``python docs/record_demo.py`` writes ``docs/demo.svg``."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+PICTURE = Path(__file__).parent / "demo.svg"
+WIDTH = 120
+
+
+def shown() -> str:
+    """What the demonstration prints on a terminal, with its colours."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(WIDTH)}
+    process = subprocess.Popen([sys.executable, "-m", "holdfast", "demo"], stdout=theirs, env=environment)
+    os.close(theirs)
+    parts = []
+    while part := _read(ours):
+        parts.append(part)
+    os.close(ours)
+    if process.wait() != 0:
+        sys.exit(f"the demonstration ended with {process.returncode}")
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # the other end is closed
+        return b""
+
+
+def main() -> None:
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
+    console.print(Text("$ holdfast demo", style="bold"))
+    for line in Text.from_ansi(shown()).split("\n"):
+        if not line.plain.rstrip().endswith("thinking"):  # a spinner, which a terminal takes away again
+            console.print(line)
+    console.save_svg(str(PICTURE), title="holdfast demo", unique_id="demo")
+    print(f"wrote {PICTURE}")
+
+
+if __name__ == "__main__":
+    main()

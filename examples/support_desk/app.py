@@ -1,0 +1,165 @@
+"""A support desk on the web: a customer chats, a person approves refunds, and nothing is lost when the server dies.
+
+    pip install 'holdfast[examples]'
+    python examples/support_desk/app.py              then open http://127.0.0.1:8000
+    python examples/support_desk/app.py --model gpt-4.1-mini        (without --model it follows fixed rules)
+
+Ask for a refund of order A7, approve it, and kill the server with -9 while the bank is at work. Start it again: the
+page goes on by itself and asks what became of the refund, since nobody but a person can know.
+
+What to look at:
+
+- ``POST /runs`` starts a durable run. Sent twice with one ``key``, it starts once.
+- ``GET /runs/{id}/events`` tells what happens as server-sent events. Their ids are the numbers of the run's events, so
+  that a browser goes on where it was: by ``Last-Event-ID``, or by ``?after=``.
+- ``POST /approvals/{id}`` decides: approve, approve with other arguments, reject, or say that it happened already.
+
+There is no login here. Add yours before anybody else can reach it, and take ``by`` from there.
+"""
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import uvicorn
+from desk import desk
+from fastapi import Depends, FastAPI, Header, Request
+from fastapi.responses import JSONResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from holdfast import (
+    Approval,
+    ApprovalSettled,
+    HoldfastError,
+    InvalidInput,
+    KeyReused,
+    LocalModel,
+    NotFound,
+    RunHandle,
+    Runtime,
+)
+
+STATIC = Path(__file__).parent / "static"
+HTTP_STATUS = {NotFound: 404, ApprovalSettled: 409, KeyReused: 409, InvalidInput: 422}
+
+RETRY_MS = 500
+"""How soon a browser tries again when the server is gone."""
+
+
+class NewRun(BaseModel):
+    conversation: str
+    text: str
+    key: str
+
+
+class Decision(BaseModel):
+    decision: Literal["approve", "reject", "done"]
+    by: str
+    arguments: dict[str, Any] | None = None
+    message: str | None = None
+    output: str | None = None
+
+
+def runtime(request: Request) -> Runtime:
+    return request.app.state.runtime
+
+
+async def found_run(run_id: str, rt: Annotated[Runtime, Depends(runtime)]) -> RunHandle:
+    return await rt.run(run_id)
+
+
+TheRuntime = Annotated[Runtime, Depends(runtime)]
+TheRun = Annotated[RunHandle, Depends(found_run)]
+
+
+def make_app(folder: Path, *, model: Any = None, lease: float = 5.0) -> FastAPI:
+    """The web app; its store and its ledger are in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        agents = [desk(folder / "refunds.txt", model)]
+        async with Runtime.open(f"sqlite:///{folder / 'desk.db'}", agents=agents, lease=lease) as rt:
+            app.state.runtime = rt
+            yield
+
+    app = FastAPI(title="Support desk", lifespan=lifespan)
+    app.state.stopping = lambda: False
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+
+    @app.exception_handler(HoldfastError)
+    async def explained(request: Request, error: HoldfastError) -> JSONResponse:
+        status = next((status for kind, status in HTTP_STATUS.items() if isinstance(error, kind)), 500)
+        return JSONResponse({"code": error.code, "detail": str(error)}, status)
+
+    @app.post("/runs", status_code=202)
+    async def start(new: NewRun, rt: TheRuntime) -> dict[str, str]:
+        run = await rt.start("desk", new.text, session_id=new.conversation, key=new.key)
+        return {"run_id": run.id}
+
+    @app.get("/runs")
+    async def runs(conversation: str, rt: TheRuntime) -> list[dict[str, Any]]:
+        return [{"run_id": run.run_id, "status": run.status} for run in await rt.runs(session_id=conversation)]
+
+    @app.get("/runs/{run_id}/events", response_class=EventSourceResponse)
+    async def events(
+        run: TheRun, after: int = 0, last_event_id: Annotated[int | None, Header()] = None
+    ) -> AsyncIterator[ServerSentEvent]:
+        seen = after if last_event_id is None else last_event_id
+        yield ServerSentEvent(comment="come back soon", retry=RETRY_MS)
+        while True:
+            async for event in run.events(after=seen):
+                seen = event.seq or seen  # what a model is just saying has no number
+                number = None if event.seq is None else str(event.seq)
+                yield ServerSentEvent(id=number, data={"type": event.type, "data": event.data})
+            info = await run.info()
+            if info.status in ("completed", "failed", "cancelled"):
+                yield ServerSentEvent(event="end", data={"status": info.status})
+                return
+            while (await run.info()).steps == seen:  # it waits for a person, who may decide anywhere
+                if app.state.stopping():
+                    return  # the browser comes back to the next server
+                await asyncio.sleep(0.25)
+
+    @app.get("/approvals")
+    async def approvals(rt: TheRuntime, conversation: str | None = None) -> list[dict[str, Any]]:
+        return [shown(one) for one in await rt.approvals(status="pending", session_id=conversation)]
+
+    @app.post("/approvals/{approval_id}")
+    async def decide(approval_id: str, made: Decision, rt: TheRuntime) -> dict[str, Any]:
+        given = made.model_dump(exclude={"decision"})
+        return shown(await rt.decide(approval_id, made.decision, **given))
+
+    app.mount("/", StaticFiles(directory=STATIC, html=True))
+    return app
+
+
+def shown(approval: Approval) -> dict[str, Any]:
+    names = ("id", "kind", "status", "run_id", "agent", "tool", "arguments", "edited", "decided_by", "message")
+    return {name: getattr(approval, name) for name in names}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--folder", type=Path, default=Path("support-desk"), help="where the store and ledger are")
+    options.add_argument("--port", type=int, default=8000)
+    options.add_argument("--model", help="a model's name, or `local` for the embedded one")
+    options.add_argument("--lease", type=float, default=5.0, help="how soon a dead server's runs are taken up again")
+    chosen = options.parse_args()
+    print(f"Model: {chosen.model or 'fixed rules, no key needed'}. Store: {chosen.folder}/desk.db", flush=True)
+    model = LocalModel() if chosen.model == "local" else chosen.model
+    app = make_app(chosen.folder, model=model, lease=chosen.lease)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=chosen.port, timeout_graceful_shutdown=1))
+    app.state.stopping = lambda: server.should_exit
+    with suppress(KeyboardInterrupt):
+        server.run()
+
+
+if __name__ == "__main__":
+    main()

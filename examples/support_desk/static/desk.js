@@ -1,0 +1,158 @@
+// The page is drawn from what the server tells: after a reload, or a server that was killed, it looks the same.
+const el = (id) => document.getElementById(id);
+const ask = async (path, body) => {
+  const options = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const answer = await fetch(path, options);
+  const told = await answer.json();
+  if (!answer.ok) throw new Error(typeof told.detail === "string" ? told.detail : JSON.stringify(told.detail));
+  return told;
+};
+
+const conversation = location.hash.slice(1) || crypto.randomUUID();
+location.hash = conversation;
+
+// --- the conversation ---------------------------------------------------------------------------------------------
+
+function line(kind, text) {
+  const item = document.createElement("li");
+  item.className = kind;
+  item.textContent = text;
+  el("log").append(item);
+  el("log").scrollTop = el("log").scrollHeight;
+  return item;
+}
+
+const words = (item) => (item.content || []).map((part) => part.text || "").join("");
+const call = (item) => `${item.name}(${Object.entries(JSON.parse(item.arguments)).map((pair) => pair.join(": ")).join(", ")})`;
+
+function follow(runId) {
+  const source = new EventSource(`/runs/${runId}/events`);
+  let speaking = null; // words that come while a model is saying them
+  const show = {
+    "run.queued": (data) => line("user", data.input),
+    "run.recovered": () => line("note", "Taken up again after its process ended."),
+    "run.failed": (data) => line("note bad", `It failed: ${data.problem?.message ?? "nobody knows why"}`),
+    "model.delta": (data) => {
+      if (data.type !== "response.output_text.delta") return;
+      speaking ??= line("agent", "");
+      speaking.textContent += data.delta;
+    },
+    "model.answered": (data) => {
+      speaking?.remove();
+      speaking = null;
+      for (const item of data.items) {
+        if (item.type === "function_call") line("tool", call(item));
+        else if (words(item)) line("agent", words(item));
+      }
+    },
+    "calls.made": (data) => data.items.forEach((item) => line("tool", `→ ${item.output}`)),
+    "approval.requested": showQuestions,
+    "approval.decided": (data) => {
+      const verdicts = { approve: "approved it", reject: "rejected it", done: "says that it happened", expired: "was too late" };
+      line("note", `${data.by ?? "Somebody"} ${verdicts[data.verdict]}.`);
+      showQuestions();
+    },
+  };
+  source.onopen = () => (el("connection").textContent = "connected");
+  // The browser comes back by itself and says which event it saw last.
+  source.onerror = () => (el("connection").textContent = "connection lost, trying again …");
+  source.onmessage = (message) => {
+    const event = JSON.parse(message.data);
+    show[event.type]?.(event.data);
+  };
+  return new Promise((resolve) => source.addEventListener("end", () => {
+    source.close();
+    resolve();
+  }));
+}
+
+let unsent = null; // sent again with the same key, a message is taken once
+el("say").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const text = el("text").value.trim();
+  if (!text) return;
+  if (unsent?.text !== text) unsent = { conversation, text, key: crypto.randomUUID() };
+  try {
+    const { run_id } = await ask("/runs", unsent);
+    unsent = null;
+    el("text").value = "";
+    follow(run_id);
+  } catch (problem) {
+    el("connection").textContent = `not sent: ${problem.message}`;
+  }
+});
+
+// --- questions to a person ----------------------------------------------------------------------------------------
+
+async function showQuestions() {
+  const pending = await ask("/approvals");
+  const open = new Set(pending.map((one) => one.id));
+  for (const card of [...el("questions").children]) if (!open.has(card.id)) card.remove();
+  for (const one of pending) if (!el(one.id)) el("questions").append(question(one));
+  el("nothing").hidden = pending.length > 0;
+}
+
+function question(approval) {
+  const card = el("question").content.cloneNode(true).firstElementChild;
+  const uncertain = approval.kind === "uncertain";
+  card.id = approval.id;
+  card.querySelector("h3").textContent = approval.tool;
+  card.querySelector(".why").textContent = uncertain
+    ? "This was under way when its process ended. It may have happened: look before you decide."
+    : `The agent ${approval.agent} wants to do this. You may change it first.`;
+  const given = JSON.parse(approval.arguments);
+  for (const [name, value] of Object.entries(given)) {
+    const field = document.createElement("label");
+    const input = document.createElement("input");
+    Object.assign(input, { name, value, disabled: uncertain, autocomplete: "off" });
+    if (typeof value === "number") Object.assign(input, { type: "number", step: "any" });
+    field.append(name, input);
+    card.querySelector(".arguments").append(field);
+  }
+  const word = card.elements.word;
+  word.id = `word-${approval.id}`;
+  Object.assign(card.querySelector(".field label"), {
+    htmlFor: word.id, textContent: uncertain ? "Its result, if it happened" : "Why not, if you reject",
+  });
+  const decide = async (decision) => {
+    const made = { decision, by: el("by").value || "somebody" };
+    const edited = decision === "approve" && !uncertain ? changed(card, given) : null;
+    if (edited) made.arguments = edited;
+    if (decision === "reject" && word.value) made.message = word.value;
+    if (decision === "done") made.output = word.value || "It happened.";
+    try {
+      await ask(`/approvals/${approval.id}`, made);
+      await showQuestions();
+    } catch (problem) {
+      card.querySelector(".problem").textContent = problem.message;
+    }
+  };
+  const choices = uncertain
+    ? [["done", "It happened"], ["approve", "Do it again"], ["reject", "Leave it"]]
+    : [["approve", "Approve"], ["reject", "Reject"]];
+  for (const [decision, label] of choices) {
+    const button = document.createElement("button");
+    Object.assign(button, { type: "button", textContent: label, className: decision, onclick: () => decide(decision) });
+    card.querySelector(".buttons").append(button);
+  }
+  card.onsubmit = (event) => event.preventDefault();
+  return card;
+}
+
+function changed(card, given) {
+  const now = {};
+  for (const [name, value] of Object.entries(given)) {
+    const written = card.elements[name].value;
+    now[name] = typeof value === "string" ? written : JSON.parse(written);
+  }
+  return JSON.stringify(now) === JSON.stringify(given) ? null : now;
+}
+
+// --- begin, or go on after a reload -------------------------------------------------------------------------------
+
+async function begin() {
+  showQuestions();
+  setInterval(() => showQuestions().catch(() => {}), 3000); // other conversations ask, too
+  for (const run of await ask(`/runs?conversation=${encodeURIComponent(conversation)}`)) await follow(run.run_id);
+}
+begin();

@@ -1,0 +1,43 @@
+"""The data analyst: real workers, code by fixed rules."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+from kit import printed
+
+from holdfast import FunctionModel
+from holdfast.workers import PoolConfig, SessionPool
+
+CSV = "month,product,euros\n2025-01,tea,10\n2025-02,tea,30\n2025-01,cocoa,5\n2025-02,cocoa,2\n"
+QUESTIONS = ["What do we sell?", "Which month was the worst?"]
+ANSWERS = ["Mostly tea, for 40.00 euros. I have drawn a chart.", "2025-01 was the worst month, with 15.0 euros."]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers that preload are forked")
+async def test_two_files_are_analysed_at_once_and_each_gets_a_chart(tmp_path: Path) -> None:
+    shown = await printed("data_analyst/analyst.py", "--out", str(tmp_path), cwd=tmp_path)
+    assert "Model: fixed rules" in shown
+    assert "[north] analyst: Mostly coffee, for 7840.80 euros. I have drawn a chart." in shown
+    assert "[south] analyst: 2025-05 was the worst month, with 914.09 euros." in shown
+    charts = sorted(path.name for path in tmp_path.iterdir())
+    assert len(charts) == 2
+    if charts == ["north-chart.png", "south-chart.png"]:
+        assert (tmp_path / charts[0]).read_bytes().startswith(b"\x89PNG")
+
+
+async def test_it_works_without_libraries_and_remembers_its_table(
+    example: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    analyst = example("data_analyst/analyst.py")
+    monkeypatch.setattr(analyst, "LIBRARIES", ())
+    data = tmp_path / "shop.csv"
+    data.write_text(CSV)
+    async with SessionPool(PoolConfig(min_idle=1, max_sessions=2)) as pool:
+        model = FunctionModel(analyst.rules)
+        assert await analyst.analysed(pool, data, QUESTIONS, model=model, out=tmp_path) == ANSWERS
+    drawn = ElementTree.fromstring((tmp_path / "shop-chart.svg").read_text())
+    assert [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")] == ["tea", "cocoa"]

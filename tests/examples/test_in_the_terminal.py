@@ -1,0 +1,29 @@
+"""The agents of the examples, by the command line."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from kit import EXAMPLES, ROOT
+
+CASES = {
+    "support_desk/desk.py": ("Order A7 is broken.", 3, "refund"),
+    "approval_bot/releases.py": ("release shop 1.4.2", 3, "release"),
+    "call_centre/call_centre.py": ("How much did I get back?", 0, "As we said on the telephone"),
+}
+
+
+@pytest.mark.parametrize("path", CASES)
+async def test_an_agent_of_an_example_can_be_run(path: str, tmp_path: Path) -> None:
+    said, code, expected = CASES[path]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "holdfast", "run", said, "--agent", str(EXAMPLES / path),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOLDFAST_STORE": "sqlite:///terminal.db"},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    shown = (await process.communicate())[0].decode()
+    assert process.returncode == code, shown
+    assert expected in shown

@@ -1,0 +1,132 @@
+"""The support desk in a real browser. Skipped where there is no Chromium (Debian: chromium and chromium-driver)."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from desks import Desk, desk
+
+selenium = pytest.importorskip("selenium")
+from selenium import webdriver  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+__all__ = ["desk"]
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no chromium and chromedriver here")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --window-size=1100,760"
+)
+PATIENCE = 20
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM or ""
+    for flag in FLAGS.split():
+        options.add_argument(flag)
+    options.add_argument(f"--user-data-dir={tmp_path / 'profile'}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+class Page:
+    """What a person sees and does."""
+
+    def __init__(self, browser: Any, desk: Desk) -> None:
+        self.browser = browser
+        browser.get(f"http://127.0.0.1:{desk.port}/")
+
+    def say(self, text: str) -> None:
+        field = self.browser.find_element(By.ID, "text")
+        field.send_keys(text)
+        field.submit()
+
+    def see(self, text: str) -> None:
+        WebDriverWait(self.browser, PATIENCE).until(
+            lambda browser: text in browser.find_element(By.TAG_NAME, "body").text, f"{text!r} did not appear"
+        )
+
+    def fill(self, name: str, text: str) -> None:
+        field = self.browser.find_element(By.CSS_SELECTOR, f".card [name={name}]")
+        field.clear()
+        field.send_keys(text)
+
+    def press(self, label: str) -> None:
+        self.browser.find_element(By.XPATH, f"//button[text()='{label}']").click()
+
+    def picture(self, name: str) -> None:
+        """Kept where HOLDFAST_SCREENSHOTS points, for people to look at."""
+        if folder := os.environ.get("HOLDFAST_SCREENSHOTS"):
+            self.browser.save_screenshot(str(Path(folder, f"{name}.png")))
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        found = self.browser.find_elements(By.CSS_SELECTOR, "#log li")
+        return [(line.get_attribute("class"), line.text) for line in found]
+
+
+async def test_the_page_goes_on_when_the_server_was_killed_in_mid_refund(desk: Desk, browser: Any) -> None:
+    page = Page(browser, desk)
+    page.say("I want a refund for order A7")
+    page.see("The agent desk wants to do this")
+    page.picture("1-approval")
+    page.fill("amount", "30.5")
+    page.press("Approve")
+    async with asyncio.timeout(PATIENCE):
+        while not desk.ledger:
+            await asyncio.sleep(0.01)
+    await desk.kill()
+    page.see("connection lost, trying again")
+    await desk.start()
+    page.see("It may have happened")
+    page.see("Taken up again after its process ended.")
+    page.picture("2-uncertain")
+    page.fill("word", "The bank has paid 30.50 euros.")
+    page.press("It happened")
+    page.see("Nothing waits for a decision.")
+    page.say("And the lamp, B2, please")
+    page.see("Order B2 is a lamp")
+    page.fill("word", "It is not broken.")
+    page.press("Reject")
+    page.see("It is not broken.")
+    page.see("ann rejected it.")
+    page.picture("3-rejected")
+    assert desk.ledger == ["A7 30.50"]
+
+    spoken = [line for line in page.lines if line[0] in ("user", "agent")]
+    assert spoken == [
+        ("user", "I want a refund for order A7"),
+        ("agent", "The bank has paid 30.50 euros."),
+        ("user", "And the lamp, B2, please"),
+        ("agent", "It is not broken."),
+    ]
+    before = page.lines
+    browser.refresh()
+    page.see("It is not broken.")
+    assert page.lines == before
+    problems = [entry for entry in browser.get_log("browser") if "ERR_" not in entry["message"]]
+    assert problems == []
+
+
+async def test_a_narrow_page_fits_and_its_fields_have_names(desk: Desk, browser: Any) -> None:
+    browser.set_window_size(500, 900)
+    page = Page(browser, desk)
+    page.say("I want a refund for order C9")
+    page.see("The agent desk wants to do this")
+    page.picture("4-narrow")
+    fits = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    assert browser.execute_script(fits)
+    fields = browser.find_elements(By.CSS_SELECTOR, "input, button")
+    assert [field.accessible_name for field in fields if not field.accessible_name] == []

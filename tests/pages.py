@@ -1,0 +1,162 @@
+"""The documentation as something that runs: its blocks, page by page, from top to bottom.
+
+- ``python`` is executed, with ``await`` at the top level; all blocks of a page share their names.
+- ``python title="app.py"``, or any other language with a title, is written to that file.
+- ``console`` is typed into a shell: lines after ``$`` are commands, lines after ``>`` or ``>>>`` are typed into them,
+  and the others are what they print. ``...`` stands for anything, and ``RUN_ID``, ``APPROVAL_ID`` and their like for
+  one word, which is put in their place in the commands that follow.
+- ``text`` and ``mermaid`` are pictures.
+"""
+
+import ast
+import asyncio
+import inspect
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(
+    r'^(?P<indent> *)```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^ *```$', re.M | re.S
+)
+PICTURES = ("text", "mermaid")
+NOT_TYPED = ("pip install", "make ", "git clone", "uvicorn ")
+"""Commands that fetch things or never end. What they would start is exercised by the other blocks of the page."""
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    title: str | None
+    body: str
+    line: int
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for match in FENCE.finditer(text):
+        indent = re.compile(f"^{match['indent']}", re.M)
+        body = indent.sub("", match["body"])
+        yield Block(match["language"], match["title"], body, text[: match.start("body")].count("\n"))
+
+
+async def run_page(page: Path, *, shell: "Shell") -> None:
+    """Do what the page says, in the current directory."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.title is not None:
+            write(block.title, block.body)
+        elif block.language == "python":
+            await execute(block, page, names)
+        elif block.language == "console":
+            await shell.type(block.body)
+
+
+def write(file: str, body: str) -> None:
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    Path(file).write_text(body)
+
+
+async def execute(block: Block, page: Path, names: dict[str, object]) -> None:
+    # Blank lines in front, so that a traceback shows the line of the page.
+    source = "\n" * block.line + block.body
+    code = compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    outcome = eval(code, names)
+    if inspect.iscoroutine(outcome):
+        await outcome
+
+
+@dataclass
+class Command:
+    text: str
+    typed: list[str]
+    printed: list[str]
+
+
+class Shell:
+    """Types commands and compares what they print. ``holdfast`` and ``python`` are those under test."""
+
+    def __init__(self, programs: Path) -> None:
+        self.words: dict[str, str] = {}
+        self.environment = {
+            **os.environ,
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT / "src"),
+            "COLUMNS": "160",
+        }
+        for name, module in (("holdfast", "-m holdfast "), ("python", "")):
+            program = programs / name
+            program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module}"$@"\n')
+            program.chmod(0o755)
+
+    async def type(self, body: str) -> None:
+        code = 0
+        commands = list(commands_of(body))
+        for command, following in zip(commands, [*commands[1:], None], strict=True):
+            if command.text.startswith(NOT_TYPED):
+                continue
+            for name, word in self.words.items():
+                command.text = command.text.replace(name, word)
+            code, shown = await self._run(command, code)
+            if following is None or following.text != "echo $?":
+                assert code == 0, f"{command.text} ended with {code}:\n{shown}"
+            self._compare(command, shown)
+
+    async def _run(self, command: Command, code: int) -> tuple[int, str]:
+        script = f"(exit {code})\n{command.text}"
+        process = await asyncio.create_subprocess_exec(
+            "sh", "-c", script, env=self.environment,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        typed = "".join(f"{line}\n" for line in command.typed)
+        shown, _ = await asyncio.wait_for(process.communicate(typed.encode()), 60)
+        return process.returncode or 0, shown.decode()
+
+    def _compare(self, command: Command, shown: str) -> None:
+        if not command.printed:
+            return
+        expected = " ".join(" ".join(command.printed).split())
+        pattern = re.sub(r"\\\.\\\.\\\.|\b[A-Z]+_ID\b", self._wildcard(set()), re.escape(expected))
+        # A prompt is printed, and what was typed behind it is not.
+        found = " ".join(re.sub(r"(>>>|\.\.\.|^>) ", "", shown, flags=re.M).split())
+        match = re.fullmatch(pattern, found, re.S)
+        assert match, f"{command.text} printed\n{found}\nand not\n{expected}"
+        self.words.update(match.groupdict())
+
+    def _wildcard(self, seen: set[str]) -> Callable[[re.Match[str]], str]:
+        def wildcard(match: re.Match[str]) -> str:
+            name = match[0]
+            if not name.endswith("_ID"):
+                return ".*?"
+            if name in self.words:
+                return re.escape(self.words[name])
+            if name in seen:
+                return f"(?P={name})"
+            seen.add(name)
+            return rf"(?P<{name}>[\w-]+)"
+
+        return wildcard
+
+
+def commands_of(body: str) -> Iterator[Command]:
+    command: Command | None = None
+    for line in body.splitlines():
+        if line.startswith("$ "):
+            if command is not None:
+                yield command
+            command = Command(line.removeprefix("$ ").partition("  # ")[0], [], [])
+            continue
+        assert command is not None, f"not a command: {line}"
+        if command.text.endswith("\\"):
+            command.text = command.text[:-1] + line.strip()
+        elif (prompt := re.match(r"(>>>|\.\.\.|>) ?", line)) and line.strip() != "...":
+            command.typed.append(line[prompt.end() :])
+        else:
+            command.printed.append(line)
+    if command is not None:
+        yield command
