@@ -22,6 +22,7 @@ STORES = {"no session": "", "SQLite": " stored"}
 ROUNDS = pick(5, 2)
 ENOUGH = pick(5.0, 1.0)  # seconds of one figure of one rival, after which it is not taken more often than ...
 FEWEST = {OURS: pick(2, 1), MAIN: pick(2, 1)}  # ... these times, or once
+PATIENCE = pick(20.0, 5.0)  # seconds of one round, after which a rival without targets is not asked for longer runs
 Found = dict[str, dict[str, float]]
 
 
@@ -31,17 +32,22 @@ class Rounds:
     def __init__(self, rivals: dict[str, Peer]) -> None:
         self.rivals = rivals
         self.found: Found = {name: {} for name in rivals}
+        self.slow: set[str] = set()
 
     def take(self, keys: tuple[str, ...], what: str, rounds: int = ROUNDS, **details: Any) -> None:
         spent = dict.fromkeys(self.rivals, 0.0)
         for number in range(rounds):
-            for name in list(self.rivals):
+            for name in [name for name in self.rivals if name not in self.slow]:
                 if number >= FEWEST.get(name, 1) and spent[name] > ENOUGH:
                     continue
                 tell(f"runs: {' and '.join(keys) or what}, round {number + 1} of {rounds}, {name}")
                 begin = time.perf_counter()
                 self.ask(name, keys, what, details)
-                spent[name] += time.perf_counter() - begin
+                taken = time.perf_counter() - begin
+                spent[name] += taken
+                if taken > PATIENCE and name not in FEWEST:
+                    tell(f"runs: no longer runs of {name}, which took {taken:.0f} s")
+                    self.slow.add(name)
 
     def ask(self, name: str, keys: tuple[str, ...], what: str, details: dict[str, Any]) -> None:
         try:
@@ -63,10 +69,12 @@ def measured() -> Found:
         rounds = Rounds({OURS: ours, **peers})
         rounds.take((), "warm", 1)
         for suffix in STORES.values():
+            rounds.slow.clear()
             for turns in LENGTHS:
                 often = ROUNDS if turns in (SHORT, LONG) else 1  # the others are drawn, not compared
                 rounds.take((f"turn {turns}{suffix}",), "turn", often, turns=turns, stored=bool(suffix))
         rounds.take(("first exchange", "exchange"), "exchanges")
+        rounds.slow.clear()
         rounds.take(("snapshot", "bytes"), "snapshot")
         rounds.take(("import", "import, processor time"), "imported")
         return rounds.found
