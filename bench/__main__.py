@@ -4,16 +4,13 @@ import argparse
 import importlib
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 from bench.effort import VARIABLE
 from bench.machine import cores, warning
 from bench.report import Group, Report
 
-GROUPS = tuple(
-    name for name in ("history", "runs", "runtime", "realtime", "workers") if find_spec(f"bench.{name}") is not None
-)
+GROUPS = ("history", "runs", "runtime", "realtime", "workers")
 RESULTS = Path(__file__).parent / "results"
 
 

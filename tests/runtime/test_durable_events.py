@@ -3,9 +3,10 @@
 import asyncio
 import random
 
+import pytest
 from durable_kit import Refunds, calls, only_approval, says, soon, types
 
-from holdfast import Agent, Runtime, function_tool
+from holdfast import Agent, Runtime, Store, function_tool, open_store
 from holdfast.testing import ModelStep, ScriptedModel, assistant_message
 
 
@@ -105,3 +106,92 @@ async def test_leaving_early_disturbs_nothing_and_reading_on_misses_nothing(stor
         assert [event.seq for event in found] == list(range(1, len(found) + 1))
         assert (await soon(run.wait())).final_output == "done"
         assert await types(run) == [event.type for event in found]
+
+
+class Sluggish:
+    """A backend whose reads take their time, and not always the same."""
+
+    def __init__(self, backend):
+        self.backend, self.indexes_words, self.dice = backend, backend.indexes_words, random.Random(3)
+
+    async def commit(self, *ops):
+        return await self.backend.commit(*ops)
+
+    def __getattr__(self, name):
+        read = getattr(self.backend, name)
+
+        async def late(*args, **kwargs):
+            found = await read(*args, **kwargs)
+            await asyncio.sleep(self.dice.choice((0, 0, 0.001, 0.004)))
+            return found
+
+        return late
+
+
+async def test_what_a_model_says_comes_before_the_answer_it_became_and_after_the_one_before():
+    @function_tool
+    async def look() -> str:
+        return "seen"
+
+    turns = [[assistant_message(f"turn {n}"), *calls(("look", {}, f"c{n}"))] for n in range(40)]
+    agent = Agent("support", tools=[look], model=ScriptedModel([*turns, says("turn 40")]))
+    async with (
+        open_store("memory://") as store,
+        Runtime.open(Store(Sluggish(store.backend)), agents=[agent]) as runtime,
+    ):
+        run = await runtime.start("support", "hi", session_id="s", max_turns=50)
+        found = await soon(seen(run))
+    answers = [place for place, event in enumerate(found) if event.type == "model.answered"]
+    assert len(answers) == 41
+    begin, heard = 0, 0
+    for number, place in enumerate(answers):
+        said = [event for event in found[begin:place] if event.live]
+        texts = {event.data["text"] for event in said if event.data["type"] == "response.output_text.done"}
+        assert texts <= {f"turn {number}"}
+        heard += bool(texts)
+        begin = place
+    assert not [event for event in found[begin:] if event.live]
+    assert heard > 30
+
+
+async def test_whoever_only_waits_does_not_make_the_model_stream(store_url):
+    agent = Agent("support", model=ScriptedModel([says("quietly")]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "hi")
+        assert (await soon(run.wait())).final_output == "quietly"
+    assert [call.streamed for call in agent.model.calls] == [False]
+
+
+@pytest.mark.parametrize("where", ["same runtime", "another runtime"])
+async def test_a_thousand_disconnects_lose_nothing_and_repeat_nothing(shared_url, where):
+    @function_tool
+    async def add(a: int) -> str:
+        while left < 10 * a:  # noqa: ASYNC110 - the reader counts
+            await asyncio.sleep(0.001)
+        return str(a)
+
+    left = 0
+    turns = [calls(("add", {"a": n}, f"c{n}")) for n in range(1, 101)]
+    agent = Agent("support", tools=[add], model=ScriptedModel([*turns, says("done")]))
+    async with Runtime.open(shared_url, agents=[agent], lease=5) as runtime, Runtime.open(shared_url, lease=5) as other:
+        run = await runtime.start("support", "go", session_id="s", max_turns=200)
+        reader = run if where == "same runtime" else await other.run(run.id)
+        dice, last, found = random.Random(7), 0, []
+        while left < 1000:
+            # Some leave in the middle of an event, some while they wait for one, some at once.
+            try:
+                async with asyncio.timeout(dice.choice((0, 0.0005, 0.003, 0.02))):
+                    async for event in reader.events(after=last):
+                        if not event.live:
+                            assert event.seq == last + 1
+                            last = event.seq
+                            found.append(event.type)
+                        if dice.random() < 0.3:
+                            break
+            except TimeoutError:
+                pass
+            left += 1
+        found += [event.type for event in await seen(reader, after=last) if not event.live]
+        assert (await soon(run.wait())).final_output == "done"
+        assert found == await types(run)
+        assert found[-1] == "run.completed"

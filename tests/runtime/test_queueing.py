@@ -6,7 +6,9 @@ import pytest
 from durable_kit import Refunds, calls, only_approval, says, soon, talker, until
 
 from holdfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
-from holdfast.testing import ModelStep, ScriptedModel, assistant_message
+from holdfast.runtime.starting import Request
+from holdfast.store.opening import open_backend
+from holdfast.testing import ModelStep, ScriptedModel, assistant_message, owned
 
 
 def echo(name="support"):
@@ -160,3 +162,30 @@ async def test_calls_of_one_turn_are_made_at_the_same_time(store_url):
         run = await runtime.start("support", "go", session_id="s")
         assert (await soon(run.wait())).status == "completed"
         assert (await runtime.store.session("s").check()).ok
+
+
+@pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
+async def test_a_run_that_makes_room_is_next_and_those_in_line_come_after_it(store_url, on_busy):
+    gate = asyncio.Event()
+    async with Runtime.open(store_url, agents=[slow(gate)]) as runtime:
+        first = await runtime.start("support", "one", session_id="s")
+        await until(taken(first))
+        second = await runtime.start("support", "two", session_id="s")
+        third = await runtime.start("support", "three", session_id="s", on_busy=on_busy)
+        assert (await soon(second.wait())).status == (await soon(third.wait())).status == "completed"
+        items = await runtime.store.session("s").get_items()
+        said = [item["content"] for item in items if item["role"] == "user"]
+        assert said == [*(["one"] if on_busy == "interrupt" else []), "three", "two"]
+        assert (await runtime.store.session("s").check()).ok
+
+
+async def test_whoever_looks_after_the_queue_lets_the_run_begin_that_made_room(shared_url):
+    """As it is when the process is gone that asked for the runs."""
+    async with owned(await open_backend(shared_url)) as backend:
+        for text, on_busy in ("one", "enqueue"), ("two", "enqueue"), ("three", "interrupt"):
+            await backend.commit(*Request("support", text, "s", None, 10, None, on_busy).ops(f"run_{text}"))
+    async with Runtime.open(shared_url, agents=[echo()], lease=0.4) as runtime:
+        for text in ("three", "one", "two"):
+            assert (await soon((await runtime.run(f"run_{text}")).wait())).status == "completed"
+        items = await runtime.store.session("s").get_items()
+        assert [item["content"] for item in items if item["role"] == "user"] == ["three", "one", "two"]

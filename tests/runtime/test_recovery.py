@@ -1,71 +1,41 @@
 """A process that dies, stalls, or comes back with other code: no run is lost and no call is made twice."""
 
 import asyncio
-import subprocess
-import sys
-from pathlib import Path
 
-import crasher
 import pytest
 from durable_kit import Refunds, calls, completed, only_approval, says, soon, talker, until
+from shop import LEASE, Ledger, agents
 
 import holdfast
 from holdfast import Agent, Runtime, function_tool
 from holdfast.store.contract import TakeLease
 from holdfast.testing import ScriptedModel
 
-SOURCE = Path(holdfast.__file__).parent.parent
 
-
-def die(url, effects, point):
-    """Run the process until it is killed."""
-    done = subprocess.run(
-        [sys.executable, crasher.__file__, url, str(effects), point],
-        env={"PYTHONPATH": str(SOURCE), "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == -9, done.stderr
-
-
-async def recovered(url, effects, **options):
-    """What the run came to in a new process, and its session's report."""
-    async with Runtime.open(url, agents=crasher.agents(str(effects), **options), lease=crasher.LEASE) as runtime:
-        run = await runtime.start("shop", "charge 7", session_id="s", key="order-7")
-        outcome = await soon(run.wait(), 3 * crasher.LEASE)
-        return outcome, await runtime.store.session("s").check()
-
-
-@pytest.mark.parametrize(
-    "point", ["after:2", "before:3", "after:3", "after:4", "before:5", "after:5", "before:6", "after:6"]
-)
-async def test_a_process_that_dies_between_steps_costs_nothing(shared_url, tmp_path, point):
-    effects = tmp_path / "effects"
-    await asyncio.to_thread(die, shared_url, effects, point)
-    outcome, report = await recovered(shared_url, effects, on_uncertain="retry")
-    assert outcome.final_output == "done"
-    assert report.ok
-    assert len(set(effects.read_text().splitlines())) == 1
+async def die_inside(spawn, url, ledger):
+    """Let a process be killed inside the tool, after its effect."""
+    async with spawn("charge", url, str(ledger.path), "plain", "tool:after:0") as child:
+        assert await child.end() == -9
 
 
 @pytest.mark.parametrize("decision", ["approve", "reject", "done"])
-async def test_a_tool_killed_while_running_is_not_run_again_unless_a_person_says_so(shared_url, tmp_path, decision):
-    effects = tmp_path / "effects"
-    await asyncio.to_thread(die, shared_url, effects, "tool")
-    async with Runtime.open(shared_url, agents=crasher.agents(str(effects)), lease=crasher.LEASE) as runtime:
-        run = await runtime.start("shop", "charge 7", session_id="s", key="order-7")
+async def test_a_tool_killed_while_running_is_not_run_again_unless_a_person_says_so(
+    spawn, shared_url, tmp_path, decision
+):
+    ledger = Ledger(tmp_path / "ledger")
+    await die_inside(spawn, shared_url, ledger)
+    async with Runtime.open(shared_url, agents=agents(ledger), lease=LEASE) as runtime:
+        run = await runtime.start("shop", "charge", session_id="s", key="order-7")
         outcome = await soon(run.wait())
         [asked] = outcome.approvals
         assert (asked.kind, asked.tool, asked.arguments) == ("uncertain", "charge", '{"order":"0"}')
-        assert len(effects.read_text().splitlines()) == 1
+        assert ledger.lines() == [asked.idempotency_key]
         await runtime.decide(asked.id, decision, **({"output": "receipt 42"} if decision == "done" else {}))
         assert (await soon(run.wait())).final_output == "done"
         items = await runtime.store.session("s").get_items()
         assert (await runtime.store.session("s").check()).ok
     [output] = [item["output"] for item in items if "output" in item]
-    made = effects.read_text().splitlines()
+    made = ledger.lines()
     assert set(made) == {f"{run.id}:charge0"}
     assert (len(made), output) == {
         "approve": (2, "charged 0"),
@@ -74,13 +44,22 @@ async def test_a_tool_killed_while_running_is_not_run_again_unless_a_person_says
     }[decision]
 
 
-async def test_an_uncertain_call_follows_the_policy_of_its_tool(tmp_path):
-    for policy, status in ({"idempotent": True}, "completed"), ({"on_uncertain": "fail"}, "failed"):
-        url, effects = f"sqlite:///{tmp_path / status}.db", tmp_path / status
-        await asyncio.to_thread(die, url, effects, "tool")
-        outcome, _ = await recovered(url, effects, **policy)
+@pytest.mark.parametrize(
+    ("policy", "status", "effects"),
+    [
+        ({"idempotent": True}, "completed", 2),
+        ({"on_uncertain": "retry"}, "completed", 2),
+        ({"on_uncertain": "fail"}, "failed", 1),
+    ],
+)
+async def test_an_uncertain_call_follows_the_policy_of_its_tool(spawn, tmp_path, policy, status, effects):
+    url, ledger = f"sqlite:///{tmp_path / 'app.db'}", Ledger(tmp_path / "ledger")
+    await die_inside(spawn, url, ledger)
+    async with Runtime.open(url, agents=agents(ledger, **policy), lease=LEASE) as runtime:
+        run = await runtime.start("shop", "charge", session_id="s", key="order-7")
+        outcome = await soon(run.wait(), 3 * LEASE)
         assert outcome.status == status
-        assert len(effects.read_text().splitlines()) == (2 if status == "completed" else 1)
+    assert ledger.lines() == [f"{run.id}:charge0"] * effects
 
 
 async def test_an_owner_that_lost_its_lease_writes_nothing_and_says_so(shared_url):

@@ -187,10 +187,15 @@ async def bound(run: Live, record: CallRecord) -> Call:
         agent=run.current_agent,
         owner=state.agent,
         arguments=record.arguments if record.arguments is not None else item.get("arguments") or "",
-        idempotency_key=":".join((state.run_id, *run.route, record.id)),
+        idempotency_key=idempotency_key(state, run.route, record),
         run_config=run.config,
         conversation=run.conversation,
     )
+
+
+def idempotency_key(state: State, route: tuple[str, ...], record: CallRecord) -> str:
+    """What the call's tool is told to know it by, however often it is made. ``route`` leads to the run of ``state``."""
+    return ":".join((state.run_id, *route, record.id))
 
 
 def _execution(run: Live) -> ToolExecutionConfig:

@@ -39,7 +39,9 @@ async def drive(run: Live, *, steps: int | None = None) -> None:
         with spans_of(run) as spans:
             await _resume(run)
             while (step := decide(run.state)) is not None:
-                if steps == 0 or run.halting or (run.stopping and isinstance(step, AskModel | GiveUp)):
+                # Calls that are written down as started are made: whoever goes on would have to ask about them.
+                halting = run.halting and not isinstance(step, Invoke)
+                if steps == 0 or halting or (run.stopping and isinstance(step, AskModel | GiveUp)):
                     break
                 spans.follow(step)
                 await advance(run, await perform(run, step))

@@ -50,9 +50,10 @@ class Keeper(Protocol):
 class Live:
     """One run while it is driven. ``state`` is what it remembers; everything else can be made again from it.
 
-    ``stopping`` ends the drive before a model is asked again, ``halting`` before any further step. ``raws`` are what
-    the model said and the tools returned as they were, by position in the transcript: what JSON cannot hold lives
-    there only. ``standing`` are decisions from outside of this run, about every call of a tool, in nested runs too.
+    ``stopping`` ends the drive before a model is asked again, ``halting`` before any further step but calls that have
+    begun. ``raws`` are what the model said and the tools returned as they were, by position in the transcript: what
+    JSON cannot hold lives there only. ``standing`` are decisions from outside of this run, about every call of a tool,
+    in nested runs too.
     """
 
     def __init__(

@@ -29,6 +29,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     arguments: str
     digest: str
     requested_at: float
+    idempotency_key: str = ""
+    """What the tool has as ``ctx.idempotency_key``: where an uncertain call left traces, this finds them."""
     expires_at: float | None = None
     decided_by: str | None = None
     decided_at: float | None = None

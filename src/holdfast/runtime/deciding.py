@@ -108,7 +108,6 @@ def _check(asked: Approval, verdict: str, *, arguments: Any, output: Any, always
 
 async def _edited(home: Home, asked: Approval, run: RunRecord, arguments: Any) -> str:
     """The arguments as JSON, if the tool's schema allows them."""
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     graph = home.graphs.get(header_of(run).agent)
     agent = None if graph is None else graph.find(asked.agent_path)
     if agent is None:
@@ -117,9 +116,10 @@ async def _edited(home: Home, asked: Approval, run: RunRecord, arguments: Any) -
     if tool is None:
         raise InvalidDecision(f"the agent {asked.agent!r} has no tool {asked.tool!r} any more")
     try:
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, allow_nan=False)
         given = json.loads(text)
-    except ValueError:
-        raise InvalidDecision("the arguments of a call must be a JSON object") from None
+    except (TypeError, ValueError) as error:
+        raise InvalidDecision(f"the arguments of a call must be a JSON object: {error}") from None
     problem = misfit(given, tool.params_json_schema)
     if problem is not None:
         raise InvalidDecision(f"{asked.tool} does not take these arguments: {problem}")

@@ -9,7 +9,7 @@ from holdfast.lifecycle.scope import Scope
 from holdfast.runtime import queueing
 from holdfast.runtime.executing import Execution
 from holdfast.runtime.home import Home
-from holdfast.runtime.records import header_of
+from holdfast.runtime.records import IN_LINE, header_of
 from holdfast.store.contract import RunRecord
 
 GRACE = 5.0
@@ -52,7 +52,7 @@ class Driving:
     async def go_on(self, run_id: str) -> None:
         """Take the run up if it is ready and its agent is known here."""
         record = await self.home.record(run_id)
-        if record.status in ("woken", "queued") and header_of(record).agent in self.home.graphs:
+        if record.status in ("woken", *IN_LINE) and header_of(record).agent in self.home.graphs:
             await self.take_up(record)
 
     async def next(self, session_id: str | None) -> None:
@@ -60,7 +60,7 @@ class Driving:
         if session_id is None or self.home.closing:
             return
         with suppress(StoreUnavailable):
-            following = await queueing.first_queued(self.home.backend, session_id)
+            following = await queueing.first_in_line(self.home.backend, session_id)
             if following is not None and header_of(following).agent in self.home.graphs:
                 await self.take_up(following)
 
@@ -77,7 +77,7 @@ class Driving:
 
     async def hand_back(self) -> None:
         """Stop driving: after what is under way, or after a while."""
-        self.home.closing = True
+        self.home.patience.over = True
         tasks = {one.task for one in self.local.values() if one.task is not None}
         for execution in list(self.local.values()):
             execution.close()

@@ -1,16 +1,12 @@
-"""What programs see of a run's journal, and how they follow it from any process."""
+"""What programs see of a run's journal."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 
 from holdfast.runs import steps
 from holdfast.runtime.contract import Event
-from holdfast.runtime.home import Home
-from holdfast.runtime.patience import Backoff
 from holdfast.runtime.records import (
-    RESTING,
     Asked,
     Begun,
     Called,
@@ -19,7 +15,6 @@ from holdfast.runtime.records import (
     Owned,
     Rested,
     Settled,
-    entry_of,
 )
 from holdfast.store.contract import Logged
 
@@ -39,9 +34,8 @@ _TYPES: dict[type, str] = {
 }
 
 
-def event_of(run_id: str, row: Logged) -> Event:
+def event_of(run_id: str, row: Logged, entry: JournalEntry) -> Event:
     """The event that a journal entry is: its sequence number is the entry's."""
-    entry = entry_of(row)
     data = _data(entry)
     if entry.route:
         data["route"] = list(entry.route)
@@ -102,29 +96,3 @@ def _error(error: BaseException | None) -> dict[str, Any]:
 
 def _call(call: Any) -> dict[str, Any]:
     return {"call_id": call.id, "tool": str(call.tool), "status": call.status}
-
-
-async def follow(home: Home, run_id: str, *, after: int) -> AsyncIterator[Event]:
-    """Every event behind ``after``, then what happens, until the run ends or waits."""
-    backoff = Backoff(most=home.poll)
-    with home.feeds.following(run_id) as follower:
-        while True:
-            while follower.waiting and (live := follower.waiting.popleft()) is not None:
-                yield live
-            # The header first: what it counts is then in the journal for sure.
-            record = await home.record(run_id)
-            rows = await home.backend.journal(run_id, after=after) if record.journal_length > after else []
-            for row in rows:
-                # What was said while they were read is told before what became of it.
-                while follower.waiting and ((live := follower.waiting[0]) is None or live.at <= row.at):
-                    follower.waiting.popleft()
-                    if live is not None:
-                        yield live
-                after = row.seq
-                yield event_of(run_id, row)
-            if rows:
-                backoff.reset()
-            elif record.status in RESTING:
-                return
-            else:
-                await follower.stirred(within=backoff.grown())

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from holdfast.agents.approvals import Approvals
 from holdfast.agents.context import RunContextWrapper
-from holdfast.base.errors import ApprovalMoved, HoldfastError, RunMoved, StoreUnavailable
+from holdfast.base.errors import ApprovalMoved, HistoryMoved, HoldfastError, RunMoved, StoreUnavailable
 from holdfast.runs.contexts import restored_context
 from holdfast.runs.decide import decide, is_waiting
 from holdfast.runs.driver import drive
 from holdfast.runs.live import Live
 from holdfast.runs.state import Answer
 from holdfast.runs.steps import AskModel
+from holdfast.runtime.context_changes import ContextChanges
 from holdfast.runtime.filing import standing, withdrawals
 from holdfast.runtime.fitting import missing_agent, orphans, refused, tool_missing
 from holdfast.runtime.home import Home
@@ -25,6 +26,8 @@ from holdfast.runtime.keeping import JournalKeeper, Passed
 from holdfast.runtime.leases import Hold
 from holdfast.runtime.patience import Backoff
 from holdfast.runtime.records import ENDED, CancelMode, Header, Problem, Rested, encoded, header_of
+from holdfast.runtime.setbacks import MOST, keeps_ending
+from holdfast.runtime.undoing import rewound
 from holdfast.store.contract import RunRecord, SaveRun
 
 SUSPENDED = Problem("suspended", "its runtime was closed; the next one that is opened with its agent goes on with it")
@@ -84,15 +87,20 @@ class Execution:
         graph = self.home.graphs.get(self.header.agent)
         self.keeper, self.live = self._fresh_keeper(), None
         replayed = await replay(self.home.backend, self.record)
-        self.keeper.asked = replayed.asked
+        self.keeper.asked, self.keeper.trace = replayed.asked, replayed.state.trace
         if self.cancelling == "immediate":
             return await self._rest("cancelled")
         if graph is None:
             return await self._rest("blocked", problem=unknown_agent(self.header.agent))
+        if replayed.setbacks >= MOST:
+            if self.cancelling is not None:
+                return await self._rest("cancelled")
+            return await self._rest("blocked", problem=keeps_ending(replayed.state, graph, replayed.setbacks))
         live = self.live = await self._lively(replayed, graph)
         if (problem := await self._misfit(live)) is not None:
             return await self._rest("blocked", problem=problem)
         live.keeper = self.keeper
+        self.keeper.context_changes = ContextChanges(self.record.run_id, live.context.context, saved=replayed.context)
         live.stopping, live.halting = self.cancelling is not None, self.closing
         if self.home.feeds.listened_to(self.record.run_id):
             live.emit = partial(self.home.feeds.passed_on, self.record.run_id)
@@ -149,11 +157,14 @@ class Execution:
         self._resting = True
         while True:
             ops = await withdrawals(self.home.backend, self.record.run_id) if status in ENDED and keeper.asked else []
+            if status == "cancelled" and self.header.undone:
+                keeper.add_nothing()
+                ops += await rewound(self.home, self.record.session_id, self.header.base)
             try:
                 # Questions before the run, as in every commit: two that lock them in turn would wait for each other.
                 await keeper.flush(*ops, self._saved(status, problem, answer), release=True)
                 return True
-            except ApprovalMoved:
+            except (ApprovalMoved, HistoryMoved):
                 continue
             except StoreUnavailable:
                 raise
@@ -174,7 +185,7 @@ class Execution:
         by = self.live.state.agent if self.live is not None and answer is not None else None
         header = replace(self.header, problem=problem, answer=answer, answered_by=by, accept=False)
         if status != "woken":
-            header = replace(header, cancel=None)
+            header = replace(header, cancel=None, undone=header.undone and status == "cancelled")
         return SaveRun(
             run_id=self.record.run_id,
             expected=self.record.revision,

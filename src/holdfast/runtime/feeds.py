@@ -5,7 +5,8 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from holdfast.models.raw import as_item
 from holdfast.runs.events import RawResponsesStreamEvent, StreamEvent
@@ -15,20 +16,30 @@ _MOST_LIVE = 4096
 """Live events that a slow reader may fall behind; after that it misses some. The run never waits for a reader."""
 
 
+Mark: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Something new is in the journal; ``upto`` is the mark of its last entry, where that is known."""
+
+    upto: Mark | None = None
+
+
 class Follower:
-    """One reader: live events in order, and ``None`` wherever something new is in the journal.
+    """One reader: live events in order, and among them :class:`Written` wherever something came into the journal.
 
     One that only waits for the run to ``rest`` is told of that alone.
     """
 
     def __init__(self, *, until_rest: bool) -> None:
         self.until_rest = until_rest
-        self.waiting: deque[Event | None] = deque(maxlen=_MOST_LIVE)
+        self.waiting: deque[Event | Written] = deque(maxlen=_MOST_LIVE)
         self._stirred = asyncio.Event()
 
-    def put(self, event: Event | None) -> None:
-        if event is not None or not self.waiting or self.waiting[-1] is not None:
-            self.waiting.append(event)
+    def put(self, news: Event | Written) -> None:
+        if isinstance(news, Event) or not self.waiting or self.waiting[-1] != news:
+            self.waiting.append(news)
         self._stirred.set()
 
     async def stirred(self, *, within: float) -> None:
@@ -63,9 +74,9 @@ class Feeds:
         """Whether anybody wants to hear what a model is saying."""
         return any(not follower.until_rest for follower in self._followers.get(run_id, ()))
 
-    def written(self, run_id: str, *, rests: bool = False) -> None:
+    def written(self, run_id: str, *, upto: Mark | None = None, rests: bool = False) -> None:
         """The run's journal has something new; ``rests`` when it ended or waits."""
-        self._put(run_id, None, rests=rests)
+        self._put(run_id, Written(upto), rests=rests)
 
     def live(self, run_id: str, kind: str, data: dict[str, Any]) -> None:
         self._put(run_id, Event(None, run_id, kind, data, time.time(), live=True))
@@ -75,7 +86,7 @@ class Feeds:
         if isinstance(event, RawResponsesStreamEvent):
             self.live(run_id, "model.delta", as_item(event.data))
 
-    def _put(self, run_id: str, event: Event | None, *, rests: bool = False) -> None:
+    def _put(self, run_id: str, news: Event | Written, *, rests: bool = False) -> None:
         for follower in self._followers.get(run_id, ()):
             if rests or not follower.until_rest:
-                follower.put(event)
+                follower.put(news)

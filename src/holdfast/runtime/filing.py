@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from holdfast.agents.approvals import Decision, Recorded
 from holdfast.agents.tool_refs import ToolRef
 from holdfast.base.ids import new_id
+from holdfast.runs.call_steps import idempotency_key
 from holdfast.runs.state import CallRecord, State
 from holdfast.runtime.contract import Approval
 from holdfast.store.contract import ApprovalRecord, Backend, Op, RunRecord, SaveApproval
@@ -35,6 +36,7 @@ def filed(state: State, call: CallRecord, record: RunRecord, *, agent: str, rout
         arguments=arguments,
         digest=hashlib.sha256(arguments.encode()).hexdigest(),
         requested_at=0,
+        idempotency_key=idempotency_key(state, route, call),
         agent_path=state.agent,
         tool_key=call.tool.lookup_key,
         route=route,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.runs.finishing import read_output
 from holdfast.runtime.contract import Approval, Event, RunInfo, RunOutcome
-from holdfast.runtime.events import follow
 from holdfast.runtime.filing import approval_of
+from holdfast.runtime.following import follow
 from holdfast.runtime.home import Home
 from holdfast.runtime.patience import Backoff
 from holdfast.runtime.records import RESTING, SHOWN, CancelMode, Header, header_of

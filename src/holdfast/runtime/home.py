@@ -15,6 +15,7 @@ from holdfast.history.session import StoredSession
 from holdfast.runs.config import RunConfig
 from holdfast.runtime.feeds import Feeds
 from holdfast.runtime.leases import Renewing
+from holdfast.runtime.patience import Patience
 from holdfast.store.contract import Backend, RunRecord
 
 
@@ -31,8 +32,12 @@ class Home:
     clock: Clock = time.time
     owner: str = field(default_factory=lambda: new_id("runtime"))
     feeds: Feeds = field(default_factory=Feeds)
-    closing: bool = False
-    """Nothing new is begun any more, and nobody waits for a database that is away."""
+    patience: Patience = field(default_factory=Patience)
+
+    @property
+    def closing(self) -> bool:
+        """Nothing new is begun any more, and nobody waits for a database that is away."""
+        return self.patience.over
 
     @property
     def poll(self) -> float:

@@ -13,7 +13,8 @@ from holdfast.runs.apply import apply
 from holdfast.runs.contexts import SavedContext
 from holdfast.runs.state import InSession, State
 from holdfast.runs.usage import usage_of
-from holdfast.runtime.records import Asked, Begun, JournalEntry, Note, Settled, entry_of
+from holdfast.runtime.records import ENDED, Asked, Begun, JournalEntry, Note, Rested, Settled, entry_of
+from holdfast.runtime.setbacks import setbacks
 from holdfast.store.contract import Backend, RunRecord
 
 Place = tuple[tuple[str, ...], str]
@@ -29,6 +30,8 @@ class Replayed:
     usage: Usage = field(default_factory=Usage)
     asked: dict[Place, str] = field(default_factory=dict)
     length: int = 0
+    setbacks: int = 0
+    """How often it had to be recovered since it last came further."""
 
 
 async def replay(backend: Backend, record: RunRecord, *, upto: int | None = None) -> Replayed:
@@ -42,6 +45,7 @@ async def replay(backend: Backend, record: RunRecord, *, upto: int | None = None
         replayed = Replayed(state, begun.context)
     else:
         replayed = await _forked(backend, record, begun)
+    replayed.setbacks = setbacks(entries)
     return _folded(replayed, entries[1:])
 
 
@@ -50,7 +54,7 @@ async def _forked(backend: Backend, record: RunRecord, begun: Begun) -> Replayed
     if parent is None:
         raise NotFound("run", begun.parent)
     found = await replay(backend, parent, upto=begun.at)
-    state = replace(found.state, run_id=record.run_id)
+    state = replace(found.state, run_id=record.run_id, trace=None)
     if isinstance(state.conversation, InSession) and record.session_id is not None:
         state = replace(state, conversation=replace(state.conversation, session_id=record.session_id))
     return Replayed(state, found.context, found.usage)
@@ -60,11 +64,18 @@ def _folded(replayed: Replayed, entries: Iterable[JournalEntry]) -> Replayed:
     for entry in entries:
         replayed.length += 1
         it = entry.it
+        if entry.trace is not None:
+            replayed.state = replace(replayed.state, trace=entry.trace)
+        if entry.context is not None:
+            replayed.context = entry.context
         if isinstance(it, Asked):
             replayed.asked[entry.route, it.call_id] = it.approval_id
         elif isinstance(it, Settled):
             replayed.asked.pop((entry.route, it.decided.call_id), None)
             replayed.state = taken_in(replayed.state, entry.route, it.decided)
+        elif isinstance(it, Rested):
+            if it.status in ENDED:
+                replayed.asked.clear()  # they were taken back with its end
         elif not isinstance(it, Note):
             replayed.state = taken_in(replayed.state, entry.route, it, stored=entry.stored)
             if isinstance(it, steps.Answered):

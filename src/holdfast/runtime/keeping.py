@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from holdfast.base.errors import FenceLost, StoreUnavailable
 from holdfast.base.items import Item, encode_items, text_of, words_of
@@ -11,11 +12,13 @@ from holdfast.history.session import StoredSession
 from holdfast.lifecycle.finishing import finish
 from holdfast.runs import steps
 from holdfast.runs.apply import apply
+from holdfast.runs.contexts import SavedContext
 from holdfast.runs.decide import decide, saveable
 from holdfast.runs.live import Live
 from holdfast.runs.persistence import may_be_refused, save, stored_form
 from holdfast.runs.state import State
 from holdfast.runs.steps import Outcome
+from holdfast.runtime.context_changes import ContextChanges
 from holdfast.runtime.filing import dated, filed, saved
 from holdfast.runtime.home import Home
 from holdfast.runtime.journal import Place, without_children
@@ -40,6 +43,9 @@ class JournalKeeper:
     def __init__(self, home: Home, record: RunRecord, hold: Hold, *, marks: Iterator[int]) -> None:
         self.home, self.record, self.hold = home, record, hold
         self.asked: dict[Place, str] = {}
+        self.trace: dict[str, Any] | None = None
+        """The trace that the journal says the run is in."""
+        self.context_changes: ContextChanges | None = None
         self.session: StoredSession | None = None if record.session_id is None else home.session(record.session_id)
         self._marks = marks
         self._seen = record.journal_length
@@ -63,7 +69,8 @@ class JournalKeeper:
         run.state = apply(before, outcome)
         stored = self._settled(run, outcome) if not run.route and self.session is not None else None
         if stored is not None or not _is_nothing(outcome, changed=run.state is not before):
-            self._entries.append(JournalEntry(without_children(outcome), run.route, self._mark(), stored))
+            news = (stored, self._new_trace(run), self._new_context(outcome))
+            self._entries.append(JournalEntry(without_children(outcome), run.route, self._mark(), *news))
         if isinstance(outcome, steps.Judged):
             self.ask(run.state, run, run.route)
 
@@ -78,6 +85,18 @@ class JournalKeeper:
         self._items += [stored_form(run, entry.item) for entry in new if not entry.hidden]
         run.state = apply(state, steps.Stored(until))
         return until
+
+    def _new_trace(self, run: Live) -> dict[str, Any] | None:
+        """The run's trace, if it is not written down yet: whoever takes the run up goes on in it."""
+        if run.route or run.state.trace == self.trace:
+            return None
+        self.trace = run.state.trace
+        return self.trace
+
+    def _new_context(self, outcome: Outcome) -> SavedContext | None:
+        if self.context_changes is None or not isinstance(outcome, steps.Answered | steps.CallsMade | steps.HandedOver):
+            return None
+        return self.context_changes.latest()
 
     async def _keep_foreign(self, run: Live, outcome: Outcome) -> None:
         """Store what a nested run has for a session of its own, and write that down afterwards."""
@@ -124,7 +143,12 @@ class JournalKeeper:
             if self.hold.lost:
                 raise Passed
             if self._entries or more:
-                await finish(self._commit(more, release), grace=None)
+                self.hold.releasing = release
+                try:
+                    await finish(self._commit(more, release), grace=None)
+                except BaseException:
+                    self.hold.releasing = False
+                    raise
 
     async def _commit(self, more: tuple[Op, ...], release: bool) -> None:
         entries, items, filed = list(self._entries), list(self._items), list(self._ops)
@@ -136,7 +160,11 @@ class JournalKeeper:
         await self._written(ops, entries)
         self._seen += len(entries)
         del self._entries[: len(entries)], self._items[: len(items)], self._ops[: len(filed)]
-        self.home.feeds.written(self.record.run_id)
+        self.home.feeds.written(self.record.run_id, upto=entries[-1].mark if entries else None)
+
+    def add_nothing(self) -> None:
+        """Do not add to the session what was taken in: what is there already is taken back as well."""
+        self._items = []
 
     def forget(self) -> None:
         """Do not write what was taken in: the store will not have it."""

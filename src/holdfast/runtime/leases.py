@@ -26,6 +26,8 @@ class Hold:
     run_id: str
     tokens: dict[str, int] = field(default_factory=dict)
     lost: bool = False
+    releasing: bool = False
+    """It is being given back: that nobody can renew it any more is no loss."""
     on_loss: Callable[[], None] | None = None
 
     @property
@@ -84,7 +86,7 @@ class Renewing:
             await self.backend.commit(*ops)
         except FenceLost:
             if len(holds) == 1:
-                if holds[0] in self.holds:
+                if not holds[0].releasing:
                     holds[0].lose()
                 return
             for hold in holds:

@@ -30,13 +30,21 @@ class Backoff:
         await asyncio.sleep(self.grown())
 
 
-async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+class Patience:
+    """Whether to wait for a database that is away: as long as the runtime is open."""
+
+    over = False
+
+
+async def patiently(work: Callable[[], Awaitable[T]], patience: Patience) -> T:
     """What the work gives once the store answers. Only for work that may be done more than once."""
     backoff = Backoff()
     while True:
         try:
             return await work()
         except StoreUnavailable as problem:
+            if patience.over:
+                raise
             _log.warning("the store does not answer, trying again: %s", problem)
             await backoff.pause()
 
@@ -44,8 +52,8 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
 class PatientBackend:
     """A backend whose reads wait for the database to come back. What becomes of a write is its caller's business."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, patience: Patience) -> None:
+        self._backend, self._patience = backend, patience
         self.indexes_words = backend.indexes_words
 
     async def commit(self, *ops: Op) -> list[Outcome]:
@@ -58,7 +66,7 @@ class PatientBackend:
         read = getattr(self._backend, name)
 
         async def again(*args: Any, **kwargs: Any) -> Any:
-            return await patiently(lambda: read(*args, **kwargs))
+            return await patiently(lambda: read(*args, **kwargs), self._patience)
 
         setattr(self, name, again)
         return again

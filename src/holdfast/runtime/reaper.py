@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 
@@ -9,12 +10,13 @@ from msgspec import MsgspecError
 from msgspec.structs import replace
 
 from holdfast.base.errors import HoldfastError
+from holdfast.runtime import setbacks
 from holdfast.runtime.deciding import expire
 from holdfast.runtime.driving import Driving
 from holdfast.runtime.executing import Execution, unknown_agent
 from holdfast.runtime.leases import run_lease
 from holdfast.runtime.queueing import holder
-from holdfast.runtime.records import Rested, everything, header_of
+from holdfast.runtime.records import IN_LINE, Rested, everything, header_of
 from holdfast.runtime.steering import change, resume
 from holdfast.store.contract import RunRecord
 
@@ -26,7 +28,10 @@ class Reaper:
 
     def __init__(self, driving: Driving) -> None:
         self.driving, self.home = driving, driving.home
-        self._owned_until: dict[str, float] = {}
+        self._owned: dict[str, tuple[float, float]] = {}
+        """Until when a run has its owner by the store's clock, and when to look again by ours."""
+        self._paused: dict[str, float] = {}
+        """The leases after which a run was left alone for a while already."""
         self._unknown_since: dict[str, float] = {}
         self._next_sweep = 0.0
 
@@ -43,20 +48,24 @@ class Reaper:
             _log.warning("the runs could not be looked after, trying again: %s", problem)
 
     async def _unblock(self, *, all_of_them: bool) -> None:
-        """Try runs again that nobody could drive and, once, those that did not fit the code: it may have changed."""
+        """Try runs again that nobody could drive and, once, those that did not fit the code: it may have changed.
+
+        Those that ended their process again and again would do so to this one: a person has to resume them.
+        """
         for record in await everything(self.home.backend, status=("blocked",)):
             header = header_of(record)
-            unknown = header.problem is not None and header.problem.code == "agent-unknown"
-            if header.agent in self.home.graphs and (unknown or all_of_them):
+            code = None if header.problem is None else header.problem.code
+            wanted = code == "agent-unknown" or (all_of_them and code != setbacks.CODE)
+            if header.agent in self.home.graphs and wanted:
                 await resume(self.driving, record.run_id, accept=False, agent=None)
 
     async def look(self) -> None:
         """Look once at everything."""
-        records = await everything(self.home.backend, status=("queued", "woken", "running"))
+        records = await everything(self.home.backend, status=("woken", "running", *IN_LINE))
         self._forget(records)
-        busy = {record.session_id for record in records if record.status != "queued" and record.session_id}
-        for record in records:
-            if record.status != "queued":
+        busy = {record.session_id for record in records if record.status not in IN_LINE and record.session_id}
+        for record in sorted(records, key=lambda record: record.status == "queued"):
+            if record.status not in IN_LINE:
                 await self._guarded(partial(self._look_at, record))
             elif record.session_id not in busy:
                 if record.session_id is not None:
@@ -84,13 +93,23 @@ class Reaper:
 
     async def _recover(self, record: RunRecord) -> None:
         """Take over a run whose owner does not renew its lease."""
-        if self._owned_until.get(record.run_id, 0) > self.home.clock():
+        known, due = self._owned.get(record.run_id, (None, 0.0))
+        cancelled = header_of(record).cancel is not None
+        if time.monotonic() < due and not cancelled:
             return
         lease = await self.home.backend.lease(run_lease(record.run_id))
-        if lease is None or not lease.owner or lease.expires_at <= self.home.clock():
-            await self._begin(record)
-        else:
-            self._owned_until[record.run_id] = min(lease.expires_at, self.home.clock() + self.home.lease)
+        until = 0.0 if lease is None or not lease.owner else lease.expires_at
+        left = min(until - self.home.clock(), self.home.lease)
+        if left <= 0 or until == known:
+            # Clocks may differ, so one that was not renewed for so long may have run out: the store decides.
+            paused = cancelled or self._paused.get(record.run_id) == until
+            pause = 0.0 if paused else await setbacks.pause(self.home, record)
+            self._paused[record.run_id] = until
+            if pause:
+                left = pause
+            else:
+                await self._begin(record)
+        self._owned[record.run_id] = until, time.monotonic() + left
 
     async def _begin(self, record: RunRecord) -> None:
         if header_of(record).agent in self.home.graphs:
@@ -106,9 +125,9 @@ class Reaper:
 
     def _forget(self, records: Collection[RunRecord]) -> None:
         present = {record.run_id for record in records}
-        for known in (self._owned_until, self._unknown_since):
+        for known in (self._owned, self._paused, self._unknown_since):
             for run_id in known.keys() - present:
-                del known[run_id]
+                known.pop(run_id)
 
     async def _sweep(self) -> None:
         """What need not be done at every look: questions expire, and blocked runs are tried again."""

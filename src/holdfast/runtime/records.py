@@ -18,9 +18,11 @@ from holdfast.store.contract import Backend, Logged, RunRecord
 
 Status: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
 
-# The store tells apart what programs need not: a run that holds its session may be ``woken``, to be taken up by
-# whoever comes first, or ``blocked`` by changed code.
+# The store tells apart what programs need not: a run that is queued may be the ``next`` one, in front of all that
+# are merely in line; one that holds its session may be ``woken``, to be taken up by whoever comes first, or
+# ``blocked``, by changed code for example.
 SHOWN: dict[str, Status] = {
+    "next": "queued",
     "queued": "queued",
     "woken": "running",
     "running": "running",
@@ -30,6 +32,7 @@ SHOWN: dict[str, Status] = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
+IN_LINE = ("next", "queued")
 HOLDING = ("woken", "running", "waiting", "blocked")
 ENDED = ("completed", "failed", "cancelled")
 RESTING = ("waiting", "blocked", *ENDED)
@@ -53,9 +56,8 @@ class Header(Record, frozen=True):
     base: int | None = None
     """How many items its session had before it."""
     cancel: CancelMode | None = None
-    undo: tuple[str, ...] = ()
-    """Runs to be taken back before this one begins."""
     undone: bool = False
+    """What it added to its session is taken back when it ends."""
     accept: bool = False
     """Go on although the code has changed."""
     problem: Problem | None = None
@@ -125,13 +127,16 @@ class JournalEntry(Record, frozen=True):
     """One thing that happened. ``route`` leads to the nested run it happened to.
 
     ``mark`` is unique among the entries of the run's owners: one whose commit may have been lost is looked for by it.
-    ``stored`` is how much of the transcript the session has from now on.
+    ``stored`` is how much of the transcript the session has from now on, ``trace`` the trace that the run is in, and
+    ``context`` the program's context where it changed.
     """
 
     it: Outcome | Note
     route: tuple[str, ...] = ()
     mark: tuple[int, int] | None = None
     stored: int | None = None
+    trace: dict[str, Any] | None = None
+    context: SavedContext | None = None
 
 
 class RecordedError(Exception):

@@ -25,7 +25,7 @@ from holdfast.runtime.handle import RunHandle, info_of
 from holdfast.runtime.home import Home, graphs_of
 from holdfast.runtime.journal import replay
 from holdfast.runtime.leases import Renewing
-from holdfast.runtime.patience import PatientBackend
+from holdfast.runtime.patience import Patience, PatientBackend
 from holdfast.runtime.reaper import Reaper
 from holdfast.runtime.records import (
     SHOWN,
@@ -71,9 +71,10 @@ class Runtime:
         opened = url.backend if isinstance(url, Store) else await open_backend(url)
         try:
             await _check_keeps_runs(opened)
-            backend: Any = PatientBackend(opened)
+            patience = Patience()
+            backend: Any = PatientBackend(opened, patience)
             renewing = Renewing(backend, ttl=lease)
-            home = Home(backend, graphs, renewing, RunConfig.of(run_config), lease, approval_ttl)
+            home = Home(backend, graphs, renewing, RunConfig.of(run_config), lease, approval_ttl, patience=patience)
             async with Scope() as scope:
                 driving = Driving(home, scope)
                 scope.start(renewing.run(), name="holdfast leases")
@@ -104,8 +105,8 @@ class Runtime:
 
         With ``key``, asking again for the same gives the same run, from any process. ``context`` must be JSON, or an
         object with a registered codec. When another run has the session, ``on_busy`` says what becomes of this one:
-        ``enqueue`` waits in line, ``reject`` raises :class:`SessionBusy`, ``interrupt`` cancels the other, and
-        ``rollback`` also takes back what the other has added to the session.
+        ``enqueue`` waits in line, ``reject`` raises :class:`SessionBusy`, ``interrupt`` cancels the other and goes in
+        front of those in line, and ``rollback`` also takes back what the other has added to the session.
         """
         if agent not in self._home.graphs:
             raise NotFound("agent", agent)
@@ -120,8 +121,9 @@ class Runtime:
             saved_context(context, serializer=None, strict=True),
             max_turns,
             None if key is None else checked_name("key", key),
+            on_busy,
         )
-        return self._handle(await starting.start(self._driving, request, on_busy=on_busy))
+        return self._handle(await starting.start(self._driving, request))
 
     # --- looking ------------------------------------------------------------------------------------
 
@@ -221,7 +223,7 @@ class Runtime:
         """Let a run go on that failed, was cancelled, or met changed code.
 
         ``accept_changes`` refuses the calls whose tools are gone; ``agent`` is the new name of the one it began with.
-        A run that waits for people goes on when they have answered; one that is under way is left alone.
+        A run that waits for people goes on when they have answered; one that is under way or completed is left alone.
         """
         if agent is not None and agent not in self._home.graphs:
             raise NotFound("agent", agent)

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
 from holdfast.base.errors import RunMoved, StoreUnavailable
 from holdfast.base.items import Item
@@ -26,16 +27,18 @@ class Request:
     context: SavedContext | None
     max_turns: int | None
     key: str | None
+    on_busy: OnBusy
 
     @property
     def digest(self) -> str:
         return request_digest(self.agent, self.input, self.session_id, self.context, self.max_turns)
 
-    def ops(self, run_id: str, *, undo: tuple[str, ...] = ()) -> list[Op]:
-        """What creates the run, to wait for its turn."""
-        header = Header(self.agent, self.digest, key=self.key, undo=undo)
+    def ops(self, run_id: str) -> list[Op]:
+        """What creates the run, to wait for its turn: the next one, if it makes room for itself."""
+        header = Header(self.agent, self.digest, key=self.key)
         first = Begun(self.input, self.max_turns, self.context)
-        return queueing.created(run_id, header, first, session_id=self.session_id)
+        status: Literal["next", "queued"] = "next" if self.on_busy in ("interrupt", "rollback") else "queued"
+        return queueing.created(run_id, header, first, session_id=self.session_id, status=status)
 
     def same(self, record: RunRecord) -> str:
         """The run that the key has started before, if it was asked for the same."""
@@ -44,17 +47,16 @@ class Request:
         return record.run_id
 
 
-async def start(driving: Driving, request: Request, *, on_busy: OnBusy) -> str:
+async def start(driving: Driving, request: Request) -> str:
     """Create the run and let it begin if it can; gives its id."""
     backend = driving.home.backend
     run_id = queueing.run_id_of(request.key)
     if request.key is not None and (known := await backend.run(run_id)) is not None:
         return request.same(known)
-    undo: tuple[str, ...] = ()
-    if request.session_id is not None and on_busy != "enqueue":
-        undo = await _make_room(driving, run_id, request.session_id, on_busy)
+    if request.session_id is not None and request.on_busy != "enqueue":
+        await _make_room(driving, run_id, request.session_id, request.on_busy)
     try:
-        await backend.commit(*request.ops(run_id, undo=undo))
+        await backend.commit(*request.ops(run_id))
     except StoreUnavailable:
         if await backend.run(run_id) is None:
             raise
@@ -65,25 +67,23 @@ async def start(driving: Driving, request: Request, *, on_busy: OnBusy) -> str:
     return run_id
 
 
-async def _make_room(driving: Driving, run_id: str, session_id: str, on_busy: OnBusy) -> tuple[str, ...]:
-    """Deal with a run that has the session; gives those that are to be taken back."""
+async def _make_room(driving: Driving, run_id: str, session_id: str, on_busy: OnBusy) -> None:
+    """Deal with a run that has the session."""
     backend = driving.home.backend
     if on_busy == "reject":
         await _refuse_if_busy(driving, run_id, session_id)
-        return ()
+        return
     other = await queueing.holder(backend, session_id)
-    if other is None:
-        return ()
-    with suppress(RunEnded):
-        await cancel(driving, other.run_id, "immediate", undone=on_busy == "rollback")
-    return (other.run_id,) if on_busy == "rollback" else ()
+    if other is not None:
+        with suppress(RunEnded):
+            await cancel(driving, other.run_id, "immediate", undone=on_busy == "rollback")
 
 
 async def _refuse_if_busy(driving: Driving, run_id: str, session_id: str) -> None:
     """Take the leases of a run that is about to be created: with them in hand nobody else can begin meanwhile."""
     home = driving.home
     hold = await take(home.backend, run_id, session_id, owner=home.owner, ttl=home.lease, ops=[])
-    busy = await queueing.holder(home.backend, session_id) or await queueing.first_queued(home.backend, session_id)
+    busy = await queueing.holder(home.backend, session_id) or await queueing.first_in_line(home.backend, session_id)
     if hold is None:
         raise SessionBusy(session_id, run_id=busy.run_id if busy else None)
     if busy is not None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.base.errors import ApprovalMoved, RunMoved
+from holdfast.base.errors import ApprovalMoved, HistoryMoved, RunMoved
 from holdfast.runtime.driving import Driving
 from holdfast.runtime.errors import RunEnded
 from holdfast.runtime.filing import withdrawals
@@ -22,11 +22,12 @@ from holdfast.runtime.records import (
     header_of,
     logged,
 )
+from holdfast.runtime.undoing import rewound
 from holdfast.store.contract import Journal, Op, RunRecord, SaveRun
 
 
 async def cancel(driving: Driving, run_id: str, mode: CancelMode, *, undone: bool = False) -> None:
-    """Stop the run, or ask its owner to. ``undone`` when what it did is about to be taken back."""
+    """Stop the run, or ask its owner to. ``undone`` takes back what it added to its session."""
     home = driving.home
     while True:
         record = await home.record(run_id)
@@ -34,11 +35,12 @@ async def cancel(driving: Driving, run_id: str, mode: CancelMode, *, undone: boo
             return
         if record.status in ENDED:
             raise RunEnded(run_id, status=record.status, wanted="cancelled")
-        header = replace(header_of(record), undone=undone)
+        header = replace(header_of(record), undone=undone or header_of(record).undone)
         if record.status in ("running", "woken"):
             saved = await change(home, record, replace(header, cancel=mode), record.status, CancelAsked(mode))
         else:
             ops = await withdrawals(home.backend, run_id)
+            ops += await rewound(home, record.session_id, header.base) if header.undone else []
             ended = replace(header, problem=None)
             saved = await change(home, record, ended, "cancelled", Rested("cancelled"), *ops)
         if saved:
@@ -52,13 +54,13 @@ async def cancel(driving: Driving, run_id: str, mode: CancelMode, *, undone: boo
 
 
 async def resume(driving: Driving, run_id: str, *, accept: bool, agent: str | None) -> None:
-    """Let a run go on that failed, was cancelled or is blocked; one that is under way or waits is left alone."""
+    """Let a run go on that failed, was cancelled or is blocked. Others are left alone: asked twice, it resumes once."""
     home = driving.home
     while True:
         record = await home.record(run_id)
         header = header_of(record)
-        if record.status == "completed" or header.undone:
-            raise RunEnded(run_id, status="rolled back" if header.undone else "completed", wanted="resumed")
+        if header.undone:
+            raise RunEnded(run_id, status="rolled back", wanted="resumed")
         if record.status not in ("failed", "cancelled", "blocked"):
             break
         fresh = replace(header, problem=None, cancel=None, accept=accept, agent=agent or header.agent)
@@ -81,7 +83,7 @@ async def change(home: Home, record: RunRecord, header: Header, status: str, not
     entry = logged(JournalEntry(note))
     try:
         await home.backend.commit(*ops, save, Journal(run_id=record.run_id, entries=(entry,)))
-    except (RunMoved, ApprovalMoved):
+    except (RunMoved, ApprovalMoved, HistoryMoved):
         return False
     home.feeds.written(record.run_id, rests=status in RESTING)
     return True

@@ -1,17 +1,18 @@
-"""A process that dies at a chosen point of a run's journal, for tests of what happens afterwards."""
+"""A process that dies at a chosen commit of its store, for tests of what happens afterwards."""
 
 import os
 import signal
 from typing import Any
 
-from holdfast.store.contract import Backend, Journal, Op, Outcome
+from holdfast.store.contract import Backend, Op, Outcome, RenewLease
 
 
 class CrashingBackend:
-    """A backend whose process is killed (SIGKILL) around its n-th commit that writes to a journal.
+    """A backend whose process is killed (SIGKILL) around its n-th commit.
 
-    ``point`` is ``before:n`` or ``after:n``, counted from 1; an empty one never comes. Open a runtime on
-    ``Store(CrashingBackend(backend, point))`` in a process of its own.
+    ``point`` is ``before:n`` or ``after:n``, counted from 1; an empty one never comes. Renewals of leases come with
+    the clock and are not counted. Open a runtime on ``Store(CrashingBackend(backend, point))`` in a process of its
+    own; ``written`` is how many there were.
     """
 
     def __init__(self, backend: Backend, point: str = "") -> None:
@@ -24,8 +25,10 @@ class CrashingBackend:
         self.written = 0
 
     async def commit(self, *ops: Op) -> list[Outcome]:
-        self.written += any(isinstance(op, Journal) for op in ops)
-        due = self.written == self.number and any(isinstance(op, Journal) for op in ops)
+        if all(isinstance(op, RenewLease) for op in ops):
+            return await self.backend.commit(*ops)
+        self.written += 1
+        due = self.written == self.number
         if due and self.when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         outcomes = await self.backend.commit(*ops)

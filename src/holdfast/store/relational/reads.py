@@ -225,18 +225,23 @@ def runs(
     db: Connection, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
 ) -> list[RunRecord]:
     where, params = ["position > :after"], dict[str, Any](after=after, limit=limit)
-    if status is not None:
-        names = {f"status_{index}": name for index, name in enumerate(status)}
-        where.append(f"status IN ({', '.join(f':{name}' for name in names) or 'NULL'})")
-        params.update(names)
     if session_id is not None:
         where.append("session_id = :session_id")
         params["session_id"] = session_id
-    found = db.all(
-        f"SELECT {_RUN} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY position LIMIT :limit",
-        params,
-    )
+    if status is None:
+        return [run_record(row) for row in db.all(_listed(where), params)]
+    if not status:
+        return []
+    # One select for each status: each reads from an index no more than it gives, in order. With IN, planners would
+    # rather walk through everything that the session ever had.
+    names = {f"status_{index}": name for index, name in enumerate(status)}
+    selects = [f"SELECT {_RUN} FROM ({_listed([*where, f'status = :{name}'])}) AS {name}" for name in names]
+    found = db.all(f"{' UNION ALL '.join(selects)} ORDER BY position LIMIT :limit", params | names)
     return [run_record(row) for row in found]
+
+
+def _listed(where: Sequence[str]) -> str:
+    return f"SELECT {_RUN} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY position LIMIT :limit"
 
 
 def logged(db: Connection, table: str, run_id: str, *, after: int, limit: int) -> list[Logged]:

@@ -189,7 +189,12 @@ POSTGRESQL_SEARCH = Migration(
 
 POSTGRESQL_COMMIT = Migration("commits_in_one_statement", only="postgresql", script="sql/postgres_commit.sql")
 
-MIGRATIONS = (HISTORIES, RUNS, POSTGRESQL_SEARCH, POSTGRESQL_COMMIT)
+LIVE_RUNS = Migration(
+    "live_runs_of_a_session",
+    ("CREATE INDEX {_runs}_by_session_status ON {_runs} (session_id, status, position)",),
+)
+
+MIGRATIONS = (HISTORIES, RUNS, POSTGRESQL_SEARCH, POSTGRESQL_COMMIT, LIVE_RUNS)
 NEWEST = len(MIGRATIONS)
 
 

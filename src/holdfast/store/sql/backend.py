@@ -311,7 +311,12 @@ class SqlBackend(RelationalReads):
 
     def track(self, task: asyncio.Task[Any]) -> None:
         self.under_way.add(task)
-        task.add_done_callback(self.under_way.discard)
+        task.add_done_callback(self.untrack)
+
+    def untrack(self, task: asyncio.Task[Any]) -> None:
+        self.under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # when its caller was cancelled, nobody else looks at it
 
     def adapted(self, raw: sqlalchemy.Connection) -> SqlConnection:
         return SqlConnection(raw, self.dialect, self.statements)

@@ -1,0 +1,76 @@
+"""Runs whose process ends again and again at the same step: they are tried later each time, and not for ever."""
+
+from collections.abc import Iterable
+
+from holdfast.agents.graph import AgentGraph
+from holdfast.runs import steps
+from holdfast.runs.decide import decide
+from holdfast.runs.state import State
+from holdfast.runtime.home import Home
+from holdfast.runtime.records import Begun, Called, JournalEntry, Owned, Problem, Settled, entry_of
+from holdfast.store.contract import RunRecord
+
+MOST = 5
+"""How often a process may end at one step of a run before people have to look at it."""
+CODE = "process-ended"
+
+_PROGRESS = frozenset(
+    {
+        steps.InputStaged,
+        steps.InputTaken,
+        steps.Answered,
+        steps.CallsMade,
+        steps.HandedOver,
+        steps.Finished,
+        Begun,
+        Settled,
+        Called,
+    }
+)
+_TAIL = 8 * MOST  # more than what is written about a step that is tried so often
+_DOING: dict[type, str] = {
+    steps.TakeInput: "taking the input",
+    steps.AskModel: "asking the model",
+    steps.Judge: "looking at calls",
+    steps.HandOver: "handing over",
+    steps.Finish: "looking at the final output",
+}
+
+
+def setbacks(entries: Iterable[JournalEntry]) -> int:
+    """How often the run had to be recovered since it last came further, or since a person let it go on."""
+    found = 0
+    for entry in entries:
+        if type(entry.it) in _PROGRESS:
+            found = 0
+        elif isinstance(entry.it, Owned) and entry.it.how == "recovered":
+            found += 1
+    return found
+
+
+async def due(home: Home, record: RunRecord, *, ended: float) -> float:
+    """When a run is to be taken up whose lease ``ended`` then: at once, and later each time that did not help."""
+    rows = await home.backend.journal(record.run_id, after=max(0, record.journal_length - _TAIL))
+    before = setbacks(entry_of(row) for row in rows)
+    return ended if before + 1 >= MOST else ended + home.lease * (2**before - 1) / 4
+
+
+def keeps_ending(state: State, graph: AgentGraph, times: int) -> Problem:
+    return Problem(
+        CODE,
+        f"its process ended, or lost its lease, {times} times at this step: {_at(state, graph)}. Find out why, then "
+        "resume the run to try again, or cancel it",
+    )
+
+
+def _at(state: State, graph: AgentGraph) -> str:
+    """What the run was doing."""
+    under_way = [call for call in state.calls if call.status in ("approved", "started", "unknown")]
+    for call in under_way:
+        if call.child is not None:
+            return f"{_at(call.child, graph)}, inside of {call.tool}"
+    agent = graph.find(state.agent)
+    who = f"the agent {state.agent if agent is None else agent.name!r}"
+    if under_way:
+        return f"{who} calling {', '.join(f'{call.tool} ({call.id})' for call in under_way)}"
+    return f"{who} {_DOING.get(type(decide(state)), 'going on')}"

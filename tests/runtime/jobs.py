@@ -1,0 +1,114 @@
+"""What the processes of these tests do. Each function is the whole life of one process."""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from shop import LEASE, Ledger, agents, echo
+
+from holdfast import ApprovalSettled, Runtime, Store, ToolContext, function_tool
+from holdfast.runtime import RunHandle
+from holdfast.store.opening import open_backend
+from holdfast.testing import CrashingBackend
+
+
+async def charge(url: str, ledger: str, scenario: str, point: str) -> None:
+    """Drive the run of a scenario to its end, approving what it asks, and die at the point on the way.
+
+    ``point`` is what :class:`CrashingBackend` takes, or ``tool:before:n`` and ``tool:after:n`` for a death inside the
+    tool, around its effect for order ``n``. In the end it prints how many commits there were.
+    """
+    inside = point.removeprefix("tool:") if point.startswith("tool:") else ""
+    backend = await open_backend(url)
+    counted: Any = CrashingBackend(backend, "" if inside else point)
+    known = agents(Ledger(ledger, deadly=inside), scenario)
+    async with Runtime.open(Store(counted), agents=known, lease=LEASE) as runtime:
+        run = await runtime.start("shop", "charge", session_id="s", key="order-7")
+        while not await _ended(runtime, run, scenario):
+            pass
+    await backend.close()
+    print(counted.written, flush=True)
+
+
+async def _ended(runtime: Runtime, run: RunHandle, scenario: str) -> bool:
+    if scenario == "streamed":
+        async for _ in run.events():
+            pass
+    outcome = await run.wait()
+    for asked in outcome.approvals:
+        await runtime.decide(asked.id, "approve", by="the process")
+    return outcome.status == "completed"
+
+
+async def stall(url: str) -> None:
+    """Be inside a tool for long: to be stopped there, and let go on when another process owns the run."""
+
+    @function_tool
+    async def charge(order: str) -> str:
+        print("inside the tool", flush=True)
+        await asyncio.sleep(60)
+        return "too late"
+
+    [shop] = agents(Ledger(os.devnull))
+    async with Runtime.open(url, agents=[shop.clone(tools=[charge])], lease=LEASE) as runtime:
+        run = await runtime.start("shop", "charge", session_id="s", key="order-7")
+        while run.local:  # noqa: ASYNC110 - nothing else tells
+            await asyncio.sleep(0.01)
+        print("passed on", flush=True)
+
+
+async def block(url: str, ledger: str) -> None:
+    """Be inside a tool that lets nothing else happen for four times the lease."""
+    book = Ledger(ledger)
+
+    @function_tool
+    async def charge(ctx: ToolContext[Any], order: str) -> str:
+        print("inside the tool", flush=True)
+        time.sleep(4 * LEASE)  # noqa: ASYNC251 - this is what is tested
+        return book.charge(ctx.idempotency_key, order)
+
+    [shop] = agents(book)
+    async with Runtime.open(url, agents=[shop.clone(tools=[charge])], lease=LEASE) as runtime:
+        run = await runtime.start("shop", "charge", session_id="s", key="order-7")
+        while run.local:  # noqa: ASYNC110 - nothing else tells
+            await asyncio.sleep(0.01)
+        print("passed on", flush=True)
+
+
+async def _together(go: str) -> None:
+    """Wait until all the processes of a test may begin."""
+    print("ready", flush=True)
+    while not os.path.exists(go):  # noqa: ASYNC110, ASYNC240 - another process makes it
+        await asyncio.sleep(0.001)
+
+
+async def talk(url: str, go: str, name: str, count: int) -> None:
+    """Start many runs on one session at the same time, and wait until all of them have ended."""
+    async with Runtime.open(url, agents=[echo()], lease=2.0) as runtime:
+        await _together(go)
+        said = [f"{name}{n}" for n in range(count)]
+        runs = await asyncio.gather(*(runtime.start("echo", text, session_id="s") for text in said))
+        outcomes = await asyncio.gather(*(run.wait() for run in runs))
+        assert {outcome.status for outcome in outcomes} == {"completed"}
+        assert [outcome.final_output for outcome in outcomes] == [f"echo {text}" for text in said]
+
+
+async def charge_once(url: str, go: str, ledger: str, scenario: str) -> None:
+    """Ask for the same run as everybody else, resume it, and wait for it."""
+    async with Runtime.open(url, agents=agents(Ledger(ledger), scenario), lease=LEASE) as runtime:
+        await _together(go)
+        run = await runtime.start("shop", "charge", session_id="s", key="order-7")
+        run = await runtime.resume(run.id)
+        print(run.id, (await run.wait()).final_output, flush=True)
+
+
+async def decide(url: str, go: str, approval_id: str, verdict: str, by: str) -> None:
+    """Answer a question that others answer too."""
+    async with Runtime.open(url, lease=LEASE) as runtime:
+        await _together(go)
+        try:
+            await runtime.decide(approval_id, verdict, by=by)
+            print("decided", flush=True)
+        except ApprovalSettled as refused:
+            print("settled", refused.status, refused.by, flush=True)

@@ -1,0 +1,164 @@
+"""A process is killed at every point of a run: nothing is lost, and nothing happens twice."""
+
+import asyncio
+import itertools
+from contextlib import asynccontextmanager
+
+import pytest
+from durable_kit import soon
+from shop import LEASE, SCENARIOS, Ledger, agents, charged
+
+from holdfast import Runtime
+from holdfast.testing import assert_replayable
+from servers import SHARED, emptied
+
+AT_ONCE = 6
+
+
+async def commits(spawn, url, ledger, scenario):
+    """How many commits a run has that nobody disturbs."""
+    async with spawn("charge", url, str(ledger), scenario, "") as child:
+        told = await child.line()
+        assert await child.end() == 0
+        return int(told)
+
+
+async def killed(spawn, url, ledger, scenario, point):
+    async with spawn("charge", url, str(ledger), scenario, point) as child:
+        assert await child.end() == -9, point
+
+
+async def answered(runtime, asked, ledger):
+    """What a person does who looks at the books: says so when it happened, and lets it happen when it did not."""
+    if asked.kind == "approval":
+        await runtime.decide(asked.id, "approve", by="ann")
+        return
+    if asked.idempotency_key in ledger.lines():
+        await runtime.decide(asked.id, "done", output=charged(asked.call_id.removeprefix("charge")), by="ann")
+    else:
+        await runtime.decide(asked.id, "approve", by="ann")
+
+
+async def completed(runtime, run, ledger):
+    while (outcome := await run.wait()).status != "completed":
+        assert outcome.status == "waiting"
+        assert outcome.error is None
+        assert outcome.approvals
+        for asked in outcome.approvals:
+            await answered(runtime, asked, ledger)
+    return outcome
+
+
+def told(items):
+    """The conversation without what differs from one asking of a model to the next."""
+    plain = [{name: value for name, value in item.items() if name != "id"} for item in items]
+    outputs = sorted((item for item in plain if "output" in item), key=lambda item: item["call_id"])
+    return [outputs.pop(0) if "output" in item else item for item in plain]
+
+
+async def finished(url, ledger, scenario):
+    """Let another process finish the run, and hold it to everything that was promised; gives the conversation."""
+    async with Runtime.open(url, agents=agents(ledger, scenario), lease=LEASE) as runtime:
+        run = await runtime.start("shop", "charge", session_id="s", key="order-7")
+        outcome = await soon(completed(runtime, run, ledger), 20)
+        assert outcome.final_output == "done"
+        session = runtime.store.session("s")
+        items = await session.get_items()
+        assert (await session.check()).ok
+        assert_replayable(items)
+        events = [event async for event in run.events()]
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert [event.type for event in events].count("run.completed") == 1
+        assert events[-1].type == "run.completed"
+        assert not await runtime.approvals(status="pending")
+        following = await runtime.start("shop", "and now?", session_id="s")
+        assert (await soon(following.wait())).final_output == "done"
+    calls = 3 if scenario == "parallel" else 1
+    assert len(ledger.lines()) == len(set(ledger.lines())) == calls
+    return told(items)
+
+
+def points(number, scenario):
+    orders = range(3 if scenario == "parallel" else 1)
+    yield from (f"tool:{when}:{order}" for order in orders for when in ("before", "after"))
+    yield from (f"{when}:{n}" for n in range(1, number + 1) for when in ("before", "after"))
+
+
+class Files:
+    """Empty stores, one after the other, and ledgers with them."""
+
+    def __init__(self, folder):
+        self.folder, self.numbers = folder, itertools.count(1)
+
+    @asynccontextmanager
+    async def empty(self):
+        number = next(self.numbers)
+        yield f"sqlite:///{self.folder / f'{number}.db'}", Ledger(self.folder / f"{number}.txt")
+
+
+class Databases(Files):
+    """Some databases on a server, emptied before each use."""
+
+    def __init__(self, folder, server):
+        super().__init__(folder)
+        self.server, self.free = server, [f"{SHARED}_{n}" for n in range(AT_ONCE)]
+
+    @asynccontextmanager
+    async def empty(self):
+        name = self.free.pop()
+        try:
+            yield await emptied(self.server, name), Ledger(self.folder / f"{next(self.numbers)}.txt")
+        finally:
+            self.free.append(name)
+
+
+@pytest.fixture
+def files(tmp_path):
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def databases(tmp_path, postgres_server):
+    return Databases(tmp_path, postgres_server)
+
+
+async def every_point(spawn, places, scenario, *, step=1):
+    """Kill the run at each point, each in a store of its own: several at once, for most of the time is waiting."""
+    async with places.empty() as (url, ledger):
+        number = await commits(spawn, url, ledger.path, scenario)
+        whole = await finished(url, ledger, scenario)
+    assert number > 5
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def survives(point):
+        async with gate, places.empty() as (url, ledger):
+            try:
+                await killed(spawn, url, ledger.path, scenario, point)
+                assert await finished(url, ledger, scenario) == whole
+            except Exception as problem:
+                problem.add_note(f"{scenario}, killed at {point}")
+                raise
+
+    async with asyncio.TaskGroup() as group:
+        for point in list(points(number, scenario))[::step]:
+            group.create_task(survives(point))
+
+
+async def test_a_kill_at_any_point_costs_nothing(spawn, files):
+    await every_point(spawn, files, "parallel")
+
+
+async def test_a_kill_costs_nothing_on_a_server(spawn, databases):
+    await every_point(spawn, databases, "approval", step=3)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test_a_kill_at_any_point_of_any_run_costs_nothing(spawn, files, scenario):
+    await every_point(spawn, files, scenario)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test_a_kill_at_any_point_of_any_run_costs_nothing_on_a_server(spawn, databases, scenario):
+    await every_point(spawn, databases, scenario)
