@@ -22,7 +22,7 @@ STORES = {"no session": "", "SQLite": " stored"}
 ROUNDS = pick(5, 2)
 ENOUGH = pick(5.0, 1.0)  # seconds of one figure of one rival, after which it is not taken more often than ...
 FEWEST = {OURS: pick(2, 1), MAIN: pick(2, 1)}  # ... these times, or once
-PATIENCE = pick(20.0, 5.0)  # seconds of one round, after which a rival without targets is not asked for longer runs
+PATIENCE = pick(30.0, 5.0)  # seconds of one round, after which a rival without targets is not asked for longer runs
 Found = dict[str, dict[str, float]]
 
 
