@@ -179,6 +179,19 @@ async def test_a_run_that_makes_room_is_next_and_those_in_line_come_after_it(sto
         assert (await runtime.store.session("s").check()).ok
 
 
+async def test_a_run_that_interrupts_one_that_waits_for_a_person_is_next(store_url):
+    refunds = Refunds()
+    agent = refunds.agent(calls(("refund", {"order": "7", "amount": 5}, "c1")), says("next"), says("last"))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        first = await runtime.start("support", "one", session_id="s")
+        await soon(first.wait())
+        second = await runtime.start("support", "two", session_id="s")
+        third = await runtime.start("support", "three", session_id="s", on_busy="interrupt")
+        assert (await soon(third.wait())).final_output == "next"
+        assert (await soon(second.wait())).final_output == "last"
+        assert (await first.info()).status == "cancelled"
+
+
 async def test_whoever_looks_after_the_queue_lets_the_run_begin_that_made_room(shared_url):
     """As it is when the process is gone that asked for the runs."""
     async with owned(await open_backend(shared_url)) as backend:

@@ -48,11 +48,11 @@ def setbacks(entries: Iterable[JournalEntry]) -> int:
     return found
 
 
-async def due(home: Home, record: RunRecord, *, ended: float) -> float:
-    """When a run is to be taken up whose lease ``ended`` then: at once, and later each time that did not help."""
+async def pause(home: Home, record: RunRecord) -> float:
+    """Seconds to leave a run alone that has no owner any more: none at first, longer each time that did not help."""
     rows = await home.backend.journal(record.run_id, after=max(0, record.journal_length - _TAIL))
     before = setbacks(entry_of(row) for row in rows)
-    return ended if before + 1 >= MOST else ended + home.lease * (2**before - 1) / 4
+    return 0.0 if before + 1 >= MOST else home.lease * (2**before - 1) / 4
 
 
 def keeps_ending(state: State, graph: AgentGraph, times: int) -> Problem:

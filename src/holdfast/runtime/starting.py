@@ -33,11 +33,15 @@ class Request:
     def digest(self) -> str:
         return request_digest(self.agent, self.input, self.session_id, self.context, self.max_turns)
 
+    @property
+    def makes_room(self) -> bool:
+        return self.on_busy in ("interrupt", "rollback")
+
     def ops(self, run_id: str) -> list[Op]:
         """What creates the run, to wait for its turn: the next one, if it makes room for itself."""
         header = Header(self.agent, self.digest, key=self.key)
         first = Begun(self.input, self.max_turns, self.context)
-        status: Literal["next", "queued"] = "next" if self.on_busy in ("interrupt", "rollback") else "queued"
+        status: Literal["next", "queued"] = "next" if self.makes_room else "queued"
         return queueing.created(run_id, header, first, session_id=self.session_id, status=status)
 
     def same(self, record: RunRecord) -> str:
@@ -53,8 +57,8 @@ async def start(driving: Driving, request: Request) -> str:
     run_id = queueing.run_id_of(request.key)
     if request.key is not None and (known := await backend.run(run_id)) is not None:
         return request.same(known)
-    if request.session_id is not None and request.on_busy != "enqueue":
-        await _make_room(driving, run_id, request.session_id, request.on_busy)
+    if request.on_busy == "reject" and request.session_id is not None:
+        await _refuse_if_busy(driving, run_id, request.session_id)
     try:
         await backend.commit(*request.ops(run_id))
     except StoreUnavailable:
@@ -63,20 +67,18 @@ async def start(driving: Driving, request: Request) -> str:
     except RunMoved:
         return request.same(await driving.home.record(run_id))
     driving.home.feeds.written(run_id)
+    if request.makes_room and request.session_id is not None:
+        await _make_room(driving, run_id, request.session_id, undone=request.on_busy == "rollback")
     await driving.take_up(await driving.home.record(run_id))
     return run_id
 
 
-async def _make_room(driving: Driving, run_id: str, session_id: str, on_busy: OnBusy) -> None:
-    """Deal with a run that has the session."""
-    backend = driving.home.backend
-    if on_busy == "reject":
-        await _refuse_if_busy(driving, run_id, session_id)
-        return
-    other = await queueing.holder(backend, session_id)
-    if other is not None:
+async def _make_room(driving: Driving, run_id: str, session_id: str, *, undone: bool) -> None:
+    """Cancel the run that has the session. The new one is the next already, so nobody comes in between."""
+    other = await queueing.holder(driving.home.backend, session_id)
+    if other is not None and other.run_id != run_id:
         with suppress(RunEnded):
-            await cancel(driving, other.run_id, "immediate", undone=on_busy == "rollback")
+            await cancel(driving, other.run_id, "immediate", undone=undone)
 
 
 async def _refuse_if_busy(driving: Driving, run_id: str, session_id: str) -> None:
