@@ -94,9 +94,9 @@ def appended(name: str, found: dict[str, float], limit: float) -> Iterable[Figur
     ours, bare, peer = found["ours"], found["bare"], found.get("peer")
     yield at_most(f"{name}, beside bare sqlite3", micro(ours), micro(bare), ours / bare, limit)
     if peer is None:
-        yield without_peer(f"  ... beside {PEER}", micro(ours), ">= 3x")
+        yield without_peer(f"{name}, beside {PEER}", micro(ours), ">= 3x")
     else:
-        yield at_least(f"  ... beside {PEER}", micro(ours), micro(peer), peer / ours, 3)
+        yield at_least(f"{name}, beside {PEER}", micro(ours), micro(peer), peer / ours, 3)
 
 
 async def lengths(backend: SqliteBackend) -> Iterable[Figure]:
