@@ -37,8 +37,8 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## measured side by side with peers; table on screen, JSON in bench/results/
-	$(BIN)/python -m bench
+bench: setup  ## measured side by side with peers; table on screen, JSON and plots in bench/results/; see bench/README.md
+	$(BIN)/python -m bench $(GROUPS)
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
