@@ -23,7 +23,7 @@ demo: .venv/.light  ## a payment survives a killed process, a call remembers wha
 	touch $@
 
 test: setup  ## all tests but the long soaks
-	$(PYTEST) -m 'not soak'
+	$(PYTEST) -m 'not soak' -n 2 --dist loadfile
 
 soak: setup  ## the long ones
 	$(PYTEST) -m soak
@@ -37,8 +37,8 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup  ## measured side by side with peers; table on screen, JSON in bench/results/
-	$(BIN)/python -m bench
+bench: setup  ## measured side by side with peers; table on screen, JSON and plots in bench/results/; see bench/README.md
+	$(BIN)/python -m bench $(GROUPS)
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

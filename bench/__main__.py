@@ -1,29 +1,48 @@
 """``make bench``: measure everything, or the groups named on the command line."""
 
+import argparse
 import importlib
-import json
-import platform
+import os
 import sys
-import time
 from pathlib import Path
 
-from bench.rows import table
+from bench.effort import VARIABLE
+from bench.machine import cores, warning
+from bench.report import Group, Report
 
-GROUPS = ("history", "workers", "runs", "runtime", "realtime")
+GROUPS = ("history", "runs", "runtime", "realtime", "workers")
+RESULTS = Path(__file__).parent / "results"
 
 
-def main() -> None:
-    report: dict[str, object] = {"at": time.time(), "python": platform.python_version(), "machine": platform.platform()}
-    for group in sys.argv[1:] or GROUPS:
-        figures = importlib.import_module(f"bench.{group}").figures()
-        print(f"\n{group}\n{table(figures)}", flush=True)
-        report[group] = [figure.as_dict() for figure in figures]
-    folder = Path(__file__).parent / "results"
-    folder.mkdir(exist_ok=True)
-    target = folder / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
-    target.write_text(json.dumps(report, indent=1))
-    print(f"\nwritten to {target}")
+def loaded(name: str) -> Group:
+    """A group is a module with ``figures()``, which gives ``Figure`` lines and, for the pictures, ``Series``."""
+
+    def figures() -> object:
+        return importlib.import_module(f"bench.{name}").figures()
+
+    return figures  # type: ignore[return-value]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure holdfast side by side with its peers."
+    )
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"some of: {', '.join(GROUPS)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="few rounds and small sizes: that it works, not how fast")
+    options = parser.parse_args()
+    if unknown := set(options.groups) - set(GROUPS):
+        parser.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+    if options.quick:
+        os.environ[VARIABLE] = "1"  # before the groups are imported; the processes of the peers inherit it
+    report = Report(quick=options.quick)
+    if line := warning(report.load[0], cores()):
+        print(line, file=sys.stderr, flush=True)
+    report.measure({name: loaded(name) for name in options.groups or GROUPS})
+    print(report.closing())
+    for path in report.write(RESULTS):
+        print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+    return 1 if report.failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,20 +4,21 @@ import asyncio
 import json
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
-from agents import SQLiteSession as PeerSession
-
-from bench.rows import Figure, Work, at_least, at_most, micro, side_by_side
+from bench.effort import pick
+from bench.peers import AGENTS, Peer, peers_started
+from bench.progress import tell
+from bench.rivals.histories import TURN
+from bench.rows import Figure, Work, at_least, at_most, clocked, micro, side_by_side, without_peer
 from holdfast.history.session import StoredSession
 from holdfast.store.sqlite.backend import SqliteBackend
 
-TURN: list[Any] = [
-    {"role": "user", "content": "Where is my order 1234? I placed it on Monday and have heard nothing since."},
-    {"role": "assistant", "content": "It left our warehouse this morning and should reach you tomorrow before noon."},
-]
+PEER = "openai-agents"
+ROUNDS, CALLERS, MANY = pick(12, 3), 32, pick(100_000, 10_000)
+# Enough that every round has its share of the write-ahead log's checkpoints, which ours makes every 256 commits.
+CALLS = 300
 
 
 def bare_append(path: Path) -> Callable[[], None]:
@@ -52,20 +53,6 @@ async def prepare(path: Path) -> None:
     await backend.close()
 
 
-def repeated(append: Callable[[], None]) -> Work:
-    async def work() -> None:
-        append()
-
-    return work
-
-
-def together(session: Any, callers: int) -> Work:
-    async def work() -> None:
-        await asyncio.gather(*(session.add_items(TURN) for _ in range(callers)))
-
-    return work
-
-
 async def filled(backend: SqliteBackend, name: str, items: int) -> StoredSession:
     session = StoredSession(name, backend)
     for _ in range(0, items, 1000):
@@ -73,66 +60,83 @@ async def filled(backend: SqliteBackend, name: str, items: int) -> StoredSession
     return session
 
 
-async def measure(folder: Path, bare: Callable[[], None]) -> list[Figure]:
-    backend = SqliteBackend(folder / "ours.db")
-    ours = StoredSession("ours", backend)
-    peer = PeerSession("peer", folder / "peer.db")
-    one = await side_by_side(
-        {"bare": repeated(bare), "ours": lambda: ours.add_items(TURN), "peer": lambda: peer.add_items(TURN)},
-        rounds=15,
-        calls=100,
-    )
-    many = await side_by_side(
-        {"bare": repeated(bare), "ours": together(ours, 32), "peer": together(peer, 32)}, rounds=15, calls=5
-    )
-    ours32, peer32 = many["ours"] / 32, many["peer"] / 32
-    short, long = await filled(backend, "short", 100), await filled(backend, "long", 100_000)
+class Appending:
+    """The same appends to a bare database, to a history of ours and to one of the peer, where there is a peer."""
+
+    def __init__(self, bare: Callable[[], None], ours: StoredSession, peer: Peer | None) -> None:
+        self.bare, self.ours, self.peer = bare, ours, peer
+
+    async def rounds(self, callers: int, calls: int) -> dict[str, float]:
+        """Seconds of one append of each. A bare database has no callers: it does their work one after the other."""
+
+        async def bare() -> None:
+            for _ in range(callers):
+                self.bare()
+
+        async def ours() -> None:
+            if callers == 1:
+                await self.ours.add_items(TURN)
+            else:
+                await asyncio.gather(*(self.ours.add_items(TURN) for _ in range(callers)))
+
+        async def peer() -> float:
+            assert self.peer is not None
+            return float(self.peer.ask("append", calls=calls, callers=callers))
+
+        rivals = {
+            "bare": clocked(bare, calls=calls, each=callers),
+            "ours": clocked(ours, calls=calls, each=callers),
+        }
+        return await side_by_side(rivals | ({"peer": peer} if self.peer else {}), ROUNDS)
+
+
+def appended(name: str, found: dict[str, float], limit: float) -> Iterable[Figure]:
+    ours, bare, peer = found["ours"], found["bare"], found.get("peer")
+    yield at_most(f"{name}, beside bare sqlite3", micro(ours), micro(bare), ours / bare, limit)
+    if peer is None:
+        yield without_peer(f"{name}, beside {PEER}", micro(ours), ">= 3x")
+    else:
+        yield at_least(f"{name}, beside {PEER}", micro(ours), micro(peer), peer / ours, 3)
+
+
+async def lengths(backend: SqliteBackend) -> Iterable[Figure]:
+    """A history of many items beside one of few: reading the end of it and adding to it."""
+    short, long = await filled(backend, "short", 100), await filled(backend, "long", MANY)
+    empty = StoredSession("fresh", backend)
 
     async def read(session: StoredSession) -> None:
         assert len(await session.get_items(20)) == 20
 
-    reads = await side_by_side({"short": lambda: read(short), "long": lambda: read(long)}, rounds=15, calls=100)
-    empty = StoredSession("empty", backend)
-    appends = await side_by_side(
-        {"empty": lambda: empty.add_items(TURN), "long": lambda: long.add_items(TURN)}, rounds=15, calls=100
-    )
-    await backend.close()
-    peer.close()
-    return [
-        at_most(
-            "append 2 items, 1 caller, vs bare sqlite3",
-            micro(one["ours"]),
-            micro(one["bare"]),
-            one["ours"] / one["bare"],
-            3,
-        ),
-        at_least("  ... vs openai-agents", micro(one["ours"]), micro(one["peer"]), one["peer"] / one["ours"], 3),
-        at_most(
-            "append 2 items, 32 callers, vs bare sqlite3",
-            micro(ours32),
-            micro(many["bare"]),
-            ours32 / many["bare"],
-            1.5,
-        ),
-        at_least("  ... vs openai-agents", micro(ours32), micro(peer32), peer32 / ours32, 3),
-        at_most(
-            "last 20 of 100,000 vs of 100",
-            micro(reads["long"]),
-            micro(reads["short"]),
-            reads["long"] / reads["short"],
-            1.15,
-        ),
-        at_most(
-            "append to 100,000 vs to few",
-            micro(appends["long"]),
-            micro(appends["empty"]),
-            appends["long"] / appends["empty"],
-            1.15,
-        ),
-    ]
+    tell("history: reads and appends of long and short histories")
+    pairs: dict[str, tuple[Work, Work]] = {
+        f"last 20 of {MANY:,} over last 20 of 100": (lambda: read(long), lambda: read(short)),
+        f"append to {MANY:,} over append to few": (lambda: long.add_items(TURN), lambda: empty.add_items(TURN)),
+    }
+    rows = []
+    for name, works in pairs.items():
+        rounds = {end: clocked(work, calls=CALLS) for end, work in zip(("many", "few"), works, strict=True)}
+        found = await side_by_side(rounds, ROUNDS)
+        rows.append(at_most(name, micro(found["many"]), micro(found["few"]), found["many"] / found["few"], 1.15))
+    return rows
 
 
-def figures() -> list[Figure]:
-    with tempfile.TemporaryDirectory() as name:
+async def measure(folder: Path, bare: Callable[[], None], peer: Peer | None) -> list[Figure]:
+    backend = SqliteBackend(folder / "ours.db")
+    appending = Appending(bare, StoredSession("ours", backend), peer)
+    try:
+        tell("history: appends of one caller")
+        one = await appending.rounds(1, CALLS)
+        tell(f"history: appends of {CALLERS} callers")
+        many = await appending.rounds(CALLERS, 10)
+        rows = [*appended("append 2 items, 1 caller", one, 3)]
+        rows += appended(f"append 2 items, {CALLERS} callers", many, 1.5)
+        return [*rows, *await lengths(backend)]
+    finally:
+        await backend.close()
+
+
+def figures() -> Iterable[Figure]:
+    wanted = {PEER: (AGENTS, ("bench.rivals.histories",))}
+    with tempfile.TemporaryDirectory() as name, peers_started(wanted) as peers:
         folder = Path(name)
-        return asyncio.run(measure(folder, bare_append(folder / "bare.db")))
+        yield from asyncio.run(measure(folder, bare_append(folder / "bare.db"), peers.get(PEER)))

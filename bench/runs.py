@@ -1,97 +1,153 @@
 """Runs: what a turn and a snapshot cost, beside openai-agents, pydantic-ai and langgraph, with a model that answers
 at once. Targets are about openai-agents; what the others take is reported."""
 
-import json
-import subprocess
 import sys
-from pathlib import Path
+import time
+from collections.abc import Iterable
+from typing import Any
 
-from bench.rivals.measuring import EXCHANGES, LONG, SHORT, SNAPSHOT
-from bench.rows import Figure, at_least, at_most, micro
+from bench.effort import pick, quick
+from bench.peers import AGENTS, Peer, PeerMissing, peers_started
+from bench.progress import tell
+from bench.rivals.measuring import EXCHANGES, LENGTHS, LONG, SHORT, SNAPSHOT
+from bench.rows import Figure, Series, at_least, at_most, compared, micro, without_peer
 
-ROOT = Path(__file__).parent.parent
-PEERS = ROOT / ".venv-peers" / "agents"
-PACKAGES = ("openai-agents>=0.22", "pydantic-ai-slim", "langgraph", "langgraph-checkpoint-sqlite")
 OURS, MAIN = "holdfast", "openai-agents"
-RIVALS = {
-    OURS: ["bench.rivals.runners", "holdfast"],
-    MAIN: ["bench.rivals.runners", "agents"],
-    "pydantic-ai": ["bench.rivals.pydantic_ai"],
-    "langgraph": ["bench.rivals.langgraph"],
+PEERS = {
+    MAIN: (AGENTS, ("bench.rivals.runners", "agents")),
+    "pydantic-ai": (AGENTS, ("bench.rivals.pydantic_ai",)),
+    "langgraph": (AGENTS, ("bench.rivals.langgraph",)),
 }
+STORES = {"no session": "", "SQLite": " stored"}
+ROUNDS = pick(5, 2)
+ENOUGH = pick(5.0, 1.0)  # seconds of one figure of one rival, after which it is not taken more often than ...
+FEWEST = {OURS: pick(2, 1), MAIN: pick(2, 1)}  # ... these times, or once
+PATIENCE = pick(30.0, 5.0)  # seconds of one round, after which a rival without targets is not asked for longer runs
 Found = dict[str, dict[str, float]]
 
 
-def peers_python() -> str:
-    """The interpreter of the peers' environment, made on first use."""
-    python = PEERS / "bin" / "python"
-    if not (PEERS / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", *PACKAGES], check=True)
-        (PEERS / "ready").touch()
-    return str(python)
+class Rounds:
+    """Everybody's figures, the best of rounds in which they take turns. Who fails takes no further part."""
+
+    def __init__(self, rivals: dict[str, Peer]) -> None:
+        self.rivals = rivals
+        self.found: Found = {name: {} for name in rivals}
+        self.slow: set[str] = set()
+
+    def take(self, keys: tuple[str, ...], what: str, rounds: int = ROUNDS, **details: Any) -> None:
+        spent = dict.fromkeys(self.rivals, 0.0)
+        for number in range(rounds):
+            for name in [name for name in self.rivals if name not in self.slow]:
+                if number >= FEWEST.get(name, 1) and spent[name] > ENOUGH:
+                    continue
+                tell(f"runs: {' and '.join(keys) or what}, round {number + 1} of {rounds}, {name}")
+                begin = time.perf_counter()
+                self.ask(name, keys, what, details)
+                taken = time.perf_counter() - begin
+                spent[name] += taken
+                if taken > PATIENCE and name not in FEWEST:
+                    tell(f"runs: no longer runs of {name}, which took {taken:.0f} s")
+                    self.slow.add(name)
+
+    def ask(self, name: str, keys: tuple[str, ...], what: str, details: dict[str, Any]) -> None:
+        try:
+            answer = self.rivals[name].ask(what, **details)
+        except PeerMissing as reason:
+            if name == OURS:
+                raise
+            tell(f"going on without {name}: {reason}")
+            del self.rivals[name]
+            return
+        if answer is not None:
+            best = self.found[name]
+            for key, value in zip(keys, answer if isinstance(answer, list) else [answer], strict=True):
+                best[key] = min(value, best.get(key, value))
 
 
 def measured() -> Found:
-    """The best figures of each rival. We take turns with every one of them, so that noise falls on all alike."""
-    peers, found = peers_python(), dict[str, dict[str, float]]()
-    for peer in list(RIVALS)[1:]:
-        for name, python in ((OURS, sys.executable), (peer, peers)):
-            command = [python, "-W", "ignore", "-m", *RIVALS[name]]
-            done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-            best = found.setdefault(name, {})
-            for key, value in json.loads(done.stdout).items():
-                best[key] = min(value, best.get(key, value))
-    return found
+    with peers_started(PEERS) as peers, Peer.started(OURS, sys.executable, "bench.rivals.runners", OURS) as ours:
+        rounds = Rounds({OURS: ours, **peers})
+        rounds.take((), "warm", 1)
+        for suffix in STORES.values():
+            rounds.slow.clear()
+            for turns in LENGTHS:
+                often = ROUNDS if turns in (SHORT, LONG) else 1  # the others are drawn, not compared
+                rounds.take((f"turn {turns}{suffix}",), "turn", often, turns=turns, stored=bool(suffix))
+        rounds.take(("first exchange", "exchange"), "exchanges")
+        rounds.slow.clear()
+        rounds.take(("snapshot", "bytes"), "snapshot")
+        rounds.take(("import", "import, processor time"), "imported")
+        return rounds.found
 
 
-def beside(found: Found, key: str, name: str, limit: float) -> list[Figure]:
+def goal(limit: float) -> float | None:
+    """Targets speak about the full lengths."""
+    return None if quick() else limit
+
+
+def beside(found: Found, key: str, name: str, limit: float | None) -> Iterable[Figure]:
     """One line per rival that has the figure; the first has a target."""
-    ours, rows = found[OURS][key], []
+    ours = found[OURS][key]
+    if key not in found.get(MAIN, {}):
+        yield without_peer(f"{name}, beside {MAIN}", micro(ours), f">= {limit}x" if limit else "")
     for rival, figures in found.items():
         if rival == OURS or key not in figures:
             continue
         texts, ratio = (micro(ours), micro(figures[key])), figures[key] / ours
         if rival == MAIN:
-            rows.append(at_least(f"{name}, beside {rival}", *texts, ratio, limit))
+            yield at_least(f"{name}, beside {rival}", *texts, ratio, limit)
         else:
-            rows.append(Figure(f"  ... beside {rival}", *texts, round(ratio, 2), "", None))
-    return rows
+            yield compared(f"  ... beside {rival}", *texts, ratio)
 
 
-def growth(found: Found, key: str, base: str, name: str) -> list[Figure]:
+def growth(found: Found, key: str, base: str, name: str) -> Iterable[Figure]:
     """How our own figure grows, which has a target, and how those of the others do."""
-    rows = []
     for rival, figures in found.items():
         if key not in figures:
             continue
         texts, ratio = (micro(figures[key]), micro(figures[base])), figures[key] / figures[base]
         if rival == OURS:
-            rows.append(at_most(f"{name}, ours", *texts, ratio, 1.3))
+            yield at_most(f"{name}, ours", *texts, ratio, goal(1.3))
         else:
-            rows.append(Figure(f"  ... {rival}'s own", *texts, round(ratio, 2), "", None))
-    return rows
+            yield compared(f"  ... {rival}'s own", *texts, ratio)
 
 
-def figures() -> list[Figure]:
+def lines(found: Found) -> Iterable[Series]:
+    """What is drawn: the cost of a turn by the length of the run."""
+    for label, suffix in STORES.items():
+        for rival, figures in found.items():
+            at = tuple(turns for turns in LENGTHS if f"turn {turns}{suffix}" in figures)
+            if at:
+                yield Series(f"a turn, {label}", rival, at, tuple(figures[f"turn {turns}{suffix}"] for turns in at))
+
+
+def figures() -> Iterable[Figure | Series]:
     found = measured()
-    rows: list[Figure] = []
-    for label, suffix in (("no session", ""), ("SQLite", " stored")):
+    yield from lines(found)
+    for label, suffix in STORES.items():
         short, long = f"turn {SHORT}{suffix}", f"turn {LONG}{suffix}"
-        rows += beside(found, short, f"a turn of {SHORT}, {label}", 5)
-        rows += beside(found, long, f"a turn of {LONG}, {label}", 30)
-        rows += growth(found, long, short, f"{LONG} turns over {SHORT}, {label}")
-    rows += beside(found, "exchange", f"exchange {EXCHANGES} of a conversation", 30)
-    rows += growth(found, "exchange", "first exchange", f"exchange {EXCHANGES} over the first")
-    rows += beside(found, "snapshot", f"to_json and from_json of {SNAPSHOT} turns", 10)
-    small, big = int(found[OURS]["bytes"]), int(found[MAIN]["bytes"])
-    rows.append(at_most(f"bytes of a snapshot of {SNAPSHOT} turns", f"{small:,}", f"{big:,}", small / big, 1 / 3))
-    return rows + imports(found)
+        yield from beside(found, short, f"a turn of {SHORT}, {label}", 5)
+        yield from beside(found, long, f"a turn of {LONG}, {label}", goal(30))
+        yield from growth(found, long, short, f"{LONG} turns over {SHORT}, {label}")
+    yield from beside(found, "exchange", f"exchange {EXCHANGES} of a conversation", goal(30))
+    yield from growth(found, "exchange", "first exchange", f"exchange {EXCHANGES} over the first")
+    yield from beside(found, "snapshot", f"to_json and from_json of {SNAPSHOT} turns", goal(10))
+    yield size(found)
+    yield from imports(found)
 
 
-def imports(found: Found) -> list[Figure]:
-    ours, rows = found[OURS]["import"], list[Figure]()
+def size(found: Found) -> Figure:
+    name, small = f"bytes of a snapshot of {SNAPSHOT} turns, beside {MAIN}", int(found[OURS]["bytes"])
+    big = int(found.get(MAIN, {}).get("bytes", 0))
+    if not big:
+        return without_peer(name, f"{small:,}", "<= 0.333x")
+    return at_most(name, f"{small:,}", f"{big:,}", small / big, 1 / 3)
+
+
+def imports(found: Found) -> Iterable[Figure]:
+    ours, work = found[OURS]["import"], found[OURS]["import, processor time"]
+    yield at_most("import holdfast; holdfast.Runner", f"{ours:.2f} s", "0.3 s", ours / 0.3, 1)
+    yield compared("  ... in processor time", f"{work:.2f} s", "0.3 s", work / 0.3)
     for rival, own in found.items():
-        texts, ratio = (f"{ours:.2f} s", f"{own['import']:.2f} s"), round(own["import"] / ours, 2)
-        rows.append(Figure(f"  ... beside {rival}'s", *texts, ratio, "", None))
-    return [at_most("import holdfast; holdfast.Runner", f"{ours:.2f} s", "0.3 s", ours / 0.3, 1), *rows[1:]]
+        if rival != OURS and "import" in own:
+            yield compared(f"  ... beside {rival}'s", f"{ours:.2f} s", f"{own['import']:.2f} s", own["import"] / ours)

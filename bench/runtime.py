@@ -13,24 +13,33 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.effort import pick
+from bench.peers import ROOT, PeerMissing, peers_python
+from bench.progress import tell
 from bench.rivals.durable import LONG, TURNS
-from bench.rows import Figure, at_least, at_most, micro
-from bench.runs import ROOT, peers_python
+from bench.rows import Figure, at_least, at_most, compared, micro, without_peer
 from holdfast import Agent, Runtime, function_tool
 from holdfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
 RIVALS = {"NORMAL": ["holdfast", "NORMAL"], "FULL": ["holdfast", "FULL"], "langgraph": ["langgraph"]}
-FEW, MANY, ROUNDS = 10, 1000, 60
+FEW, MANY, ROUNDS = 10, pick(1000, 100), pick(60, 10)
 
 
 def measured() -> dict[str, dict[str, float]]:
-    """The figures of each, taken in turns; the better of two rounds."""
+    """The figures of each, taken in turns; the better of two rounds. Without langgraph where it cannot be had."""
     found: dict[str, dict[str, float]] = {}
-    for _ in range(2):
+    for number in range(pick(2, 1)):
         for name, arguments in RIVALS.items():
-            python = peers_python() if name == "langgraph" else sys.executable
-            command = [python, "-W", "ignore", "-m", "bench.rivals.durable", *arguments]
-            done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+            tell(f"runtime: durable turns, round {number + 1}, {name}")
+            try:
+                python = peers_python() if name == "langgraph" else sys.executable
+                command = [python, "-W", "ignore", "-m", "bench.rivals.durable", *arguments]
+                done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+            except (PeerMissing, subprocess.CalledProcessError) as reason:
+                if name != "langgraph":
+                    raise
+                tell(f"without langgraph: {reason}")
+                continue
             best = found.setdefault(name, {})
             for key, value in json.loads(done.stdout).items():
                 best[key] = min(value, best.get(key, value))
@@ -38,20 +47,30 @@ def measured() -> dict[str, dict[str, float]]:
 
 
 def turns(found: dict[str, dict[str, float]]) -> list[Figure]:
-    rows, other = [], found["langgraph"]
+    rows, other = [], found.get("langgraph")
     for name in ("NORMAL", "FULL"):
-        own, label = found[name], f"a durable turn with a tool, synchronous={name}"
-        texts = micro(own["turn"]), micro(other["turn"])
-        rows.append(at_least(f"{label}, of {TURNS}, beside langgraph", *texts, other["turn"] / own["turn"], 3))
+        own, label = found[name], f"a durable turn with a tool, synchronous={name}, of {TURNS}, beside langgraph"
+        if other is None:
+            rows.append(without_peer(label, micro(own["turn"]), ">= 3x"))
+            continue
+        rows.append(at_least(label, micro(own["turn"]), micro(other["turn"]), other["turn"] / own["turn"], 3))
         texts, ratio = (micro(own["long turn"]), micro(other["long turn"])), other["long turn"] / own["long turn"]
-        rows.append(Figure(f"  ... of {LONG}", *texts, round(ratio, 2), "", None))
-    own, size = found["NORMAL"], found["NORMAL"]["bytes"]
-    texts = kilobytes(size), kilobytes(other["bytes"])
-    rows.append(at_most(f"stored per turn of {LONG}, beside 4 KB", texts[0], texts[1], size / 4096, 1))
-    growth, theirs = own["further bytes"] / size, other["further bytes"] / other["bytes"]
-    texts = kilobytes(own["further bytes"]), f"{kilobytes(other['further bytes'])} ({theirs:.2f}x)"
-    rows.append(at_most(f"  ... per turn beyond {TURNS}, over that: growth is linear", *texts, growth, 1.1))
-    return rows
+        rows.append(compared(f"  ... of {LONG}", *texts, ratio))
+    return rows + storage(found["NORMAL"], other)
+
+
+def storage(own: dict[str, float], other: dict[str, float] | None) -> list[Figure]:
+    """What a turn leaves on the disk, and that the later ones leave no more than the earlier."""
+    size, further = own["bytes"], own["further bytes"]
+    texts = "4 KB", "no peer"
+    if other is not None:
+        theirs = other["further bytes"] / other["bytes"]
+        texts = kilobytes(other["bytes"]), f"{kilobytes(other['further bytes'])} ({theirs:.2f}x)"
+    linear = f"  ... per turn beyond {TURNS}, over that: growth is linear"
+    return [
+        at_most(f"stored per turn of {LONG}, beside 4 KB", kilobytes(size), texts[0], size / 4096, 1),
+        at_most(linear, kilobytes(further), texts[1], further / size, 1.1),
+    ]
 
 
 def kilobytes(size: float) -> str:

@@ -1,104 +1,34 @@
 """Worker sessions beside a Jupyter kernel and a bare asyncio pipe echo, in one run."""
 
 import asyncio
-import json
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Iterable
 
-from bench.rows import Figure, at_least, at_most, micro
-from holdfast.workers import (
-    ExecuteMessage,
-    OutputMessage,
-    PoolConfig,
-    SandboxPolicy,
-    SessionConfig,
-    SessionPool,
-    WorkerSession,
-    fork_server,
-)
+from bench.echoing import placements, plain_python, timed, trips
+from bench.effort import pick
+from bench.peers import JUPYTER, Peer, peers_started
+from bench.progress import tell
+from bench.rows import Figure, Series, at_least, at_most, micro, percentile, without_peer
+from bench.starting import CONFIG, KERNEL, acquires, first_start, started, starts
+from holdfast.workers import ExecuteMessage, OutputMessage, WorkerSession, fork_server
 
-CONFIG = SessionConfig(sandbox=SandboxPolicy(require="namespaces"), output_limit=None)
-PEERS = Path(__file__).parent.parent / ".venv-peers" / "jupyter"
-STARTS, CALLS, LINES, LIVE = 40, 1000, 200_000, 300
-PROCESSES, ROUNDS = 9, 7
-ECHO = "import os\nwhile d := os.read(0, 65536): os.write(1, d)"
-SPIN = "import time\nt = time.process_time()\nn = 0\nwhile n < 3_000_000: n += 1\nprint(time.process_time() - t)"
-
+LINES, LIVE = pick(200_000, 50_000), pick(300, 60)
+STOPS, DEATHS, OUTPUTS = pick(20, 8), pick(20, 5), pick(5, 2)
+SERVERS, PROCESSES, SPINS = pick(4, 2), 3, pick(30, 10)
+# Inside a function: at the top level each variable is looked up in a dict whose layout is drawn anew for each process.
+SPIN = """
+def work():
+    number, seen = 0, {}
+    while number < 50_000:
+        number += 1
+        seen[number % 1000] = seen.get(number % 997, 0) + number * 3 // 7
+import time
+begin = time.process_time()
+work()
+print(time.process_time() - begin)
+"""
 PLAIN = f"import sys\ncode = compile({SPIN!r}, 'x', 'exec')\nfor line in sys.stdin: exec(code, {{}})"
-
-
-def percentile(times: list[float], part: float) -> float:
-    return sorted(times)[min(len(times) - 1, int(len(times) * part))]
-
-
-def jupyter() -> dict[str, float]:
-    """Measured in an environment of its own, made on first use; empty when it cannot be had."""
-    python = PEERS / "bin" / "python"
-    if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", "jupyter_client", "ipykernel"], check=True)
-    script = Path(__file__).parent / "jupyter_peer.py"
-    done = subprocess.run([str(python), str(script), "5", "300", str(LINES)], capture_output=True, text=True)
-    return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
-
-
-async def timed(times: list[float], work: object) -> None:
-    begin = time.perf_counter()
-    await work  # type: ignore[misc]
-    times.append(time.perf_counter() - begin)
-
-
-async def starts() -> list[float]:
-    times: list[float] = []
-    for _ in range(STARTS):
-        session = WorkerSession(CONFIG)
-        await timed(times, session.start())
-        await session.terminate()
-    return times
-
-
-async def acquires() -> list[float]:
-    times: list[float] = []
-    async with SessionPool(PoolConfig(session=CONFIG, min_idle=4, max_sessions=8)) as pool:
-        for _ in range(STARTS):
-            begin = time.perf_counter()
-            session = await pool.lease()
-            times.append(time.perf_counter() - begin)
-            pool.release(session)
-            while pool.info()["idle"] < 4:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-    return times
-
-
-async def trips(session: WorkerSession) -> tuple[list[float], list[float]]:
-    """``1+1`` in a worker and an echo by a bare pipe, taking turns on one loop."""
-    ours: list[float] = []
-    bare: list[float] = []
-    async with plain_python(ECHO) as (to, back):
-        for _ in range(CALLS):
-            await timed(ours, session.run("1+1"))
-            begin = time.perf_counter()
-            to.write(b"1+1\n")
-            await to.drain()
-            await back.readline()
-            bare.append(time.perf_counter() - begin)
-    return ours, bare
-
-
-@asynccontextmanager
-async def plain_python(code: str) -> AsyncIterator[tuple[asyncio.StreamWriter, asyncio.StreamReader]]:
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(sys.executable, "-I", "-u", "-c", code, stdin=pipe, stdout=pipe)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    yield process.stdin, process.stdout
-    process.stdin.close()
-    await process.wait()
 
 
 async def rate(session: WorkerSession) -> float:
@@ -110,9 +40,9 @@ async def rate(session: WorkerSession) -> float:
     return printed / 1e6 / (time.perf_counter() - begin)
 
 
-async def stops(session: WorkerSession, code: str, times: int) -> list[float]:
+async def stops(session: WorkerSession, code: str) -> list[float]:
     taken: list[float] = []
-    for _ in range(times):
+    for _ in range(STOPS):
         going = asyncio.Event()
 
         async def consume(going: asyncio.Event = going) -> None:
@@ -130,31 +60,34 @@ async def stops(session: WorkerSession, code: str, times: int) -> list[float]:
 
 async def deaths() -> list[float]:
     taken: list[float] = []
-    for _ in range(10):
+    for _ in range(DEATHS):
         async with WorkerSession(CONFIG) as session:
             result = await session.run("import os, sys, time; print(time.time()); sys.stdout.flush(); os._exit(1)")
             taken.append(time.time() - float(result.stdout))
     return taken
 
 
-async def slowdown() -> float:
-    """The same loop in workers and in plain, equally warm Pythons, taking turns.
+async def spins() -> tuple[float, float]:
+    """Seconds of the same loop in workers and in plain, equally warm Pythons, taking turns.
 
     Processor time, not the clock: on a machine with other work the clock measures the others. Several processes of
-    each kind, since where the kernel puts a process makes a difference of some percent; the best time of each
-    process, and the median of those.
+    each kind, and several fork-servers, since where things lie in memory makes a difference of some percent and all
+    children of one server inherit it; the best time of each process, and the median of those.
     """
-    inside: list[list[float]] = []
-    plain: list[list[float]] = []
-    for _ in range(PROCESSES):
-        inside.append([])
-        plain.append([])
-        async with WorkerSession(CONFIG) as session, plain_python(PLAIN) as (to, back):
-            for _ in range(ROUNDS):
-                inside[-1].append(float((await session.run(SPIN, timeout=60)).stdout))
-                to.write(b"go\n")
-                plain[-1].append(float(await back.readline()))
-    return statistics.median(map(min, inside)) / statistics.median(map(min, plain))
+    inside: list[float] = []
+    plain: list[float] = []
+    for number in range(SERVERS):
+        tell(f"workers: processor-bound code, server {number + 1} of {SERVERS}")
+        async with fork_server(CONFIG):
+            for _ in range(PROCESSES):
+                async with WorkerSession(CONFIG) as session, plain_python(PLAIN) as other:
+                    taken = [
+                        (float((await session.run(SPIN, timeout=60)).stdout), float(await other.ask()))
+                        for _ in range(SPINS)
+                    ]
+                inside.append(min(ours for ours, _ in taken))
+                plain.append(min(theirs for _, theirs in taken))
+    return statistics.median(inside), statistics.median(plain)
 
 
 async def crowd() -> tuple[int, float]:
@@ -171,66 +104,70 @@ async def crowd() -> tuple[int, float]:
 
 
 def limit(name: str, ours: float, most: float, unit: str = "ms") -> Figure:
-    return Figure(name, f"{ours:.2f} {unit}", "", round(ours / most, 2), f"<= {most:g} {unit}", ours <= most)
+    return Figure(name, f"{ours:.2f} {unit}", "", round(ours / most, 3), f"<= {most:g} {unit}", ours <= most)
 
 
-async def measure() -> list[Figure]:
-    figures: list[Figure] = []
+async def talking(kernel: Peer | None) -> list[Figure]:
+    rows = []
+    for name, place in placements().items():
+        tell(f"workers: 1+1 and a pipe echo, {name}")
+        ours, bare = [percentile(taken, 0.5) for taken in await trips(place)]
+        rows.append(at_most(f"1+1 beside a pipe echo, {name}, p50", micro(ours), micro(bare), ours / bare, 4))
+    mine: list[float] = []
+    theirs: list[float] = []
+    speeds: list[float] = []
+    others: list[float] = []
+    async with WorkerSession(CONFIG) as session:
+        if kernel:
+            kernel.ask("start")
+        for number in range(OUTPUTS):
+            tell(f"workers: 1+1 and output, round {number + 1} of {OUTPUTS}")
+            for _ in range(60):
+                await timed(mine, session.run("1+1"))
+            speeds.append(await rate(session))
+            if kernel:
+                theirs += kernel.ask("trips", calls=60)
+                others.append(kernel.ask("rate", lines=LINES))
+    trip, speed = percentile(mine, 0.5), max(speeds)
+    if not kernel:
+        rows.append(without_peer(f"1+1 beside a {KERNEL}, p50", micro(trip), ">= 10x"))
+        return [*rows, without_peer(f"output beside a {KERNEL}, best", f"{speed:.1f} MB/s", ">= 10x")]
+    kernel.ask("stop")
+    other = percentile(theirs, 0.5)
+    rows.append(at_least(f"1+1 beside a {KERNEL}, p50", micro(trip), micro(other), other / trip, 10))
+    texts = f"{speed:.1f} MB/s", f"{max(others):.1f} MB/s"
+    return [*rows, at_least(f"output beside a {KERNEL}, best", *texts, speed / max(others), 10)]
+
+
+async def stopping() -> Iterable[Figure]:
+    tell("workers: interrupts, cancels, deaths")
+    async with WorkerSession(CONFIG) as session:
+        loop = await stops(session, "while True: pass")
+        sleep = await stops(session, "import time; time.sleep(60)")
+        flood = await stops(session, "while True: print('y' * 99)")
+    return [
+        limit("interrupt of a loop, p95", percentile(loop, 0.95) * 1e3, 20),
+        limit("interrupt of a sleep, p95", percentile(sleep, 0.95) * 1e3, 20),
+        limit("cancel under a flood, p95", percentile(flood, 0.95) * 1e3, 50),
+        limit("death notice, p50", percentile(await deaths(), 0.5) * 1e3, 10),
+    ]
+
+
+async def measure(kernel: Peer | None) -> list[Figure | Series]:
+    first = await first_start()
     async with fork_server(CONFIG):
-        begun = await starts()
-        warm = await acquires()
-        async with WorkerSession(CONFIG) as session:
-            await trips(session)
-            ours, bare = await trips(session)
-            speed = await rate(session)
-            loop = await stops(session, "while True: pass", 20)
-            sleep = await stops(session, "import time; time.sleep(60)", 20)
-            flood = await stops(session, "while True: print('y' * 99)", 20)
-        slower = await slowdown()
-        dead = await deaths()
+        rows = [*started(await starts(kernel))]
+        rows.append(Figure("first start, with the fork-server's own", micro(first), "", None, "", None))
+        rows.append(limit("warm acquire, p50", percentile(await acquires(), 0.5) * 1e3, 1))
+        rows += [*await talking(kernel), *await stopping()]
+        tell(f"workers: {LIVE} at once")
         alive, private = await crowd()
-    peer = await asyncio.to_thread(jupyter)
-    start, trip = percentile(begun, 0.5), percentile(ours, 0.5)
-    figures.append(limit("sandboxed start to ready, p50", start * 1e3, 10))
-    figures.append(limit("warm acquire, p50", percentile(warm, 0.5) * 1e3, 1))
-    echoed = percentile(bare, 0.5)
-    figures.append(at_most("1+1 round trip beside a pipe echo, p50", micro(trip), micro(echoed), trip / echoed, 4))
-    if peer:
-        figures.append(
-            at_least("start beside a Jupyter kernel", micro(start), micro(peer["start"]), peer["start"] / start, 40)
-        )
-        figures.append(
-            at_least("1+1 beside a Jupyter kernel", micro(trip), micro(peer["trip"]), peer["trip"] / trip, 10)
-        )
-        figures.append(
-            at_least(
-                "output beside a Jupyter kernel",
-                f"{speed:.1f} MB/s",
-                f"{peer['rate']:.1f} MB/s",
-                speed / peer["rate"],
-                10,
-            )
-        )
-    figures.append(limit("interrupt of a loop, p95", percentile(loop, 0.95) * 1e3, 20))
-    figures.append(limit("interrupt of a sleep, p95", percentile(sleep, 0.95) * 1e3, 20))
-    figures.append(limit("cancel under a flood, p95", percentile(flood, 0.95) * 1e3, 50))
-    figures.append(limit("death notice, p50", percentile(dead, 0.5) * 1e3, 10))
-    figures.append(limit("private memory of an idle worker", private, 4, "MB"))
-    figures.append(
-        Figure(f"{LIVE} sessions at once, answering", str(alive), "", alive / LIVE, f"{LIVE}", alive == LIVE)
-    )
-    figures.append(
-        Figure(
-            "processor-bound code beside plain Python",
-            f"{slower:.3f}x",
-            "1x",
-            round(slower, 3),
-            "<= 1.03x",
-            slower <= 1.03,
-        )
-    )
-    return figures
+    rows.append(limit("private memory of an idle worker", private, 4, "MB"))
+    rows.append(Figure(f"{LIVE} sessions at once, answering", str(alive), "", alive / LIVE, f"{LIVE}", alive == LIVE))
+    inside, plain = await spins()
+    return [*rows, at_most("processor-bound code, beside python", micro(inside), micro(plain), inside / plain, 1.03)]
 
 
-def figures() -> list[Figure]:
-    return asyncio.run(measure())
+def figures() -> Iterable[Figure | Series]:
+    with peers_started({KERNEL: (JUPYTER, ("bench.rivals.jupyter",))}) as peers:
+        yield from asyncio.run(measure(peers.get(KERNEL)))

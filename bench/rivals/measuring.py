@@ -1,19 +1,20 @@
 """One procedure for every library that runs agents. It needs nothing but the standard library."""
 
-import asyncio
 import gc
 import itertools
-import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-SHORT, LONG, EXCHANGES, SNAPSHOT = 10, 400, 500, 100
-ENOUGH = 2.0  # seconds of one measurement, after which it is not repeated
+from bench.effort import pick
+from bench.rivals.serving import serve
+
+SHORT, LONG = 10, pick(400, 100)
+LENGTHS = (SHORT, 50, 100, 200, 400) if LONG == 400 else (SHORT, 30, LONG)
+EXCHANGES, SNAPSHOT = pick(500, 100), pick(100, 30)
 
 
 class Rival(Protocol):
@@ -34,77 +35,66 @@ class Rival(Protocol):
         """Seconds and bytes of saving and loading a run that waits after 100 turns."""
 
 
-async def best(measure: Callable[[], Awaitable[float]], *, rounds: int) -> float:
-    """The best of some rounds; slow ones are not repeated as often."""
-    found: list[float] = []
-    begun = time.perf_counter()
-    while len(found) < rounds and (not found or time.perf_counter() - begun < ENOUGH):
-        found.append(await measure())
-    return min(found)
+class Measuring:
+    """What a rival can be asked for; each answer is one round, and ``None`` where it has no such thing."""
 
+    def __init__(self, rival: Rival, folder: Path) -> None:
+        self.rival, self.folder = rival, folder
+        self.names = (f"s{number}" for number in itertools.count())
 
-async def per_turn(rival: Rival, turns: int, folder: Path | None, names: Any) -> float:
-    """Seconds per turn in processor time.
+    async def warm(self) -> None:
+        await self.rival.run(self.rival.agent(SHORT), SHORT, None)
 
-    However long the runs are, there are as many turns between two collections of garbage: what differs is the cost
-    of a turn, not the share of the collector.
-    """
-    runs = LONG // turns
-    agents = [rival.agent(turns) for _ in range(runs)]
-    stores = [None if folder is None else await rival.opened(folder, next(names)) for _ in range(runs)]
-    gc.collect()
-    begin = time.process_time()
-    for agent, store in zip(agents, stores, strict=True):
-        await rival.run(agent, turns, store)
-    taken = (time.process_time() - begin) / (turns * runs)
-    for store in stores:
-        if store is not None:
-            await rival.closed(store)
-    return taken
+    async def turn(self, turns: int, stored: bool) -> float | None:
+        """Seconds of processor time per turn.
 
-
-async def exchanges(rival: Rival, folder: Path, name: str) -> tuple[float, float]:
-    """Seconds of an exchange at the beginning of a conversation, and of the 500th."""
-    store = await rival.opened(folder, name)
-    taken = []
-    for _ in range(EXCHANGES):
-        agent = rival.agent(1)
+        However long the runs are, there are as many turns between two collections of garbage: what differs is the
+        cost of a turn, not the share of the collector.
+        """
+        rival, runs = self.rival, LONG // turns
+        agents = [rival.agent(turns) for _ in range(runs)]
+        stores = [await rival.opened(self.folder, next(self.names)) if stored else None for _ in range(runs)]
+        if stored and stores[0] is None:
+            return None
+        gc.collect()
         begin = time.process_time()
-        await rival.exchange(agent, store)
-        taken.append(time.process_time() - begin)
-    await rival.closed(store)
-    return min(taken[5:25]), min(taken[-20:])
+        for agent, store in zip(agents, stores, strict=True):
+            await rival.run(agent, turns, store)
+        taken = (time.process_time() - begin) / (turns * runs)
+        for store in stores:
+            if store is not None:
+                await rival.closed(store)
+        return taken
 
+    async def exchanges(self) -> tuple[float, float] | None:
+        """Seconds of processor time of an exchange at the beginning of a conversation, and of the last."""
+        store = await self.rival.opened(self.folder, next(self.names))
+        if store is None:
+            return None
+        taken = []
+        for _ in range(EXCHANGES):
+            agent = self.rival.agent(1)
+            begin = time.process_time()
+            await self.rival.exchange(agent, store)
+            taken.append(time.process_time() - begin)
+        await self.rival.closed(store)
+        return min(taken[5:25]), min(taken[-20:])
 
-def importing(statement: str) -> float:
-    code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True) for _ in range(3)]
-    return min(float(run.stdout) for run in runs)
+    async def snapshot(self) -> tuple[float, int] | None:
+        return await self.rival.snapshot()
 
-
-async def measured(rival: Rival, folder: Path) -> dict[str, Any]:
-    names = (f"s{number}" for number in itertools.count())
-    await rival.run(rival.agent(SHORT), SHORT, None)
-    found: dict[str, Any] = {}
-    probe = await rival.opened(folder, "probe")
-    for turns in (SHORT, LONG):
-        found[f"turn {turns}"] = await best(lambda turns=turns: per_turn(rival, turns, None, names), rounds=5)  # type: ignore[misc]
-        if probe is not None:
-            found[f"turn {turns} stored"] = await best(
-                lambda turns=turns: per_turn(rival, turns, folder, names),  # type: ignore[misc]
-                rounds=5,
-            )
-    if probe is not None:
-        await rival.closed(probe)
-        found["first exchange"], found["exchange"] = await exchanges(rival, folder, "long")
-    snapshot = await rival.snapshot()
-    if snapshot is not None:
-        found["snapshot"], found["bytes"] = snapshot
-    found["import"] = importing(rival.imported)
-    return found
+    async def imported(self) -> tuple[float, float]:
+        """Seconds of the import in a new interpreter, by the clock and of processor time."""
+        took = "print(time.perf_counter() - clock, time.process_time() - work)"
+        code = f"import time; clock, work = time.perf_counter(), time.process_time(); {self.rival.imported}; {took}"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)  # noqa: ASYNC221
+        clock, work = map(float, done.stdout.split())
+        return clock, work
 
 
 def report(rival: Rival) -> None:
-    """Print what was measured as JSON."""
+    """Measure what is asked for on standard input."""
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(asyncio.run(measured(rival, Path(folder)))))
+        asked = Measuring(rival, Path(folder))
+        names = ("warm", "turn", "exchanges", "snapshot", "imported")
+        serve({name: getattr(asked, name) for name in names})
