@@ -229,8 +229,10 @@ async def test_closing_at_any_moment_leaves_a_run_that_the_next_runtime_finishes
     assert len(made) == 36
 
 
-async def test_two_hundred_runs_in_one_runtime(store_url):
-    async with Runtime.open(store_url, agents=[chatty(2)]) as runtime:
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_two_hundred_runs_in_one_runtime(tmp_path, kind):
+    url = "memory://" if kind == "memory" else f"sqlite:///{tmp_path / 'app.db'}"
+    async with Runtime.open(url, agents=[chatty(2)]) as runtime:
         runs = await asyncio.gather(*(runtime.start("support", f"m{n}", session_id=f"s{n % 50}") for n in range(200)))
         outcomes = await soon(asyncio.gather(*(run.wait() for run in runs)), 60)
         assert [outcome.final_output for outcome in outcomes] == [f"did m{n}" for n in range(200)]

@@ -166,10 +166,18 @@ async def test_calls_of_one_turn_are_made_at_the_same_time(store_url):
 
 @pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
 async def test_a_run_that_makes_room_is_next_and_those_in_line_come_after_it(store_url, on_busy):
-    gate = asyncio.Event()
-    async with Runtime.open(store_url, agents=[slow(gate)]) as runtime:
-        first = await runtime.start("support", "one", session_id="s")
-        await until(taken(first))
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    async def answer(call):
+        if call.input[-1]["content"] == "one":
+            asked.set()
+            await never.wait()
+        return [assistant_message("answered")]
+
+    agent = Agent("support", model=ScriptedModel([ModelStep.respond(answer) for _ in range(3)]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        await runtime.start("support", "one", session_id="s")
+        await soon(asked.wait())
         second = await runtime.start("support", "two", session_id="s")
         third = await runtime.start("support", "three", session_id="s", on_busy=on_busy)
         assert (await soon(second.wait())).status == (await soon(third.wait())).status == "completed"
