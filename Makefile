@@ -23,7 +23,7 @@ demo: .venv/.light  ## a payment survives a killed process, a call remembers wha
 	touch $@
 
 test: setup  ## all tests but the long soaks
-	$(PYTEST) -m 'not soak'
+	$(PYTEST) -m 'not soak' -n 2 --dist loadfile
 
 soak: setup  ## the long ones
 	$(PYTEST) -m soak

@@ -1,150 +1,170 @@
-"""Realtime sessions: what a delta costs, how fast an interruption is, how quickly many calls are closed."""
+"""Realtime sessions: what a delta costs, what is kept for nobody, how fast interruptions and the end of calls are."""
 
 import asyncio
 import base64
 import gc
 import json
 import statistics
+import subprocess
+import sys
 import time
+import tracemalloc
 from typing import Any
 
-import agents.realtime as peer
-
-import holdfast.realtime as ours
+from bench.realtime_server import server_process
+from bench.rivals.sessions import Sessions
 from bench.rows import Figure, at_least, at_most
-from holdfast.realtime.local import ToneVoice
+from bench.runs import ROOT, peers_python
+from holdfast.realtime import RealtimeAgent, RealtimeModelAudioEvent, RealtimeRunner, RealtimeSession
+from holdfast.realtime.openai.audience import Audience
 from holdfast.realtime.openai.client import RealtimeClient
-from holdfast.testing import RealtimeServer
+from holdfast.realtime.openai.frames import read
+from holdfast.realtime.openai.raw import with_raw
 
-DELTAS, CALLS = 20_000, 500
-AUDIO = b"\0" * 4800
-
-
-def silent_model(library: Any) -> Any:
-    """A model of either library that is only there: the measured events are handed to the session directly."""
-
-    class Silent(library.RealtimeModel):  # type: ignore[misc]
-        async def connect(self, options: Any) -> None: ...
-
-        def add_listener(self, listener: Any) -> None: ...
-
-        def remove_listener(self, listener: Any) -> None: ...
-
-        async def send_event(self, event: Any) -> None: ...
-
-        async def close(self) -> None: ...
-
-    return Silent()
+FRAMES, UNREAD, INTERRUPTIONS = 5_000, 10_000, 10
+CALLS, TALKING = 500, 50
+PIECE = 4800
 
 
-async def stream(library: Any) -> float:
-    """Microseconds of processor time per model event, with somebody who reads what the session tells."""
-    session = library.RealtimeSession(silent_model(library), library.RealtimeAgent(name="a"), None)
-    read = 0
+def micro(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us"
+
+
+def side_by_side() -> list[Figure]:
+    """Ours and theirs, each in its own process and environment, taking turns."""
+    found: dict[str, dict[str, float]] = {}
+    for _ in range(3):
+        for module, python in (("holdfast", sys.executable), ("agents", peers_python())):
+            command = [python, "-W", "ignore", "-m", "bench.rivals.sessions", module]
+            done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+            best = found.setdefault(module, {})
+            for key, value in json.loads(done.stdout).items():
+                best[key] = min(value, best.get(key, value))
+    rows = []
+    for key, name in (("event", "an event, read"), ("audio", "an audio delta"), ("transcript", "a transcript delta")):
+        ours, theirs = found["holdfast"][key], found["agents"][key]
+        row = at_least(f"{name}, beside openai-agents", micro(ours), micro(theirs), theirs / ours, 3.0)
+        rows.append(row if key == "event" else Figure(row.name, row.ours, row.other, row.ratio, "", None))
+    return rows
+
+
+async def frames(kind: str, text: str) -> tuple[float, float]:
+    """Seconds at the median from a frame of the server to the event in the hands of whoever iterates, and the part
+    of it that JSON and base64 take. The session tells raw messages, too, as it does unless told otherwise."""
+    session = RealtimeSession(Sessions("holdfast").silent_model(), RealtimeAgent(name="a"), None)
+    wanted = {"audio": "audio", "audio_transcript": "transcript_delta"}[kind]
+    part = {"response_id": "r", "item_id": "i", "output_index": 0, "content_index": 0, "event_id": "e"}
+    frame = json.dumps({"type": f"response.output_{kind}.delta", "delta": text, **part}).encode()
+    client, audience = RealtimeClient({}), Audience()
+    audience.add(session)
+    whole, reading = [], []
+    async with session:
+        events = aiter(session)
+        for _ in range(FRAMES):
+            start = time.perf_counter_ns()
+            read(frame)
+            begun = time.perf_counter_ns()
+            await audience.tell(with_raw(frame, client.receive(frame)))
+            while (await anext(events)).type != wanted:
+                pass
+            whole.append(time.perf_counter_ns() - begun)
+            reading.append(begun - start)
+    return statistics.median(whole) / 1e9, statistics.median(reading) / 1e9
+
+
+async def costs() -> list[Figure]:
+    audio = base64.b64encode(b"\0" * PIECE).decode()
+    rows = []
+    for name, kind, text in (("audio", "audio", audio), ("transcript", "audio_transcript", "word ")):
+        whole, reading = min([await frames(kind, text) for _ in range(3)])
+        own = whole - reading
+        rows.append(at_most(f"{name} delta, from its frame to its reader", micro(own), "10 us", own / 10e-6, 1.0))
+        rows.append(
+            Figure("  ... with JSON and base64", micro(whole), micro(reading), round(whole / reading, 2), "", None)
+        )
+    return rows
+
+
+async def unread() -> list[Figure]:
+    """What is kept of many deltas that nobody reads."""
+    session = RealtimeSession(Sessions("holdfast").silent_model(), RealtimeAgent(name="a"), None)
+    async with session:
+        gc.collect()
+        tracemalloc.start()
+        for number in range(UNREAD):
+            await session.on_event(RealtimeModelAudioEvent(bytes([number % 256]) * PIECE, "r", "i", 0))
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        lost = session.metrics.dropped_events()
+    count = 2 * UNREAD - lost
+    return [
+        at_most(f"events kept of {UNREAD:,} unread deltas", f"{count:,}", "2,100", count / 2100, 1.0),
+        at_most("memory they take", f"{kept / 2**20:.1f} MiB", "8 MiB", kept / 2**23, 1.0),
+    ]
+
+
+async def interruption(url: str) -> Figure:
+    """From the call of interrupt() to the last audio of that response that anybody was given, at worst."""
+    session = await RealtimeRunner(RealtimeAgent(name="a")).run(model_config={"url": url, "api_key": "bench"})
+    worst, last = 0.0, 0.0
+    playing = asyncio.Event()
 
     async def reading() -> None:
-        nonlocal read
-        async for _ in session:
-            read += 1
+        nonlocal last
+        async for event in session:
+            if event.type == "audio":
+                last = time.perf_counter()
+                playing.set()
 
     async with session:
         reader = asyncio.ensure_future(reading())
-        await session.on_event(library.RealtimeModelTurnStartedEvent(response_id="r"))
-        gc.collect()
-        start = time.process_time()
-        for number in range(DELTAS // 2):
-            await session.on_event(library.RealtimeModelAudioEvent(AUDIO, "r", "i", 0))
-            await session.on_event(library.RealtimeModelTranscriptDeltaEvent("i", "word ", "r"))
-            if number % 10 == 0:
-                await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        took = time.process_time() - start
+        for _ in range(INTERRUPTIONS):
+            playing.clear()
+            await session.send_message("go on")
+            await playing.wait()
+            await asyncio.sleep(0.03)
+            called = time.perf_counter()
+            await session.interrupt()
+            await asyncio.sleep(0.05)
+            worst = max(worst, last - called)
         reader.cancel()
-    assert read > DELTAS, "not everything was read"
-    return took / DELTAS * 1e6
+    return at_most("last audio after interrupt()", f"{worst * 1000:.2f} ms", "5 ms", worst / 0.005, 1.0)
 
 
-async def frames() -> dict[str, float]:
-    """Microseconds at the median from a frame of the server to the session's events, by kind of delta."""
-    session = ours.RealtimeSession(
-        silent_model(ours), ours.RealtimeAgent(name="a"), None, run_config={"raw_server_events": False}
-    )
-    part = {"response_id": "r", "item_id": "i", "output_index": 0, "content_index": 0, "event_id": "e"}
-    kinds = {
-        "audio": {"type": "response.output_audio.delta", "delta": base64.b64encode(AUDIO).decode(), **part},
-        "transcript": {"type": "response.output_audio_transcript.delta", "delta": "word ", **part},
-    }
-    found = {}
-    async with session:
-        client = RealtimeClient({})
-        for kind, frame in kinds.items():
-            data, times = json.dumps(frame).encode(), []
-            for _ in range(DELTAS // 4):
-                start = time.perf_counter_ns()
-                for event in client.receive(data):
-                    await session.on_event(event)
-                times.append(time.perf_counter_ns() - start)
-            found[kind] = statistics.median(times) / 1000
-    return found
+async def closing(url: str) -> list[Figure]:
+    """Many live calls that were all answered, some in the middle of another answer, until all of them are over."""
+    runner = RealtimeRunner(RealtimeAgent(name="a"))
+    config: Any = {"url": url, "api_key": "bench"}
+    sessions = [await runner.run(model_config=config) for _ in range(CALLS)]
+    for start in range(0, CALLS, 25):
+        await asyncio.gather(*(session.enter() for session in sessions[start : start + 25]))
+    await asyncio.gather(*(_until(session, "agent_end") for session in sessions))
+    await asyncio.gather(*(_until(session, "audio") for session in sessions[:TALKING]))
+    began = time.perf_counter()
+    reports = await asyncio.gather(*(session.close() for session in sessions))
+    seconds = time.perf_counter() - began
+    cut = sum(1 for report in reports if report is None or report.cut or report.left)
+    return [
+        at_most(f"closing {CALLS} calls, {TALKING} of them talking", f"{seconds:.2f} s", "2 s", seconds / 2, 1.0),
+        Figure("  ... of which not in order", str(cut), "0", float(cut), "<= 0", cut == 0),
+    ]
 
 
-async def interruption() -> float:
-    """Milliseconds from the call of interrupt() to the last audio of that response, at most, over a real socket."""
-    worst = 0.0
-    text = "a long answer that goes on and on " * 4
-    async with RealtimeServer([text] * 10, voice=ToneVoice(), pace=20.0) as server:
-        runner = ours.RealtimeRunner(ours.RealtimeAgent(name="a"))
-        session = await runner.run(model_config={"url": server.url, "api_key": "bench"})
-        last = 0.0
-        playing = asyncio.Event()
-
-        async def reading() -> None:
-            nonlocal last
-            async for event in session:
-                if event.type == "audio":
-                    last = time.perf_counter()
-                    playing.set()
-
-        async with session:
-            reader = asyncio.ensure_future(reading())
-            for _ in range(10):
-                playing.clear()
-                await session.send_message("go on")
-                await playing.wait()
-                await asyncio.sleep(0.02)
-                called = time.perf_counter()
-                await session.interrupt()
-                await asyncio.sleep(0.02)
-                worst = max(worst, (last - called) * 1000)
-            reader.cancel()
-    return worst
-
-
-async def closing() -> float:
-    """Seconds to close many calls that have all talked to one server."""
-    async with RealtimeServer() as server:
-        runner = ours.RealtimeRunner(ours.RealtimeAgent(name="a"))
-        config: Any = {"url": server.url, "api_key": "bench"}
-        sessions = [await runner.run(model_config=config) for _ in range(CALLS)]
-        for start in range(0, CALLS, 50):
-            await asyncio.gather(*(session.enter() for session in sessions[start : start + 50]))
-        began = time.perf_counter()
-        await asyncio.gather(*(session.close() for session in sessions))
-        return time.perf_counter() - began
+async def _until(session: RealtimeSession, kind: str) -> None:
+    await session.send_message("go on")
+    async for event in session:
+        if event.type == kind:
+            return
 
 
 async def measured() -> list[Figure]:
-    pairs = [(await stream(ours), await stream(peer)) for _ in range(5)]
-    mine, other = min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
-    figures = [at_least("event in a session, read", f"{mine:.1f} us", f"{other:.1f} us", other / mine, 3.0)]
-    for kind, micro in (await frames()).items():
-        figures.append(at_most(f"{kind} delta, frame to event", f"{micro:.1f} us", "10 us", micro / 10, 1.0))
-    worst = await interruption()
-    figures.append(at_most("last audio after interrupt()", f"{worst:.2f} ms", "5 ms", worst / 5, 1.0))
-    seconds = await closing()
-    figures.append(at_most(f"closing {CALLS} calls", f"{seconds:.2f} s", "2 s", seconds / 2, 1.0))
-    return figures
+    rows = [*await costs(), *await unread()]
+    with server_process() as url:
+        rows.append(await interruption(url))
+    with server_process(greetings=CALLS) as url:
+        rows += await closing(url)
+    return rows
 
 
 def figures() -> list[Figure]:
-    return asyncio.run(measured())
+    return [*side_by_side(), *asyncio.run(measured())]

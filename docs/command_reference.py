@@ -12,6 +12,6 @@ from holdfast.cli.app import app
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     if page.file.src_uri != "reference/command-line.md":
         return markdown
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(app).import_all()
     told = get_docs_for_click(obj=command, ctx=typer.Context(command), name="holdfast")
     return markdown + re.sub(r"\A# .*\n", "", told)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import agents
 import pytest
+from agents.extensions.memory import AdvancedSQLiteSession as PeerAdvancedSQLiteSession
 from agents.extensions.memory import SQLAlchemySession as PeerSQLAlchemySession
 from agents.testing import ScriptedModel, assistant_message, function_call
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from holdfast import SQLAlchemySession, SQLiteSession, open_store
+from holdfast import AdvancedSQLiteSession, SQLAlchemySession, SQLiteSession, open_store
 from holdfast.testing import assert_replayable
 
 
@@ -83,6 +84,22 @@ async def test_conversations_that_openai_agents_stored_are_taken_over(tmp_path: 
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT COUNT(*) FROM agent_messages_openai_agents").fetchone() == (4,)
     db.close()
+
+
+async def test_of_a_conversation_with_branches_main_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    old = PeerAdvancedSQLiteSession(session_id="ann", db_path=path, create_tables=True)
+    await old.add_items([{"role": "user", "content": text} for text in ("first", "second")])
+    await old.create_branch_from_turn(2, "other")
+    await old.add_items([{"role": "user", "content": "elsewhere"}])
+    await old.switch_to_branch("main")
+    await old.add_items([{"role": "user", "content": "third"}])
+    old.close()
+    session = AdvancedSQLiteSession(session_id="ann", db_path=path)
+    assert [item["content"] for item in await session.get_items()] == ["first", "second", "third"]
+    session.close()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT COUNT(*) FROM agent_messages_openai_agents").fetchone()[0] >= 4
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])

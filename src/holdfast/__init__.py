@@ -118,6 +118,7 @@ _HOMES = {
     "base.logs": ["enable_verbose_stdout_logging"],
     "base.usage": ["RequestUsage", "Usage"],
     "history": [
+        "AdvancedSQLiteSession",
         "AsyncSQLiteSession",
         "CompactingSession",
         "EncryptedSession",
@@ -237,6 +238,7 @@ _HOMES = {
         "SpanError",
         "TaskSpanData",
         "Trace",
+        "TraceProvider",
         "TracingConfig",
         "TracingProcessor",
         "TurnSpanData",
@@ -255,6 +257,7 @@ _HOMES = {
         "mcp_tools_span",
         "response_span",
         "set_trace_processors",
+        "set_trace_provider",
         "set_tracing_disabled",
         "task_span",
         "trace",

@@ -104,6 +104,7 @@ from holdfast.base.errors import WrongKey as WrongKey
 from holdfast.base.logs import enable_verbose_stdout_logging as enable_verbose_stdout_logging
 from holdfast.base.usage import RequestUsage as RequestUsage
 from holdfast.base.usage import Usage as Usage
+from holdfast.history import AdvancedSQLiteSession as AdvancedSQLiteSession
 from holdfast.history import AsyncSQLiteSession as AsyncSQLiteSession
 from holdfast.history import CompactingSession as CompactingSession
 from holdfast.history import EncryptedSession as EncryptedSession
@@ -215,6 +216,7 @@ from holdfast.tracing import SpanData as SpanData
 from holdfast.tracing import SpanError as SpanError
 from holdfast.tracing import TaskSpanData as TaskSpanData
 from holdfast.tracing import Trace as Trace
+from holdfast.tracing import TraceProvider as TraceProvider
 from holdfast.tracing import TracingConfig as TracingConfig
 from holdfast.tracing import TracingProcessor as TracingProcessor
 from holdfast.tracing import TurnSpanData as TurnSpanData
@@ -233,6 +235,7 @@ from holdfast.tracing import handoff_span as handoff_span
 from holdfast.tracing import mcp_tools_span as mcp_tools_span
 from holdfast.tracing import response_span as response_span
 from holdfast.tracing import set_trace_processors as set_trace_processors
+from holdfast.tracing import set_trace_provider as set_trace_provider
 from holdfast.tracing import set_tracing_disabled as set_tracing_disabled
 from holdfast.tracing import task_span as task_span
 from holdfast.tracing import trace as trace

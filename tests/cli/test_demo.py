@@ -1,12 +1,19 @@
 """The demonstration, as a newcomer starts it."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import holdfast
+
+SOURCE = str(Path(holdfast.__file__).parents[1])
 
 
 def test_the_demonstration_pays_once_and_remembers_what_was_heard():
     command = [sys.executable, "-m", "holdfast", "demo"]
-    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=90).stdout
+    environment = os.environ | {"PYTHONPATH": SOURCE}
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=90, env=environment).stdout
     for line in (
         "it wants to call pay",
         "kill -9",

@@ -79,6 +79,27 @@ def test_a_waiting_run_is_cancelled_and_forked(told, waiting):
     assert told("runs", "show", waiting["run_id"])["status"] == "cancelled"
 
 
+def test_a_run_cancelled_while_it_waited_asks_again_when_it_is_resumed(told, waiting, paid):
+    told("runs", "cancel", waiting["run_id"])
+    outcome = told("runs", "resume", waiting["run_id"], "--agent", AGENT, code=3)
+    (again,) = outcome["approvals"]
+    assert again["id"] != waiting["id"]
+    told("approvals", "approve", again["id"], "--agent", AGENT)
+    assert paid() == ["5"]
+
+
+def test_the_newest_runs_are_listed_first(told):
+    ids = [told("run", "hello", "--agent", AGENT)["run_id"] for _ in range(3)]
+    assert [run["id"] for run in told("runs", "list", "-n", "2")] == [ids[2], ids[1]]
+
+
+def test_other_arguments_need_the_agent_that_checks_them(holdfast, waiting):
+    for words in (("--arguments", "{}"), ("--edit",), ("--edit", "--arguments", "{}", "--agent", AGENT)):
+        result = holdfast("approvals", "approve", waiting["id"], *words)
+        assert result.exit_code == 2
+        assert "--a" in result.stderr
+
+
 def test_a_chat_asks_inline_and_keeps_the_conversation(holdfast, told, paid):
     words = "hello\npay\ny\npay\nn\nno money\n"
     result = holdfast("chat", AGENT, "--session", "user-7", stdin=words)
@@ -109,6 +130,47 @@ def test_an_agent_that_cannot_be_found_is_said_so(holdfast, agent, code, said):
     result = holdfast("run", "hi", "--agent", agent)
     assert result.exit_code == code
     assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("x = 1\nraise RuntimeError('no database\\nhere')", "RuntimeError: no database, at "),
+        ("def x(:", "SyntaxError"),
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_an_agent_that_cannot_be_imported_is_said_in_one_line(holdfast, tmp_path, code, said):
+    file = tmp_path / "broken_agent.py"
+    file.write_text(code)
+    result = holdfast("run", "hi", "--agent", str(file))
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert json.loads(holdfast("run", "hi", "--agent", str(file), "--json").stderr)["error"]["code"] == "broken-agent"
+
+
+def test_an_agent_in_a_package_may_import_relatively(told, tmp_path):
+    package = tmp_path / "shop_of_tests"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "words.py").write_text("GREETING = 'good day'")
+    (package / "agents.py").write_text(
+        "from holdfast import Agent, FunctionModel\nfrom .words import GREETING\n"
+        "clerk = Agent('clerk', model=FunctionModel(lambda request: GREETING))\n"
+    )
+    assert told("run", "hi", "--agent", str(package / "agents.py"))["final_output"] == "good day"
+
+
+def test_a_failed_run_is_named_by_its_error(holdfast, tmp_path):
+    file = tmp_path / "failing_agent.py"
+    file.write_text(
+        "from holdfast import Agent, FunctionModel\ndef rules(request): raise KeyError('[red]')\n"
+        "agent = Agent('failing', model=FunctionModel(rules))\n"
+    )
+    result = holdfast("run", "hi", "--agent", str(file))
+    assert (result.exit_code, result.stderr) == (1, "failed: KeyError: '[red]'\n")
 
 
 def test_a_file_with_one_agent_needs_no_attribute(told):

@@ -40,6 +40,30 @@ def test_forking_and_rewinding(told):
     assert len(told("sessions", "show", "twin")["items"]) == 1
 
 
+def test_an_earlier_generation_is_shown_and_restored(told, holdfast):
+    told("sessions", "rewind", "user-7", "--to", "1")
+    (generation,) = told("sessions", "show", "user-7")["generations"]
+    assert "--generation" in holdfast("sessions", "show", "user-7").stdout
+    assert len(told("sessions", "show", "user-7", "--generation", str(generation))["items"]) == 4
+    assert holdfast("sessions", "show", "user-7", "--generation", "99").exit_code == 5
+    assert told("sessions", "restore", "user-7", "--generation", str(generation))["items"] == 4
+
+
+def test_a_table_that_is_not_on_a_screen_has_a_line_per_row(told, holdfast):
+    told("sessions", "fork", "user-7", "--as", "x" * 200)
+    assert len(holdfast("sessions", "list").stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize("words", [("rewind", "user-7", "--to", "9"), ("search", " "), ("list", "-n", "0")])
+def test_what_cannot_be_meant_is_refused(holdfast, words):
+    assert holdfast("sessions", *words).exit_code == 2
+
+
+def test_a_file_that_is_not_there_is_named(holdfast):
+    result = holdfast("sessions", "import", "nowhere.jsonl")
+    assert (result.exit_code, result.stderr) == (5, "error: nowhere.jsonl: No such file or directory\n")
+
+
 def test_an_export_comes_back_under_another_name(told, holdfast, tmp_path):
     file = tmp_path / "out.jsonl"
     assert told("sessions", "export", "user-7", "-o", str(file))["items"] == 4

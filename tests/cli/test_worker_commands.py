@@ -1,6 +1,7 @@
 """``holdfast workers`` and ``holdfast doctor``, with real workers."""
 
 import asyncio
+import json
 
 import holdfast as package
 from holdfast.workers import WorkerSession
@@ -43,6 +44,23 @@ def test_the_prompt_keeps_variables_and_survives_errors_and_lost_workers(holdfas
     assert "ZeroDivisionError" in result.stderr
     assert "variables" in result.stderr
     assert "'again'" in result.stdout
+
+
+def test_the_prompt_answers_a_program_with_a_line_per_statement(holdfast):
+    lines = holdfast("workers", "repl", "--json", stdin="x = 20\nx + 1\n").stdout.splitlines()
+    assert [json.loads(line)["repr"] for line in lines] == ["", "21"]
+
+
+def test_code_that_asks_where_nobody_answers_is_said_so(holdfast):
+    result = holdfast("workers", "exec", "input()", stdin="")
+    assert result.exit_code == 2
+    assert "asks for input" in result.stderr
+
+
+def test_a_module_that_cannot_be_imported_beforehand_is_named(holdfast):
+    result = holdfast("workers", "exec", "1", "--preload", "no_such_module")
+    assert result.exit_code == 0
+    assert "no_such_module" in result.stderr
 
 
 async def test_running_workers_are_listed(told):

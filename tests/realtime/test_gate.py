@@ -365,7 +365,7 @@ class Anything(RuleBasedStateMachine):
 
 
 TestAnything = Anything.TestCase
-TestAnything.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestAnything.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
 def test_the_label_names_the_request(bench: Bench) -> None:

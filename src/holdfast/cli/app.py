@@ -1,38 +1,39 @@
 """The commands, gathered. What each does is in the module named after it."""
 
+import sys
 from typing import Annotated
 
 import typer
 
 from holdfast import __version__
-from holdfast.cli import approvals, doctor, runs, sessions, talking, workers
-from holdfast.cli.output import AsJson, Output, failing
+from holdfast.cli.lazily import Commands
+from holdfast.cli.output import AsJson, Output, Tracebacks
+
+
+class Holdfast(Commands):
+    elsewhere = (
+        ("demo", "holdfast.cli.demo:demo", "Watch a payment survive a killed process, and a call that is interrupted."),
+        ("chat", "holdfast.cli.talking:chat", "Talk to an agent."),
+        ("run", "holdfast.cli.talking:run", "Let an agent answer one input."),
+        ("sessions", "holdfast.cli.sessions:app", "Look into conversations, search, branch, move and mend them."),
+        ("runs", "holdfast.cli.runs:app", "Look into durable runs, resume, cancel and fork them."),
+        ("approvals", "holdfast.cli.approvals:app", "Answer what agents ask."),
+        ("workers", "holdfast.cli.workers:app", "Run Python in sandboxed workers."),
+        ("doctor", "holdfast.cli.doctor:doctor", "Say what works on this machine and what to install for the rest."),
+    )
+
 
 app = typer.Typer(
     name="holdfast",
+    cls=Holdfast,
     help="Agent sessions that stay alive and true.",
+    epilog="Begin with: holdfast demo. Exit codes: 0 done, 1 failed, 2 wrong use, 3 waits for an approval, "
+    "4 conflict, 5 not found.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(sessions.app, name="sessions", help="Look into conversations, search, branch, move and mend them.")
-app.add_typer(workers.app, name="workers", help="Run Python in sandboxed workers.")
-app.add_typer(runs.app, name="runs", help="Look into durable runs, resume, cancel and fork them.")
-app.add_typer(approvals.app, name="approvals", help="Answer what agents ask.")
-
-
-@app.command()
-def demo() -> None:
-    """Watch a payment survive a killed process, and a call that is interrupted. No key, no network, ten seconds."""
-    from holdfast.cli.demo import show_demo  # all of realtime, which no other command should wait for
-
-    show_demo()
-
-
-app.command("chat")(talking.chat)
-app.command("run")(talking.run)
-app.command("doctor")(doctor.doctor)
 
 
 @app.callback()
@@ -41,10 +42,29 @@ def begin(
         bool, typer.Option("--debug", envvar="HOLDFAST_DEBUG", help="Show the traceback when something fails.")
     ] = False,
 ) -> None:
-    failing.debug = debug
+    Tracebacks.wanted = debug
 
 
 @app.command()
 def version(as_json: AsJson = False) -> None:
-    """Print the version."""
+    """Print the version.
+
+    holdfast version --json
+    """
     Output(as_json).value({"version": __version__}, f"holdfast {__version__}")
+
+
+def main() -> None:
+    """Run ``holdfast``. A program that asked for JSON is also told in JSON that it asked wrongly."""
+    if "--json" not in sys.argv:
+        app()
+    try:
+        code = app(standalone_mode=False)
+    except Exception as wrong:
+        if not hasattr(wrong, "format_message"):
+            raise
+        from holdfast.cli.failing import USAGE, tell
+
+        tell("usage", wrong.format_message(), as_json=True)
+        code = USAGE
+    sys.exit(code)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Annotated, Any
 
 import msgspec
@@ -10,10 +10,11 @@ import typer
 from rich.markup import escape
 
 from holdfast.base.errors import InvalidInput
+from holdfast.cli.failing import command
 from holdfast.cli.following import By, Screen, asked, complain, edited, exit_code, login, told, watched
 from holdfast.cli.loading import chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
-from holdfast.cli.output import AsJson, Output, command, moment, print_json
+from holdfast.cli.output import AsJson, Output, moment, print_json
 from holdfast.runtime.contract import Approval, ApprovalStatus
 from holdfast.runtime.runtime import Runtime
 
@@ -26,6 +27,10 @@ Here = Annotated[
         "--agent", "-a", help="Let the run go on here, with this agent. Otherwise a running program takes it up."
     ),
 ]
+
+
+def opened(store: str, agent: str | None) -> AbstractAsyncContextManager[Runtime]:
+    return Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else [])
 
 
 def described(approval: Approval) -> dict[str, Any]:
@@ -49,14 +54,17 @@ async def list_(
     """
     async with Runtime.open(checked(store), agents=[]) as rt:
         found = await rt.approvals(status=None if every else status, session_id=session, run_id=run)
-    columns = ("id", "tool", "arguments", "session_id", "requested", "status")
+    columns = ("id", "tool", "arguments", "session_id", "requested", *(["status"] if every else []))
     Output(as_json).table(columns, map(described, found), empty="nothing waits for a decision")
 
 
 @app.command()
 @command
 async def show(approval_id: ApprovalId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Show a question with its exact arguments, and what became of it."""
+    """Show a question with its exact arguments, and what became of it.
+
+    holdfast approvals show approval_123
+    """
     async with Runtime.open(checked(store), agents=[]) as rt:
         approval = await rt.approval(approval_id)
     output, facts = Output(as_json), described(approval)
@@ -86,7 +94,11 @@ async def approve(
 
     holdfast approvals approve approval_123 --arguments '{"amount": 5}' --agent app:support
     """
-    async with Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else []) as rt:
+    if edit and arguments is not None:
+        raise InvalidInput("give either --edit or --arguments")
+    if (edit or arguments is not None) and agent is None:
+        raise InvalidInput("other arguments are checked by the tool: name its agent with --agent")
+    async with opened(store, agent) as rt:
         approval = await rt.approval(approval_id)
         changed = edited(approval) if edit else None if arguments is None else parsed(arguments)
         given = {"arguments": changed, "always": always, "message": message, "by": by or login()}
@@ -108,7 +120,7 @@ async def reject(
 
     holdfast approvals reject approval_123 -m "too expensive"
     """
-    async with Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else []) as rt:
+    async with opened(store, agent) as rt:
         approval = await rt.approval(approval_id)
         given = {"always": always, "message": message, "by": by or login()}
         return await decide(rt, approval, "reject", agent is not None, as_json, **given)
@@ -124,20 +136,24 @@ async def done(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Say of a call that may have run: it did, and this is its result."""
-    async with Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else []) as rt:
+    """Say of a call that may have run: it did, and this is its result.
+
+    holdfast approvals done approval_123 --output "paid, receipt 9"
+    """
+    async with opened(store, agent) as rt:
         approval = await rt.approval(approval_id)
         return await decide(rt, approval, "done", agent is not None, as_json, output=output, by=by or login())
 
 
 async def decide(rt: Runtime, approval: Approval, verdict: Any, here: bool, as_json: bool, **given: Any) -> int:
-    steps = (await (await rt.run(approval.run_id)).info()).steps
+    run = await rt.run(approval.run_id)
+    steps = (await run.info()).steps
     await rt.decide(approval.id, verdict, **given)
     if not here:
         found = await rt.approval(approval.id)
         Output(as_json).value(described(found), f"{escape(approval.id)} is {found.status}")
         return 0
-    outcome = await watched(await rt.resume(approval.run_id), None if as_json else Screen(), after=steps)
+    outcome = await watched(run, None if as_json else Screen(), after=steps)
     if as_json:
         print_json(told(outcome))
     else:
@@ -155,23 +171,40 @@ def parsed(arguments: str) -> Any:
 @app.command()
 @command
 async def watch(
-    every: Annotated[float, typer.Option(help="Seconds between looks.")] = 1.0,
+    every: Annotated[float, typer.Option(min=0.05, help="Seconds between looks.")] = 1.0,
     agent: Here = None,
     store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
 ) -> None:
     """Wait for questions and answer them one by one. Ctrl-C ends.
 
+    With --json each new question is printed as one line, and nothing is asked.
+
     holdfast approvals watch --agent app:support
     """
-    screen, left = Screen(), set[str]()
-    screen.line("[dim]waiting for questions; Ctrl-C ends[/]")
-    async with (
-        Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else []) as rt,
-        aclosing(pending(rt, every)) as questions,
-    ):
+    screen, seen = Screen(), set[str]()
+    if not as_json:
+        screen.line("[dim]waiting for questions; Ctrl-C ends[/]")
+    async with opened(store, agent) as rt, aclosing(pending(rt, every)) as questions:
         async for approval in questions:
-            if approval.id not in left and not await asked(rt, approval, screen):
-                left.add(approval.id)
+            if approval.id in seen:
+                continue
+            seen.add(approval.id)
+            if as_json:
+                print(msgspec.json.encode(described(approval)).decode(), flush=True)
+            else:
+                await settle(rt, approval, screen, here=agent is not None)
+
+
+async def settle(rt: Runtime, approval: Approval, screen: Screen, *, here: bool) -> None:
+    """Put a question; say what was decided, and what comes of it if the run goes on here."""
+    run = await rt.run(approval.run_id)
+    steps = (await run.info()).steps
+    if await asked(rt, approval, screen, editable=here):
+        found = await rt.approval(approval.id)
+        screen.line(f"[dim]  {escape(found.status)} by {escape(str(found.decided_by))}[/]")
+        if here:
+            complain(await watched(run, screen, after=steps))
 
 
 async def pending(rt: Runtime, every: float) -> Any:

@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.rule import Rule
 
 from holdfast.cli import treasurer
+from holdfast.cli.failing import command
 from holdfast.cli.following import Screen, watched
-from holdfast.cli.output import command
+from holdfast.cli.output import AsJson, print_json
 from holdfast.models.function_model import FunctionModel
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.local.model import LocalRealtimeModel
@@ -26,25 +27,34 @@ HOURS = "We are open from nine to five on weekdays, from ten to two on Saturdays
 
 
 @command
-async def show_demo() -> None:
-    """Tell the story, scene by scene."""
+async def demo(as_json: AsJson = False) -> None:
+    """Watch a payment survive a killed process, and a call that is interrupted. No key, no network, ten seconds.
+
+    With --json only what came of it is printed.
+
+    holdfast demo
+    """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-        story = Story(Path(folder))
+        story = Story(Path(folder), quiet=as_json)
         await story.pause_for_a_person()
         await story.kill_in_mid_payment()
         await story.settle_what_is_uncertain()
         await story.interrupt_a_call()
-        story.end(time.monotonic() - began)
+        seconds = time.monotonic() - began
+        story.end(seconds)
+        if as_json:
+            print_json({"payments": story.payments(), "answer": HOURS, "heard": story.heard, "seconds": seconds})
 
 
 class Story:
     """Four scenes on one SQLite file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, quiet: bool = False) -> None:
         self.store = f"sqlite:///{folder / 'demo.db'}"
         self.ledger = folder / "ledger.txt"
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.heard = ""
+        self.console = Console(highlight=False, soft_wrap=True, quiet=quiet)
         self.screen = Screen(self.console)
         self.say("[dim]The agents here decide by fixed rules, so that every showing is the same and needs no key.[/]")
         self.say("[dim]All else is real: processes, sandboxed workers, SQLite, kill -9, audio in real time.[/]")
@@ -92,7 +102,7 @@ class Story:
             seen = (await run.info()).steps
             await rt.decide(outcome.approvals[0].id, "done", output="the bank says: paid", by="you")
             await watched(run, self.screen, after=seen)
-            self.say(f"     payments in the ledger: [bold green]{len(self.ledger.read_text().splitlines())}[/]")
+            self.say(f"     payments in the ledger: [bold green]{self.payments()}[/]")
             question = "How much did you pay?"
             self.say(f"[bold cyan]you[/]  {question}")
             await watched(await rt.start("treasurer", question, session_id=treasurer.SESSION), self.screen)
@@ -110,9 +120,12 @@ class Story:
             await asyncio.sleep(1.5)
             await session.interrupt()
             self.say("[bold cyan]you[/]  [italic](interrupts after a second and a half)[/]")
-            heard = session.history[-1].model_dump()["content"][0]["transcript"]
+            self.heard = session.history[-1].model_dump()["content"][0]["transcript"]
         self.say(f"     its answer:     [dim]{escape(HOURS)}[/]")
-        self.say(f"     it remembers:   [bold green]{escape(heard)}[/]")
+        self.say(f"     it remembers:   [bold green]{escape(self.heard)}[/]")
+
+    def payments(self) -> int:
+        return len(self.ledger.read_text().splitlines())
 
     def end(self, seconds: float) -> None:
         self.scene(f"That took {seconds:.1f} seconds. Try next")

@@ -12,7 +12,8 @@ from packaging.requirements import Requirement
 from rich.markup import escape
 
 from holdfast import __version__
-from holdfast.cli.output import FAILED, AsJson, Output, command
+from holdfast.cli.failing import FAILED, command
+from holdfast.cli.output import AsJson, Output
 from holdfast.workers.probe import SandboxReport, probe_sandbox
 
 FEATURES = {
@@ -35,7 +36,8 @@ async def doctor(as_json: AsJson = False) -> int:
 
     holdfast doctor --json
     """
-    sandbox = await probe_sandbox()
+    with Output(as_json).busy("starting workers"):
+        sandbox = await probe_sandbox()
     told = {
         "versions": {"holdfast": __version__, "python": platform.python_version(), "system": platform.platform()},
         "stores": {"sqlite": sqlite3.sqlite_version, "full_text_search": has_fts5()},

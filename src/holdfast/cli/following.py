@@ -1,6 +1,5 @@
 """A run on the screen while it happens, and the questions it asks."""
 
-import asyncio
 import os
 import shlex
 import subprocess
@@ -15,11 +14,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from holdfast.base.errors import HoldfastError
+from holdfast.base.errors import HoldfastError, InvalidInput
 from holdfast.base.items import text_of
-from holdfast.cli.output import FAILED, WAITING, working
+from holdfast.cli.failing import FAILED, WAITING
+from holdfast.cli.keyboard import ask
+from holdfast.cli.output import moment, working
 from holdfast.runtime.contract import Approval, Event, RunOutcome
 from holdfast.runtime.handle import RunHandle
+from holdfast.runtime.records import Problem
 from holdfast.runtime.runtime import Runtime
 
 By = Annotated[str | None, typer.Option(help="Who decides, for the record. Your login name without it.")]
@@ -32,6 +34,7 @@ class Screen:
         self.console = console or Console(highlight=False, soft_wrap=True)
         self.speaking = False
         self.streamed = False
+        self.told = ""
 
     def show(self, event: Event) -> None:
         if event.live:
@@ -54,15 +57,21 @@ class Screen:
         return event.live or event.type in ("model.answered", "calls.made", "agent.handed_over", "run.recovered")
 
     def say(self, said: dict[str, Any]) -> None:
-        if said.get("type") == "response.output_text.delta":
-            self.console.print(escape(str(said.get("delta", ""))), end="")
-            self.speaking = self.streamed = True
+        if said.get("type") != "response.output_text.delta":
+            return
+        delta = str(said.get("delta", ""))
+        if self.told.startswith(delta):  # words can come behind the answer that they are of
+            self.told = self.told[len(delta) :]
+            return
+        self.console.print(escape(delta), end="")
+        self.speaking = self.streamed = True
 
     def answered(self, item: dict[str, Any]) -> None:
         if item.get("type") == "function_call":
             self.line(f"[magenta]  {escape(str(item['name']))}[/]({escape(shortened(item.get('arguments', '')))})")
         elif item.get("type", "message") == "message" and not self.streamed:
-            self.line(escape(text_of(item)))
+            self.told = text_of(item)
+            self.line(escape(self.told))
 
     def line(self, text: str = "") -> None:
         if self.speaking:
@@ -88,54 +97,51 @@ async def watched(run: RunHandle, screen: Screen | None, *, after: int = 0) -> R
     return await run.wait()
 
 
-async def answered(rt: Runtime, run: RunHandle, screen: Screen, outcome: RunOutcome) -> RunOutcome:
-    """Ask the person at the terminal whatever the run wants to know, until it ends or they leave it waiting."""
-    while outcome.status == "waiting" and outcome.approvals:
-        seen = (await run.info()).steps
-        decided = [await asked(rt, approval, screen) for approval in outcome.approvals]
-        if not any(decided):
-            return outcome
-        run = await rt.resume(run.id)
-        outcome = await watched(run, screen, after=seen)
-    return outcome
-
-
-async def asked(rt: Runtime, approval: Approval, screen: Screen) -> bool:
-    """Put one question; False when it stays open."""
+async def asked(rt: Runtime, approval: Approval, screen: Screen, *, editable: bool = True) -> bool:
+    """Put one question; False when it stays open. Arguments are ``editable`` where the tool can check them."""
     screen.line(question(approval))
-    offered = "[y]es, run it / [n]o / [d]one, it happened" if approval.kind == "uncertain" else "[y]es / [n]o / [e]dit"
     while True:
         try:
-            said = (await asyncio.to_thread(input, f"  {offered} / [l]ater: ")).strip().lower()[:1]
+            said = (await ask(f"  {offered(approval, editable)} / [l]ater: ")).strip().lower()[:1]
+            if said == "l":
+                return False
+            if await decided(rt, approval, said, editable):
+                return True
         except EOFError:
-            said = "l"
-        try:
-            match said:
-                case "y":
-                    await rt.decide(approval.id, "approve", by=login())
-                case "n":
-                    why = await asyncio.to_thread(input, "  why (told to the model, may be empty): ")
-                    await rt.decide(approval.id, "reject", message=why or None, by=login())
-                case "e":
-                    await rt.decide(approval.id, "approve", arguments=edited(approval), by=login())
-                case "d" if approval.kind == "uncertain":
-                    result = await asyncio.to_thread(input, "  its result: ")
-                    await rt.decide(approval.id, "done", output=result, by=login())
-                case "l":
-                    return False
-                case _:
-                    continue
+            return False
         except HoldfastError as refused:
             screen.line(f"[red]  {escape(str(refused))}[/]")
-            continue
-        return True
+
+
+def offered(approval: Approval, editable: bool) -> str:
+    if approval.kind == "uncertain":
+        return "[y]es, run it / [n]o / [d]one, it happened"
+    return "[y]es / [n]o / [e]dit" if editable else "[y]es / [n]o"
+
+
+async def decided(rt: Runtime, approval: Approval, said: str, editable: bool) -> bool:
+    """Do what was said; False when it is no answer."""
+    match said:
+        case "y":
+            await rt.decide(approval.id, "approve", by=login())
+        case "n":
+            why = await ask("  why (told to the model, may be empty): ")
+            await rt.decide(approval.id, "reject", message=why or None, by=login())
+        case "e" if editable and approval.kind != "uncertain":
+            await rt.decide(approval.id, "approve", arguments=edited(approval), by=login())
+        case "d" if approval.kind == "uncertain":
+            await rt.decide(approval.id, "done", output=await ask("  its result: "), by=login())
+        case _:
+            return False
+    return True
 
 
 def question(approval: Approval) -> str:
     call = f"[bold]{escape(approval.tool)}[/]({escape(approval.arguments)})"
+    where = f"[dim]{moment(approval.requested_at)}, conversation {escape(str(approval.session_id))}[/]"
     if approval.kind == "uncertain":
-        return f"[bold yellow]?[/] {call} was under way when its process ended: it may have happened."
-    return f"[bold yellow]?[/] {escape(approval.agent)} wants to call {call}"
+        return f"[bold yellow]?[/] {call} was under way when its process ended: it may have happened. {where}"
+    return f"[bold yellow]?[/] {escape(approval.agent)} wants to call {call}  {where}"
 
 
 def edited(approval: Approval) -> Any:
@@ -145,20 +151,21 @@ def edited(approval: Approval) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "arguments.json")
         file.write_bytes(pretty)
-        subprocess.run([*editor, str(file)], check=True)  # noqa: S603 - the user's own editor
         try:
+            ended = subprocess.run([*editor, str(file)], check=False)  # noqa: S603 - the user's own editor
+            if ended.returncode:
+                raise NotEdited(f"the editor {editor[0]!r} ended with {ended.returncode}: nothing was decided")
             return msgspec.json.decode(file.read_bytes())
         except msgspec.DecodeError as error:
-            raise NotJson(str(error)) from None
+            raise NotEdited(f"these arguments are not JSON: {error}") from None
+        except OSError as error:
+            raise NotEdited(f"the editor {editor[0]!r} did not start ({error.strerror}): set EDITOR to one") from None
 
 
-class NotJson(HoldfastError):
-    """The edited arguments cannot be read; nothing was decided."""
+class NotEdited(InvalidInput):
+    """The arguments were not edited; nothing was decided."""
 
-    code = "not-json"
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"these arguments are not JSON: {problem}")
+    code = "not-edited"
 
 
 def login() -> str:
@@ -187,6 +194,12 @@ def plain(value: Any) -> Any:
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
 
 
+def problem(error: Problem) -> str:
+    """What a run failed of. Errors of Python say little without their names: a KeyError is just the key."""
+    kind, _, name = (error.type or "").rpartition(".")
+    return f"{name}: {error.message}" if kind == "builtins" else error.message
+
+
 def complain(outcome: RunOutcome) -> None:
     """Say on standard error why there is no answer."""
     screen = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -196,7 +209,7 @@ def complain(outcome: RunOutcome) -> None:
             screen.print(f"  {escape(approval.id)}  {escape(approval.tool)}({escape(approval.arguments)})")
         screen.print("[dim]  holdfast approvals approve ID    holdfast approvals reject ID -m WHY[/]")
     elif outcome.error is not None:
-        screen.print(f"[bold red]{outcome.status}:[/] {escape(outcome.error.message)}")
+        screen.print(f"[bold red]{outcome.status}:[/] {escape(problem(outcome.error))}")
     elif outcome.status != "completed":
         screen.print(f"[yellow]{outcome.status}[/]")
     sys.stderr.flush()

@@ -4,7 +4,9 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -12,7 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.agents.agent import Agent
-from holdfast.base.errors import InvalidInput, NotFound
+from holdfast.base.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.cli.failing import first_line
 from holdfast.models.contract import Model
 
 AgentName = Annotated[
@@ -75,24 +78,72 @@ def distinct(agents: Iterable[Agent[Any]]) -> set[int]:
 
 
 def load_module(name: str) -> ModuleType:
+    if not name:
+        raise InvalidInput("an agent is named module:attribute, file.py:attribute or file.py")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as missing:
-        if missing.name is not None and (name == missing.name or name.startswith(f"{missing.name}.")):
-            raise NotFound("module", name) from None
-        raise InvalidInput(f"{name} could not be imported: {missing}") from missing
+    return imported(name, name)
 
 
 def load_file(path: Path) -> ModuleType:
+    """The file as a module: of its package, if it is in one, so that its relative imports work."""
     if not path.is_file():
         raise NotFound("file", str(path))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name, folder = path.stem, path.parent.resolve()
+    while (folder / "__init__.py").exists():
+        name, folder = f"{folder.name}.{name}", folder.parent
+    sys.path.insert(0, str(folder))
+    if folder != path.parent.resolve():
+        return imported(name.removesuffix(".__init__"), str(path))
+    with said_in_one_line(str(path)):
+        return loaded(name, path)
+
+
+def loaded(name: str, path: Path) -> ModuleType:
+    """The file as a module of this name, even if another module already has it."""
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InvalidInput(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    sys.path.insert(0, str(path.parent.resolve()))
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def imported(name: str, shown: str) -> ModuleType:
+    with said_in_one_line(shown):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as missing:
+            if missing.name is not None and (name == missing.name or name.startswith(f"{missing.name}.")):
+                raise NotFound("module", shown) from None
+            raise
+
+
+@contextmanager
+def said_in_one_line(name: str) -> Iterator[None]:
+    """What an agent's own code raises while it is imported becomes :class:`BrokenAgent`."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except (Exception, SystemExit) as problem:
+        raise BrokenAgent(name, problem) from problem
+
+
+class BrokenAgent(InvalidInput):
+    """The agent's own code fails when it is imported."""
+
+    code = "broken-agent"
+
+    def __init__(self, name: str, problem: BaseException) -> None:
+        what = f"{type(problem).__name__}: {first_line(problem)}"
+        super().__init__(f"{name} cannot be imported: {what}{raised_at(problem)} (holdfast --debug ... shows how)")
+
+
+def raised_at(problem: BaseException) -> str:
+    """The last line of code on the way that is not Python's own."""
+    if isinstance(problem, SyntaxError):  # which says it itself
+        return ""
+    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith("<")]
+    return f", at {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""

@@ -1,12 +1,10 @@
-"""What commands have in common: their options, tables or JSON on standard output, errors with exit codes."""
+"""What commands have in common: their options, and text, tables or JSON on standard output."""
 
-import asyncio
-import functools
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import Annotated, Any, NoReturn, ParamSpec
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -15,44 +13,20 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
-from holdfast.base.errors import (
-    AlreadyExists,
-    HoldfastError,
-    InvalidInput,
-    KeyReused,
-    MissingExtra,
-    Moved,
-    NotFound,
-)
-from holdfast.runtime.errors import ApprovalSettled, RunEnded, SessionBusy
-from holdfast.store.contract import LeaseHeld
-
-P = ParamSpec("P")
-
-FAILED, USAGE, WAITING, CONFLICT, NOT_FOUND = 1, 2, 3, 4, 5
-EXIT_CODES: dict[type[HoldfastError], int] = {
-    NotFound: NOT_FOUND,
-    AlreadyExists: CONFLICT,
-    Moved: CONFLICT,
-    KeyReused: CONFLICT,
-    LeaseHeld: CONFLICT,
-    SessionBusy: CONFLICT,
-    RunEnded: CONFLICT,
-    ApprovalSettled: CONFLICT,
-    InvalidInput: USAGE,
-    MissingExtra: USAGE,
-}
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text for people.")]
 
 
-class Failing:
-    """How errors are shown; ``debug`` lets tracebacks through."""
+UNFOLDED = 10_000
+"""A table that is not for a screen is for grep and cut: each row is one line, however long."""
 
-    debug = False
+NEVER_FOLDED = ("id", "status", "updated", "requested", "role")
+"""Columns whose values are copied or compared: rather than them, the others become narrow."""
 
 
-failing = Failing()
+class Tracebacks:
+    """Whether errors are shown with theirs; ``--debug`` says so."""
+
+    wanted = False
 
 
 class Output:
@@ -60,7 +34,7 @@ class Output:
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else UNFOLDED)
 
     def value(self, value: Any, text: str) -> None:
         """One result: ``value`` as JSON, or the text, in which rich's markup counts."""
@@ -82,11 +56,16 @@ class Output:
             self.console.print(f"[dim]{escape(empty)}[/dim]")
         else:
             table = Table(box=None, header_style="bold", pad_edge=False)
-            for column in columns:
-                table.add_column(column.replace("_", " "), overflow="fold", no_wrap=column == "id")
+            for column in filled(columns, found):
+                table.add_column(column.replace("_", " "), overflow="fold", no_wrap=column in NEVER_FOLDED)
             for row in found:
-                table.add_row(*(escape(shown(row.get(column))) for column in columns))
+                table.add_row(*(escape(shown(row.get(column))) for column in filled(columns, found)))
             self.console.print(table)
+
+
+def filled(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns in which there is something, so that the others have room."""
+    return [column for column in columns if any(shown(row.get(column)) for row in rows)]
 
 
 def working(console: Console, doing: str) -> AbstractContextManager[Status | None]:
@@ -113,36 +92,3 @@ def moment(at: float | None) -> str:
     if at is None:
         return ""
     return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def command(function: Callable[P, Awaitable[int | None]]) -> Callable[P, None]:
-    """A coroutine as a command. What it returns is the exit code; what it raises becomes a line and a code."""
-
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            code = asyncio.run(complete(function(*args, **kwargs)))
-        except (HoldfastError, OSError) as error:
-            if failing.debug:
-                raise
-            fail(error, as_json=bool(kwargs.get("as_json")))
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
-        raise typer.Exit(code or 0)
-
-    return run
-
-
-async def complete(work: Awaitable[int | None]) -> int | None:
-    return await work
-
-
-def fail(error: Exception, *, as_json: bool) -> NoReturn:
-    """Say what went wrong in one line, and end with the code for it."""
-    kinds = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-    if as_json:
-        told = {"error": {"code": getattr(error, "code", "os"), "message": str(error)}}
-        print(msgspec.json.encode(told).decode(), file=sys.stderr)
-    else:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}")
-    raise typer.Exit(next(kinds, FAILED))

@@ -1,5 +1,6 @@
 """Durable runs: what there are, what happened in them, and what should."""
 
+from collections import deque
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -7,15 +8,19 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from holdfast.cli.failing import command
 from holdfast.cli.following import Screen, complain, exit_code, plain, told, watched
 from holdfast.cli.loading import ModelName, chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
-from holdfast.cli.output import AsJson, Output, command, moment, print_json
+from holdfast.cli.output import AsJson, Output, moment, print_json
 from holdfast.runtime.contract import Event, RunInfo
+from holdfast.runtime.errors import RunEnded
 from holdfast.runtime.records import Status
 from holdfast.runtime.runtime import Runtime
 
 app = typer.Typer(no_args_is_help=True)
+
+PAGE = 500
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 
@@ -30,24 +35,37 @@ def described(info: RunInfo) -> dict[str, Any]:
 async def list_(
     status: Annotated[Status | None, typer.Option(help="Only those with this status.")] = None,
     session: Annotated[str | None, typer.Option("--session", help="Only those of this conversation.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 50,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """List runs.
+    """List runs, the newest first.
 
     holdfast runs list --status waiting
     """
     async with Runtime.open(checked(store), agents=[]) as rt:
-        found = await rt.runs(status=status, session_id=session, limit=limit)
+        found = await latest(rt, limit, status=status, session_id=session)
     columns = ("id", "status", "agent", "session_id", "steps", "updated", "reason")
     Output(as_json).table(columns, map(described, found), empty="no runs")
+
+
+async def latest(rt: Runtime, limit: int, **which: Any) -> list[RunInfo]:
+    """The newest runs, newest first. A store lists them from the oldest on."""
+    found: deque[RunInfo] = deque(maxlen=limit)
+    page: list[RunInfo] = await rt.runs(**which, limit=PAGE)
+    while page:
+        found.extend(page)
+        page = await rt.runs(**which, limit=PAGE, after=page[-1]) if len(page) == PAGE else []
+    return list(reversed(found))
 
 
 @app.command()
 @command
 async def show(run_id: RunId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Show a run: its status, what it waits for, and what came of it."""
+    """Show a run: its status, what it waits for, and what came of it.
+
+    holdfast runs show run_123
+    """
     async with Runtime.open(checked(store), agents=[]) as rt:
         handle = await rt.run(run_id)
         info = await handle.info()
@@ -107,9 +125,17 @@ async def resume(
 
     holdfast runs resume run_123 --agent app:support
     """
-    async with Runtime.open(checked(store), agents=[chosen_agent(agent, model)]) as rt:
+    chosen = chosen_agent(agent, model)
+    async with Runtime.open(checked(store), agents=[]) as rt:
         before = await (await rt.run(run_id)).info()
-        outcome = await watched(await rt.resume(run_id), None if as_json else Screen(), after=before.steps)
+    async with Runtime.open(store, agents=[chosen]) as rt:
+        try:
+            await rt.resume(run_id)
+        except RunEnded:
+            # A runtime takes up by itself what can go on: then this one has done it already.
+            if before.status == "completed":
+                raise
+        outcome = await watched(await rt.run(run_id), None if as_json else Screen(), after=before.steps)
     if as_json:
         print_json(told(outcome))
     else:
@@ -125,11 +151,18 @@ async def cancel(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a run. What was done is kept, and it can be resumed."""
+    """Stop a run. What was done is kept, and it can be resumed.
+
+    holdfast runs cancel run_123 --now
+    """
     async with Runtime.open(checked(store), agents=[]) as rt:
         await rt.cancel(run_id, mode="immediate" if now else "after_turn")
         info = await (await rt.run(run_id)).info()
-    Output(as_json).value(described(info), f"{escape(run_id)} is {info.status}, asked to stop")
+    Output(as_json).value(described(info), f"{escape(run_id)} {stopped(info)}")
+
+
+def stopped(info: RunInfo) -> str:
+    return "is cancelled" if info.status == "cancelled" else f"is {info.status} and was asked to stop"
 
 
 @app.command()
@@ -140,7 +173,10 @@ async def fork(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a new run that shares the beginning of another. Resume it to let it go on."""
+    """Begin a new run that shares the beginning of another. Resume it to let it go on.
+
+    holdfast runs fork run_123 --at 4
+    """
     async with Runtime.open(checked(store), agents=[]) as rt:
         made = await rt.fork(run_id, at=at)
         info = await made.info()

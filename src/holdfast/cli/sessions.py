@@ -1,38 +1,20 @@
 """Conversations in a store."""
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 from rich.markup import escape
 
 from holdfast.base.errors import InvalidInput
 from holdfast.base.items import Item, text_of
+from holdfast.cli import transfer
+from holdfast.cli.failing import command
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, existing
-from holdfast.cli.output import FAILED, AsJson, Output, command, moment
-from holdfast.history.store import SessionInfo, Store, open_store
+from holdfast.cli.output import AsJson, Output, moment
+from holdfast.cli.transfer import SessionId, described
 
 app = typer.Typer(no_args_is_help=True)
-
-SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
-
-
-def described(info: SessionInfo) -> dict[str, Any]:
-    return {
-        "id": info.session_id,
-        "items": info.head.length,
-        "version": info.head.version,
-        "owner": info.owner,
-        "encrypted": info.encrypted,
-        "updated": moment(info.updated_at),
-        "updated_at": info.updated_at,
-        "created_at": info.created_at,
-        "metadata": info.metadata,
-        "cursor": info.cursor,
-    }
 
 
 @app.command("list")
@@ -40,7 +22,7 @@ def described(info: SessionInfo) -> dict[str, Any]:
 async def list_(
     owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None,
     query: Annotated[str | None, typer.Option("--query", "-q", help="Part of an id or an annotation.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 50,
     after: Annotated[str | None, typer.Option(help="Go on behind this cursor (see --json).")] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
@@ -59,7 +41,10 @@ async def list_(
 @command
 async def show(
     session_id: SessionId,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Only the latest so many items.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the latest so many items.")] = None,
+    generation: Annotated[
+        int | None, typer.Option("--generation", "-g", help="What it showed before a rewind.")
+    ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
@@ -69,12 +54,18 @@ async def show(
     """
     async with existing(store) as opened:
         info = await opened.describe(session_id)
-        items = await opened.session(session_id).get_items(limit=limit)
+        history = opened.session(session_id)
+        items = await history.get_items(limit=limit, generation=generation)
+        earlier = [kept.number for kept in await history.generations()]
     output = Output(as_json)
     if as_json:
-        output.value({**described(info), "items": items}, "")
+        output.value({**described(info), "generations": earlier, "items": items}, "")
         return
-    output.console.print(f"[bold]{escape(session_id)}[/]  {info.head}, changed {moment(info.updated_at)}\n")
+    output.console.print(f"[bold]{escape(session_id)}[/]  {info.head}, changed {moment(info.updated_at)}")
+    if earlier:
+        shown = "" if generation is None else f"this is generation {generation}; "
+        output.console.print(f"[dim]{shown}earlier generations: {', '.join(map(str, earlier))} (see --generation)[/]")
+    output.console.print()
     for item in items:
         output.console.print(line_of(item))
 
@@ -99,7 +90,7 @@ async def search(
     query: Annotated[str, typer.Argument(help="Words; each must begin a word of the item.")],
     session_id: Annotated[str | None, typer.Option("--session", help="Only in this session.")] = None,
     owner: Annotated[str | None, typer.Option(help="Only sessions of this owner.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 20,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
@@ -107,6 +98,8 @@ async def search(
 
     holdfast sessions search "refund order"
     """
+    if not query.strip():
+        raise InvalidInput("give at least one word to look for")
     async with existing(store) as opened:
         if session_id is None:
             hits = await opened.search(query, owner=owner, limit=limit)
@@ -139,9 +132,28 @@ async def fork(
 
 @app.command()
 @command
+async def restore(
+    session_id: SessionId,
+    generation: Annotated[int, typer.Option("--generation", "-g", help="Which, as `sessions show` lists them.")],
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> None:
+    """Undo a rewind: show that generation again, and after it what was added since.
+
+    holdfast sessions restore user-7 --generation 0
+    """
+    async with existing(store) as opened:
+        await opened.describe(session_id)
+        await opened.session(session_id).restore(generation)
+        info = await opened.describe(session_id)
+    Output(as_json).value(described(info), f"{escape(session_id)} is at {info.head}")
+
+
+@app.command()
+@command
 async def rewind(
     session_id: SessionId,
-    to: Annotated[int, typer.Option(help="Keep so many items.")],
+    to: Annotated[int, typer.Option(min=0, help="Keep so many items.")],
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
@@ -150,100 +162,17 @@ async def rewind(
     holdfast sessions rewind user-7 --to 12
     """
     async with existing(store) as opened:
-        await opened.describe(session_id)
+        there = (await opened.describe(session_id)).head.length
+        if to > there:
+            raise InvalidInput(f"cannot rewind to {to}: the session has {there} items")
         await opened.session(session_id).rewind(to=to)
         info = await opened.describe(session_id)
     Output(as_json).value(described(info), f"{escape(session_id)} is at {info.head}")
 
 
-@app.command()
-@command
-async def export(
-    session_id: SessionId,
-    file: Annotated[Path | None, typer.Option("--output", "-o", help="Write here instead of the screen.")] = None,
-    store: StoreUrl = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> None:
-    """Write a session as JSON Lines, which `import` reads. The lines are JSON with or without --json.
-
-    holdfast sessions export user-7 -o user-7.jsonl
-    """
-    async with existing(store) as opened:
-        with Output(as_json or file is None).busy("reading"):
-            lines = [line async for line in await opened.export(session_id)]
-    if file is None:
-        print("\n".join(lines))
-    else:
-        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        text = f"{len(lines) - 1} items written to {escape(str(file))}"
-        Output(as_json).value({"id": session_id, "items": len(lines) - 1, "file": str(file)}, text)
-
-
-@app.command("import")
-@command
-async def import_(
-    file: Annotated[Path, typer.Argument(help="What `export` wrote; - reads standard input.")],
-    new_id: Annotated[str | None, typer.Option("--as", help="Another id than the exported one.")] = None,
-    store: StoreUrl = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> None:
-    """Create a session from exported lines. An existing one is never touched.
-
-    holdfast sessions import user-7.jsonl --as user-7-copy
-    """
-    async with open_store(store) as opened:
-        with Output(as_json).busy("writing"):
-            made = await opened.import_(lines_of(file), session_id=new_id)
-        info = await opened.describe(made.session_id)
-    Output(as_json).value(described(info), f"{escape(made.session_id)} has {info.head.length} items")
-
-
-def lines_of(file: Path) -> Iterator[str]:
-    if str(file) == "-":
-        yield from sys.stdin
-        return
-    with file.open(encoding="utf-8") as lines:
-        yield from lines
-
-
-@app.command()
-@command
-async def check(
-    session_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="The session; all of them without it.")
-    ] = None,
-    store: StoreUrl = DEFAULT_STORE,
-    as_json: AsJson = False,
-) -> int:
-    """Look for damage: unreadable records, calls without outputs, tampering. Changes nothing; exit code 1 if any.
-
-    holdfast sessions check
-    """
-    output = Output(as_json)
-    async with existing(store) as opened:
-        with output.busy("looking at every record"):
-            if session_id is not None:
-                await opened.describe(session_id)
-                names = [session_id]
-            else:
-                names = await all_names(opened)
-            reports = [await opened.session(name).check() for name in names]
-    rows = [
-        {"id": report.session_id, "ok": report.ok, "items": report.readable, **msgspec.to_builtins(report)}
-        for report in reports
-    ]
-    columns = ("id", "ok", "items", "corrupt", "unpaired", "quarantined", "tampered")
-    output.table(columns, rows, empty="no sessions")
-    return 0 if all(report.ok for report in reports) else FAILED
-
-
-async def all_names(store: Store) -> list[str]:
-    names: list[str] = []
-    after = None
-    while page := await store.sessions(limit=200, after=after):
-        names += [info.session_id for info in page]
-        after = page[-1].cursor
-    return names
+app.command()(transfer.export)
+app.command("import")(transfer.import_)
+app.command()(transfer.check)
 
 
 @app.command()

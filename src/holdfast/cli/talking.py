@@ -1,20 +1,21 @@
 """``run`` and ``chat``: let an agent work, with everything kept in the store."""
 
 import asyncio
-import contextlib
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import shlex
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from holdfast.base.ids import new_id
-from holdfast.cli.following import Screen, answered, complain, exit_code, told, watched
+from holdfast.cli.failing import command
+from holdfast.cli.following import Screen, asked, complain, exit_code, told, watched
+from holdfast.cli.keyboard import Left, ask, on_interrupt
 from holdfast.cli.loading import AgentName, ModelName, chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl
-from holdfast.cli.output import AsJson, Output, command
+from holdfast.cli.output import AsJson, Output
+from holdfast.runtime.contract import RunOutcome
 from holdfast.runtime.handle import RunHandle
 from holdfast.runtime.runtime import Runtime
 
@@ -56,7 +57,7 @@ async def chat(
     model: ModelName = None,
     store: StoreUrl = DEFAULT_STORE,
 ) -> None:
-    """Talk to an agent. Ctrl-C stops its turn and keeps the conversation; Ctrl-D ends.
+    """Talk to an agent. Ctrl-C stops its turn and keeps the conversation; at the prompt it ends, as Ctrl-D does.
 
     holdfast chat app.py:support --session user-7
 
@@ -68,38 +69,50 @@ async def chat(
     used = chosen.model if isinstance(chosen.model, str) else type(chosen.model).__name__ if chosen.model else "default"
     screen.line(f"[bold]{escape(chosen.name)}[/] [dim](model: {escape(used)}; conversation: {escape(name)})[/]")
     async with Runtime.open(store, agents=[chosen]) as rt:
-        while (said := await next_line()) is not None:
-            if not said.strip():
-                continue
-            started = await rt.start(chosen.name, said, session_id=name)
-            async with stoppable(rt, started):
-                outcome = await watched(started, screen)
-            outcome = await answered(rt, started, screen, outcome)
+        conversation = Conversation(rt, name, screen)
+        with suppress(EOFError, Left):
+            while True:
+                said = await ask("\n> ")
+                if said.strip() and await conversation.settled():
+                    await conversation.turn(await rt.start(chosen.name, said, session_id=name))
+    again = " ".join(["holdfast chat", *([shlex.quote(agent)] if agent else []), "--session", shlex.quote(name)])
+    screen.line(f"\n[dim]Go on with: {escape(again)}[/]")
+
+
+class Conversation:
+    """A session at the terminal: its turns, and the questions in them."""
+
+    def __init__(self, rt: Runtime, session_id: str, screen: Screen) -> None:
+        self.rt, self.session_id, self.screen = rt, session_id, screen
+
+    async def settled(self) -> bool:
+        """Put the questions left open again; False when they stay open, for then no other turn can begin."""
+        for info in await self.rt.runs(status="waiting", session_id=self.session_id):
+            run = await self.rt.run(info.run_id)
+            outcome = await self.answered(run, await run.wait())
             complain(outcome)
-    screen.line(f"[dim]Go on with: holdfast chat {escape(agent or '')} --session {escape(name)}[/]")
+            if outcome.status == "waiting":
+                self.screen.line("[yellow]This has to be decided before the conversation can go on.[/]")
+                return False
+        return True
 
+    async def turn(self, run: RunHandle) -> None:
+        complain(await self.answered(run, await self.watched(run)))
 
-async def next_line() -> str | None:
-    try:
-        return await asyncio.to_thread(input, "\n> ")
-    except EOFError:
-        print()
-        return None
+    async def answered(self, run: RunHandle, outcome: RunOutcome) -> RunOutcome:
+        """Ask the person whatever the run wants to know, until it ends or they leave it waiting."""
+        while outcome.status == "waiting" and outcome.approvals:
+            seen = (await run.info()).steps
+            decided = [await asked(self.rt, approval, self.screen) for approval in outcome.approvals]
+            if not any(decided):
+                return outcome
+            outcome = await self.watched(run, after=seen)
+        return outcome
 
-
-@asynccontextmanager
-async def stoppable(rt: Runtime, run: RunHandle) -> AsyncIterator[None]:
-    """Meanwhile Ctrl-C cancels the run, which keeps what was done."""
-    loop, stops = asyncio.get_running_loop(), set[asyncio.Task[None]]()
-
-    def stop() -> None:
-        stops.add(asyncio.ensure_future(rt.cancel(run.id, mode="immediate")))
-
-    with contextlib.suppress(NotImplementedError):
-        loop.add_signal_handler(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(NotImplementedError):
-            loop.remove_signal_handler(signal.SIGINT)
-        await asyncio.gather(*stops, return_exceptions=True)
+    async def watched(self, run: RunHandle, *, after: int = 0) -> RunOutcome:
+        """Show the run; meanwhile Ctrl-C cancels it, which keeps what was done."""
+        stops = set[asyncio.Task[None]]()
+        with on_interrupt(lambda: stops.add(asyncio.ensure_future(self.rt.cancel(run.id, mode="immediate")))):
+            outcome = await watched(run, self.screen, after=after)
+            await asyncio.gather(*stops, return_exceptions=True)
+        return outcome

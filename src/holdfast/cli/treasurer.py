@@ -6,7 +6,7 @@ It computes in a sandboxed Python worker and pays by writing a line into a ledge
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,4 +103,5 @@ async def main(store: str, ledger: Path, request: str | None) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))
+    with suppress(KeyboardInterrupt):  # whoever watches the demonstration had enough of it
+        asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))

@@ -2,21 +2,21 @@
 
 import asyncio
 import codeop
-import contextlib
 import dataclasses
-import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from getpass import getpass
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.markup import escape
 
 from holdfast.base.errors import InvalidInput
-from holdfast.cli.output import FAILED, AsJson, Output, command
+from holdfast.cli.failing import FAILED, command
+from holdfast.cli.keyboard import Left, ask, on_interrupt
+from holdfast.cli.output import AsJson, Output
 from holdfast.cli.processes import worker_processes
 from holdfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, WorkerSession
 from holdfast.workers.probe import probe_sandbox
@@ -27,7 +27,7 @@ app = typer.Typer(no_args_is_help=True)
 Network = Annotated[
     str, typer.Option(help="none, host, or the only hosts to reach: api.example.org,*.pypi.org", metavar="WHICH")
 ]
-MemoryMb = Annotated[int, typer.Option(help="Memory limit.")]
+MemoryMb = Annotated[int, typer.Option(min=1, help="Memory limit.")]
 Preload = Annotated[str, typer.Option(help="Modules to import beforehand: numpy,pandas")]
 
 
@@ -43,7 +43,7 @@ def configured(network: str, memory_mb: int, preload: str = "") -> SessionConfig
 async def exec_(
     code: Annotated[str | None, typer.Argument(help="Python code; - reads it from standard input.")] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Run this file instead.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds after which the code is stopped.")] = 30.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds after which the code is stopped.")] = 30.0,
     network: Network = "none",
     memory_mb: MemoryMb = 1024,
     preload: Preload = "",
@@ -58,12 +58,30 @@ async def exec_(
     if (code is None) == (file is None):
         raise InvalidInput("give either code or --file")
     source = file.read_text(encoding="utf-8") if file else sys.stdin.read() if code == "-" else str(code)
-    async with WorkerSession(configured(network, memory_mb, preload)) as session:
+    async with started(configured(network, memory_mb, preload), as_json) as session:
         if not as_json:
             return await show(session, source, timeout=timeout)
-        result = await session.run(source, timeout=timeout)
+        told = await facts(session, source, timeout=timeout)
+    Output(True).value(told, "")
+    return 0 if told["ok"] else FAILED
+
+
+@asynccontextmanager
+async def started(config: SessionConfig, as_json: bool) -> AsyncIterator[WorkerSession]:
+    """A worker, with a word about the modules that could not be imported beforehand."""
+    async with AsyncExitStack() as owned:
+        with Output(as_json).busy("starting a worker"):
+            session = await owned.enter_async_context(WorkerSession(config))
+        for name, why in session.info.metadata["preload_failed"].items():
+            print(f"[{name} was not imported beforehand: {why}]", file=sys.stderr)
+        yield session
+
+
+async def facts(session: WorkerSession, source: str, *, timeout: float | None) -> dict[str, Any]:
+    """What came of code, for a program."""
+    result = await session.run(source, timeout=timeout)
     error = result.error
-    told = {
+    return {
         "ok": result.ok,
         "repr": result.repr,
         "stdout": result.stdout,
@@ -74,8 +92,6 @@ async def exec_(
         "seconds": result.execution_time,
         "sandbox": session.info.metadata.get("sandbox"),
     }
-    Output(True).value(told, "")
-    return 0 if result.ok else FAILED
 
 
 async def show(session: WorkerSession, source: str, *, timeout: float | None) -> int:
@@ -92,7 +108,7 @@ async def show(session: WorkerSession, source: str, *, timeout: float | None) ->
             case DisplayMessage():
                 print(message.data.get("text/plain", f"[{', '.join(message.data)}]"))
             case InputMessage():
-                await session.input_response(message.id, await ask(message.prompt, secret=message.password))
+                await session.input_response(message.id, await replied(message))
             case ResultMessage(repr=shown) if shown:
                 print(shown)
             case ErrorMessage():
@@ -101,36 +117,51 @@ async def show(session: WorkerSession, source: str, *, timeout: float | None) ->
     return code
 
 
-async def ask(prompt: str, *, secret: bool = False) -> str:
-    return await asyncio.to_thread(getpass if secret else input, prompt)
+async def replied(message: InputMessage) -> str:
+    try:
+        return await ask(message.prompt, secret=message.password)
+    except EOFError:
+        raise InvalidInput("the code asks for input, and there is none on standard input") from None
 
 
 @app.command()
 @command
-async def repl(network: Network = "none", memory_mb: MemoryMb = 1024, preload: Preload = "") -> None:
+async def repl(
+    network: Network = "none", memory_mb: MemoryMb = 1024, preload: Preload = "", as_json: AsJson = False
+) -> None:
     """Talk to a sandboxed Python. Ctrl-C stops the running code and keeps the variables; Ctrl-D ends.
+
+    With --json each statement on standard input is answered by one line.
 
     holdfast workers repl --preload numpy
     """
-    async with WorkerSession(configured(network, memory_mb, preload)) as session:
+    async with started(configured(network, memory_mb, preload), as_json) as session:
         level = session.info.metadata.get("sandbox")
-        print(f"Python in a worker (sandbox: {level}, network: {network}). Ctrl-D ends.")
-        while (source := await next_cell()) is not None:
+        if not as_json:
+            print(f"Python in a worker (sandbox: {level}, network: {network}). Ctrl-D ends.")
+        while (source := await next_cell(as_json)) is not None:
             async with interruptible(session):
-                await show(session, source, timeout=None)
+                if as_json:
+                    told = await facts(session, source, timeout=None)
+                    print(msgspec.json.encode(told).decode(), flush=True)
+                else:
+                    await show(session, source, timeout=None)
             if not session.is_alive:
                 print("[the worker is gone, and its variables with it; a new one starts]", file=sys.stderr)
                 await session.restart()
 
 
-async def next_cell() -> str | None:
+async def next_cell(silent: bool = False) -> str | None:
     """Lines until they are a whole statement, as Python's own prompt does it; None at the end of input."""
     lines: list[str] = []
     while True:
         try:
-            lines.append(await ask("... " if lines else ">>> "))
+            lines.append(await ask("" if silent else "... " if lines else ">>> "))
         except EOFError:
-            print()
+            if not silent:
+                print()
+            return None
+        except Left:
             return None
         source = "\n".join(lines)
         try:
@@ -144,21 +175,19 @@ async def next_cell() -> str | None:
 @asynccontextmanager
 async def interruptible(session: WorkerSession) -> AsyncIterator[None]:
     """Meanwhile Ctrl-C is for the code in the worker."""
-    loop, stops = asyncio.get_running_loop(), set[asyncio.Task[object]]()
-    with contextlib.suppress(NotImplementedError):  # no signal handlers in loops there
-        loop.add_signal_handler(signal.SIGINT, lambda: stops.add(asyncio.ensure_future(session.interrupt())))
-    try:
+    stops = set[asyncio.Task[object]]()
+    with on_interrupt(lambda: stops.add(asyncio.ensure_future(session.interrupt()))):
         yield
-    finally:
-        with contextlib.suppress(NotImplementedError):
-            loop.remove_signal_handler(signal.SIGINT)
         await asyncio.gather(*stops, return_exceptions=True)
 
 
 @app.command("list")
 @command
 async def list_(as_json: AsJson = False) -> None:
-    """List the fork-servers and workers that run on this machine now."""
+    """List the fork-servers and the processes of workers that run on this machine now.
+
+    holdfast workers list --json
+    """
     columns = ("pid", "parent", "role", "memory_mb", "age")
     Output(as_json).table(columns, map(dataclasses.asdict, worker_processes()), empty="no workers are running")
 
@@ -166,8 +195,12 @@ async def list_(as_json: AsJson = False) -> None:
 @app.command()
 @command
 async def doctor(as_json: AsJson = False) -> int:
-    """Find out, by starting workers, how well this machine can lock them in."""
-    report = await probe_sandbox()
+    """Find out, by starting workers, how well this machine can lock them in.
+
+    holdfast workers doctor
+    """
+    with Output(as_json).busy("starting workers"):
+        report = await probe_sandbox()
     lines = [f"sandbox level: [bold green]{report.level}[/]" if report.level else "[bold red]no worker starts here[/]"]
     lines += [f"  [yellow]not enforced:[/] {escape(note)}" for note in report.notes]
     lines += [f"  [yellow]{level} does not work:[/] {escape(why)}" for level, why in report.reasons.items()]

@@ -11,6 +11,7 @@ _HOMES = {
     "encrypted": ["EncryptedSession"],
     "store": ["SessionInfo", "Store", "open_store"],
     "sqlite_session": ["AsyncSQLiteSession", "SQLiteSession"],
+    "advanced_sqlite_session": ["AdvancedSQLiteSession"],
     "sqlalchemy_session": ["SQLAlchemySession"],
     "redis_session": ["RedisSession"],
     "conversations": ["OpenAIConversationsSession"],

@@ -1,3 +1,4 @@
+from holdfast.history.advanced_sqlite_session import AdvancedSQLiteSession as AdvancedSQLiteSession
 from holdfast.history.checking import Corrupt as Corrupt
 from holdfast.history.checking import Report as Report
 from holdfast.history.compacting import CompactingSession as CompactingSession

@@ -196,17 +196,10 @@ class StoredSession(StoredHistory, SessionABC):
             end = record.length if at is None else at
             if not 0 <= end <= record.length:
                 raise InvalidInput(f"cannot fork at {end}: the history has {record.length} items")
-            shown = cut(record.view, 0, end)
             there = await self.backend.record(child.session_id)
             if there is not None and there.version:
                 raise AlreadyExists("session", child.session_id)
-            start = Splice(
-                session_id=child.session_id,
-                tape=there.tape if there else new_tape(),
-                shape=Shape(closed=shown, open_from=0, length=end),
-                links=tuple(reach(shown).items()),
-                owner=record.owner,
-            )
+            start = first_items(record, end, session_id=child.session_id, tape=there.tape if there else new_tape())
             # The parent's seal knows which keys its items need; the child shows some of them.
             before = msgspec.structs.replace(child.unwritten(start), seal=record.seal)
             try:
@@ -301,7 +294,9 @@ class StoredSession(StoredHistory, SessionABC):
                 if look_first and found.version != expected.version:
                     self.refuse_unless_done(ops, expected, found)
                 ops = [
-                    msgspec.structs.replace(op, expected=expected.version) if isinstance(op, (Splice, Erase)) else op
+                    msgspec.structs.replace(op, expected=expected.version)
+                    if isinstance(op, (Splice, Erase)) and op.session_id == self.session_id
+                    else op
                     for op in ops
                 ]
             try:
@@ -333,6 +328,18 @@ class StoredSession(StoredHistory, SessionABC):
                 for row, reason in broken
             ),
         ]
+
+
+def first_items(record: SessionRecord, end: int, *, session_id: str, tape: int) -> Splice:
+    """How a session begins that shows the first ``end`` items of another one."""
+    shown = cut(record.view, 0, end)
+    return Splice(
+        session_id=session_id,
+        tape=tape,
+        shape=Shape(closed=shown, open_from=0, length=end),
+        links=tuple(reach(shown).items()),
+        owner=record.owner,
+    )
 
 
 def checked_position(position: object) -> int:

@@ -59,6 +59,11 @@ class Calls:
                     record.task.cancel()
                 record.silent = record.silent or policy == "finish_silently"
 
+    def let_go(self) -> None:
+        """Somebody waits for what the model will tell: no call keeps its reader any longer."""
+        for record in self._records.values():
+            record.parked.set()
+
     def replayed(self, call_ids: Collection[str | None]) -> None:
         """A new connection was told the answers to these calls."""
         for record in self._records.values():

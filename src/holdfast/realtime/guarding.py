@@ -58,7 +58,7 @@ class Guard:
         words = self._words(response, item_id)
         words.pieces.append(delta)
         words.length += len(delta)
-        if words.length >= (words.next_at or self._debounce):
+        if response.ended or words.length >= (words.next_at or self._debounce):
             words.next_at = (words.length // self._debounce + 1) * self._debounce
             self._check(response, words)
 
@@ -74,9 +74,7 @@ class Guard:
         """Keep audio, or the word that it is complete, back until the words so far were looked at."""
         watch = self._watch(response)
         watch.held.append(audio)
-        if response.ended:  # no more words will come that could let it go
-            watch.over = True
-            self._settle(response, watch)
+        self._settle(response, watch)  # Behind the end of the response, no more words would let it go.
 
     def end(self, response: Response) -> None:
         """The response is over: look at what is left, and let go of audio that nothing more will be said about."""
@@ -96,7 +94,7 @@ class Guard:
             watch.held.clear()
 
     def _watch(self, response: Response) -> _Watch:
-        return self._watched.setdefault(response.id, _Watch())
+        return self._watched.setdefault(response.id, _Watch(over=response.ended))
 
     def _words(self, response: Response, item_id: str) -> _Words:
         return self._watch(response).words.setdefault(item_id, _Words())

@@ -21,22 +21,22 @@ KEPT_UNREAD = 10_000
 class Feed(Generic[T]):
     """One iterator's unread events, in the order in which they happened."""
 
-    __slots__ = ("__weakref__", "_busy", "_flowing", "_gap", "_kept", "_waiting", "dropped", "limit")
+    __slots__ = ("__weakref__", "_busy", "_waiting", "dropped", "flowing", "gap", "kept", "limit")
 
     def __init__(self, *, limit: int) -> None:
-        self._flowing: deque[tuple[int, T]] = deque()
-        self._kept: deque[tuple[int, T]] = deque()
+        self.flowing: deque[tuple[int, T]] = deque()
+        self.kept: deque[tuple[int, T]] = deque()
         self._waiting: asyncio.Future[None] | None = None
         self._busy = False
-        self._gap = 0
+        self.gap = 0
         self.dropped = 0
         self.limit = limit
 
     def __len__(self) -> int:
-        return len(self._flowing) + len(self._kept)
+        return len(self.flowing) + len(self.kept)
 
     def put_flowing(self, seq: int, event: T) -> None:
-        flowing = self._flowing
+        flowing = self.flowing
         if len(flowing) >= self.limit:
             flowing.popleft()
             self._lose(1)
@@ -45,31 +45,26 @@ class Feed(Generic[T]):
             self.wake()
 
     def put(self, seq: int, event: T, *, most: int | None) -> None:
-        if most is not None and len(self._kept) >= most:
-            self._kept.popleft()
+        if most is not None and len(self.kept) >= most:
+            self.kept.popleft()
             self._lose(1)
-        self._kept.append((seq, event))
+        self.kept.append((seq, event))
         if self._waiting is not None:
             self.wake()
 
     def forget(self, unwanted: Callable[[T], bool]) -> None:
         """Drop the flowing events that nobody wants any more. They do not count as lost."""
-        self._flowing = deque(entry for entry in self._flowing if not unwanted(entry[1]))
-
-    @property
-    def ready(self) -> bool:
-        """Whether the next event can be taken as it is: there is one, and nothing was lost before it."""
-        return bool(self._flowing or self._kept) and not self._gap
+        self.flowing = deque(entry for entry in self.flowing if not unwanted(entry[1]))
 
     def take(self) -> T:
-        flowing, kept = self._flowing, self._kept
+        flowing, kept = self.flowing, self.kept
         if not kept or (flowing and flowing[0][0] < kept[0][0]):
             return flowing.popleft()[1]
         return kept.popleft()[1]
 
     def take_gap(self) -> int:
         """How many events were lost since the last call."""
-        gap, self._gap = self._gap, 0
+        gap, self.gap = self.gap, 0
         return gap
 
     def wake(self) -> None:
@@ -88,7 +83,7 @@ class Feed(Generic[T]):
             self._waiting, self._busy = None, False
 
     def _lose(self, count: int) -> None:
-        self._gap += count
+        self.gap += count
         self.dropped += count
 
 
@@ -110,9 +105,9 @@ class Outlet(Generic[T]):
 
     def flow(self, event: T) -> None:
         """An event of the kind that a slow iterator may lose."""
-        self._seq += 1
+        seq = self._seq = self._seq + 1
         for feed in self._targets:
-            feed.put_flowing(self._seq, event)
+            feed.put_flowing(seq, event)
 
     def put(self, event: T) -> None:
         """An event that every iterator will see."""
@@ -183,7 +178,9 @@ class Iteration(Generic[T]):
         if self._left:
             raise StopAsyncIteration
         feed = self._feed
-        return feed.take() if feed.ready else await self._outlet.next(feed)
+        if feed.gap or not (feed.flowing or feed.kept):
+            return await self._outlet.next(feed)
+        return feed.take()
 
     async def aclose(self) -> None:
         self._leave()

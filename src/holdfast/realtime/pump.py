@@ -193,6 +193,8 @@ class Pump:
     def _turn_started(self, event: told.RealtimeModelTurnStartedEvent) -> None:
         room = self._room
         response = room.responses.begin(event.response_id, room.snapshot, now=room.now(), asked_at=room.asked_at)
+        if response is None:
+            return
         response.span = response_span(room.place, response.snapshot)
         room.asked_at, room.owes_a_response = None, False
         room.unconfirmed.clear()
@@ -200,7 +202,8 @@ class Pump:
         self._watching.began(response)
 
     def _turn_ended(self, event: told.RealtimeModelTurnEndedEvent) -> None:
-        response = self._room.responses.get(event.response_id) or self._room.responses.active
+        responses = self._room.responses
+        response = responses.active if event.response_id is None else responses.get(event.response_id)
         if response is None or response.ended:
             self._told_failure(event.response_id, event.status, event.reason, event.error)
         else:

@@ -98,7 +98,10 @@ class Reconnecting:
         gap = (room.now() - since) * 1000
         room.emit(RealtimeReconnected(attempt, gap, room.info, planned=planned))
         room.measure("reconnect_gap", gap)
-        await self._restored(known)
+        try:
+            await self._restored(known)
+        except Exception as failed:  # noqa: BLE001 - if this connection is gone as well, its own loss is told
+            room.fail(failed)
 
     async def _again(self) -> list[RealtimeItem]:
         """Another connection that knows the history; gives the items it was told."""

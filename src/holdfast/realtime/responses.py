@@ -11,6 +11,9 @@ REMEMBERED = 64
 """How many past responses are known by name."""
 
 
+_UNNAMED = "unnamed-"
+
+
 class Response:
     """One answer of the model, bound to the agent whose settings held when it began."""
 
@@ -70,13 +73,18 @@ class Responses:
         self.known: OrderedDict[str, Response] = OrderedDict()
         self._unnamed = 0
 
-    def begin(self, name: str | None, snapshot: Snapshot, *, now: float, asked_at: float | None) -> Response:
+    def begin(self, name: str | None, snapshot: Snapshot, *, now: float, asked_at: float | None) -> Response | None:
+        """The response that begins now; ``None`` if that was told before, or after its end."""
         if name is None:
             self._unnamed += 1
-            name = f"unnamed-{self._unnamed}"
-        response = Response(name, snapshot, began_at=now, asked_at=asked_at)
+            name = f"{_UNNAMED}{self._unnamed}"
+        response = self.known.get(name)
+        if response is None:
+            response = Response(name, snapshot, began_at=now, asked_at=asked_at)
+            self._remember(response)
+        elif response.active or response.ended:
+            return None
         response.active = True
-        self._remember(response)
         self.active = response
         return response
 
@@ -94,8 +102,14 @@ class Responses:
         return None if name is None else self.known.get(name)
 
     def of(self, name: str | None, snapshot: Snapshot, *, now: float) -> Response:
-        """The response of that name. One whose beginning was not told counts from its first sign of life."""
+        """The response of that name. One whose beginning was not told counts from its first sign of life.
+
+        One that began without a name has the first that it is called by.
+        """
         found = self.active or self.latest if name is None else self.known.get(name)
+        if found is None and name is not None and self.active is not None and self.active.id.startswith(_UNNAMED):
+            found = self.active
+            found.id, self.known[name] = name, self.known.pop(found.id)
         if found is None:
             found = Response(name or "unnamed", snapshot, began_at=now, asked_at=None)
             self._remember(found)

@@ -214,6 +214,7 @@ class RealtimeSession(RealtimeModelListener):
         if room.state is RealtimeState.RECONNECTING:
             return
         await room.connected()
+        self._calls.let_go()
         await room.send_now(RealtimeModelSendInterrupt(force_response_cancel=response is not None))
         if response is not None:
             try:
@@ -225,6 +226,7 @@ class RealtimeSession(RealtimeModelListener):
     async def update_agent(self, agent: RealtimeAgent[Any]) -> None:
         """Let another agent take over: returns when the model has its settings, or raises and nothing has changed."""
         await self._room.connected()
+        self._calls.let_go()
         await finish(self._transitions.to(agent, reason="update"), grace=OVER_WITHIN)
 
     async def approve_tool_call(self, call_id: str, *, always: bool = False) -> bool:

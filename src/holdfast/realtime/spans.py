@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
 from holdfast.realtime.snapshot import Snapshot
+from holdfast.tracing.providing import new_span, new_trace
 from holdfast.tracing.span_data import AgentSpanData
 from holdfast.tracing.spans import Span, Trace, get_current_trace
 
@@ -21,7 +22,7 @@ def call_trace(
         return nullcontext()
     wanted: Any = base.get("tracing")
     named: dict[str, Any] = wanted if isinstance(wanted, dict) else {}
-    return Trace(
+    return new_trace(
         named.get("workflow_name") or WORKFLOW,
         group_id=named.get("group_id"),
         metadata=named.get("metadata"),
@@ -34,6 +35,6 @@ def response_span(place: Trace | Span[Any] | None, snapshot: Snapshot) -> Span[A
     if place is None:
         return None
     data = AgentSpanData(snapshot.agent.name, handoffs=list(snapshot.handoffs), tools=list(snapshot.tools))
-    span = Span(data, parent=place)
+    span = new_span(data, parent=place)
     span.start()
     return span

@@ -35,6 +35,9 @@ class Transitions:
             except Unacknowledged:
                 await self._restore(old)
                 raise
+            except asyncio.CancelledError:
+                room.start(self._restore(old), "restoring the settings")
+                raise
             room.snapshot = new
             room.emit(RealtimeAgentChanged(old.agent, agent, reason, room.info))
             if reason == "handoff":

@@ -10,6 +10,7 @@ from holdfast.runs.run_spans import conversation_id
 from holdfast.runs.usage import counted
 from holdfast.tracing.genai import instructions
 from holdfast.tracing.inner import NOTHING, Maybe
+from holdfast.tracing.providing import new_span
 from holdfast.tracing.span_data import GenerationSpanData
 from holdfast.tracing.spans import Span, here
 
@@ -33,7 +34,7 @@ def asking_span(run: Live, model: Model, request: ModelRequest) -> Maybe[Generat
     if above.contents:
         data.input = as_items(request.input)
         known["gen_ai.system_instructions"] = instructions(request.system_instructions)
-    return Span(data, attributes={name: value for name, value in known.items() if value is not None})
+    return new_span(data, attributes={name: value for name, value in known.items() if value is not None})
 
 
 def answered(span: Span[GenerationSpanData], response: ModelResponse) -> None:

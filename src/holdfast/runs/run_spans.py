@@ -14,6 +14,7 @@ from holdfast.runs.usage import counted
 from holdfast.toolcalls.output import plain_value
 from holdfast.tracing.genai import trace_attributes
 from holdfast.tracing.processors import somebody_listens
+from holdfast.tracing.providing import new_span, new_trace
 from holdfast.tracing.span_data import AgentSpanData, TaskSpanData, TurnSpanData
 from holdfast.tracing.spans import Span, Trace, get_current_trace, here
 
@@ -93,7 +94,7 @@ class RunSpans(NoSpans):
             self._agent.enter_context(self._agent_span(self._run.current_agent))
         if turn:
             self._turn_data = TurnSpanData(turn, self._run.current_agent.name)
-            self._turn.enter_context(Span(self._turn_data))
+            self._turn.enter_context(new_span(self._turn_data))
 
     def __exit__(self, *error: Any) -> None:
         if self._task is not None:
@@ -117,7 +118,7 @@ class RunSpans(NoSpans):
         if trace is None:
             trace, own = self._outer.enter_context(_trace(run, saved)), True
         self._task = self._outer.enter_context(
-            Span(
+            new_span(
                 TaskSpanData(config.workflow_name),
                 contents=config.trace_include_sensitive_data,
                 attributes=self._attributes(trace if own else None),
@@ -136,7 +137,7 @@ class RunSpans(NoSpans):
             tools=[tool.name for tool in agent.tools],
             output_type=None if agent.output_type is None else getattr(agent.output_type, "__name__", "object"),
         )
-        return Span(data, contents=self._run.config.trace_include_sensitive_data, attributes=self._attributes(None))
+        return new_span(data, contents=self._run.config.trace_include_sensitive_data, attributes=self._attributes(None))
 
     def _attributes(self, trace: Trace | None) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -165,12 +166,12 @@ def conversation_id(run: Live) -> str | None:
 
 def _trace(run: Live, saved: Mapping[str, Any]) -> Trace:
     config = run.config
-    trace = Trace(
+    trace = new_trace(
         config.workflow_name,
         trace_id=config.trace_id,
         group_id=config.group_id,
         metadata=config.trace_metadata,
-        tracing_api_key=(config.tracing or {}).get("api_key"),
+        tracing=config.tracing,
     )
     trace.go_on(saved)
     return trace

@@ -14,6 +14,7 @@ _HOMES = {
         "set_trace_processors",
         "set_tracing_disabled",
     ],
+    "providing": ["TraceProvider", "set_trace_provider"],
     "span_data": [
         "AgentSpanData",
         "CustomSpanData",

@@ -3,6 +3,8 @@ from holdfast.tracing.processors import add_trace_processor as add_trace_process
 from holdfast.tracing.processors import flush_traces as flush_traces
 from holdfast.tracing.processors import set_trace_processors as set_trace_processors
 from holdfast.tracing.processors import set_tracing_disabled as set_tracing_disabled
+from holdfast.tracing.providing import TraceProvider as TraceProvider
+from holdfast.tracing.providing import set_trace_provider as set_trace_provider
 from holdfast.tracing.span_data import AgentSpanData as AgentSpanData
 from holdfast.tracing.span_data import CustomSpanData as CustomSpanData
 from holdfast.tracing.span_data import FunctionSpanData as FunctionSpanData

@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
+from holdfast.tracing.providing import new_span
 from holdfast.tracing.span_data import FunctionSpanData, GuardrailSpanData, HandoffSpanData, MCPListToolsSpanData
 from holdfast.tracing.spans import Span, TSpanData, get_current_span, here
 
@@ -19,22 +20,22 @@ def tool_span(name: str, call_id: str, arguments: str, *, description: str | Non
     attributes = {"gen_ai.tool.call.id": call_id}
     if description:
         attributes["gen_ai.tool.description"] = description
-    return Span(FunctionSpanData(name, arguments if above.contents else None, None), attributes=attributes)
+    return new_span(FunctionSpanData(name, arguments if above.contents else None, None), attributes=attributes)
 
 
 def guarding_span(name: str) -> Maybe[GuardrailSpanData]:
     """A guardrail looks at something."""
-    return NOTHING if here() is None else Span(GuardrailSpanData(name))
+    return NOTHING if here() is None else new_span(GuardrailSpanData(name))
 
 
 def handing_span(source: str) -> Maybe[HandoffSpanData]:
     """An agent hands over."""
-    return NOTHING if here() is None else Span(HandoffSpanData(source, None))
+    return NOTHING if here() is None else new_span(HandoffSpanData(source, None))
 
 
 def listing_span(server: str) -> Maybe[MCPListToolsSpanData]:
     """An MCP server is asked for its tools."""
-    return NOTHING if here() is None else Span(MCPListToolsSpanData(server))
+    return NOTHING if here() is None else new_span(MCPListToolsSpanData(server))
 
 
 def note_failure(error: BaseException) -> None:

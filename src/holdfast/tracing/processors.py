@@ -4,10 +4,11 @@ import atexit
 import logging
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.tracing.providing import TraceProvider
     from holdfast.tracing.spans import Span, Trace
     from holdfast.tracing.telemetry import Telemetry
 
@@ -41,34 +42,67 @@ class TracingProcessor(ABC):
         """Send now what was collected."""
 
 
-class _Registered:
+class Registered:
+    """What this process has been told about tracing."""
+
     processors: tuple[TracingProcessor, ...] = ()
     disabled: bool = False
     at_exit: bool = False
+    provider: "TraceProvider | None" = None
+
+    @classmethod
+    def listen(cls, processors: Sequence[TracingProcessor]) -> None:
+        """Tell exactly these from now on, and end them with the program."""
+        cls.processors = tuple(processors)
+        if processors:
+            cls.end_with_the_program()
+
+    @classmethod
+    def end_with_the_program(cls) -> None:
+        if not cls.at_exit:
+            cls.at_exit = True
+            atexit.register(_shut_down)
+
+    @classmethod
+    def flush(cls) -> None:
+        for processor in cls.processors:
+            contained(processor.force_flush)
+
+    @classmethod
+    def shut_down(cls) -> None:
+        for processor in cls.processors:
+            contained(processor.shutdown)
 
 
 def add_trace_processor(span_processor: TracingProcessor) -> None:
     """Let a processor see every trace that starts from now on. It is shut down when the program ends."""
-    set_trace_processors([*_Registered.processors, span_processor])
+    if Registered.provider is not None:
+        Registered.provider.register_processor(span_processor)
+    else:
+        Registered.listen([*Registered.processors, span_processor])
 
 
 def set_trace_processors(processors: list[TracingProcessor]) -> None:
     """Let exactly these processors see the traces that start from now on."""
-    _Registered.processors = tuple(processors)
-    if processors and not _Registered.at_exit:
-        _Registered.at_exit = True
-        atexit.register(_shut_down)
+    if Registered.provider is not None:
+        Registered.provider.set_processors(processors)
+    else:
+        Registered.listen(processors)
 
 
 def set_tracing_disabled(disabled: bool) -> None:
     """Make no traces at all in this process, or do so again."""
-    _Registered.disabled = disabled
+    Registered.disabled = disabled
+    if Registered.provider is not None:
+        Registered.provider.set_disabled(disabled)
 
 
 def flush_traces() -> None:
     """Let every processor, and OpenTelemetry's provider, send what it has collected."""
-    for processor in _Registered.processors:
-        contained(processor.force_flush)
+    if Registered.provider is not None:
+        contained(Registered.provider.force_flush)
+    else:
+        Registered.flush()
     telemetry = _telemetry()
     if telemetry is not None:
         contained(telemetry.flush)
@@ -76,14 +110,19 @@ def flush_traces() -> None:
 
 def listeners() -> "tuple[tuple[TracingProcessor, ...], Telemetry | None]":
     """Who is to be told about a trace that starts now."""
-    if _Registered.disabled:
+    if Registered.disabled:
         return (), None
-    return _Registered.processors, _telemetry()
+    return Registered.processors, _telemetry()
 
 
 def somebody_listens() -> bool:
     processors, telemetry = listeners()
-    return bool(processors) or telemetry is not None
+    return bool(processors) or telemetry is not None or provided()
+
+
+def provided() -> bool:
+    """Whether the program makes its traces itself."""
+    return Registered.provider is not None and not Registered.disabled
 
 
 def _telemetry() -> "Telemetry | None":
@@ -105,5 +144,7 @@ def contained(tell: Callable[..., Any], *what: Any) -> Any:
 
 
 def _shut_down() -> None:
-    for processor in _Registered.processors:
-        contained(processor.shutdown)
+    if Registered.provider is not None:
+        contained(Registered.provider.shutdown)
+    else:
+        Registered.shut_down()

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypedDict
 
 from typing_extensions import TypeVar
 
-from holdfast.tracing.processors import contained, listeners
+from holdfast.tracing.processors import contained, listeners, provided
 from holdfast.tracing.span_data import SpanData
 from holdfast.tracing.timed import PLACE, Timed
 
@@ -80,7 +80,7 @@ class Trace(Timed):
         self.name, self.trace_id = name, trace_id or gen_trace_id()
         self.group_id, self.metadata, self.tracing_api_key = group_id, metadata, tracing_api_key
         self.processors, self.telemetry = listeners() if recorded else ((), None)
-        self.recorded = bool(self.processors) or self.telemetry is not None
+        self.recorded = bool(self.processors) or self.telemetry is not None or (recorded and provided())
         self.shown = shown
         self.contents = False
 
@@ -210,7 +210,7 @@ class Span(Timed, Generic[TSpanData]):
         }
 
     def _begin(self) -> None:
-        self.started_at = _now()
+        self.started_at = now()
         if not self.recorded:
             return
         for processor in self.trace.processors:
@@ -219,14 +219,14 @@ class Span(Timed, Generic[TSpanData]):
             self.mirror = contained(self.trace.telemetry.span_started, self)
 
     def _end(self) -> None:
-        self.ended_at = _now()
+        self.ended_at = now()
         if self.mirror is not None:
             contained(self.mirror.span_ended, self)
         for processor in self.trace.processors if self.recorded else ():
             contained(processor.on_span_end, self)
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.now(UTC).isoformat()
 
 

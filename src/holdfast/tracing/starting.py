@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from holdfast.tracing.providing import new_span, new_trace
 from holdfast.tracing.span_data import (
     AgentSpanData,
     CustomSpanData,
@@ -33,12 +34,12 @@ def trace(
     disabled: bool = False,
 ) -> Trace:
     """A trace for several runs and other work; ``disabled`` hides everything in it. Runs inside join it."""
-    return Trace(
+    return new_trace(
         workflow_name,
         trace_id=trace_id,
         group_id=group_id,
         metadata=metadata,
-        tracing_api_key=(tracing or {}).get("api_key"),
+        tracing=tracing,
         recorded=not disabled,
         shown=True,
     )
@@ -57,19 +58,19 @@ def agent_span(
     disabled: bool = False,
 ) -> Span[AgentSpanData]:
     data = AgentSpanData(name, handoffs, tools, output_type)
-    return Span(data, span_id=span_id, parent=parent, recorded=not disabled)
+    return new_span(data, span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def task_span(
     name: str, span_id: str | None = None, parent: Parent = None, disabled: bool = False
 ) -> Span[TaskSpanData]:
-    return Span(TaskSpanData(name), span_id=span_id, parent=parent, recorded=not disabled)
+    return new_span(TaskSpanData(name), span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def turn_span(
     turn: int, agent_name: str, span_id: str | None = None, parent: Parent = None, disabled: bool = False
 ) -> Span[TurnSpanData]:
-    return Span(TurnSpanData(turn, agent_name), span_id=span_id, parent=parent, recorded=not disabled)
+    return new_span(TurnSpanData(turn, agent_name), span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def function_span(
@@ -81,7 +82,7 @@ def function_span(
     disabled: bool = False,
 ) -> Span[FunctionSpanData]:
     """What is given here is told as it is: ``trace_include_sensitive_data`` is about what holdfast itself tells."""
-    return Span(FunctionSpanData(name, input, output), span_id=span_id, parent=parent, recorded=not disabled)
+    return new_span(FunctionSpanData(name, input, output), span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def generation_span(
@@ -96,13 +97,13 @@ def generation_span(
 ) -> Span[GenerationSpanData]:
     """What is given here is told as it is, as in :func:`function_span`."""
     data = GenerationSpanData(input, output, model, model_config, usage)
-    return Span(data, span_id=span_id, parent=parent, recorded=not disabled)
+    return new_span(data, span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def response_span(
     response: Any | None = None, span_id: str | None = None, parent: Parent = None, disabled: bool = False
 ) -> Span[ResponseSpanData]:
-    return Span(ResponseSpanData(response), span_id=span_id, parent=parent, recorded=not disabled)
+    return new_span(ResponseSpanData(response), span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def handoff_span(
@@ -112,13 +113,13 @@ def handoff_span(
     parent: Parent = None,
     disabled: bool = False,
 ) -> Span[HandoffSpanData]:
-    return Span(HandoffSpanData(from_agent, to_agent), span_id=span_id, parent=parent, recorded=not disabled)
+    return new_span(HandoffSpanData(from_agent, to_agent), span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def guardrail_span(
     name: str, triggered: bool = False, span_id: str | None = None, parent: Parent = None, disabled: bool = False
 ) -> Span[GuardrailSpanData]:
-    return Span(GuardrailSpanData(name, triggered), span_id=span_id, parent=parent, recorded=not disabled)
+    return new_span(GuardrailSpanData(name, triggered), span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def mcp_tools_span(
@@ -128,7 +129,7 @@ def mcp_tools_span(
     parent: Parent = None,
     disabled: bool = False,
 ) -> Span[MCPListToolsSpanData]:
-    return Span(MCPListToolsSpanData(server, result), span_id=span_id, parent=parent, recorded=not disabled)
+    return new_span(MCPListToolsSpanData(server, result), span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def custom_span(
@@ -139,4 +140,4 @@ def custom_span(
     disabled: bool = False,
 ) -> Span[CustomSpanData]:
     """A span about anything; its data is told as it is."""
-    return Span(CustomSpanData(name, data or {}), span_id=span_id, parent=parent, recorded=not disabled)
+    return new_span(CustomSpanData(name, data or {}), span_id=span_id, parent=parent, recorded=not disabled)

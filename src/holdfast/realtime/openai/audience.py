@@ -17,17 +17,16 @@ class Audience:
     """
 
     def __init__(self) -> None:
-        self._listeners: list[RealtimeModelListener] = []
+        self._listeners: tuple[RealtimeModelListener, ...] = ()
         self._to_tell: deque[RealtimeModelEvent] = deque()
         self._telling = False
 
     def add(self, listener: RealtimeModelListener) -> None:
         if listener not in self._listeners:
-            self._listeners.append(listener)
+            self._listeners = (*self._listeners, listener)
 
     def remove(self, listener: RealtimeModelListener) -> None:
-        if listener in self._listeners:
-            self._listeners.remove(listener)
+        self._listeners = tuple(known for known in self._listeners if known != listener)
 
     @property
     def wants_raw(self) -> bool:
@@ -44,7 +43,7 @@ class Audience:
             while self._to_tell:
                 event = self._to_tell.popleft()
                 raw = isinstance(event, RealtimeModelRawServerEvent)
-                for listener in tuple(self._listeners):
+                for listener in self._listeners:
                     if raw and not _wants_raw(listener):
                         continue
                     try:

@@ -159,6 +159,10 @@ class RealtimeClient:
             self._over.append(event.response_id)
             self.tell(event)
 
+    def is_over(self, response_id: str | None) -> bool:
+        """Whether the end of this response was told already."""
+        return response_id is not None and response_id in self._over
+
     def use_format(self, format: AudioFormat | None) -> None:
         if format is not None and format != self.playback.format:
             self.playback.use(format)

@@ -130,29 +130,37 @@ class Connection:
                     await self._owner.close()
                 return
             told = client.receive(frame)
-            self._look_after_client()
+            answered = self._look_after_client()
             if audience.wants_raw:
                 told = with_raw(frame, told)
             if told:
                 await audience.tell(told)
+            if answered:
+                # Whoever waited for it acts on it before the next frame means anything.
+                await asyncio.sleep(0)
 
-    def _look_after_client(self) -> None:
-        """See to what the client has left behind: frames to write, answers that came, a new deadline."""
+    def _look_after_client(self) -> bool:
+        """See to what the client has left behind: frames to write, answers that came, a new deadline.
+
+        Tells whether there was an answer that somebody waits for.
+        """
         client = self._client
         if client.outgoing:
             self._outbox.stir()
-        if self._answers:
-            self._pass_on_answers()
         if client.gate.deadline != self._timer_at:
             self._set_timer(client.gate.deadline)
+        return bool(self._answers) and self._pass_on_answers()
 
-    def _pass_on_answers(self) -> None:
+    def _pass_on_answers(self) -> bool:
+        passed = False
         for update, answer in self._answers:
             if update.answered and not answer.done():
+                passed = True
                 if update.error is None:
                     answer.set_result(None)
                 else:
                     answer.set_exception(update.error)
+        return passed
 
     async def _answered(self, update: Update) -> None:
         """Wait for the server's word on a change of settings."""

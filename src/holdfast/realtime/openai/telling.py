@@ -142,6 +142,9 @@ def silence(client: "RealtimeClient", message: Message) -> None:
 
 def response_created(client: "RealtimeClient", message: Message) -> None:
     response = message["response"]
+    if client.is_over(response["id"]):
+        other(client, message)  # Out of order: its end came first, and it must not seem active for ever.
+        return
     client.gate.created(response)
     client.tell(RealtimeModelTurnStartedEvent(response_id=response["id"], metadata=response.get("metadata")))
 

@@ -18,6 +18,11 @@ from holdfast.store.relational.reads import as_bytes
 
 _log = logging.getLogger(__name__)
 _SUFFIX = "_openai_agents"
+# Its AdvancedSQLiteSession notes in a table of its own which branches a message is in; what others wrote is in none.
+_ON_MAIN = (
+    " AND (id NOT IN (SELECT message_id FROM message_structure)"
+    " OR id IN (SELECT message_id FROM message_structure WHERE branch_id = 'main'))"
+)
 
 ColumnsOf = Callable[[str], Collection[str]]
 """The columns of a table, none when there is no such table."""
@@ -46,9 +51,10 @@ def take_over(db: Connection, names: Names, columns_of: ColumnsOf, now: float) -
         stored = db.all(f"SELECT session_id, created_at, updated_at FROM {{sessions}}{_SUFFIX}", {})
         times = {session_id: found for session_id, *found in stored}
     known = db.all(f"SELECT DISTINCT session_id FROM {{items}}{_SUFFIX} ORDER BY session_id", {})
+    shown = _ON_MAIN if {"message_id", "branch_id"} <= set(columns_of("message_structure")) else ""
     for (session_id,) in known:
         rows = db.all(
-            f"SELECT message_data FROM {{items}}{_SUFFIX} WHERE session_id = :session_id ORDER BY id",
+            f"SELECT message_data FROM {{items}}{_SUFFIX} WHERE session_id = :session_id{shown} ORDER BY id",
             {"session_id": session_id},
         )
         items = tuple(as_bytes(row[0]) or b"" for row in rows)

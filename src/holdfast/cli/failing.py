@@ -1,0 +1,107 @@
+"""How commands end: exit codes, and errors as one line for people or as JSON for programs."""
+
+import asyncio
+import functools
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import NoReturn, ParamSpec
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from holdfast.base.errors import (
+    AlreadyExists,
+    HoldfastError,
+    InvalidInput,
+    KeyReused,
+    MissingExtra,
+    Moved,
+    NotFound,
+)
+from holdfast.cli.keyboard import Left
+from holdfast.cli.output import Tracebacks
+from holdfast.runtime.errors import ApprovalSettled, RunEnded, SessionBusy
+from holdfast.store.contract import LeaseHeld
+
+P = ParamSpec("P")
+
+FAILED, USAGE, WAITING, CONFLICT, NOT_FOUND, INTERRUPTED = 1, 2, 3, 4, 5, 130
+EXIT_CODES: dict[type[Exception], int] = {
+    NotFound: NOT_FOUND,
+    FileNotFoundError: NOT_FOUND,
+    AlreadyExists: CONFLICT,
+    Moved: CONFLICT,
+    KeyReused: CONFLICT,
+    LeaseHeld: CONFLICT,
+    SessionBusy: CONFLICT,
+    RunEnded: CONFLICT,
+    ApprovalSettled: CONFLICT,
+    InvalidInput: USAGE,
+    MissingExtra: USAGE,
+}
+
+
+def command(function: Callable[P, Awaitable[int | None]]) -> Callable[P, None]:
+    """A coroutine as a command. What it returns is the exit code; what it raises becomes a line and a code."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            code = asyncio.run(complete(function(*args, **kwargs)))
+            sys.stdout.flush()
+        except (KeyboardInterrupt, Left):
+            raise typer.Exit(INTERRUPTED) from None
+        except (typer.Exit, typer.Abort):
+            raise
+        except BrokenPipeError:
+            stop_printing()
+            raise typer.Exit(FAILED) from None
+        except Exception as error:
+            if Tracebacks.wanted:
+                raise
+            fail(error, as_json=bool(kwargs.get("as_json")))
+        raise typer.Exit(code or 0)
+
+    return run
+
+
+async def complete(work: Awaitable[int | None]) -> int | None:
+    return await work
+
+
+def stop_printing() -> None:
+    """Nobody reads on: let what is still to be flushed at the end go nowhere instead of failing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def fail(error: Exception, *, as_json: bool) -> NoReturn:
+    """Say what went wrong in one line, and end with the code for it."""
+    kinds = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+    tell(code_of(error), line_of(error), as_json=as_json)
+    raise typer.Exit(next(kinds, FAILED))
+
+
+def tell(code: str, message: str, *, as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.encode({"error": {"code": code, "message": message}}).decode(), file=sys.stderr)
+    else:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
+
+
+def code_of(error: Exception) -> str:
+    return error.code if isinstance(error, HoldfastError) else "os" if isinstance(error, OSError) else "unexpected"
+
+
+def line_of(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, HoldfastError):
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, HoldfastError | OSError):
+        return " ".join(str(error).split("\n"))
+    return f"{type(error).__name__}: {first_line(error)} (holdfast --debug ... shows where)"
+
+
+def first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "no message")

@@ -1,0 +1,87 @@
+"""The person at the terminal: questions that leave the program running meanwhile, and Ctrl-C."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from getpass import getpass
+
+with contextlib.suppress(ImportError):
+    import readline  # noqa: F401 - gives `input` its arrow keys and its history
+
+
+UNMARK_PASTES = "\x1b[?2004l"
+"""Readline has asked the terminal to mark what is pasted; this takes it back."""
+
+
+class Left(Exception):
+    """Ctrl-C was pressed instead of an answer. Do not ask again: the reader left behind would take the next line."""
+
+
+async def ask(prompt: str, *, secret: bool = False) -> str:
+    """What the person types. Raises EOFError at the end of input, and :class:`Left` at Ctrl-C."""
+    answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def leave() -> None:
+        if not answer.done():
+            answer.set_exception(Left())
+
+    # A daemon: nothing can wake a thread that reads from a terminal, so it is left behind when the person leaves.
+    reader = threading.Thread(target=read, args=(getpass if secret else input, prompt, answer), daemon=True)
+    with terminal_restored(), on_interrupt(leave):
+        reader.start()
+        return await answer
+
+
+def read(source: Callable[[str], str], prompt: str, answer: "asyncio.Future[str]") -> None:
+    def settle(said: str | None, problem: BaseException | None) -> None:
+        if answer.done():
+            return
+        if problem is None:
+            answer.set_result(said or "")
+        else:
+            answer.set_exception(problem)
+
+    said, problem = None, None
+    try:
+        said = source(prompt)
+    except BaseException as raised:  # noqa: BLE001 - raised where the answer is awaited
+        problem = raised
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        answer.get_loop().call_soon_threadsafe(settle, said, problem)
+
+
+@contextmanager
+def terminal_restored() -> Iterator[None]:
+    """Leave the terminal as it was, also when a reader that changed it is left behind."""
+    if not sys.stdin.isatty() or sys.platform == "win32":
+        yield
+        return
+    import termios
+
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    except BaseException:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        print(UNMARK_PASTES, flush=True)
+        raise
+
+
+@contextmanager
+def on_interrupt(action: Callable[[], object]) -> Iterator[None]:
+    """Meanwhile Ctrl-C means this, and does not end the program."""
+    loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
+    try:
+        loop.add_signal_handler(signal.SIGINT, action)
+    except (NotImplementedError, RuntimeError):  # this loop, or this thread, gets no signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)

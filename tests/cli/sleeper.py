@@ -1,0 +1,22 @@
+"""An agent whose tool takes longer than anybody waits."""
+
+import asyncio
+from typing import Any
+
+from holdfast import Agent, FunctionModel, function_tool
+from holdfast.models import ModelRequest
+
+
+@function_tool
+async def nap() -> str:
+    """Sleep."""
+    await asyncio.sleep(60)
+    return "slept"
+
+
+def rules(request: ModelRequest) -> str | dict[str, Any]:
+    said = str(request.input[-1].get("content"))
+    return FunctionModel.call("nap") if said == "nap" else f"items {len(request.input)}"
+
+
+sleeper = Agent("sleeper", model=FunctionModel(rules), tools=[nap])

@@ -1,0 +1,178 @@
+"""``holdfast`` as a person at a terminal meets it: a real process on a pseudo-terminal."""
+
+import os
+import pty
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+SOURCE = str(Path(holdfast.__file__).parents[1])
+HERE = Path(__file__).parent
+AGENT = str(HERE / "cashier.py")
+SLEEPER = str(HERE / "sleeper.py")
+
+
+class Terminal:
+    """A command on a terminal of its own: what it shows, and keys pressed."""
+
+    def __init__(self, folder: Path, *words: str, **environment: str) -> None:
+        self.shown = ""
+        self.pid, self.keys = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            os.environ.update(environment, TERM="xterm", COLUMNS="200", PYTHONPATH=SOURCE)
+            os.execv(sys.executable, [sys.executable, "-m", "holdfast", *words])
+
+    def press(self, keys: str) -> None:
+        os.write(self.keys, keys.encode())
+
+    def until(self, text: str, *, seconds: float = 20.0) -> str:
+        """What was shown up to the first appearance of the text since the last one."""
+        deadline = time.monotonic() + seconds
+        while (found := self.shown.find(text)) < 0:
+            assert self.more(deadline - time.monotonic()), f"no {text!r} in {self.shown!r}"
+        before, self.shown = self.shown[:found], self.shown[found + len(text) :]
+        return before
+
+    def more(self, seconds: float) -> bool:
+        if not select.select([self.keys], [], [], max(0.0, seconds))[0]:
+            return False
+        try:
+            data = os.read(self.keys, 65536)
+        except OSError:  # the other side is closed
+            return False
+        self.shown += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", data.decode(errors="replace"))
+        return bool(data)
+
+    def ended(self) -> int:
+        """The exit code, once the command has ended; what it showed meanwhile is in ``shown``."""
+        deadline = time.monotonic() + 20.0
+        while self.more(deadline - time.monotonic()):
+            pass
+        assert time.monotonic() < deadline, f"still running: {self.shown!r}"
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def close(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.keys)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator:
+    opened: list[Terminal] = []
+
+    def open_terminal(*words: str, **environment: str) -> Terminal:
+        opened.append(Terminal(tmp_path, *words, PAID=str(tmp_path / "paid"), **environment))
+        return opened[-1]
+
+    yield open_terminal
+    for one in opened:
+        one.close()
+
+
+def test_ctrl_c_stops_the_turn_and_at_the_prompt_ends_the_chat(terminal):
+    chat = terminal("chat", SLEEPER, "--session", "my chat")
+    chat.until("> ")
+    chat.press("nap\r")
+    chat.until("nap({})")
+    chat.press("\x03")
+    chat.until("cancelled")
+    chat.until("> ")
+    chat.press("hello\r")
+    chat.until("items 2")  # what was asked before, without the call that was given up
+    chat.until("> ")
+    chat.press("\x03")
+    assert chat.ended() == 0
+    assert f"holdfast chat {SLEEPER} --session 'my chat'" in chat.shown
+    assert "Traceback" not in chat.shown
+
+
+def test_arguments_are_edited_inline_and_an_open_question_comes_back(terminal, tmp_path):
+    chat = terminal("chat", AGENT, "--session", "s", EDITOR="sed -i s/5/8/")
+    chat.until("> ")
+    chat.press("pay\r")
+    chat.until("[l]ater: ")
+    chat.press("e\r")
+    chat.until("It says: paid 8.")
+    chat.until("> ")
+    chat.press("pay\r")
+    chat.until("[l]ater: ")
+    chat.press("l\r")
+    chat.until("waits for approval")
+    chat.until("> ")
+    chat.press("hello\r")
+    chat.until("[l]ater: ")
+    chat.press("y\r")
+    chat.until("It says: paid 5.")
+    chat.until("You said hello")
+    chat.until("> ")
+    chat.press("\x04")
+    assert chat.ended() == 0
+    assert (tmp_path / "paid").read_text().split() == ["8", "5"]
+
+
+def test_an_editor_that_fails_decides_nothing(terminal):
+    chat = terminal("chat", AGENT, EDITOR="false")
+    chat.until("> ")
+    chat.press("pay\r")
+    chat.until("[l]ater: ")
+    chat.press("e\r")
+    chat.until("ended with 1")
+    chat.until("[l]ater: ")
+    chat.press("\x03")
+    assert chat.ended() == 0
+    assert "Go on with" in chat.shown
+
+
+def test_ctrl_c_ends_code_in_a_worker_and_keeps_the_variables_of_the_prompt(terminal):
+    python = terminal("workers", "repl")
+    python.until(">>> ")
+    python.press("x = 41\r")
+    python.until(">>> ")
+    python.press("while True: print('here') or __import__('time').sleep(9)\r")
+    python.until("\nhere")
+    python.press("\x03")
+    python.until("KeyboardInterrupt")
+    python.until(">>> ")
+    python.press("x + 1\r")
+    python.until("42")
+    python.until(">>> ")
+    python.press("\x03")
+    assert python.ended() == 0
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(terminal):
+    code = terminal("workers", "exec", "print('here', flush=True)\nwhile True: pass")
+    code.until("here")
+    code.press("\x03")
+    assert code.ended() == 130
+    assert "Traceback" not in code.shown
+
+
+def test_watching_shows_who_asks_what_and_goes_on(terminal, tmp_path):
+    first = terminal("run", "pay", "--agent", AGENT, "--session", "s-1")
+    assert first.ended() == 3
+    watch = terminal("approvals", "watch", "--every", "0.1", "--agent", AGENT)
+    shown = watch.until("[l]ater: ")
+    assert "cashier wants to call pay" in shown
+    assert "conversation s-1" in shown
+    watch.press("y\r")
+    watch.until("approved by")
+    watch.until("It says: paid 5.")
+    assert terminal("run", "pay", "--agent", AGENT, "--session", "s-2").ended() == 3
+    assert "conversation s-2" in watch.until("[l]ater: ")
+    watch.press("\x03")
+    assert watch.ended() == 130
+    assert "Traceback" not in watch.shown

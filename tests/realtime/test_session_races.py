@@ -1,0 +1,283 @@
+"""What comes at an unlucky moment, twice, too late, or from a model that says less than ours do."""
+
+import asyncio
+
+import pytest
+
+from holdfast import function_tool, output_guardrail
+from holdfast.agents.guardrails import GuardrailFunctionOutput
+from holdfast.base.errors import Closed
+from holdfast.realtime import (
+    OpenAIRealtimeWebSocketModel,
+    RealtimeAgent,
+    RealtimeModel,
+    RealtimeModelSendInterrupt,
+    RealtimeModelSendRawMessage,
+    RealtimeModelSendSessionUpdate,
+    RealtimeModelSendToolOutput,
+    RealtimeModelSendUserInput,
+    RealtimeRunner,
+    RealtimeState,
+)
+from holdfast.realtime import model_events as told
+from holdfast.realtime.errors import ConnectionLost
+from holdfast.realtime.local import Call
+from holdfast.realtime.testing import ScriptedRealtimeModel
+from holdfast.testing import RealtimeServer
+from holdfast.testing.realtime_faults import Delay, Hold, Lose
+from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, user_said, words
+
+AGENT = RealtimeAgent(name="host")
+
+
+@function_tool
+async def theirs() -> str:
+    return "done"
+
+
+OTHER = RealtimeAgent(name="other", tools=[theirs])
+
+
+def at(server):
+    return {"url": server.url, "api_key": "test"}
+
+
+@output_guardrail(name="discreet")
+async def discreet(context, agent, output):
+    await asyncio.sleep(0)
+    return GuardrailFunctionOutput(None, "secret" in output)
+
+
+# Agents that change while a response begins.
+
+
+async def test_a_response_that_begins_right_behind_the_acknowledgement_is_the_new_agents():
+    async with RealtimeServer([Call("theirs"), "Fine."]) as server:
+        session = await RealtimeRunner(AGENT).run(model_config=at(server))
+        async with listening(session) as heard, session:
+            connection = server.connections[0]
+            server.inject("session.updated", Delay(0.05))
+            known = len(connection.received_of("session.update"))
+            changing = asyncio.ensure_future(session.update_agent(OTHER))
+            await connection.until_received("session.update", count=known + 1)
+            connection.answer_unasked()
+            await changing
+            assert (await heard.until("tool_end")).output == "done"
+            assert heard.of("agent_start")[0].agent is OTHER
+            assert heard.of("error") == []
+
+
+async def test_a_change_that_was_cancelled_while_nobody_answers_is_taken_back(monkeypatch):
+    monkeypatch.setattr("holdfast.realtime.session.OVER_WITHIN", 0.05)
+    async with RealtimeServer() as server:
+        session = await RealtimeRunner(RealtimeAgent(name="host", instructions="I am the host.")).run(
+            model_config=at(server)
+        )
+        async with session:
+            connection = server.connections[0]
+            server.inject("session.updated", Lose())
+            changing = asyncio.ensure_future(session.update_agent(OTHER))
+            await connection.until_received("session.update", count=2)
+            changing.cancel()
+            await asyncio.wait({changing})
+            await eventually(lambda: connection.session["instructions"] == "I am the host.")
+            assert session.current_agent.name == "host"
+
+
+# Responses out of order.
+
+
+async def test_the_end_of_a_response_that_nobody_knows_leaves_the_active_one_alone():
+    async with talking(AGENT) as (_session, model, heard):
+        await model.emit(started(), sound(), ended("some other"), sound(), ended())
+        await heard.until("agent_end")
+        assert [event.response_id for event in heard.of("agent_end")] == ["r1"]
+        assert len(heard.of("audio")) == 2
+
+
+async def test_a_response_told_twice_or_after_its_end_begins_once_and_ends_once():
+    async with talking(AGENT) as (session, model, heard):
+        await model.emit(started(), started(), ended(), started())
+        await model.emit(sound(response_id="r2"), ended("r2"), started("r2"))
+        await model.emit(started("r3"), ended("r3"))
+        await heard.until("agent_end", 3)
+        assert [event.response_id for event in heard.of("agent_start")] == ["r1", "r3"]
+        await asyncio.wait_for(session.interrupt(), 1)
+
+
+async def test_a_response_trips_once_although_its_beginning_comes_late():
+    agent = RealtimeAgent(name="host", output_guardrails=[discreet])
+    async with talking(agent, guardrails_settings={"debounce_text_length": 1}) as (_session, model, heard):
+        await model.emit(words("secret"))
+        await heard.until("guardrail_tripped")
+        await model.emit(started(), words(" secret"), sound(), ended())
+        await heard.until("agent_end")
+        await asyncio.sleep(0.01)
+        assert len(heard.of("guardrail_tripped")) == 1
+        assert heard.of("audio") == []
+        assert len(sent(model, RealtimeModelSendUserInput)) == 1
+
+
+async def test_frames_of_a_response_in_the_wrong_order_over_a_real_connection():
+    async with RealtimeServer(["One two.", "Three."]) as server:
+        session = await RealtimeRunner(AGENT).run(model_config=at(server))
+        async with listening(session) as heard, session:
+            server.inject("response.created", Hold("response.done"))
+            for turn in (1, 2):
+                await session.send_message("hello")
+                await heard.until("agent_end", turn)
+            await asyncio.wait_for(session.interrupt(), 1)
+            assert len(heard.of("agent_start")) <= 2
+
+
+# Words and sounds behind the end of their response.
+
+
+async def test_words_that_come_after_the_end_are_looked_at_too():
+    agent = RealtimeAgent(name="host", output_guardrails=[discreet])
+    async with talking(agent) as (_session, model, heard):
+        await model.emit(started(), words("nothing"), ended(), words(" secret"))
+        await heard.until("guardrail_tripped")
+
+
+async def test_audio_that_comes_after_the_end_is_not_held_back_for_ever():
+    agent = RealtimeAgent(name="host", output_guardrails=[discreet])
+    async with talking(agent, guardrails_settings={"hold_back_audio": True}) as (_session, model, heard):
+        await model.emit(started(), words("nothing"), sound(), ended())
+        await heard.until("audio")
+        await model.emit(sound())
+        await heard.until("audio", 2)
+
+
+# Planned roll-overs.
+
+
+async def test_a_roll_over_that_meets_another_loss_is_not_the_last_one():
+    class Dropping(ScriptedRealtimeModel):
+        drops = 1
+
+        async def send_event(self, event):
+            asks = isinstance(event, RealtimeModelSendRawMessage) and event.message["type"] == "response.create"
+            if asks and self.drops:
+                self.drops -= 1
+                await self.drop()
+                raise ConnectionLost("gone again")
+            await super().send_event(event)
+
+    config = {"roll_over_after": 0.05, "first_delay": 0.001}
+    async with talking(AGENT, Dropping(strict=False), reconnect=config) as (session, model, heard):
+        await session.send_message("hello")
+        await model.emit(user_said("hello"))
+        await heard.until("reconnected", 4)
+        assert sum(event.planned for event in heard.of("reconnected")) >= 2
+
+
+# Closing at unlucky moments.
+
+
+@pytest.mark.parametrize("deadline", [0.0, 2.0])
+async def test_closing_while_the_entry_is_under_way_ends_the_entry(deadline):
+    async with RealtimeServer() as server:
+        server.inject("session.update", Lose())
+        session = await RealtimeRunner(AGENT).run(model_config=at(server))
+        entering = asyncio.ensure_future(session.enter())
+        await (await server.connected()).until_received("session.update")
+        await session.close(deadline=deadline)
+        async with asyncio.timeout(3):
+            await asyncio.wait({entering})
+        assert entering.cancelled() or entering.exception() is not None
+        assert session.state is RealtimeState.CLOSED
+        await eventually(lambda: server.open_connections == [])
+        with pytest.raises(Closed):
+            await session.send_message("too late")
+
+
+async def test_closing_without_any_time_still_releases_everything():
+    async with RealtimeServer() as server:
+        session = await RealtimeRunner(AGENT).run(model_config=at(server))
+        async with session:
+            await session.close(deadline=0)
+            assert session.state is RealtimeState.CLOSED
+        await eventually(lambda: server.open_connections == [])
+
+
+# Tools that the connection's reader waits for.
+
+
+@pytest.mark.parametrize("what", ["interrupt", "update"])
+async def test_a_tool_that_is_waited_for_may_still_use_the_session(what):
+    @function_tool
+    async def act() -> str:
+        await (session.interrupt() if what == "interrupt" else session.update_agent(OTHER))
+        return "acted"
+
+    agent = RealtimeAgent(name="host", tools=[act])
+    model = OpenAIRealtimeWebSocketModel()
+    runner = RealtimeRunner(agent, model=model, config={"async_tool_calls": False})
+    async with RealtimeServer([Call("act"), "Fine."]) as server:
+        session = await runner.run(model_config=at(server))
+        async with listening(session) as heard, session, asyncio.timeout(3):
+            await session.send_message("hello")
+            assert (await heard.until("tool_end")).output == "acted"
+            await heard.until("agent_end", 2)
+            assert heard.of("error") == []
+
+
+# A model of somebody else's, with nothing but what the interface asks for.
+
+
+class Foreign(RealtimeModel):
+    """It names no responses at their beginning and acknowledges nothing."""
+
+    def __init__(self):
+        self.listeners, self.sent = [], []
+
+    async def connect(self, options):
+        self.options = options
+
+    def add_listener(self, listener):
+        self.listeners.append(listener)
+
+    def remove_listener(self, listener):
+        self.listeners.remove(listener)
+
+    async def send_event(self, event):
+        self.sent.append(event)
+
+    async def close(self):
+        pass
+
+    async def tell(self, *events):
+        for event in events:
+            for listener in tuple(self.listeners):
+                await listener.on_event(event)
+
+    def sent_of(self, kind):
+        return [event for event in self.sent if isinstance(event, kind)]
+
+
+async def test_a_model_that_names_no_responses_speaks_calls_hands_over_and_is_interrupted():
+    model = Foreign()
+    agent = RealtimeAgent(name="host", tools=[theirs], handoffs=[OTHER])
+    session = await RealtimeRunner(agent, model=model).run()
+    async with listening(session) as heard, session:
+        await session.send_message("hello")
+        await model.tell(told.RealtimeModelTurnStartedEvent(), words("Hello."), sound(), call("theirs"))
+        await heard.until("tool_end")
+        await model.tell(told.RealtimeModelTurnEndedEvent())
+        await heard.until("agent_end")
+        await model.tell(told.RealtimeModelTurnStartedEvent(), call("transfer_to_other", "c2"))
+        await heard.until("handoff")
+        await model.tell(told.RealtimeModelTurnEndedEvent())
+        await eventually(lambda: len(model.sent_of(RealtimeModelSendToolOutput)) == 2)
+        assert len(model.sent_of(RealtimeModelSendSessionUpdate)) == 1
+        assert session.current_agent is OTHER
+        await model.tell(told.RealtimeModelTurnStartedEvent(), sound(response_id="r9", item_id="i9"))
+        await heard.until("audio", 2)
+        stopping = asyncio.ensure_future(session.interrupt())
+        await eventually(lambda: model.sent_of(RealtimeModelSendInterrupt))
+        await model.tell(sound(response_id="r9", item_id="i9"), told.RealtimeModelTurnEndedEvent())
+        await asyncio.wait_for(stopping, 1)
+        assert len(heard.of("audio")) == 2
+        assert [event.agent.name for event in heard.of("agent_end")] == ["host", "host", "other"]
+    assert model.listeners == []
