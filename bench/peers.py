@@ -6,7 +6,7 @@ A process that stays can take turns with ours, round by round, and nothing of it
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -117,3 +117,30 @@ def peers_started(wanted: Mapping[str, tuple[Environment, Iterable[str]]]) -> It
             except PeerMissing as reason:
                 tell(f"without {name}: {reason}")
         yield going
+
+
+Once = tuple[Environment | None, Sequence[str]]
+
+
+def best_of(rivals: Mapping[str, Once], rounds: int) -> dict[str, dict[str, float]]:
+    """The least of each figure that modules print as JSON, each in a new process; they take turns.
+
+    A module without an environment is ours and must not fail; a peer that fails is left out.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for number in range(rounds):
+        for name, (environment, words) in rivals.items():
+            tell(f"{words[0]}, round {number + 1} of {rounds}, {name}")
+            try:
+                python = sys.executable if environment is None else peers_python(environment)
+                line = [python, "-W", "ignore", "-m", *words]
+                done = subprocess.run(line, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+            except (PeerMissing, subprocess.CalledProcessError) as reason:
+                if environment is None:
+                    raise
+                tell(f"without {name}: {reason}")
+                continue
+            best = found.setdefault(name, {})
+            for key, value in json.loads(done.stdout).items():
+                best[key] = min(value, best.get(key, value))
+    return found

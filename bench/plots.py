@@ -1,12 +1,11 @@
 """The pictures: the cost of a turn against the length of the run, and how long a worker takes to start."""
 
-import statistics
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.rows import Series
+from bench.rows import Series, percentile
 
 COLOURS = {"holdfast": "#0b6e4f", "openai-agents": "#c44536", "pydantic-ai": "#8e6bbf", "langgraph": "#2f6690"}
 OTHER, STARTS = "#7f8c8d", "start"
@@ -71,11 +70,11 @@ def lengths(series: Sequence[Series], note: str, pyplot: Any) -> Any:
 
 def dots(series: Sequence[Series], note: str, pyplot: Any) -> Any:
     """Every start as a faint dot, the median as a full one with its value. No bars: they would begin nowhere."""
-    ordered = sorted(series, key=lambda one: statistics.median(one.seconds), reverse=True)
+    ordered = sorted(series, key=lambda one: percentile(one.seconds, 0.5), reverse=True)
     figure, axis = pyplot.subplots(figsize=(9, 3.9))
     for row, one in enumerate(ordered):
         times = [second * 1e3 for second in one.seconds]
-        middle, colour = statistics.median(times), COLOURS["holdfast"] if "worker" in one.name else OTHER
+        middle, colour = percentile(times, 0.5), COLOURS["holdfast"] if "worker" in one.name else OTHER
         axis.plot(times, [row] * len(times), "o", color=colour, alpha=0.2, markersize=5, markeredgewidth=0)
         axis.plot(middle, row, "o", color=colour, markersize=11)
         value = f"{middle:,.0f} ms" if middle >= 100 else f"{middle:.1f} ms"

@@ -5,16 +5,16 @@ import base64
 import gc
 import json
 import statistics
-import subprocess
-import sys
 import time
 import tracemalloc
 from typing import Any
 
+from bench.effort import pick
+from bench.peers import AGENTS, Once, best_of
+from bench.progress import tell
 from bench.realtime_server import server_process
 from bench.rivals.sessions import Sessions
-from bench.rows import Figure, at_least, at_most
-from bench.runs import ROOT, peers_python
+from bench.rows import Figure, at_least, at_most, without_peer
 from holdfast.realtime import RealtimeAgent, RealtimeModelAudioEvent, RealtimeRunner, RealtimeSession
 from holdfast.realtime.openai.audience import Audience
 from holdfast.realtime.openai.client import RealtimeClient
@@ -32,19 +32,19 @@ def micro(seconds: float) -> str:
 
 def side_by_side() -> list[Figure]:
     """Ours and theirs, each in its own process and environment, taking turns."""
-    found: dict[str, dict[str, float]] = {}
-    for _ in range(3):
-        for module, python in (("holdfast", sys.executable), ("agents", peers_python())):
-            command = [python, "-W", "ignore", "-m", "bench.rivals.sessions", module]
-            done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-            best = found.setdefault(module, {})
-            for key, value in json.loads(done.stdout).items():
-                best[key] = min(value, best.get(key, value))
+    rivals: dict[str, Once] = {
+        "holdfast": (None, ("bench.rivals.sessions", "holdfast")),
+        "openai-agents": (AGENTS, ("bench.rivals.sessions", "agents")),
+    }
+    found = best_of(rivals, pick(3, 1))
     rows = []
     for key, name in (("event", "an event, read"), ("audio", "an audio delta"), ("transcript", "a transcript delta")):
-        ours, theirs = found["holdfast"][key], found["agents"][key]
-        row = at_least(f"{name}, beside openai-agents", micro(ours), micro(theirs), theirs / ours, 3.0)
-        rows.append(row if key == "event" else Figure(row.name, row.ours, row.other, row.ratio, "", None))
+        label, limit = f"{name}, beside openai-agents", 3.0 if key == "event" else None
+        ours, theirs = found["holdfast"][key], found.get("openai-agents", {}).get(key)
+        if theirs is None:
+            rows.append(without_peer(label, micro(ours), ">= 3x" if limit else ""))
+        else:
+            rows.append(at_least(label, micro(ours), micro(theirs), theirs / ours, limit))
     return rows
 
 
@@ -158,6 +158,7 @@ async def _until(session: RealtimeSession, kind: str) -> None:
 
 
 async def measured() -> list[Figure]:
+    tell("realtime: deltas, interruptions and many calls")
     rows = [*await costs(), *await unread()]
     with server_process() as url:
         rows.append(await interruption(url))

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 Work = Callable[[], Awaitable[object]]
@@ -64,7 +64,7 @@ def micro(seconds: float) -> str:
     return f"{seconds * 1e6:.0f} us" if seconds < 0.01 else f"{seconds * 1e3:.1f} ms"
 
 
-def percentile(values: list[float], part: float) -> float:
+def percentile(values: Sequence[float], part: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * part))]
 
 

@@ -34,13 +34,14 @@ class Rounds:
         self.found: Found = {name: {} for name in rivals}
         self.slow: set[str] = set()
 
-    def take(self, keys: tuple[str, ...], what: str, rounds: int = ROUNDS, **details: Any) -> None:
+    def take(self, keys: tuple[str, ...], what: str, *, drawn: bool = False, **details: Any) -> None:
+        """Rounds of one figure; of one that is only drawn, one round of a slow rival will do."""
         spent = dict.fromkeys(self.rivals, 0.0)
-        for number in range(rounds):
+        for number in range(ROUNDS):
             for name in [name for name in self.rivals if name not in self.slow]:
-                if number >= FEWEST.get(name, 1) and spent[name] > ENOUGH:
+                if number >= (1 if drawn else FEWEST.get(name, 1)) and spent[name] > ENOUGH:
                     continue
-                tell(f"runs: {' and '.join(keys) or what}, round {number + 1} of {rounds}, {name}")
+                tell(f"runs: {' and '.join(keys) or what}, round {number + 1} of {ROUNDS}, {name}")
                 begin = time.perf_counter()
                 self.ask(name, keys, what, details)
                 taken = time.perf_counter() - begin
@@ -67,12 +68,12 @@ class Rounds:
 def measured() -> Found:
     with peers_started(PEERS) as peers, Peer.started(OURS, sys.executable, "bench.rivals.runners", OURS) as ours:
         rounds = Rounds({OURS: ours, **peers})
-        rounds.take((), "warm", 1)
+        rounds.take((), "warm")
         for suffix in STORES.values():
             rounds.slow.clear()
             for turns in LENGTHS:
-                often = ROUNDS if turns in (SHORT, LONG) else 1  # the others are drawn, not compared
-                rounds.take((f"turn {turns}{suffix}",), "turn", often, turns=turns, stored=bool(suffix))
+                drawn = turns not in (SHORT, LONG)
+                rounds.take((f"turn {turns}{suffix}",), "turn", drawn=drawn, turns=turns, stored=bool(suffix))
         rounds.take(("first exchange", "exchange"), "exchanges")
         rounds.slow.clear()
         rounds.take(("snapshot", "bytes"), "snapshot")

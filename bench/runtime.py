@@ -2,10 +2,7 @@
 what runs that wait cost the others."""
 
 import asyncio
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -14,36 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from bench.effort import pick
-from bench.peers import ROOT, PeerMissing, peers_python
+from bench.peers import AGENTS, Once, best_of
 from bench.progress import tell
 from bench.rivals.durable import LONG, TURNS
 from bench.rows import Figure, at_least, at_most, compared, micro, without_peer
 from holdfast import Agent, Runtime, function_tool
 from holdfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
-RIVALS = {"NORMAL": ["holdfast", "NORMAL"], "FULL": ["holdfast", "FULL"], "langgraph": ["langgraph"]}
+MODULE = "bench.rivals.durable"
+RIVALS: dict[str, Once] = {
+    "NORMAL": (None, (MODULE, "holdfast", "NORMAL")),
+    "FULL": (None, (MODULE, "holdfast", "FULL")),
+    "langgraph": (AGENTS, (MODULE, "langgraph")),
+}
 FEW, MANY, ROUNDS = 10, pick(1000, 100), pick(60, 10)
-
-
-def measured() -> dict[str, dict[str, float]]:
-    """The figures of each, taken in turns; the better of two rounds. Without langgraph where it cannot be had."""
-    found: dict[str, dict[str, float]] = {}
-    for number in range(pick(2, 1)):
-        for name, arguments in RIVALS.items():
-            tell(f"runtime: durable turns, round {number + 1}, {name}")
-            try:
-                python = peers_python() if name == "langgraph" else sys.executable
-                command = [python, "-W", "ignore", "-m", "bench.rivals.durable", *arguments]
-                done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-            except (PeerMissing, subprocess.CalledProcessError) as reason:
-                if name != "langgraph":
-                    raise
-                tell(f"without langgraph: {reason}")
-                continue
-            best = found.setdefault(name, {})
-            for key, value in json.loads(done.stdout).items():
-                best[key] = min(value, best.get(key, value))
-    return found
 
 
 def turns(found: dict[str, dict[str, float]]) -> list[Figure]:
@@ -137,4 +118,6 @@ async def waits() -> list[Figure]:
 
 
 def figures() -> list[Figure]:
-    return turns(measured()) + asyncio.run(waits())
+    rows = turns(best_of(RIVALS, pick(2, 1)))
+    tell(f"runtime: {MANY} runs that wait")
+    return rows + asyncio.run(waits())
