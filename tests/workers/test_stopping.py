@@ -61,7 +61,7 @@ async def test_an_interrupt_stops_it_and_keeps_the_variables(session, code):
     assert (outcome.stopped, outcome.state) == (True, "preserved")
     last = (await task)[-1]
     assert (last.exception_type, last.interrupted) == ("KeyboardInterrupt", True)
-    assert "holdfast" not in last.traceback
+    assert "holdfast/workers" not in last.traceback
     assert (await session.run("kept")).value == 1
 
 

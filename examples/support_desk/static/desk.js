@@ -53,7 +53,10 @@ function follow(runId) {
       showQuestions();
     },
   };
-  source.onopen = () => (el("connection").textContent = "connected");
+  source.onopen = () => {
+    el("connection").textContent = "connected";
+    showQuestions();
+  };
   // The browser comes back by itself and says which event it saw last.
   source.onerror = () => (el("connection").textContent = "connection lost, trying again …");
   source.onmessage = (message) => {
@@ -85,7 +88,12 @@ el("say").addEventListener("submit", async (event) => {
 // --- questions to a person ----------------------------------------------------------------------------------------
 
 async function showQuestions() {
-  const pending = await ask("/approvals");
+  let pending;
+  try {
+    pending = await ask("/approvals");
+  } catch {
+    return; // the server is away; asked again when it is back
+  }
   const open = new Set(pending.map((one) => one.id));
   for (const card of [...el("questions").children]) if (!open.has(card.id)) card.remove();
   for (const one of pending) if (!el(one.id)) el("questions").append(question(one));
