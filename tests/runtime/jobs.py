@@ -41,6 +41,13 @@ async def _ended(runtime: Runtime, run: RunHandle, scenario: str) -> bool:
     return outcome.status == "completed"
 
 
+async def follow(url: str, run_id: str) -> None:
+    """Print the number and the type of every event of a run that another process drives."""
+    async with Runtime.open(url) as runtime:
+        async for event in (await runtime.run(run_id)).events():
+            print(event.seq, event.type, flush=True)
+
+
 async def stall(url: str) -> None:
     """Be inside a tool for long: to be stopped there, and let go on when another process owns the run."""
 

@@ -82,6 +82,27 @@ async def test_another_runtime_follows_the_run(shared_url):
         assert (await (await other.run(run.id)).wait()).final_output == "late"
 
 
+async def test_another_process_follows_the_run_while_it_goes_on(spawn, shared_url):
+    gate = asyncio.Event()
+
+    async def answer(call):
+        await gate.wait()
+        return [assistant_message("late")]
+
+    agent = Agent("support", model=ScriptedModel([ModelStep.respond(answer)]))
+    async with Runtime.open(shared_url, agents=[agent]) as runtime:
+        run = await runtime.start("support", "hi")
+        async with spawn("follow", shared_url, run.id) as follower:
+            found = []
+            while (line := await follower.line()) is not None:
+                found.append(line.split())
+                if line.endswith("input.taken"):
+                    assert (await run.info()).status == "running"
+                    gate.set()
+        assert [int(seq) for seq, _ in found] == list(range(1, (await run.info()).steps + 1))
+        assert found[-1][1] == "run.completed"
+
+
 async def test_leaving_early_disturbs_nothing_and_reading_on_misses_nothing(store_url):
     @function_tool
     async def add(a: int) -> str:
