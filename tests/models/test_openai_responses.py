@@ -10,18 +10,22 @@ from pydantic import BaseModel
 from holdfast import (
     AgentOutputSchema,
     FileSearchTool,
+    FunctionModel,
     HostedMCPTool,
     ModelRetrySettings,
     ModelSettings,
     ModelTimeoutError,
+    OpenAIChatCompletionsModel,
     OpenAIResponsesModel,
     ResponseFailed,
     RetryDecision,
+    Runner,
     StreamCut,
     UserError,
     WebSearchTool,
     function_tool,
     handoff,
+    open_store,
     retry_policies,
     tool_namespace,
 )
@@ -34,6 +38,7 @@ from model_server import (
     Reply,
     Stream,
     called,
+    completion,
     failed,
     response,
     response_events,
@@ -108,6 +113,35 @@ async def test_a_stream_gives_the_same_answer_as_a_request(server: ModelServer, 
     assert [event.delta for event in events if isinstance(event, ResponseTextDeltaEvent)] == ["hi"]
     assert events[-1].type == "response.completed"
     assert server.asked[0].body["stream"] is True
+
+
+async def test_a_conversation_with_other_models_goes_on_here(
+    server: ModelServer, client: AsyncOpenAI, model: OpenAIResponsesModel
+) -> None:
+    """Its server refuses ids of another make, and reasoning that it did not do itself."""
+
+    def rules(asked: ModelRequest) -> Any:
+        return "done" if "output" in asked.input[-1] else FunctionModel.call("weather", city="Oslo")
+
+    server.plays(Reply(completion({"reasoning_content": "hm", "content": "fine"})), Reply(response(said("bye"))))
+    chat = OpenAIChatCompletionsModel("deepseek-test", client)
+    async with open_store("memory://") as store:
+        session = store.session("ann")
+        await Runner.run(Agent("a", model=FunctionModel(rules), tools=[weather]), "hello", session=session)
+        await Runner.run(Agent("a", model=chat), "and you?", session=session)
+        assert any(item.get("type") == "reasoning" for item in await session.get_items())
+        await Runner.run(Agent("a", model=model), "bye", session=session)
+    sent = server.last["input"]
+    assert [entry.get("id") for entry in sent] == [None] * 7
+    assert [entry.get("type", entry.get("role")) for entry in sent] == [
+        "user",
+        "function_call",
+        "function_call_output",
+        "message",
+        "user",
+        "message",
+        "user",
+    ]
 
 
 async def test_everything_a_run_can_say_is_sent(server: ModelServer, model: OpenAIResponsesModel) -> None:

@@ -7,12 +7,12 @@ import msgspec
 
 from holdfast.agents.types import MaybeAwaitable, resolved
 from holdfast.base.errors import InvalidInput
-from holdfast.base.ids import new_id
 from holdfast.base.items import Item
 from holdfast.base.usage import Usage
 from holdfast.models.asking import ModelRequest
 from holdfast.models.contract import Model, ModelResponse, TResponseStreamEvent
 from holdfast.models.events import EventLog, text_part, usage_part, whole_answer
+from holdfast.models.openai_chat_items import made_up, message_item
 from holdfast.models.raw import readable
 
 Said: TypeAlias = str | Item | Sequence[str | Item]
@@ -31,9 +31,9 @@ class FunctionModel(Model):
     @staticmethod
     def call(name: str, /, **arguments: Any) -> Item:
         """A call of the tool with that name, under an id of its own."""
-        call_id = new_id("call")
         text = msgspec.json.encode(arguments).decode()
-        return {"type": "function_call", "id": call_id, "call_id": call_id, "name": name, "arguments": text}
+        item_id, call_id = made_up("fc"), made_up("call")
+        return {"type": "function_call", "id": item_id, "call_id": call_id, "name": name, "arguments": text}
 
     async def get_response(self, *given: Any, **more: Any) -> ModelResponse:
         items = await self._items(given, more)
@@ -58,5 +58,4 @@ def item_of(said: object) -> Item:
         return said
     if not isinstance(said, str):
         raise InvalidInput(f"the function of a model must return texts or items, not {type(said).__name__}")
-    content = [text_part(said)]
-    return {"type": "message", "id": new_id("msg"), "role": "assistant", "status": "completed", "content": content}
+    return message_item(made_up("msg"), [text_part(said)])

@@ -24,10 +24,17 @@ _HOSTED_CHOICES = frozenset(
 
 
 def input_items(given: str | Iterable[Item]) -> list[Item]:
-    """The conversation as the API takes it."""
+    """The conversation as the API takes it: without ids that its server never gave.
+
+    Reasoning goes with its id. A reasoning item is nothing to the server but a reference to its own.
+    """
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
-    return [item if _acceptable(item) else _cleaned(item) for item in given]
+    return [
+        item if _acceptable(item) else _cleaned(item)
+        for item in given
+        if item.get("type") != "reasoning" or not _made_up(item.get("id"))
+    ]
 
 
 def _acceptable(item: Item) -> bool:
