@@ -3,7 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup demo test soak check format bench docs clean
+SUDO := $(if $(filter-out 0,$(shell id -u)),sudo)
+
+.PHONY: setup browser demo test soak check format bench docs clean
 
 setup: .venv/.ready
 
@@ -21,6 +23,10 @@ demo: .venv/.light  ## a payment survives a killed process, a call remembers wha
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cli,workers,realtime]'
 	touch $@
+
+browser:  ## Debian's Chromium, for the tests of pages; they are skipped without it
+	command -v chromium && command -v chromedriver || \
+	{ $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install --no-install-recommends -y chromium chromium-driver; }
 
 test: setup  ## all tests but the long soaks
 	$(PYTEST) -m 'not soak' -n 2 --dist loadfile

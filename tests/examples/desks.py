@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import free_port, listening, started
+from kit import started
+
+from ports import free_port, listening
 
 httpx2 = pytest.importorskip("httpx2")
 pytest.importorskip("fastapi")

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,12 +10,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def printed(script: str, *words: str, cwd: Path) -> str:
@@ -42,18 +35,3 @@ async def started(script: str, *words: str, cwd: Path) -> AsyncIterator[asyncio.
         if process.returncode is None:
             process.send_signal(signal.SIGKILL)
         await process.communicate()
-
-
-async def listening(port: int, process: asyncio.subprocess.Process) -> None:
-    """Until somebody accepts connections at the port."""
-    async with asyncio.timeout(30):
-        while process.returncode is None:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                await asyncio.sleep(0.02)
-                continue
-            writer.close()
-            await writer.wait_closed()
-            return
-    raise AssertionError((await process.communicate())[0].decode())

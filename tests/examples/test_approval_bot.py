@@ -8,7 +8,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from kit import free_port, printed
+from kit import printed
+
+from ports import free_port
 
 httpx2 = pytest.importorskip("httpx2")
 pytest.importorskip("fastapi")

@@ -15,6 +15,7 @@ import pytest
 
 from holdfast import Agent, RunContextWrapper
 from holdfast.mcp import MCPServerSse, MCPServerStdio, MCPServerStreamableHttp
+from ports import free_port
 
 PLAIN = str(Path(__file__).with_name("plain_server.py"))
 REAL = str(Path(__file__).with_name("shop_server.py"))
@@ -68,12 +69,6 @@ def stdio(journal: Journal, *modes: str, script: str = PLAIN, **options: Any) ->
     plain = ["-S", "-E"] if script == PLAIN else []
     params = {"command": sys.executable, "args": [*plain, script, *modes], "env": env}
     return MCPServerStdio(params, **{"name": "shop", "client_session_timeout_seconds": 20, **options})
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(*ports: int) -> None:
