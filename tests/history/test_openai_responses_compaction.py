@@ -374,8 +374,8 @@ async def test_an_unreadable_record_is_not_in_the_way_and_not_destroyed(server: 
     underlying = StoredSession("chat", backend)
     session = compacting(server, underlying)
     await session.add_items(turns(6))
-    broken = sorted(backend.tapes)[3]
-    backend.tapes[broken] = b"{broken"
+    broken = sorted(backend.tables.tapes)[3]
+    backend.tables.tapes[broken] = b"{broken"
     readable = await session.get_items()
     assert len(readable) == 11
     server.fail_next(Fault(hold=hold, plain=True))
@@ -389,7 +389,7 @@ async def test_an_unreadable_record_is_not_in_the_way_and_not_destroyed(server: 
     assert summary_of(items) == "all of 11"
     assert items[-1] == user("late")
     assert await underlying.get_items(generation=0) == [*readable, user("late")]
-    assert backend.tapes[broken] == b"{broken"
+    assert backend.tables.tapes[broken] == b"{broken"
 
 
 # --- failures -------------------------------------------------------------------------------------

@@ -423,7 +423,7 @@ class CommitMachine(SideBySide):
     def realised(self, intent: Intent) -> Op | None:
         name = f"{self.prefix}-{intent.which}"
         data = tuple(b"%d" % index for index in range(intent.number))
-        record = self.reference.records.get(name)
+        record = self.reference.tables.records.get(name)
         revision = intent.expected if intent.expected is not None else intent.number
         match intent.kind:
             case "append":
