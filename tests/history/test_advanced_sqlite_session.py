@@ -448,11 +448,12 @@ async def test_each_object_has_a_branch_of_its_own_and_the_limit_of_the_session(
     assert len(await two.get_items()) == 3
 
 
-async def test_turns_know_when_they_were_written(monkeypatch: pytest.MonkeyPatch, opened: Any) -> None:
+async def test_turns_know_when_they_were_written(opened: Any) -> None:
     session = opened()
-    for at, text in ((1_000_000_000, "one"), (1_000_000_060, "two")):
-        monkeypatch.setattr("holdfast.history.branches.system_clock", lambda at=at: at)
-        await session.add_items([user(text), answer(text)])
+    session.inner.backend.clock = clock = FakeClock(1_000_000_000)
+    await session.add_items([user("one"), answer("one")])
+    clock.turn(60)
+    await session.add_items([user("two"), answer("two")])
     await session.create_branch_from_turn(2, "b")
     await session.add_items([user("three")])
     assert [turn["timestamp"] for turn in await session.get_conversation_turns("main")] == [
