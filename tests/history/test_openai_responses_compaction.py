@@ -20,6 +20,7 @@ from holdfast.history.responses_compaction import (
 )
 from holdfast.history.session import StoredSession
 from holdfast.store.memory import MemoryBackend
+from holdfast.testing.virtual_time import run_in_virtual_time
 from openai_server import Fault, OpenAIServer
 
 Item = dict[str, Any]
@@ -523,38 +524,36 @@ async def test_a_cancellation_while_items_are_given_back_does_not_stop_that(serv
     assert underlying.items == turns(10)
 
 
-async def test_items_that_cannot_be_given_back_are_in_the_error(
-    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("holdfast.history.replacement.RESTORING", 0.3)
+@pytest.mark.parametrize("cancelled", [False, True], ids=["failed", "cancelled"])
+def test_items_that_cannot_be_given_back_are_in_the_error(cancelled: bool) -> None:
     failed = asyncio.Event()
     underlying = ForeignSession()
-    session = compacting(server, underlying)
-    await session.add_items(turns(10))
-    underlying.steps.clear()
 
     async def fail(name: str, count: int) -> None:
         if name == "add":
             failed.set()
             raise OSError("the disk is full")
 
-    underlying.before = fail
-    with pytest.raises(RestoreFailed) as caught:
-        await session.run_compaction()
-    assert caught.value.items == turns(10)
-    assert isinstance(caught.value.__cause__, OSError)
+    async def compact() -> BaseException | None:
+        session = OpenAIResponsesCompactionSession("chat", underlying, client=OpenAIServer().near_client())
+        await session.add_items(turns(10))
+        underlying.before = fail
+        running = asyncio.create_task(session.run_compaction())
+        await failed.wait()
+        if cancelled:
+            running.cancel()
+        await asyncio.wait({running})
+        if not cancelled:
+            return running.exception()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await running
+        return caught.value.__cause__
 
-    underlying.before = None
-    await underlying.add_items(turns(10))
-    failed.clear()
-    underlying.before = fail
-    running = asyncio.create_task(session.run_compaction())
-    await failed.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError) as cancelled:
-        await running
-    assert isinstance(cancelled.value.__cause__, RestoreFailed)
-    assert cancelled.value.__cause__.items == turns(10)
+    error = run_in_virtual_time(compact())
+    assert isinstance(error, RestoreFailed)
+    assert error.items == turns(10)
+    if not cancelled:
+        assert isinstance(error.__cause__, OSError)
 
 
 # --- costs, settings, refusals --------------------------------------------------------------------
