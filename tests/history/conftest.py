@@ -1,0 +1,3 @@
+from sealing_kit import backend, file
+
+__all__ = ["backend", "file"]
