@@ -7,11 +7,15 @@ from contextlib import closing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from witness import cancel_one, quiet, schedule, start, turns
+from witness import turns
 
 from holdfast.base.errors import Closed, HoldfastError, InvalidInput
 from holdfast.lifecycle import Channel, Full
 from holdfast.testing.cancelling import cancel_at_every_await
+
+
+def start(work):
+    return asyncio.get_running_loop().create_task(work)
 
 
 class TestChannel:
@@ -311,6 +315,33 @@ class TestChannel:
             assert received == sent
 
         assert await cancel_at_every_await(scenario, check=check) >= 4
+
+
+def schedule(*steps):
+    """Long ones, or Hypothesis would mostly try a handful of steps and never fill anything."""
+    always = [
+        st.tuples(st.just("send"), st.none()),
+        st.tuples(st.just("send_nowait"), st.none()),
+        st.tuples(st.just("receive"), st.integers(0, 5)),
+        st.tuples(st.just("receive"), st.integers(0, 5)),
+        st.tuples(st.just("cancel"), st.integers(0, 5)),
+        st.tuples(st.just("turn"), st.integers(1, 3)),
+        st.tuples(st.just("settle"), st.none()),
+    ]
+    return st.lists(st.one_of(*always, *steps), min_size=25, max_size=60)
+
+
+def cancel_one(tasks, number):
+    """Cancel one of those that are not done, counted from the one that has waited longest."""
+    if waiting := [task for task in tasks if not task.done()]:
+        waiting[number % len(waiting)].cancel()
+
+
+async def quiet(tasks):
+    """Wait until nothing more happens by itself. A hand-over takes less than four turns."""
+    before = None
+    while before != (before := sum(task.done() for task in tasks)):
+        await turns(4)
 
 
 class ChannelDriver:

@@ -1,9 +1,7 @@
-"""What the tests of live things have in common."""
+"""What the tests of scopes and owners have in common."""
 
 import asyncio
 from contextlib import asynccontextmanager
-
-from hypothesis import strategies as st
 
 
 async def turns(count=10):
@@ -47,34 +45,3 @@ class Log(list):
 
     def balanced(self):
         assert sorted(e[1:] for e in self if e[0] == "+") == sorted(e[1:] for e in self if e[0] == "-"), self
-
-
-def start(work):
-    return asyncio.get_running_loop().create_task(work)
-
-
-def schedule(*steps):
-    """Long ones, or Hypothesis would mostly try a handful of steps and never fill anything."""
-    always = [
-        st.tuples(st.just("send"), st.none()),
-        st.tuples(st.just("send_nowait"), st.none()),
-        st.tuples(st.just("receive"), st.integers(0, 5)),
-        st.tuples(st.just("receive"), st.integers(0, 5)),
-        st.tuples(st.just("cancel"), st.integers(0, 5)),
-        st.tuples(st.just("turn"), st.integers(1, 3)),
-        st.tuples(st.just("settle"), st.none()),
-    ]
-    return st.lists(st.one_of(*always, *steps), min_size=25, max_size=60)
-
-
-def cancel_one(tasks, number):
-    """Cancel one of those that are not done, counted from the one that has waited longest."""
-    if waiting := [task for task in tasks if not task.done()]:
-        waiting[number % len(waiting)].cancel()
-
-
-async def quiet(tasks):
-    """Wait until nothing more happens by itself. A hand-over takes less than four turns."""
-    before = None
-    while before != (before := sum(task.done() for task in tasks)):
-        await turns(4)
