@@ -83,17 +83,7 @@ class Tables:
             shown = Generation(generation, old.length, old.view, resumes_at, now)
             self.put(self.archive, (op.session_id, generation), shown)
             generation += 1
-        new = old or SessionRecord(
-            session_id=op.session_id,
-            tape=op.tape,
-            version=0,
-            length=0,
-            next_seq=0,
-            open_from=0,
-            owner=op.owner,
-            created_at=now,
-            updated_at=now,
-        )
+        new = old or unwritten(op, now)
         for seq, data in enumerate(op.add, start=new.next_seq):
             self.put(self.tapes, (new.tape, seq), data)
         for tape, upto in op.links:
@@ -132,12 +122,11 @@ class Tables:
         self.drop_session(self.archive, op.session_id)
         self.drop_session(self.quarantine, op.session_id)
         self.drop_session(self.keys, op.session_id)
+        self.put(self.erased_upto, old.tape, old.next_seq)
         if op.forget:
             self.drop(self.records, op.session_id)
-            self.put(self.erased_upto, old.tape, old.next_seq)
             head = NOWHERE
         else:
-            self.put(self.erased_upto, old.tape, old.next_seq)
             new = msgspec.structs.replace(
                 old,
                 version=old.version + 1,
@@ -165,16 +154,7 @@ class Tables:
             self.drop(self.tapes, place)
 
     def annotate(self, op: contract.Annotate, now: float) -> Head:
-        old = self.records.get(op.session_id) or SessionRecord(
-            session_id=op.session_id,
-            tape=op.tape,
-            version=0,
-            length=0,
-            next_seq=0,
-            open_from=0,
-            created_at=now,
-            updated_at=now,
-        )
+        old = self.records.get(op.session_id) or unwritten(op, now)
         both = {**old.metadata, **op.metadata}
         new = msgspec.structs.replace(
             old,
@@ -273,6 +253,21 @@ class Tables:
 
     def fence(self, op: contract.Fence, now: float) -> None:
         self.check_fence(op, now)
+
+
+def unwritten(op: contract.Splice | contract.Annotate, now: float) -> SessionRecord:
+    """A session before its first operation."""
+    return SessionRecord(
+        session_id=op.session_id,
+        tape=op.tape,
+        version=0,
+        length=0,
+        next_seq=0,
+        open_from=0,
+        owner=op.owner,
+        created_at=now,
+        updated_at=now,
+    )
 
 
 def copied(metadata: dict[str, Any]) -> dict[str, Any]:
