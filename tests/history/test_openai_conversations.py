@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from typing import Any, get_args
 
 import pytest
@@ -26,12 +25,6 @@ BROKEN_LATE = Fault(status=500, applied=True)
 GARBLED = Fault(body="<html>", applied=True)
 BUSY = Fault(status=429)
 REFUSED = Fault(status=400)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[OpenAIServer]:
-    async with OpenAIServer.running() as running:
-        yield running
 
 
 def said(*texts: object) -> list[dict[str, Any]]:
