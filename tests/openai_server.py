@@ -4,11 +4,13 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 
@@ -36,6 +38,11 @@ class Request:
     query: dict[str, list[str]]
     body: dict[str, Any]
 
+    @classmethod
+    def of(cls, method: str, target: str, body: bytes) -> Self:
+        url = urlsplit(target)
+        return cls(method, url.path.removeprefix("/v1"), parse_qs(url.query), json.loads(body or b"{}"))
+
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
 
@@ -44,6 +51,29 @@ class Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class WithoutSockets(httpx2.AsyncBaseTransport):
+    """The way to a server in the same event loop, for tests in virtual time."""
+
+    def __init__(self, server: "OpenAIServer") -> None:
+        self.server = server
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        answer = await self.server.respond(Request.of(request.method, str(request.url), await request.aread()))
+        if answer is None:
+            raise httpx2.ReadError("the connection was cut")
+        status, headers, body = answer
+        return httpx2.Response(status, headers=headers, content=body)
+
+
+class AtOnce(ThreadPoolExecutor):
+    """Does in place what a client leaves to a thread, such as finding out what machine this is."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
 
 
 class OpenAIServer:
@@ -84,6 +114,12 @@ class OpenAIServer:
         client = AsyncOpenAI(base_url=self.url, api_key="test", http_client=plain_http, **{"max_retries": 0, **options})
         self._clients.append(client)
         return client
+
+    def near_client(self) -> AsyncOpenAI:
+        """A client that needs neither sockets nor threads, for an event loop in virtual time."""
+        asyncio.get_running_loop().set_default_executor(AtOnce())
+        near = DefaultAsyncHttpxClient(transport=WithoutSockets(self))
+        return AsyncOpenAI(base_url="http://near/v1", api_key="test", http_client=near, max_retries=0)
 
     async def asked(self, count: int) -> None:
         """Wait until so many requests have come in."""
@@ -126,8 +162,18 @@ class OpenAIServer:
         method, target, _ = start.split(" ")
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
-        url = urlsplit(target)
-        request = Request(method, url.path.removeprefix("/v1"), parse_qs(url.query), json.loads(raw or b"{}"))
+        request = Request.of(method, target, raw)
+        answer = await self.respond(request)
+        if answer is None:
+            return False
+        status, headers, body = answer
+        lines = [f"HTTP/1.1 {status} X", *(f"{name}: {value}" for name, value in headers.items())]
+        writer.write("\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body)
+        await writer.drain()
+        return True
+
+    async def respond(self, request: Request) -> tuple[int, dict[str, str], bytes] | None:
+        """Status, headers and body; nothing where the connection is to be cut."""
         number = len(self.requests)
         async with self.arrived:
             self.requests.append(request)
@@ -141,21 +187,16 @@ class OpenAIServer:
                 answer = json.dumps(self._answer(request))
             except Refused as refused:
                 status, answer = refused.status, json.dumps({"error": {"message": str(refused)}})
-        kind, extra = "application/json", ""
+        headers = {"content-type": "application/json"}
         if fault is not None and not fault.plain:
             if fault.body is not None:
-                status, answer, kind = 200, fault.body, "text/html"
+                status, answer, headers = 200, fault.body, {"content-type": "text/html"}
             elif fault.status is not None:
                 status, answer = fault.status, json.dumps({"error": {"message": "as ordered"}})
             else:
-                return False
-            extra = "".join(f"{name}: {value}\r\n" for name, value in fault.headers.items())
-        body = answer.encode()
-        writer.write(
-            f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n{extra}\r\n".encode() + body
-        )
-        await writer.drain()
-        return True
+                return None
+            headers |= fault.headers
+        return status, headers, answer.encode()
 
     # --- the API --------------------------------------------------------------------------------
 

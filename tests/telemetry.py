@@ -1,6 +1,7 @@
-"""OpenTelemetry for one test at a time: a provider of the real SDK that keeps its spans in memory."""
+"""Somebody who listens to the traces of one test: a provider of the real OpenTelemetry SDK, or a processor."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -8,6 +9,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.util._once import Once
+
+from holdfast import TracingProcessor, add_trace_processor, set_trace_processors
 
 
 class Exported:
@@ -61,3 +64,42 @@ def exported(no_telemetry: None) -> Iterator[Exported]:
     trace.set_tracer_provider(kept.provider)
     yield kept
     kept.provider.shutdown()
+
+
+class Kept(TracingProcessor):
+    """A processor that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    def on_trace_start(self, trace: Any) -> None:
+        self.told.append(("trace_start", trace))
+
+    def on_trace_end(self, trace: Any) -> None:
+        self.told.append(("trace_end", trace))
+
+    def on_span_start(self, span: Any) -> None:
+        self.told.append(("span_start", span))
+
+    def on_span_end(self, span: Any) -> None:
+        self.told.append(("span_end", span))
+
+    def shutdown(self) -> None:
+        self.told.append(("shutdown", None))
+
+    def force_flush(self) -> None:
+        self.told.append(("flush", None))
+
+    def ended(self) -> list[dict[str, Any]]:
+        return [span.export() for what, span in self.told if what == "span_end"]
+
+    def count(self, what: str) -> int:
+        return sum(told == what for told, _ in self.told)
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    processor = Kept()
+    add_trace_processor(processor)
+    yield processor
+    set_trace_processors([])

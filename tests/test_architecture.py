@@ -24,8 +24,6 @@ LEVELS = {
     "realtime": 4,
     "runtime": 5,
     "cli": 6,
-    "server": 6,
-    "console": 6,
     "testing": 7,
 }
 

@@ -1,18 +1,14 @@
-"""Branches, turns and usage of a history: alone, beside openai-agents' session, and in two processes."""
+"""Branches, turns and usage of a history: alone, with runs, and in two processes."""
 
 import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agents.extensions.memory import AdvancedSQLiteSession as PeerSession
-from agents.usage import Usage as PeerUsage
+from branching_kit import NAMES, answer, outcome, result, user
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,298 +21,12 @@ from hypothesis.stateful import (
 )
 
 import holdfast
-from holdfast import (
-    AdvancedSQLiteSession,
-    Agent,
-    Closed,
-    InvalidInput,
-    NotFound,
-    Runner,
-    Usage,
-    function_tool,
-    open_store,
-)
-from holdfast.history.contract import SessionSettings
-from holdfast.store.relational.connection import Names
+from holdfast import AdvancedSQLiteSession, Agent, Closed, InvalidInput, NotFound, Runner, function_tool, open_store
 from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import (
-    FakeClock,
-    PlainSessionContract,
-    ScriptedModel,
-    SessionContract,
-    assistant_message,
-    function_call,
-    owned,
-)
+from holdfast.testing import FakeClock, ScriptedModel, assistant_message, function_call, owned
 from holdfast.testing.session_fixtures import Meddled
 
-NAMES = Names("agent_sessions", "agent_messages")
 SRC = str(Path(holdfast.__file__).parent.parent)
-
-
-def user(text: Any) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def answer(text: str) -> dict[str, Any]:
-    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
-
-
-def call(name: str | None, **more: Any) -> dict[str, Any]:
-    return {"type": "function_call", "call_id": "c", "name": name, "arguments": "{}", **more}
-
-
-def result(tokens: int, usage: type = Usage) -> Any:
-    spent = usage(requests=1, input_tokens=tokens, output_tokens=1, total_tokens=tokens + 1)
-    return SimpleNamespace(context_wrapper=SimpleNamespace(usage=spent))
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Any]:
-    """Opens the session ``s`` in one file, as often as wanted."""
-    sessions: list[AdvancedSQLiteSession] = []
-
-    def open_one(**options: Any) -> AdvancedSQLiteSession:
-        sessions.append(AdvancedSQLiteSession(session_id="s", **{"db_path": tmp_path / "a.db", **options}))
-        return sessions[-1]
-
-    yield open_one
-    for session in sessions:
-        session.close()
-
-
-# --- the contract -------------------------------------------------------------------------------
-
-
-class InAFile:
-    """Sessions in one file, which are closed with their place."""
-
-    @pytest.fixture
-    def reopen(self, tmp_path: Path, clock: FakeClock):
-        @asynccontextmanager
-        async def reopen():
-            async with owned(SqliteBackend(tmp_path / "store.db", names=NAMES)) as backend:
-                place = SimpleNamespace(backend=backend, sessions=[], clock=clock)
-                yield place
-                for session in place.sessions:
-                    session.close()
-
-        return reopen
-
-    def backend_of(self, place: Any) -> SqliteBackend:
-        return place.backend
-
-    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
-        session = AdvancedSQLiteSession(session_id=session_id, db_path=place.backend.path, session_settings=settings)
-        session.inner.backend.clock = place.clock
-        place.sessions.append(session)
-        return session
-
-
-class TestMain(InAFile, SessionContract):
-    """The branch that every session begins with."""
-
-    examples = 3
-
-
-class OnABranch:
-    """A session that goes to a branch of its own before anything is done with it."""
-
-    def __init__(self, session: AdvancedSQLiteSession) -> None:
-        self.session, self.session_id = session, session.session_id
-
-    @property
-    def session_settings(self) -> SessionSettings | None:
-        return self.session.session_settings
-
-    async def there(self) -> AdvancedSQLiteSession:
-        try:
-            await self.session.head()
-        except NotFound:  # somebody else cleared the session
-            await self.session.switch_to_branch("main")
-        while self.session.inner.name == "main":
-            try:
-                await self.session.switch_to_branch("other")
-            except InvalidInput:
-                await self.session.add_items([user("in main")])
-                try:
-                    await self.session.create_branch_from_turn(1, "other")
-                except InvalidInput:
-                    continue  # somebody else was faster
-        return self.session
-
-    async def get_items(self, limit: int | None = None) -> list[Any]:
-        return await (await self.there()).get_items(limit)
-
-    async def add_items(self, items: list[Any]) -> None:
-        await (await self.there()).add_items(items)
-
-    async def pop_item(self) -> Any:
-        return await (await self.there()).pop_item()
-
-    async def clear_session(self) -> None:
-        await self.session.clear_session()
-
-
-class TestAnotherBranch(InAFile, PlainSessionContract):
-    """What is current behaves as any session does, also when several write at once."""
-
-    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
-        return OnABranch(super().open_session(place, session_id, settings=settings))
-
-
-# --- beside openai-agents -----------------------------------------------------------------------
-
-
-LONG = "Hello Weather " + "x" * 200
-ITEMS: list[Any] = [
-    {"role": "assistant", "content": "greeting"},
-    user(LONG),
-    call("w"),
-    call("a"),
-    call("w"),
-    {"type": "function_call_output", "call_id": "c", "output": "ok"},
-    answer("fine"),
-    user([{"type": "input_text", "text": "again 100% weather"}, {"type": "input_image", "image_url": "x"}]),
-    {"type": "reasoning", "id": "r", "summary": []},
-    call("ns", namespace="N"),
-    {"type": "custom_tool_call", "name": "ct", "call_id": "9"},
-    {"type": "mcp_call", "id": "m", "name": "mm", "server_label": "srv"},
-    {"type": "mcp_list_tools", "server_label": "srv"},
-    *({"type": f"{kind}_call"} for kind in ("web_search", "file_search", "computer", "code_interpreter", "shell")),
-    {"type": "apply_patch_call"},
-    {"type": "tool_search_call"},
-    {"role": "system", "content": "sys"},
-    {"type": "message", "role": "developer", "content": "dev"},
-    {"type": "weird"},
-    {"no": "type"},
-    user(""),
-    answer("last"),
-    {"type": "message", "role": "user", "content": "typed"},
-]
-
-
-class Both:
-    """One program, done with both sessions; what they answer must be the same."""
-
-    def __init__(self, ours: AdvancedSQLiteSession, peer: PeerSession) -> None:
-        self.ours, self.peer = ours, peer
-
-    async def store_run_usage(self, tokens: int) -> None:
-        await self.ours.store_run_usage(result(tokens))
-        await self.peer.store_run_usage(result(tokens, PeerUsage))
-
-    def __getattr__(self, name: str) -> Any:
-        async def same(*args: Any, **kwargs: Any) -> Any:
-            mine = await outcome(getattr(self.ours, name)(*args, **kwargs))
-            theirs = await outcome(getattr(self.peer, name)(*args, **kwargs))
-            assert comparable(mine) == comparable(theirs), f"{name}{args}"
-            return mine
-
-        return same
-
-
-async def outcome(awaitable: Any) -> Any:
-    try:
-        return await awaitable
-    except ValueError:
-        return ValueError
-
-
-def comparable(value: Any) -> Any:
-    """Without the second in which it happened, the order of branches of one second, and details that only one has."""
-    if isinstance(value, dict):
-        return {
-            name: bool(part)
-            if name in ("timestamp", "created_at")
-            else {key: count for key, count in part.items() if key in ("cached_tokens", "reasoning_tokens")}
-            if str(name).endswith("_details")
-            else comparable(part)
-            for name, part in value.items()
-        }
-    if isinstance(value, list):
-        parts = [comparable(part) for part in value]
-        return sorted(parts, key=lambda part: part["branch_id"]) if parts and "branch_id" in parts[0] else parts
-    return value
-
-
-async def look(both: Both, *branches: str | None) -> None:
-    await both.list_branches()
-    for branch in (None, "main", "nowhere", *branches):
-        for ask in ("get_conversation_turns", "get_conversation_by_turns", "get_tool_usage", "get_session_usage"):
-            await getattr(both, ask)(branch)
-        await both.get_items(None, branch)
-        await both.get_items(2, branch)
-        await both.get_turn_usage(None, branch)
-        for turn in (0, 1, 2, 9):
-            await both.get_turn_usage(turn, branch)
-        for term in ("weather", "WEATHER", "100%", "fine", "input_text", "zzz", ""):
-            await both.find_turns_by_content(term, branch)
-
-
-@pytest.fixture
-def both(opened: Any, tmp_path: Path) -> Iterator[Both]:
-    with closing(PeerSession(session_id="s", db_path=tmp_path / "peer.db", create_tables=True)) as peer:
-        yield Both(opened(create_tables=True), peer)
-
-
-async def test_it_answers_as_openai_agents_does(both: Both) -> None:
-    await both.get_conversation_turns()
-    await both.get_session_usage()
-    await both.store_run_usage(5)
-    await both.get_session_usage()
-    await both.add_items(ITEMS[:7])
-    await both.store_run_usage(10)
-    await both.add_items(ITEMS[7:])
-    await both.store_run_usage(20)
-    await both.store_run_usage(30)
-    await look(both)
-    for refused in (
-        both.create_branch_from_turn(9),
-        both.create_branch_from_turn(0),
-        both.create_branch_from_content("zzz"),
-        both.create_branch_from_turn(2, "main"),
-        both.create_branch_from_turn(2, ""),
-        both.switch_to_branch("nowhere"),
-        both.delete_branch("main", True),
-        both.delete_branch("nowhere"),
-        both.delete_branch(""),
-    ):
-        assert await refused is ValueError
-    assert await both.create_branch_from_turn(2, "x") == "x"
-    await look(both, "x")
-    await both.add_items([user("in x"), call("w"), answer("yes")])
-    await both.store_run_usage(100)
-    await look(both, "x")
-    assert await both.create_branch_from_turn(2, "x") is ValueError
-    assert await both.create_branch_from_content("in X", "y") == "y"
-    await both.add_items([user("in y"), answer("no"), user("again")])
-    await look(both, "x", "y")
-    assert await both.delete_branch("y") is ValueError
-    await both.switch_to_branch("main")
-    await both.create_branch_from_content("weather", "z")
-    await both.delete_branch("z", force=True)
-    await look(both, "x", "y", "z")
-    for _ in range(3):
-        await both.pop_item()
-        await look(both, "x", "y")
-    await both.add_items([user("said again")])
-    await look(both, "x", "y")
-    await both.switch_to_branch("x")
-    for _ in range(4):
-        await both.pop_item()
-        await look(both, "x", "y")
-    await both.clear_session()
-    assert await both.ours.get_items() == await both.peer.get_items() == []
-    await both.add_items([user("new")])
-    await look(both, "x")
-
-
-async def test_it_works_inside_of_openai_agents_with_its_usage(opened: Any) -> None:
-    session = opened()
-    await session.add_items([user("hi")])
-    await session.store_run_usage(result(7, PeerUsage))
-    assert (await session.get_session_usage() or {})["input_tokens"] == 7
 
 
 # --- with runs ----------------------------------------------------------------------------------
@@ -448,11 +158,12 @@ async def test_each_object_has_a_branch_of_its_own_and_the_limit_of_the_session(
     assert len(await two.get_items()) == 3
 
 
-async def test_turns_know_when_they_were_written(monkeypatch: pytest.MonkeyPatch, opened: Any) -> None:
+async def test_turns_know_when_they_were_written(opened: Any) -> None:
     session = opened()
-    for at, text in ((1_000_000_000, "one"), (1_000_000_060, "two")):
-        monkeypatch.setattr("holdfast.history.branches.system_clock", lambda at=at: at)
-        await session.add_items([user(text), answer(text)])
+    session.inner.backend.clock = clock = FakeClock(1_000_000_000)
+    await session.add_items([user("one"), answer("one")])
+    clock.turn(60)
+    await session.add_items([user("two"), answer("two")])
     await session.create_branch_from_turn(2, "b")
     await session.add_items([user("three")])
     assert [turn["timestamp"] for turn in await session.get_conversation_turns("main")] == [

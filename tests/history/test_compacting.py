@@ -501,9 +501,9 @@ async def test_a_broken_record_among_the_summarised_is_kept_in_the_generation() 
     backend = MemoryBackend()
     session = compacting(StoredSession("s", backend), trigger=Trigger(items=5))
     await session.history.add_items(numbered(6))
-    place = next(place for place in backend.tapes if place[1] == 1)
-    backend.tapes[place] = b"not an item"
+    place = next(place for place in backend.tables.tapes if place[1] == 1)
+    backend.tables.tapes[place] = b"not an item"
     await session.add_items(numbered(1, 6))
     assert await session.get_items() == [summary_of(4), *numbered(2, 5)]
     assert len(await session.get_items(generation=0)) == 6
-    assert backend.tapes[place] == b"not an item"
+    assert backend.tables.tapes[place] == b"not an item"

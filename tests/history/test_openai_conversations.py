@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from typing import Any, get_args
 
 import pytest
@@ -16,6 +15,7 @@ from holdfast.history.contract import SessionSettings
 from holdfast.history.conversation_items import NAMED_BY_SERVER
 from holdfast.history.conversations import BatchIncomplete, OpenAIConversationsSession
 from holdfast.history.openai_api import Outcome, RequestFailed
+from holdfast.testing.virtual_time import run_in_virtual_time
 from openai_server import Fault, OpenAIServer, Request
 
 DROPPED = Fault()
@@ -25,12 +25,6 @@ BROKEN_LATE = Fault(status=500, applied=True)
 GARBLED = Fault(body="<html>", applied=True)
 BUSY = Fault(status=429)
 REFUSED = Fault(status=400)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[OpenAIServer]:
-    async with OpenAIServer.running() as running:
-        yield running
 
 
 def said(*texts: object) -> list[dict[str, Any]]:
@@ -474,28 +468,31 @@ async def test_a_cancelled_batch_that_cannot_be_taken_back_says_so_in_the_cause(
     assert len(caught.value.__cause__.remained) == 40
 
 
-async def test_a_cancelled_batch_whose_answer_never_comes_is_taken_back_and_says_what_is_unclear(
-    server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seconds", [None, 1], ids=["never", "late"])
+def test_a_cancelled_batch_whose_answer_does_not_come_is_taken_back_and_says_what_is_unclear(
+    seconds: float | None,
 ) -> None:
-    monkeypatch.setattr("holdfast.history.conversations.ANSWER_GRACE", 0.05)
-    for lost in (Fault(hold=asyncio.Event()), None):
-        session = await filled(server, "old")
-        start = len(server.requests)
-        if lost is None:  # it arrives after all, before anybody looks
-            late = asyncio.Event()
-            server.fail_next(None, Fault(hold=late, applied=True))
-            asyncio.get_running_loop().call_later(0.01, late.set)
-        else:
-            server.fail_next(None, lost)
+    server = OpenAIServer()
+
+    async def cancel() -> BaseException | None:
+        session = OpenAIConversationsSession(openai_client=server.near_client())
+        await session.add_items(said("old"))
+        start, answering = len(server.requests), asyncio.Event()
+        server.fail_next(None, Fault(hold=answering, applied=True))
+        if seconds is not None:
+            asyncio.get_running_loop().call_later(seconds, answering.set)
         writing = asyncio.create_task(session.add_items(said(*range(45))))
         await server.asked(start + 2)
         writing.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await writing
-        assert texts(server.conversations.pop(session.session_id)) == ["old"]
-        if lost is not None:
-            assert isinstance(caught.value.__cause__, BatchIncomplete)
-            assert (caught.value.__cause__.remained, caught.value.__cause__.unclear) == ((), 20)
+        return caught.value.__cause__
+
+    cause = run_in_virtual_time(cancel())
+    assert texts(server.only) == ["old"]
+    if seconds is None:
+        assert isinstance(cause, BatchIncomplete)
+        assert (cause.remained, cause.unclear) == ((), 20)
 
 
 async def test_waiting_for_a_turn_can_be_cancelled_without_a_trace(server: OpenAIServer) -> None:

@@ -26,14 +26,14 @@ class TestOverMemory(SessionContract):
     def corrupt(self):
         async def corrupt(place: MemoryBackend, session_id: str, position: int, data: bytes | None) -> None:
             page = await place.read(session_id, start=position, stop=position + 1)
-            place.tapes[page.rows[0].tape, page.rows[0].seq] = data
+            place.tables.tapes[page.rows[0].tape, page.rows[0].seq] = data
 
         return corrupt
 
     @pytest.fixture
     def count_rows(self):
         async def count_rows(place: MemoryBackend) -> int:
-            return len(place.tapes)
+            return len(place.tables.tapes)
 
         return count_rows
 

@@ -6,16 +6,11 @@ import gc
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from witness import Log, forever, turns
+from witness import forever, turns
 
 from holdfast.base.errors import Closed
 from holdfast.lifecycle import NEVER, AlreadyStarted, CutOff, Deadline, Owner, Scope
 from holdfast.testing.cancelling import cancel_at_every_await
-
-
-@pytest.fixture
-def log():
-    return Log()
 
 
 async def test_it_opens_in_its_task_and_closes_from_another(log):

@@ -255,6 +255,7 @@ if __name__ == "__main__":
         sys.exit("no licence found")
     serve_lines()
     if "slow" in sys.argv:
+        note("leaving")
         time.sleep(0.7)
     if "stubborn" in sys.argv:
         time.sleep(600)

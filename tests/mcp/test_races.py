@@ -211,7 +211,7 @@ async def test_several_that_are_cancelled_while_they_are_let_go_are_all_let_go(j
     manager = MCPServerManager([stdio(journal), stdio(journal), stdio(journal, "slow")])
     await manager.connect_all()
     task = asyncio.create_task(manager.cleanup_all())
-    await asyncio.sleep(0.1)
+    await until(lambda: journal.count("leaving"))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -79,7 +79,7 @@ async def test_letting_go_while_a_dead_server_is_replaced_leaves_no_process(jour
     with pytest.raises(MCPCallUncertain):
         await server.call_tool("mute", {})
     call = asyncio.create_task(server.call_tool("stock", {"item": "tea"}))
-    await asyncio.sleep(0.1)  # the call is letting go of what is left of the old server
+    await until(lambda: journal.count("leaving"))  # the call is letting go of what is left of the old server
     await server.cleanup()
     with pytest.raises(MCPNotConnected):
         await call
@@ -91,7 +91,7 @@ async def test_letting_go_twice_at_once_of_a_slow_server_waits_for_its_end(journ
     server = stdio(journal, "slow")
     await server.connect()
     first = asyncio.create_task(server.cleanup())
-    await asyncio.sleep(0.1)
+    await until(lambda: journal.count("leaving"))
     await server.cleanup()
     assert not any(map(alive, journal.pids()))
     await first

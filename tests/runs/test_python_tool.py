@@ -10,7 +10,8 @@ from ways import approve_all, run_somehow
 import holdfast
 from holdfast import Agent, Runner, RunState, SQLiteSession, ToolContext, function_tool
 from holdfast.testing import ScriptedModel, assistant_message, function_call
-from holdfast.workers import PoolConfig, PythonSessions, SessionPool, python_function
+from holdfast.workers import PoolConfig, PythonSessions, SessionPool, SessionState, python_function
+from worker_kit import until
 
 
 @pytest.fixture
@@ -183,9 +184,12 @@ async def test_a_worker_that_died_between_two_calls_is_noticed(pool: SessionPool
     tool = holdfast.python_tool(pool)
     dying = "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), os._exit(1))).start()"
 
+    async with PythonSessions.of(pool).session("conv") as python:
+        pass
+
     @function_tool
     async def wait() -> str:
-        await asyncio.sleep(0.3)
+        await until(lambda: not python.is_alive)
         return "ok"
 
     steps = [
@@ -194,7 +198,8 @@ async def test_a_worker_that_died_between_two_calls_is_noticed(pool: SessionPool
         [function_call("run_python", {"code": "1"}, call_id="3")],
         [assistant_message("done")],
     ]
-    result = await Runner.run(Agent("a", tools=[tool, wait], model=ScriptedModel(steps)), "go")
+    agent = Agent("a", tools=[tool, wait], model=ScriptedModel(steps))
+    result = await Runner.run(agent, "go", conversation_id="conv")
     assert outputs(result)[2].startswith("[this is a new Python session")
 
 
@@ -261,8 +266,10 @@ async def test_calls_of_one_turn_are_made_in_their_order(pool: SessionPool) -> N
 async def test_a_run_that_is_cancelled_stops_its_code_and_keeps_the_variables(pool: SessionPool) -> None:
     tool = holdfast.python_tool(pool)
     await answers(tool, "x = 1", conversation_id="conv")
+    async with PythonSessions.of(pool).session("conv") as python:
+        pass
     run = asyncio.create_task(answers(tool, "import time; time.sleep(60)", conversation_id="conv"))
-    await asyncio.sleep(0.2)
+    await until(lambda: python.state is SessionState.BUSY)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
@@ -303,8 +310,10 @@ async def test_stopping_the_pool_ends_the_sessions_and_running_code_at_once() ->
     await pool.start()
     tool = holdfast.python_tool(pool)
     await answers(tool, "x = 1", conversation_id="quiet")
+    async with PythonSessions.of(pool).session("busy") as python:
+        pass
     run = asyncio.create_task(answers(tool, "import time; time.sleep(60)", "1", conversation_id="busy"))
-    await asyncio.sleep(0.2)
+    await until(lambda: python.state is SessionState.BUSY)
     await pool.stop()
     interrupted, refused = await run
     assert "the Python session was lost (shutdown" in interrupted

@@ -150,6 +150,18 @@ async def test_what_is_no_saved_run_is_refused_with_the_place() -> None:
         await RunState.from_json(agent, [])  # type: ignore[arg-type]
 
 
+async def test_a_call_that_nobody_agreed_to_is_refused_also_by_the_other_name_of_its_tool() -> None:
+    @function_tool(needs_approval=True, defer_loading=True)
+    async def rare() -> str:
+        raise AssertionError("nobody agreed to this")
+
+    agent = Agent("a", tools=[rare], model=ScriptedModel([[call("rare", "1")]]))
+    saved = (await Runner.run(agent, "q")).to_state().to_json()
+    saved["run"]["calls"][0].update(status="approved", tool={"kind": "bare", "name": "rare"})
+    with pytest.raises(UnreadableState, match="nobody agreed"):
+        await RunState.from_json(agent, saved)
+
+
 # --- identity -------------------------------------------------------------------------------------
 
 

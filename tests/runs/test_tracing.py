@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,8 @@ from holdfast import (
     ModelSettings,
     RunConfig,
     Runner,
-    RunState,
-    Span,
     SQLiteSession,
     ToolGuardrailFunctionOutput,
-    Trace,
-    TraceProvider,
-    TracingProcessor,
-    add_trace_processor,
     custom_span,
     flush_traces,
     function_span,
@@ -36,47 +29,15 @@ from holdfast import (
     input_guardrail,
     output_guardrail,
     set_trace_processors,
-    set_trace_provider,
     set_tracing_disabled,
     tool_input_guardrail,
     trace,
 )
 from holdfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
-from runs.ways import approve_all, run_somehow
-from telemetry import Exported
+from runs.ways import run_somehow
+from telemetry import Exported, Kept
 
 SRC = str(Path(holdfast.__file__).parent.parent)
-
-
-class Kept(TracingProcessor):
-    """A processor that remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, Any]] = []
-
-    def on_trace_start(self, trace: Any) -> None:
-        self.told.append(("trace_start", trace))
-
-    def on_trace_end(self, trace: Any) -> None:
-        self.told.append(("trace_end", trace))
-
-    def on_span_start(self, span: Any) -> None:
-        self.told.append(("span_start", span))
-
-    def on_span_end(self, span: Any) -> None:
-        self.told.append(("span_end", span))
-
-    def shutdown(self) -> None:
-        self.told.append(("shutdown", None))
-
-    def force_flush(self) -> None:
-        self.told.append(("flush", None))
-
-    def ended(self) -> list[dict[str, Any]]:
-        return [span.export() for what, span in self.told if what == "span_end"]
-
-    def count(self, what: str) -> int:
-        return sum(told == what for told, _ in self.told)
 
 
 class Broken(Kept):
@@ -84,14 +45,6 @@ class Broken(Kept):
         raise RuntimeError("the processor is broken")
 
     on_trace_end = on_span_start = on_span_end = on_trace_start
-
-
-@pytest.fixture
-def kept() -> Iterator[Kept]:
-    processor = Kept()
-    add_trace_processor(processor)
-    yield processor
-    set_trace_processors([])
 
 
 @input_guardrail
@@ -125,11 +78,6 @@ def clock() -> str:
     """What time it is."""
     with custom_span("look at the clock"):
         return "noon"
-
-
-@function_tool(needs_approval=True)
-async def refund(amount: int) -> str:
-    return f"refunded {amount}"
 
 
 def everything() -> tuple[Agent[Any], ScriptedModel]:
@@ -439,124 +387,6 @@ async def test_runs_side_by_side_have_traces_of_their_own(exported: Exported) ->
             assert span.attributes["gen_ai.tool.call.id"] == owners[span.context.trace_id]
 
 
-# --- resuming -----------------------------------------------------------------------------------------
-
-
-def refunding(*, asked_before: bool = False) -> Agent[Any]:
-    steps: list[Any] = [[function_call("refund", {"amount": 5}, call_id="r1")], [assistant_message("done")]]
-    return Agent("support", tools=[refund], model=ScriptedModel(steps[asked_before:]))
-
-
-@pytest.mark.parametrize("way", ["run", "streamed"])
-async def test_a_resumed_run_goes_on_in_its_trace(exported: Exported, kept: Kept, way: str) -> None:
-    result = await run_somehow(way, refunding(), "hello", run_config=RunConfig(group_id="chat-1"))
-    saved = result.to_state().to_string()
-    agent = refunding(asked_before=True)
-    state = await RunState.from_string(agent, saved)
-    approve_all(state)
-    with otel.get_tracer("web").start_as_current_span("the request that approves") as request:
-        await run_somehow(way, agent, state)
-    first, second = [span for span in exported.spans if span.name.startswith("invoke_workflow")]
-    assert second.context.trace_id == first.context.trace_id
-    assert second.parent.span_id == first.context.span_id
-    assert [link.context.span_id for link in second.links] == [request.get_span_context().span_id]
-    assert second.attributes["gen_ai.conversation.id"] == "chat-1"
-    assert exported.named("execute_tool refund").context.trace_id == first.context.trace_id
-    traces = [trace.export() for what, trace in kept.told if what == "trace_start"]
-    assert len(traces) == 2
-    assert traces[0] == traces[1]
-
-
-async def test_another_process_goes_on_in_the_same_trace(exported: Exported) -> None:
-    result = await Runner.run(refunding(), "hello")
-    program = """if True:
-        import asyncio, sys
-        from opentelemetry import trace
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-        from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-        from holdfast import Agent, Runner, RunState, function_tool
-        from holdfast.testing import ScriptedModel, assistant_message
-
-        @function_tool(needs_approval=True)
-        async def refund(amount: int) -> str:
-            return f"refunded {amount}"
-
-        async def main():
-            exporter = InMemorySpanExporter()
-            provider = TracerProvider()
-            provider.add_span_processor(SimpleSpanProcessor(exporter))
-            trace.set_tracer_provider(provider)
-            agent = Agent("support", tools=[refund], model=ScriptedModel([[assistant_message("done")]]))
-            state = await RunState.from_string(agent, sys.stdin.read())
-            state.approve(state.get_interruptions()[0])
-            await Runner.run(agent, state)
-            print({span.context.trace_id for span in exporter.get_finished_spans()})
-
-        asyncio.run(main())
-    """
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", program],
-        input=result.to_state().to_string(),
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": SRC, "PATH": "/usr/bin:/bin"},
-    )
-    assert done.stdout.strip() == str({exported.spans[0].context.trace_id}), done.stderr
-
-
-async def test_a_run_resumed_inside_of_a_trace_is_linked_to_where_it_was(exported: Exported) -> None:
-    result = await Runner.run(refunding(), "hello")
-    state = result.to_state()
-    approve_all(state)
-    with trace("Second day"):
-        await Runner.run(result.last_agent, state)
-    first, second = [span for span in exported.spans if span.name.startswith("invoke_workflow")]
-    assert second.context.trace_id == exported.named("Second day").context.trace_id
-    assert [link.context.span_id for link in second.links] == [first.context.span_id]
-
-
-async def test_a_run_inside_of_a_trace_is_resumed_in_it(exported: Exported, kept: Kept) -> None:
-    with trace("First day") as first_day:
-        result = await Runner.run(refunding(), "hello")
-    agent = refunding(asked_before=True)
-    state = await RunState.from_string(agent, result.to_state().to_string())
-    approve_all(state)
-    await Runner.run(agent, state)
-    assert {span.context.trace_id for span in exported.spans} == {exported.named("First day").context.trace_id}
-    assert {span["trace_id"] for span in kept.ended()} == {first_day.trace_id}
-
-
-async def test_a_saved_trace_that_makes_no_sense_is_no_obstacle(exported: Exported) -> None:
-    result = await Runner.run(refunding(), "hello")
-    state = result.to_state()
-    state.set_trace({"id": 7, "traceparent": "nonsense", "metadata": "x"})
-    approve_all(state)
-    assert (await Runner.run(result.last_agent, state)).final_output == "done"
-
-
-async def test_a_paused_nested_run_is_no_failure(exported: Exported) -> None:
-    model = ScriptedModel(
-        [
-            [function_call("ask", {"input": "x"}, call_id="n1")],
-            [function_call("refund", {"amount": 5}, call_id="r1")],
-            [assistant_message("inner")],
-            [assistant_message("outer")],
-        ]
-    )
-    inner = Agent("inner", tools=[refund], model=model)
-    outer = Agent("outer", tools=[inner.as_tool("ask", "Asks.")], model=model)
-    result = await Runner.run(outer, "hello")
-    assert {span.status.status_code for span in exported.spans} == {StatusCode.UNSET}
-    state = await RunState.from_string(outer, result.to_state().to_string())
-    approve_all(state)
-    assert (await Runner.run(outer, state)).final_output == "outer"
-    assert len({span.context.trace_id for span in exported.spans}) == 1
-    again = [span for span in exported.spans if span.name == "execute_tool ask"]
-    assert len(again) == 2
-
-
 # --- off ----------------------------------------------------------------------------------------------
 
 
@@ -741,154 +571,3 @@ def test_processors_are_shut_down_when_the_program_ends() -> None:
     env = {"PYTHONPATH": SRC, "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env)
     assert done.stdout == "shut down\n", done.stderr
-
-
-# --- a provider of the program's ----------------------------------------------------------------
-
-
-class Sheet(Trace):
-    """A trace of the program's own make, which keeps the spans that ended in it."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.lines: list[str] = []
-
-
-class Line(Span[Any]):
-    def finish(self, reset_current: bool = False) -> None:
-        super().finish(reset_current)
-        if isinstance(self.trace, Sheet):
-            self.trace.lines.append(self.span_data.type)
-
-
-class Ledger(TraceProvider):
-    def __init__(self) -> None:
-        self.sheets: list[Sheet] = []
-
-    def create_trace(self, name: str, trace_id: Any = None, *args: Any, **kwargs: Any) -> Trace:
-        self.sheets.append(Sheet(name, trace_id=trace_id))
-        return self.sheets[-1]
-
-    def create_span(self, span_data: Any, span_id: Any = None, parent: Any = None, disabled: bool = False) -> Span[Any]:
-        return Line(span_data, span_id=span_id, parent=parent, recorded=not disabled)
-
-
-@pytest.fixture
-def ledger() -> Iterator[Ledger]:
-    provider = Ledger()
-    set_trace_provider(provider)
-    yield provider
-    set_trace_provider(None)
-
-
-def hello() -> Agent[Any]:
-    return Agent(name="guide", model=ScriptedModel([[assistant_message("Hello.")]]))
-
-
-async def test_a_provider_makes_every_trace_and_span(ledger: Ledger) -> None:
-    await Runner.run(hello(), "Hello?", run_config=RunConfig(workflow_name="greeting", trace_id="trace_7"))
-    with trace("a day"), custom_span("mine"):
-        pass
-    assert [(sheet.name, sheet.lines) for sheet in ledger.sheets] == [
-        ("greeting", ["generation", "turn", "agent", "task"]),
-        ("a day", ["custom"]),
-    ]
-    assert ledger.sheets[0].trace_id == "trace_7"
-
-
-async def test_what_a_provider_makes_is_told_to_processors_and_telemetry(
-    ledger: Ledger, exported: Exported, kept: Kept
-) -> None:
-    await Runner.run(hello(), "Hello?")
-    assert [span["span_data"]["type"] for span in kept.ended()] == ["generation", "turn", "agent", "task"]
-    assert all(type(span) is Line for what, span in kept.told if what == "span_end")
-    assert len(exported.spans) == 4
-
-
-async def test_a_provider_that_changes_nothing_changes_nothing(kept: Kept) -> None:
-    await Runner.run(hello(), "Hello?")
-    before = [span["span_data"] for span in kept.ended()]
-    kept.told.clear()
-    set_trace_provider(TraceProvider())
-    try:
-        await Runner.run(hello(), "Hello?")
-    finally:
-        set_trace_provider(None)
-    assert [span["span_data"] for span in kept.ended()] == before
-
-
-@pytest.mark.parametrize("made", [None, "text", ZeroDivisionError])
-async def test_a_provider_that_fails_is_done_without(kept: Kept, caplog: Any, made: Any) -> None:
-    class Failing(TraceProvider):
-        def create_trace(self, *args: Any, **kwargs: Any) -> Any:
-            if made is ZeroDivisionError:
-                raise made
-            return made
-
-        create_span = create_trace  # type: ignore[assignment]
-
-    set_trace_provider(Failing())
-    try:
-        result = await Runner.run(hello(), "Hello?")
-    finally:
-        set_trace_provider(None)
-    assert result.final_output == "Hello."
-    assert len(kept.ended()) == 4
-    assert caplog.text.count("the run goes on without it") == 5
-
-
-async def test_a_provider_is_not_asked_where_tracing_is_off(ledger: Ledger) -> None:
-    await Runner.run(hello(), "Hello?", run_config=RunConfig(tracing_disabled=True))
-    set_tracing_disabled(True)
-    try:
-        await Runner.run(hello(), "Hello?")
-        with trace("a day"), custom_span("mine"):
-            pass
-    finally:
-        set_tracing_disabled(False)
-    assert ledger.sheets == []
-
-
-def test_a_provider_may_leave_a_trace_out(kept: Kept) -> None:
-    class Sampling(TraceProvider):
-        def create_trace(self, name: str, *args: Any, **kwargs: Any) -> Trace:
-            return super().create_trace(name, disabled=name == "dull")
-
-    set_trace_provider(Sampling())
-    try:
-        for name in ("dull", "bright"):
-            with trace(name), custom_span(f"in {name}"):
-                pass
-    finally:
-        set_trace_provider(None)
-    assert [span["span_data"]["name"] for span in kept.ended()] == ["in bright"]
-
-
-def test_a_provider_has_the_last_word_about_processors(kept: Kept) -> None:
-    calls: list[str] = []
-
-    class Deaf(TraceProvider):
-        def register_processor(self, processor: TracingProcessor) -> None:
-            calls.append("register")
-
-        def set_processors(self, processors: list[TracingProcessor]) -> None:
-            calls.append("set")
-
-        def set_disabled(self, disabled: bool) -> None:
-            calls.append(f"disabled {disabled}")
-
-        def force_flush(self) -> None:
-            calls.append("flush")
-
-    set_trace_provider(Deaf())
-    try:
-        add_trace_processor(Kept())
-        set_trace_processors([])
-        set_tracing_disabled(False)
-        flush_traces()
-    finally:
-        set_trace_provider(None)
-    assert calls == ["register", "set", "disabled False", "flush"]
-    with trace("still heard"):
-        pass
-    assert kept.count("trace_start") == 1

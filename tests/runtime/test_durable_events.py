@@ -6,7 +6,7 @@ import random
 import pytest
 from durable_kit import Refunds, calls, only_approval, says, soon, types
 
-from holdfast import Agent, Runtime, Store, function_tool, open_store
+from holdfast import Agent, FunctionModel, Runtime, Store, function_tool, open_store
 from holdfast.testing import ModelStep, ScriptedModel, assistant_message
 
 
@@ -45,6 +45,13 @@ async def test_a_follower_sees_what_happens_while_it_happens(store_url):
             if event.type == "input.taken":
                 gate.set()
         assert found[-1] == "run.completed"
+
+
+async def test_what_a_model_says_is_told_before_what_became_of_it(store_url):
+    async with Runtime.open(store_url, agents=[Agent("talker", model=FunctionModel(lambda request: "hello"))]) as rt:
+        for _ in range(20):
+            seen = await soon(types(await rt.start("talker", "hi")))
+            assert "model.delta" not in seen[seen.index("model.answered") :]
 
 
 async def test_what_a_model_is_saying_is_live_only(store_url):

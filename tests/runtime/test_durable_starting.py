@@ -3,12 +3,11 @@
 import asyncio
 
 import pytest
-from durable_kit import Refunds, calls, says, soon, talker, types
+from durable_kit import Refunds, calls, says, soon, talker
 from pydantic import BaseModel
 
 from holdfast import (
     Agent,
-    FunctionModel,
     InvalidInput,
     NotFound,
     RunKeyReused,
@@ -138,10 +137,3 @@ async def test_the_state_of_a_run_is_portable(store_url):
         state = await runtime.state(run.id)
         assert [item.call_id for item in state.get_interruptions()] == ["c1"]
         assert state.to_json()["run"]["run_id"] == run.id
-
-
-async def test_what_a_model_says_is_told_before_what_became_of_it(store_url):
-    async with Runtime.open(store_url, agents=[Agent("talker", model=FunctionModel(lambda request: "hello"))]) as rt:
-        for _ in range(20):
-            seen = await soon(types(await rt.start("talker", "hi")))
-            assert "model.delta" not in seen[seen.index("model.answered") :]

@@ -95,7 +95,7 @@ class TestRedis(StoreContract):
     def corrupt(self) -> Callable[..., object]:
         async def corrupt(backend: RedisBackend, session_id: str, position: int, data: bytes | None) -> None:
             page = await backend.read(session_id, start=position, stop=position + 1)
-            key = f"{backend.prefix}:{{{session_id}}}:tape:{page.rows[0].tape}"
+            key = f"{backend.keys.prefix}:{{{session_id}}}:tape:{page.rows[0].tape}"
             if data is None:
                 await backend.server.client.hdel(key, str(page.rows[0].seq))
             else:
@@ -169,7 +169,9 @@ async def test_a_commit_and_a_read_are_one_round_trip_each(
 async def test_a_batch_whose_last_operation_fails_writes_nothing(backend: RedisBackend, client: Redis) -> None:
     await append(backend, "s", b"a")
     (held,) = await backend.commit(TakeLease(name="l", owner="me", ttl=60))
-    before = {key: await client.dump(f"{backend.prefix}{key}") for key in await keys_of(client, backend.prefix)}
+    before = {
+        key: await client.dump(f"{backend.keys.prefix}{key}") for key in await keys_of(client, backend.keys.prefix)
+    }
     for last in (Require("s", 99), Fence("l", held.token + 1), TakeLease(name="l", owner="you", ttl=1)):
         with pytest.raises((HistoryMoved, FenceLost, LeaseHeld)):
             await backend.commit(
@@ -181,7 +183,9 @@ async def test_a_batch_whose_last_operation_fails_writes_nothing(backend: RedisB
                 Erase(session_id="s", forget=True),
                 last,
             )
-    after = {key: await client.dump(f"{backend.prefix}{key}") for key in await keys_of(client, backend.prefix)}
+    after = {
+        key: await client.dump(f"{backend.keys.prefix}{key}") for key in await keys_of(client, backend.keys.prefix)
+    }
     assert after == before
 
 
@@ -198,10 +202,10 @@ async def test_a_session_forgotten_in_a_batch_has_no_past_for_the_rest_of_it(bac
 async def test_a_foreign_value_in_the_way_is_refused_before_anything_is_written(
     backend: RedisBackend, client: Redis
 ) -> None:
-    await client.set(f"{backend.prefix}:{{s}}:keys", "somebody else's")
+    await client.set(f"{backend.keys.prefix}:{{s}}:keys", "somebody else's")
     with pytest.raises(StoreUnavailable):
         await append(backend, "s", b"a", key=BatchKey("k", "d"))
-    assert await keys_of(client, backend.prefix) == {":{s}:keys"}
+    assert await keys_of(client, backend.keys.prefix) == {":{s}:keys"}
 
 
 async def test_eight_writers_lose_nothing(redis_url: str, prefix: str) -> None:
@@ -480,7 +484,7 @@ async def test_what_a_fork_shows_lives_as_long_as_the_fork(
 
 async def test_without_a_ttl_nothing_expires(backend: RedisBackend, client: Redis) -> None:
     await full(backend, "s")
-    assert set((await expiries(client, backend.prefix)).values()) == {-1}
+    assert set((await expiries(client, backend.keys.prefix)).values()) == {-1}
 
 
 async def test_a_writer_without_ttl_keeps_all_of_a_session(redis_url: str, prefix: str, client: Redis) -> None:
@@ -531,7 +535,7 @@ class TestSlots:
         assert await empty.get_items() == []
         await backend.commit(Erase(session_id="grandchild", forget=True))
         await backend.commit(Erase(session_id="empty", forget=True))
-        assert await keys_of(client, backend.prefix) == {":sessions"}
+        assert await keys_of(client, backend.keys.prefix) == {":sessions"}
 
     async def test_a_fork_that_was_refused_holds_on_to_nothing(self, backend: RedisBackend, client: Redis) -> None:
         await append(backend, "parent", b"a", b"b")
@@ -540,7 +544,7 @@ class TestSlots:
         for refused in (fork, Require("parent", 7)):
             with pytest.raises(HistoryMoved):
                 await backend.commit(Require("parent", 1), refused, fork)
-        assert not [key for key in await keys_of(client, backend.prefix) if "links" in key]
+        assert not [key for key in await keys_of(client, backend.keys.prefix) if "links" in key]
         assert await shown(backend, "child") == [b"x"]
 
     async def test_an_erasure_that_was_cut_off_is_finished_by_the_next_one(
@@ -552,9 +556,9 @@ class TestSlots:
         with faults.after(0, late=True), pytest.raises(StoreUnavailable):
             await backend.commit(Erase(session_id="child", forget=True))
         assert await backend.record("child") is None
-        assert any("tape" in key for key in await keys_of(client, backend.prefix))
+        assert any("tape" in key for key in await keys_of(client, backend.keys.prefix))
         await backend.commit(Erase(session_id="child", forget=True))
-        assert await keys_of(client, backend.prefix) == {":sessions"}
+        assert await keys_of(client, backend.keys.prefix) == {":sessions"}
 
     async def test_a_lease_lies_with_the_session_of_its_name(self, backend: RedisBackend) -> None:
         (lease,) = await backend.commit(TakeLease(name="s", owner="me", ttl=60))
@@ -574,7 +578,7 @@ class TestSlots:
         self, backend: RedisBackend, client: Redis
     ) -> None:
         await append(backend, "s", b"a")
-        listed = f"{backend.prefix}:sessions"
+        listed = f"{backend.keys.prefix}:sessions"
         await client.zadd(listed, {"about to be created": 4e9, "long gone": 5})
         records = await backend.sessions(owner=None, query=None, limit=5, after=None)
         assert [record.session_id for record in records] == ["s"]

@@ -1,8 +1,7 @@
-"""The store in server databases: the contract on each of them, and what is promised of PostgreSQL alone."""
+"""The store in server databases: connections, engines, many at once, and what is promised of PostgreSQL alone."""
 
 import asyncio
 import itertools
-import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,144 +25,15 @@ from holdfast.base.errors import (
     SchemaTooOld,
     StoreUnavailable,
 )
-from holdfast.store.contract import (
-    Annotate,
-    BatchKey,
-    Erase,
-    Head,
-    Journal,
-    Require,
-    SaveRun,
-    Shape,
-    Splice,
-    TakeLease,
-)
+from holdfast.store.contract import Annotate, BatchKey, Erase, Head, Journal, Require, SaveRun, Shape, Splice, TakeLease
 from holdfast.store.memory import MemoryBackend
 from holdfast.store.relational import schema
 from holdfast.store.relational.connection import Names
 from holdfast.store.sql.backend import SqlBackend
 from holdfast.store.view import Span
-from holdfast.testing import FakeClock, SqliteFaults, StoreContract, owned
+from holdfast.testing import FakeClock, owned
 from servers import dsn
 from wiretap import RequestAfter, Wiretap
-
-# --- the contract -------------------------------------------------------------------------------
-
-
-class FaultyCursor(sqlite3.Cursor):
-    def execute(self, *args: Any) -> sqlite3.Cursor:
-        faults: SqliteFaults = self.connection.faults
-        fail_if(faults, late=False)
-        super().execute(*args)
-        fail_if(faults, late=True)
-        return self
-
-    def executemany(self, *args: Any) -> sqlite3.Cursor:
-        faults: SqliteFaults = self.connection.faults
-        fail_if(faults, late=False)
-        super().executemany(*args)
-        fail_if(faults, late=True)
-        return self
-
-
-def fail_if(faults: SqliteFaults, *, late: bool) -> None:
-    if faults.due(late=late):
-        raise sqlite3.OperationalError("disk I/O error (injected)")
-
-
-def faulty_connections(faults: SqliteFaults) -> type[sqlite3.Connection]:
-    class FaultyConnection(sqlite3.Connection):
-        def cursor(self, factory: Any = FaultyCursor) -> Any:
-            return super().cursor(factory)
-
-    FaultyConnection.faults = faults
-    return FaultyConnection
-
-
-async def damage(backend: SqlBackend, session_id: str, position: int, data: bytes | None) -> None:
-    page = await backend.read(session_id, start=position, stop=position + 1)
-    place = {"tape": page.rows[0].tape, "seq": page.rows[0].seq}
-    async with backend.engine.begin() as connection:
-        if data is None:
-            await connection.execute(
-                sqlalchemy.text("DELETE FROM holdfast_items WHERE tape = :tape AND seq = :seq"), place
-            )
-        else:
-            await connection.execute(
-                sqlalchemy.text("UPDATE holdfast_items SET data = :data WHERE tape = :tape AND seq = :seq"),
-                {**place, "data": data},
-            )
-
-
-class SqlContract(StoreContract):
-    @pytest.fixture
-    def corrupt(self):
-        return damage
-
-
-class TestSqliteFile(SqlContract):
-    @pytest.fixture
-    def faults(self) -> SqliteFaults:
-        return SqliteFaults()
-
-    @pytest.fixture
-    def reopen(self, tmp_path: Path, clock: FakeClock, faults: SqliteFaults):
-        return lambda: owned(
-            SqlBackend.from_url(
-                f"sqlite:///{tmp_path / 'store.db'}",
-                clock=clock,
-                engine_kwargs={"connect_args": {"factory": faulty_connections(faults)}},
-            )
-        )
-
-    @pytest.fixture
-    def failing_after(self, faults: SqliteFaults):
-        return faults.after
-
-
-class TestSqliteInMemory(SqlContract):
-    durable = False
-
-    @pytest.fixture
-    def reopen(self, clock: FakeClock):
-        return lambda: owned(SqlBackend.from_url("sqlite://", clock=clock))
-
-
-class TestSqliteInMemoryOnAnEngineHandedIn(SqlContract):
-    durable = False
-
-    @pytest.fixture
-    def reopen(self, clock: FakeClock):
-        return lambda: owned(SqlBackend(create_async_engine("sqlite+aiosqlite://"), clock=clock, owns_engine=True))
-
-
-class TestPostgres(SqlContract):
-    @pytest.fixture
-    def reopen(self, postgres_tables_url: str, clock: FakeClock):
-        return lambda: owned(SqlBackend.from_url(postgres_tables_url, clock=clock))
-
-
-class TestPostgresByStatements(SqlContract):
-    @pytest.fixture
-    def reopen(self, postgres_tables_url: str, clock: FakeClock):
-        return lambda: owned(
-            SqlBackend(create_async_engine(postgres_tables_url), owns_engine=True, clock=clock, server_side=False)
-        )
-
-
-class TestPostgresThroughAPooler(SqlContract):
-    """With the settings for PgBouncer in transaction mode: no statement outlives its transaction."""
-
-    @pytest.fixture
-    def reopen(self, postgres_tables_url: str, clock: FakeClock):
-        return lambda: owned(
-            SqlBackend.from_url(
-                f"{postgres_tables_url}&prepared_statement_cache_size=0",
-                clock=clock,
-                engine_kwargs={"connect_args": {"statement_cache_size": 0}, "poolclass": sqlalchemy.pool.NullPool},
-            )
-        )
-
 
 # --- beside the reference -----------------------------------------------------------------------
 
@@ -570,56 +440,3 @@ async def test_a_name_that_the_database_cannot_hold_is_refused(postgres_tables_u
             with pytest.raises(InvalidInput):
                 await backend.commit(Splice(session_id=name, add=(b"a",)))
         assert await backend.sessions(owner=None, query=None, limit=9, after=None) == []
-
-
-@pytest.fixture(params=[True, False], ids=["by call", "by statements"])
-async def library(request: pytest.FixtureRequest, postgres_tables_url: str) -> AsyncIterator[SqlBackend]:
-    clock = FakeClock()
-    engine = create_async_engine(postgres_tables_url)
-    async with owned(SqlBackend(engine, owns_engine=True, clock=clock, server_side=request.param)) as backend:
-        said = {"old": ["the quick fox", "a lazy dog"], "new": ["quick thinking", "it's über o'clock", ""]}
-        for number, (name, texts) in enumerate(said.items()):
-            add = tuple(text.encode() for text in texts)
-            words = tuple(text.replace("'", " ") for text in texts)
-            await backend.commit(Splice(session_id=name, add=add, words=words, owner=name.upper(), tape=number + 1))
-            clock.turn(1)
-        shape = Shape((Span(1, 0, 1),), 0, 1)
-        await backend.commit(Splice(session_id="fork", shape=shape, expected=0, links=((1, 1),), tape=3))
-        yield backend
-
-
-async def found(backend: SqlBackend, *terms: str, **narrow: Any) -> list[tuple[str, bytes]]:
-    where = {"session_id": None, "owner": None, "limit": 10, "skip": 0, **narrow}
-    return [(hit.session_id, hit.data) for hit in await backend.search(terms, **where) or []]
-
-
-async def test_words_are_found_by_how_they_begin_newest_sessions_first(library: SqlBackend) -> None:
-    fox, thinking = b"the quick fox", b"quick thinking"
-    assert await found(library, "qui") == [("fork", fox), ("new", thinking), ("old", fox)]
-    assert await found(library, "quick", "f") == [("fork", fox), ("old", fox)]
-    assert await found(library, "uick") == []
-    assert await found(library, "übe") == [("new", "it's über o'clock".encode())]
-
-
-async def test_a_search_can_be_narrowed_and_paged(library: SqlBackend) -> None:
-    fox, thinking = b"the quick fox", b"quick thinking"
-    assert await found(library, "quick", session_id="old") == [("old", fox)]
-    assert await found(library, "quick", owner="NEW") == [("new", thinking)]
-    assert await found(library, "quick", limit=1, skip=1) == [("new", thinking)]
-
-
-@pytest.mark.parametrize("term", ["'", "\\", "a & !b", "x':*", ":*", "()", "<->"])
-async def test_a_search_term_is_never_a_query(library: SqlBackend, term: str) -> None:
-    assert await found(library, term) == []
-
-
-async def test_erased_words_are_not_found(library: SqlBackend) -> None:
-    await library.commit(Erase(session_id="new"), Erase(session_id="old"))
-    assert await found(library, "quick") == [("fork", b"the quick fox")]
-    assert await found(library, "lazy") == []
-
-
-async def test_other_databases_leave_searching_to_the_caller() -> None:
-    async with owned(SqlBackend.from_url("sqlite://")) as backend:
-        assert not backend.indexes_words
-        assert await backend.search(["x"], session_id=None, owner=None, limit=1, skip=0) is None

@@ -23,7 +23,7 @@ class TestMemory(StoreContract):
     def corrupt(self):
         async def corrupt(backend: MemoryBackend, session_id: str, position: int, data: bytes | None) -> None:
             page = await backend.read(session_id, start=position, stop=position + 1)
-            backend.tapes[page.rows[0].tape, page.rows[0].seq] = data
+            backend.tables.tapes[page.rows[0].tape, page.rows[0].seq] = data
 
         return corrupt
 

@@ -1,13 +1,13 @@
 """Tools made of Python functions."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
 from pydantic import TypeAdapter
 
 from holdfast.agents.docstrings import DocstringStyle
 from holdfast.agents.errors import InvalidDeclaration
-from holdfast.agents.function_schema import function_schema, is_async
+from holdfast.agents.function_schema import FuncSchema, function_schema, is_async
 from holdfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
 from holdfast.agents.strict_schema import strict_schema
 from holdfast.agents.tools import (
@@ -101,22 +101,13 @@ def function_tool(
         if timeout is not None and not is_async(function):
             raise InvalidDeclaration(f"tool {schema.name!r}", "only an async function can have a timeout")
         explain = default_tool_error_function if failure_error_function is _UNSET else failure_error_function
-
-        async def on_invoke_tool(context: "ToolContext[Any]", arguments: str) -> Any:
-            try:
-                return await schema.call(function, context, arguments)
-            except Exception as error:
-                if explain is None:
-                    raise
-                return await explained(explain, context, error)
-
         adapter = None if output_type is None else TypeAdapter(output_type)
         output_schema = output_json_schema or (None if adapter is None else _object_schema(schema.name, adapter))
         tool = FunctionTool(
             name=schema.name,
             description=schema.description or "",
             params_json_schema=schema.params_json_schema,
-            on_invoke_tool=on_invoke_tool,
+            on_invoke_tool=_invoking(function, schema, explain),
             strict_json_schema=strict_mode,
             is_enabled=is_enabled,
             tool_input_guardrails=tool_input_guardrails,
@@ -140,6 +131,20 @@ def function_tool(
         return tool
 
     return make if func is None else make(func)
+
+
+def _invoking(
+    function: Callable[..., Any], schema: FuncSchema, explain: ToolErrorFunction | None
+) -> Callable[["ToolContext[Any]", str], Awaitable[Any]]:
+    async def on_invoke_tool(context: "ToolContext[Any]", arguments: str) -> Any:
+        try:
+            return await schema.call(function, context, arguments)
+        except Exception as error:
+            if explain is None:
+                raise
+            return await explained(explain, context, error)
+
+    return on_invoke_tool
 
 
 def _object_schema(name: str, adapter: TypeAdapter[Any]) -> dict[str, Any]:

@@ -82,14 +82,17 @@ def tools_by_ref(tools: Iterable[Any]) -> dict[ToolRef, FunctionTool]:
     return found
 
 
-def find_tool(tools: Mapping[ToolRef, FunctionTool], ref: ToolRef, *, agent_name: str) -> FunctionTool:
-    """The tool of that key, or :class:`ToolMissing`.
-
-    A bare call may also mean a deferred tool: models without namespaces call those by their name.
-    """
+def tool_meant(tools: Mapping[ToolRef, FunctionTool], ref: ToolRef) -> FunctionTool | None:
+    """The tool of that key. A bare key may also mean a deferred tool: models without namespaces call it by its name."""
     tool = tools.get(ref)
     if tool is None and ref.kind == "bare":
-        tool = tools.get(ToolRef("deferred_top_level", ref.name))
+        return tools.get(ToolRef("deferred_top_level", ref.name))
+    return tool
+
+
+def find_tool(tools: Mapping[ToolRef, FunctionTool], ref: ToolRef, *, agent_name: str) -> FunctionTool:
+    """The tool that is meant, or :class:`ToolMissing`."""
+    tool = tool_meant(tools, ref)
     if tool is None:
         raise ToolMissing(str(ref), agent_name=agent_name, known=[str(known) for known in tools])
     return tool

@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.base.clock import system_clock
 from holdfast.base.errors import HistoryMoved, InvalidInput, NotFound, SessionDamaged
 from holdfast.base.ids import checked_name, new_id
 from holdfast.history.session import first_items, pause
@@ -85,7 +84,7 @@ class Branch(SameFile):
 
     def _time_of(self, op: Splice, record: SessionRecord | None) -> Op:
         tape, seq = (record.tape, record.next_seq) if record else (op.tape, 0)
-        return logged(self.origin.session_id, Written(tape, seq, system_clock()))
+        return logged(self.origin.session_id, Written(tape, seq, self.backend.clock()))
 
 
 class Branches:
@@ -126,7 +125,7 @@ class Branches:
                     f"turn {turn!r} is no user message of branch {parent.name!r}: nothing to branch from"
                 )
             noted = _noted(record)
-            chosen = name if name is not None else _unused(turn, noted)
+            chosen = name if name is not None else _unused(turn, noted, now=self.main.backend.clock())
             if chosen in noted or chosen == MAIN:
                 raise InvalidInput(f"branch {chosen!r} exists already: use another name, or switch_to_branch")
             start = first_items(page.record, found.entries[0].row.position, session_id=child, tape=new_tape())
@@ -198,8 +197,8 @@ def _noted(record: SessionRecord | None) -> dict[str, str]:
         raise SessionDamaged(record.session_id, f"its branches cannot be read: {error}") from None
 
 
-def _unused(turn: int, taken: dict[str, str]) -> str:
-    name = f"branch_from_turn_{turn}_{int(system_clock())}"
+def _unused(turn: int, taken: dict[str, str], *, now: float) -> str:
+    name = f"branch_from_turn_{turn}_{int(now)}"
     number = 1
     while (chosen := name if number == 1 else f"{name}_{number}") in taken:
         number += 1

@@ -8,7 +8,7 @@ from holdfast.base.errors import Closed
 from holdfast.history.contract import SessionSettings
 from holdfast.history.session import StoredSession
 from holdfast.store.relational.connection import Names
-from holdfast.store.sqlite.backend import share
+from holdfast.store.sqlite.backend import SqliteBackend, share
 
 
 class SQLiteSession(StoredSession):
@@ -17,6 +17,8 @@ class SQLiteSession(StoredSession):
     Sessions on the same file share one writing thread. The file is released by :meth:`close`, or when the
     session is collected.
     """
+
+    backend: "SqliteBackend | ClosedBackend"
 
     def __init__(
         self,
@@ -43,6 +45,8 @@ class SQLiteSession(StoredSession):
 
 class SameFile(StoredSession):
     """A session that has no file of its own, and keeps the one alive from which it came."""
+
+    backend: "SqliteBackend | ClosedBackend"
 
     def __init__(self, session_id: str, origin: SQLiteSession) -> None:
         super().__init__(session_id, origin.backend, settings=origin.session_settings, owner=origin.owner)

@@ -1,6 +1,6 @@
 """Ownership of tasks, resources, threads and states."""
 
-from holdfast.lifecycle.channel import Broadcast, Channel, Full, Lane, Overflow
+from holdfast.lifecycle.channel import Channel, Full
 from holdfast.lifecycle.machine import FaultyTable, IllegalTransition, Machine, Table
 from holdfast.lifecycle.owner import Owner
 from holdfast.lifecycle.scope import NEVER, AlreadyStarted, CutOff, Deadline, Scope
@@ -9,7 +9,6 @@ from holdfast.lifecycle.threads import Job, OneThread, Unanswered, one_by_one
 __all__ = [
     "NEVER",
     "AlreadyStarted",
-    "Broadcast",
     "Channel",
     "CutOff",
     "Deadline",
@@ -17,10 +16,8 @@ __all__ = [
     "Full",
     "IllegalTransition",
     "Job",
-    "Lane",
     "Machine",
     "OneThread",
-    "Overflow",
     "Owner",
     "Scope",
     "Table",

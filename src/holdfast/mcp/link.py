@@ -1,5 +1,6 @@
 """One connection to a server: a transport and a session over it, held open by a task of its own."""
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -13,6 +14,8 @@ from mcp.types import CONNECTION_CLOSED, PARSE_ERROR, Implementation
 
 from holdfast import __version__
 from holdfast.lifecycle import CutOff, Deadline, Owner
+
+_log = logging.getLogger("holdfast.mcp")
 
 # Marks errors that we put in the place of a server's answer, with what is known about the request.
 FAULT = "holdfast-fault"
@@ -29,7 +32,8 @@ class Link:
         on_message: MessageHandlerFnT,
     ) -> None:
         self._streams, self._on_message = streams, on_message
-        self._owner = Owner(self._hold, name=f"MCP server {name}")
+        self._name = f"MCP server {name}"
+        self._owner = Owner(self._hold, name=self._name)
         self._ended = False
 
     @property
@@ -52,8 +56,8 @@ class Link:
         except CutOff as late:
             if late.left:
                 raise
-        except Exception:  # noqa: BLE001, S110 - the calls under way have been told
-            pass
+        except Exception as error:  # noqa: BLE001 - the calls under way have been told
+            _log.debug("%s had ended with %s", self._name, type(error).__name__)
 
     @asynccontextmanager
     async def _hold(self) -> AsyncIterator[ClientSession]:

@@ -25,7 +25,7 @@ _HOMES = {
         "RunErrorHandlers",
     ],
     "events": ["AgentUpdatedStreamEvent", "RawResponsesStreamEvent", "RunItemStreamEvent", "StreamEvent"],
-    "item_helpers": ["ItemHelpers"],
+    "item_contents": ["ItemHelpers"],
     "items": [
         "CompactionItem",
         "HandoffCallItem",

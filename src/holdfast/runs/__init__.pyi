@@ -20,7 +20,7 @@ from holdfast.runs.events import AgentUpdatedStreamEvent as AgentUpdatedStreamEv
 from holdfast.runs.events import RawResponsesStreamEvent as RawResponsesStreamEvent
 from holdfast.runs.events import RunItemStreamEvent as RunItemStreamEvent
 from holdfast.runs.events import StreamEvent as StreamEvent
-from holdfast.runs.item_helpers import ItemHelpers as ItemHelpers
+from holdfast.runs.item_contents import ItemHelpers as ItemHelpers
 from holdfast.runs.items import CompactionItem as CompactionItem
 from holdfast.runs.items import HandoffCallItem as HandoffCallItem
 from holdfast.runs.items import HandoffOutputItem as HandoffOutputItem

@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.agents.errors import ModelBehaviorError, ToolMissing
+from holdfast.agents.errors import ModelBehaviorError
 from holdfast.agents.hosted_tools import MCPToolApprovalRequest
+from holdfast.agents.tool_refs import find_tool
 from holdfast.agents.types import resolved
 from holdfast.base.items import Item
 from holdfast.runs.config import ToolExecutionConfig
@@ -174,13 +175,9 @@ async def bound(run: Live, record: CallRecord) -> Call:
     """The call with the tool it means; :class:`ToolMissing` when the agent does not have it any more."""
     state = run.state
     box = await run.toolbox(state.agent)
-    tool = box.find(record.tool)
-    if tool is None:
-        known = [str(ref) for ref in box.by_ref]
-        raise ToolMissing(str(record.tool), agent_name=run.current_agent.name, known=known)
     item = state.transcript[record.position].item
     return Call(
-        tool=tool,
+        tool=find_tool(box.by_ref, record.tool, agent_name=run.current_agent.name),
         ref=record.tool,
         item=item,
         raw=run.raws.get(record.position, item),

@@ -5,7 +5,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.agents.agent import Agent
-from holdfast.agents.context import AgentHookContext
 from holdfast.agents.errors import (
     MaxTurnsExceeded,
     ModelBehaviorError,
@@ -143,9 +142,7 @@ async def _judge(run: Live, guard: OutputGuardrail[Any], agent: Agent[Any]) -> O
 async def _farewell(run: Live, agent: Agent[Any]) -> None:
     if run.hooks is None and agent.hooks is None:
         return
-    own = AgentHookContext(
-        run.context.context, run.context.usage, run.context.turn_input, run.context.approvals, run.context.tool_input
-    )
+    own = run.hook_context()
     if run.hooks is not None:
         await run.hooks.on_agent_end(own, agent, run.final_output)
     if agent.hooks is not None:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.agents.agent import Agent
 from holdfast.agents.approvals import Recorded
-from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.context import AgentHookContext, RunContextWrapper
 from holdfast.agents.errors import AgentMissing
 from holdfast.agents.graph import AgentGraph
 from holdfast.agents.hooks import RunHooks
@@ -117,6 +117,11 @@ class Live:
                 path += "~"
             self._unlisted[path] = agent
             return path
+
+    def hook_context(self) -> AgentHookContext[Any]:
+        """What the hooks of an agent's start and end are given."""
+        own = self.context
+        return AgentHookContext(own.context, own.usage, own.turn_input, own.approvals, own.tool_input)
 
     def unlisted_from(self, other: "Live") -> None:
         """Know the agents that the other run knows beyond the graph."""

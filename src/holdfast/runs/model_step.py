@@ -8,7 +8,6 @@ from typing import Any
 from msgspec import structs
 
 from holdfast.agents.agent import Agent
-from holdfast.agents.context import AgentHookContext
 from holdfast.agents.errors import InputGuardrailTripwireTriggered, UserError
 from holdfast.agents.guardrails import InputGuardrail, InputGuardrailResult
 from holdfast.agents.model_settings import ModelSettings
@@ -120,9 +119,7 @@ def _model(run: Live, agent: Agent[Any]) -> Model:
 async def _greet(run: Live, agent: Agent[Any]) -> None:
     if run.hooks is None and agent.hooks is None:
         return
-    own = AgentHookContext(
-        run.context.context, run.context.usage, run.context.turn_input, run.context.approvals, run.context.tool_input
-    )
+    own = run.hook_context()
     if run.hooks is not None:
         await run.hooks.on_agent_start(own, agent)
     if agent.hooks is not None:

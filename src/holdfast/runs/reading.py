@@ -6,7 +6,7 @@ from holdfast.agents.errors import ModelBehaviorError
 from holdfast.agents.tool_refs import ToolRef
 from holdfast.base.items import Item
 from holdfast.base.pairing import CALL_OF, OUTPUT_OF, kind_of
-from holdfast.runs.item_helpers import ItemHelpers
+from holdfast.runs.item_contents import ItemHelpers
 from holdfast.runs.state import Answer, CallRecord, Entry, EntryKind
 from holdfast.runs.toolbox import Toolbox
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 from holdfast.agents.approvals import Approvals
 from holdfast.agents.graph import AgentGraph
-from holdfast.agents.tool_refs import tools_by_ref
+from holdfast.agents.tool_refs import tool_meant, tools_by_ref
 from holdfast.base.pairing import call_id, kind_of
 from holdfast.runs.state import CallRecord, InSession, OnServer, State
 from holdfast.runs.upgrades import UnreadableState
@@ -66,7 +66,7 @@ def check_approved(state: State, graph: AgentGraph, where: str = "$.run") -> Non
         place = f"{where}.calls[{index}]"
         if call.child is not None:
             check_approved(call.child, graph, f"{place}.child")
-        tool = tools.get(call.tool)
+        tool = tool_meant(tools, call.tool)
         asks = tool is not None and tool.needs_approval is True
         if not asks or call.uncertain or call.status not in ("approved", "started", "failed"):
             continue

@@ -9,7 +9,7 @@ from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.errors import UserError
 from holdfast.agents.handoffs import Handoff
 from holdfast.agents.hosted_tools import HostedMCPTool
-from holdfast.agents.tool_refs import ToolRef
+from holdfast.agents.tool_refs import ToolRef, tool_meant
 from holdfast.agents.tools import FunctionTool, Tool, ToolOriginType
 
 
@@ -50,11 +50,8 @@ class Toolbox:
         return cls(tools, list(handoffs.values()), by_ref, handoffs)
 
     def find(self, ref: ToolRef) -> FunctionTool | None:
-        """The tool that a call means. A bare name may also mean a deferred tool."""
-        tool = self.by_ref.get(ref)
-        if tool is None and ref.kind == "bare":
-            return self.by_ref.get(ToolRef("deferred_top_level", ref.name))
-        return tool
+        """The tool that a call means."""
+        return tool_meant(self.by_ref, ref)
 
     def hosted_mcp(self, label: str | None) -> HostedMCPTool | None:
         """The hosted MCP server of that label."""

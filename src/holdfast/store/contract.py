@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.base.errors import HistoryMoved, HoldfastError, WrongKey
+from holdfast.base.errors import HistoryMoved, HoldfastError, InvalidInput, WrongKey
 from holdfast.store.view import Span, Spans, join
 
 
@@ -69,6 +69,15 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def view(self) -> Spans:
         return join(self.closed, (Span(self.tape, self.open_from, self.next_seq),))
+
+    def matches(self, *, owner: str | None, query: str | None) -> bool:
+        """Whether it belongs into a listing of these, see :meth:`Backend.sessions`."""
+        if owner is not None and self.owner != owner:
+            return False
+        if not query:
+            return True
+        told = msgspec.json.encode(self.metadata).decode()
+        return query.lower() in self.session_id.lower() or query.lower() in told.lower()
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -220,6 +229,11 @@ class Erase(msgspec.Struct, frozen=True, kw_only=True, tag="erase"):
     expected: int | None = None
     seal: bytes | None = None
     forget: bool = False
+
+
+def check_shape(op: Splice) -> None:
+    if op.shape is not None and op.expected is None:
+        raise InvalidInput("a shape needs the version it was made for")
 
 
 def sealed_against(session_id: str) -> WrongKey:

@@ -9,6 +9,7 @@ from holdfast.store.contract import Backend
 
 if TYPE_CHECKING:
     from holdfast.store.sql.backend import SqlBackend
+    from holdfast.store.sqlite.backend import SqliteBackend
 
 SCHEMES = "memory:// · sqlite:///path · postgresql+asyncpg://... · mysql+asyncmy://... · redis://..."
 
@@ -44,13 +45,7 @@ async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
     if given:
         raise InvalidInput(f"sqlite takes no {', '.join(given)}; it takes synchronous=normal or synchronous=full")
     path = address.removeprefix("/")
-    backend = share(path if path not in ("", MEMORY) else MEMORY, **options)
-    try:
-        await backend.open()
-    except BaseException:
-        await backend.close()
-        raise
-    return backend
+    return await opened(share(path if path not in ("", MEMORY) else MEMORY, **options))
 
 
 async def open_sql(url: str, options: dict[str, Any]) -> Backend:
@@ -58,8 +53,7 @@ async def open_sql(url: str, options: dict[str, Any]) -> Backend:
         from holdfast.store.sql.backend import SqlBackend
     except ImportError as error:
         raise MissingExtra("sql", "a store in an SQL database") from error
-    backend = SqlBackend.from_url(url, **options)
-    return await opened(backend)
+    return await opened(SqlBackend.from_url(url, **options))
 
 
 async def open_redis(url: str, options: dict[str, Any]) -> Backend:
@@ -84,7 +78,7 @@ async def open_injected(handle: Any, options: dict[str, Any]) -> Backend:
     raise InvalidInput(f"a store is opened by a URL, an AsyncEngine or a Redis client, not {type(handle).__name__}")
 
 
-async def opened(backend: "SqlBackend") -> Backend:
+async def opened(backend: "SqliteBackend | SqlBackend") -> Backend:
     try:
         await backend.open()
     except BaseException:

@@ -38,14 +38,21 @@ _HOMES = {
 # Modules whose assertions pytest should explain when they fail.
 _SUITES = (
     "holdfast.testing.store_contract",
+    "holdfast.testing.store_concurrency",
+    "holdfast.testing.store_forks",
     "holdfast.testing.store_histories",
+    "holdfast.testing.store_reads",
     "holdfast.testing.store_runs",
     "holdfast.testing.store_whole",
     "holdfast.testing.session_contract",
     "holdfast.testing.session_changes",
     "holdfast.testing.session_damage",
+    "holdfast.testing.session_forks",
     "holdfast.testing.session_plain",
+    "holdfast.testing.session_search",
     "holdfast.testing.machines",
+    "holdfast.testing.commit_machine",
+    "holdfast.testing.history_machine",
 )
 
 

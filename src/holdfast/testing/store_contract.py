@@ -24,11 +24,14 @@ Clauses that need something the backend does not supply are skipped, so that a r
 
 from typing import Any
 
-from holdfast.testing.machines import try_commits
+from holdfast.testing.commit_machine import try_commits
+from holdfast.testing.store_concurrency import ConcurrencyClauses
 from holdfast.testing.store_fixtures import Reopen, StoreFixtures
-from holdfast.testing.store_histories import HistoryClauses
+from holdfast.testing.store_forks import ForkClauses
+from holdfast.testing.store_histories import AnnotationClauses, AppendClauses, ShapeClauses
+from holdfast.testing.store_reads import ReadClauses
 from holdfast.testing.store_runs import LeaseClauses, RunClauses
-from holdfast.testing.store_whole import ConcurrencyClauses, LifetimeClauses
+from holdfast.testing.store_whole import LifetimeClauses
 
 
 class RandomCommitClauses(StoreFixtures):
@@ -48,5 +51,16 @@ class RandomCommitClauses(StoreFixtures):
         )
 
 
-class StoreContract(HistoryClauses, RunClauses, LeaseClauses, ConcurrencyClauses, LifetimeClauses, RandomCommitClauses):
+class StoreContract(
+    AppendClauses,
+    ShapeClauses,
+    ForkClauses,
+    AnnotationClauses,
+    ReadClauses,
+    RunClauses,
+    LeaseClauses,
+    ConcurrencyClauses,
+    LifetimeClauses,
+    RandomCommitClauses,
+):
     """Subclass this in a test module and supply the fixture ``reopen``."""

@@ -1,6 +1,5 @@
-"""The clauses of the store contract about sessions and their items."""
+"""The clauses of the store contract about appending, shapes and annotations."""
 
-import msgspec
 import pytest
 
 from holdfast.base.errors import HistoryMoved, InvalidInput, KeyReused, NotFound, WrongKey
@@ -9,9 +8,7 @@ from holdfast.store.contract import (
     Annotate,
     Backend,
     BatchKey,
-    Cursor,
     Erase,
-    Found,
     Head,
     Quarantine,
     Quarantined,
@@ -21,7 +18,7 @@ from holdfast.store.contract import (
 )
 from holdfast.store.view import Span
 from holdfast.testing.storage import FakeClock
-from holdfast.testing.store_fixtures import StoreFixtures, append, forked, rewound, shown
+from holdfast.testing.store_fixtures import StoreFixtures, append, rewound, shown
 
 
 class AppendClauses(StoreFixtures):
@@ -218,129 +215,6 @@ class ShapeClauses(StoreFixtures):
         assert await backend.generations("s") == []
 
 
-class ForkClauses(StoreFixtures):
-    """Sessions that share items, and what erasing one leaves to the others."""
-
-    async def test_a_fork_shows_its_parents_items_and_then_its_own(self, backend: Backend) -> None:
-        await append(backend, "parent", b"a", b"b", b"c")
-        await backend.commit(await forked(backend, "parent", "child", 2))
-        await append(backend, "parent", b"d")
-        await append(backend, "child", b"x")
-        assert await shown(backend, "parent") == [b"a", b"b", b"c", b"d"]
-        assert await shown(backend, "child") == [b"a", b"b", b"x"]
-        assert await shown(backend, "child", last=2) == [b"b", b"x"]
-
-    async def test_forking_onto_an_existing_session_is_refused(self, backend: Backend) -> None:
-        await append(backend, "parent", b"a")
-        await append(backend, "child", b"x")
-        with pytest.raises(HistoryMoved):
-            await backend.commit(await forked(backend, "parent", "child", 1))
-        assert await shown(backend, "child") == [b"x"]
-
-    async def test_erasing_destroys_items_and_generations_but_keeps_the_session(
-        self, backend: Backend, clock: FakeClock
-    ) -> None:
-        await append(backend, "s", b"a", b"b", tape=1)
-        await backend.commit(Annotate(session_id="s", metadata={"title": "kept"}, owner="me"))
-        await backend.commit(await rewound(backend, "s", 1))
-        await backend.commit(Quarantine(session_id="s", tape=1, seq=0, reason="bad"))
-        clock.turn(5)
-        assert await backend.commit(Erase(session_id="s")) == [Head(3, 0)]
-        record = await backend.record("s")
-        assert record is not None
-        assert (record.head, record.metadata, record.owner) == (Head(3, 0), {"title": "kept"}, "me")
-        assert record.updated_at == clock.now
-        assert record.created_at == clock.now - 5
-        assert await shown(backend, "s") == []
-        assert await backend.generations("s") == []
-        assert await backend.quarantined("s") == []
-        with pytest.raises(NotFound):
-            await backend.read("s", generation=0)
-
-    async def test_an_erased_session_goes_on(self, backend: Backend) -> None:
-        await append(backend, "s", b"a", b"b")
-        await backend.commit(await rewound(backend, "s", 1))
-        await backend.commit(Erase(session_id="s"))
-        assert await append(backend, "s", b"c") == Head(4, 1)
-        assert await shown(backend, "s") == [b"c"]
-        await backend.commit(await rewound(backend, "s", 0))
-        (kept,) = await backend.generations("s")
-        assert await shown(backend, "s", generation=kept.number) == [b"c"]
-
-    async def test_a_key_is_forgotten_with_what_it_wrote(self, backend: Backend) -> None:
-        first = await append(backend, "s", b"a", key=BatchKey("turn-1", "digest"))
-        await backend.commit(Erase(session_id="s"))
-        assert first == Head(1, 1)
-        assert await append(backend, "s", b"a", key=BatchKey("turn-1", "digest")) == Head(3, 1)
-        assert await shown(backend, "s") == [b"a"]
-
-    async def test_an_erasure_brings_its_seal(self, backend: Backend) -> None:
-        await append(backend, "s", b"a", seal=b"one")
-        await backend.commit(Erase(session_id="s", seal=b"two"))
-        record = await backend.record("s")
-        assert record is not None
-        assert record.seal == b"two"
-
-    async def test_erasing_at_another_version_than_expected_destroys_nothing(self, backend: Backend) -> None:
-        await append(backend, "s", b"a")
-        for forget in (False, True):
-            with pytest.raises(HistoryMoved):
-                await backend.commit(Erase(session_id="s", expected=4, forget=forget))
-        assert await shown(backend, "s") == [b"a"]
-        assert await backend.commit(Erase(session_id="s", expected=1)) == [Head(2, 0)]
-
-    async def test_erasing_nothing_is_harmless(self, backend: Backend) -> None:
-        assert await backend.commit(Erase(session_id="nobody")) == [NOWHERE]
-        assert await backend.commit(Erase(session_id="nobody", forget=True, expected=0)) == [NOWHERE]
-        assert await backend.record("nobody") is None
-
-    async def test_forgetting_leaves_no_trace(self, backend: Backend) -> None:
-        await append(backend, "s", b"a", b"b", key=BatchKey("turn-1", "digest"), tape=1)
-        await backend.commit(Annotate(session_id="s", metadata={"title": "gone"}))
-        await backend.commit(await rewound(backend, "s", 1))
-        await backend.commit(Quarantine(session_id="s", tape=1, seq=0, reason="bad"))
-        assert await backend.commit(Erase(session_id="s", forget=True)) == [NOWHERE]
-        assert await backend.record("s") is None
-        assert await backend.read("s") is None
-        assert await backend.generations("s") == []
-        assert await backend.quarantined("s") == []
-        assert await backend.sessions(owner=None, query=None, limit=10, after=None) == []
-
-    async def test_a_forgotten_name_can_be_used_afresh(self, backend: Backend) -> None:
-        await append(backend, "s", b"a", key=BatchKey("turn-1", "digest"))
-        await backend.commit(Annotate(session_id="s", metadata={"title": "gone"}))
-        await backend.commit(Erase(session_id="s", forget=True))
-        assert await append(backend, "s", b"z", key=BatchKey("turn-1", "another"), expected=0) == Head(1, 1)
-        record = await backend.record("s")
-        assert record is not None
-        assert record.metadata == {}
-        assert await shown(backend, "s") == [b"z"]
-
-    @pytest.mark.parametrize("forget", [False, True])
-    async def test_a_fork_keeps_what_it_shows_when_its_parent_is_erased(self, backend: Backend, forget: bool) -> None:
-        await append(backend, "parent", b"a", b"b", b"c")
-        await backend.commit(await forked(backend, "parent", "child", 2))
-        await backend.commit(await forked(backend, "child", "grandchild", 1))
-        await append(backend, "child", b"x")
-        await backend.commit(Erase(session_id="parent", forget=forget))
-        assert await shown(backend, "child") == [b"a", b"b", b"x"]
-        await backend.commit(Erase(session_id="child", forget=forget))
-        assert await shown(backend, "grandchild") == [b"a"]
-
-    async def test_a_parent_keeps_its_items_when_its_fork_is_erased(self, backend: Backend) -> None:
-        await append(backend, "parent", b"a", b"b")
-        await backend.commit(await forked(backend, "parent", "child", 2))
-        await backend.commit(Erase(session_id="child", forget=True))
-        assert await shown(backend, "parent") == [b"a", b"b"]
-
-    async def test_a_forks_generations_outlive_its_parent(self, backend: Backend) -> None:
-        await append(backend, "parent", b"a", b"b")
-        await backend.commit(await forked(backend, "parent", "child", 2))
-        await backend.commit(await rewound(backend, "child", 0, b"x"))
-        await backend.commit(Erase(session_id="parent", forget=True))
-        assert await shown(backend, "child", generation=0) == [b"a", b"b"]
-
-
 class AnnotationClauses(StoreFixtures):
     """Annotations, preconditions and quarantine."""
 
@@ -423,113 +297,3 @@ class AnnotationClauses(StoreFixtures):
             Quarantined(1, 1, "broken", first),
         ]
         assert await shown(backend, "s") == [b"a", b"b"]
-
-
-class ReadClauses(StoreFixtures):
-    """Windows and listings."""
-
-    async def test_a_window_is_what_list_slicing_shows(self, backend: Backend) -> None:
-        await append(backend, "s", b"0", b"1", b"2", b"x")
-        await backend.commit(await rewound(backend, "s", 3, b"3", b"4"))
-        every = [b"0", b"1", b"2", b"3", b"4"]
-        for start in range(7):
-            for stop in (None, *range(start, 8)):
-                page = await backend.read("s", start=start, stop=stop)
-                assert page is not None
-                assert [row.data for row in page.rows] == every[start:stop]
-                assert [row.position for row in page.rows] == list(range(5))[start:stop]
-
-    async def test_the_last_so_many_are_in_chronological_order(self, backend: Backend) -> None:
-        await append(backend, "parent", b"0", b"1", b"2")
-        await backend.commit(await forked(backend, "parent", "s", 3))
-        await append(backend, "s", b"3", b"4")
-        every = [b"0", b"1", b"2", b"3", b"4"]
-        for last in range(8):
-            page = await backend.read("s", last=last)
-            assert page is not None
-            assert [row.data for row in page.rows] == (every[-last:] if last else [])
-            assert [row.position for row in page.rows] == list(range(5))[max(5 - last, 0) :]
-
-    async def test_a_page_carries_the_record_it_was_read_with(self, backend: Backend) -> None:
-        await append(backend, "s", b"a", b"b")
-        page = await backend.read("s", last=1)
-        assert page is not None
-        assert page.record == await backend.record("s")
-
-    async def test_sessions_are_listed_newest_first(self, backend: Backend, clock: FakeClock) -> None:
-        for name in ("a", "b", "c"):
-            await append(backend, name, b"x")
-            clock.turn(1)
-        await append(backend, "a", b"y")
-        clock.turn(1)
-        await backend.commit(Annotate(session_id="b", metadata={"n": 1}))
-        found = await backend.sessions(owner=None, query=None, limit=10, after=None)
-        assert [record.session_id for record in found] == ["b", "a", "c"]
-        assert found[0] == await backend.record("b")
-
-    async def test_sessions_of_one_moment_are_listed_by_name_backwards(self, backend: Backend) -> None:
-        names = ["a", "B", "b", "ä", "Z", "_", "a-b", "ab", "日"]
-        for name in names:
-            await append(backend, name, b"x")
-        found = await backend.sessions(owner=None, query=None, limit=10, after=None)
-        assert [record.session_id for record in found] == sorted(names, reverse=True)
-
-    async def test_a_cursor_goes_on_where_a_listing_stopped(self, backend: Backend, clock: FakeClock) -> None:
-        for index in range(10):
-            await append(backend, f"session-{index}", b"x")
-            clock.turn(index % 3 == 0)
-        whole = await backend.sessions(owner=None, query=None, limit=100, after=None)
-        parts, after = [], None
-        while page := await backend.sessions(owner=None, query=None, limit=3, after=after):
-            parts += page
-            after = Cursor(page[-1].updated_at, page[-1].session_id)
-        assert parts == whole
-        assert len(whole) == 10
-
-    async def test_listing_by_owner_shows_nobody_elses(self, backend: Backend) -> None:
-        await append(backend, "a", b"x", owner="me")
-        await append(backend, "b", b"x", owner="you")
-        await append(backend, "c", b"x")
-        found = await backend.sessions(owner="me", query=None, limit=10, after=None)
-        assert [record.session_id for record in found] == ["a"]
-
-    @pytest.mark.parametrize(
-        ("query", "names"),
-        [
-            ("user", ["user-1", "user%2"]),
-            ("USER-1", ["user-1"]),
-            ("r%2", ["user%2"]),
-            ("r_2", []),
-            ("refund", ["plain"]),
-            ("Größe", ["plain"]),
-            ("\\", []),
-            ("", ["user-1", "user%2", "plain"]),
-        ],
-    )
-    async def test_a_query_is_a_part_of_the_name_or_of_the_annotations(
-        self, backend: Backend, query: str, names: list[str]
-    ) -> None:
-        for name in ("user-1", "user%2", "plain"):
-            await append(backend, name, b"x")
-        await backend.commit(Annotate(session_id="plain", metadata={"title": "A Refund in Größe 7"}))
-        found = await backend.sessions(owner=None, query=query, limit=10, after=None)
-        assert {record.session_id for record in found} == set(names)
-
-    async def test_search_is_either_absent_or_complete(self, backend: Backend) -> None:
-        texts = ["alpha beta", "Alphabet soup", "gamma", "beta_alpha"]
-        for text in texts:
-            data = msgspec.json.encode({"role": "user", "content": text})
-            await append(backend, "s", data, words=(text.casefold().replace("_", " "),))
-        found = await backend.search(["alpha"], session_id="s", owner=None, limit=10, skip=0)
-        if found is None:
-            return
-        assert {0, 1, 3} <= {entry.seq for entry in found}
-        assert {entry.session_id for entry in found} == {"s"}
-        paged: list[Found] = []
-        while page := await backend.search(["alpha"], session_id="s", owner=None, limit=1, skip=len(paged)):
-            paged += page
-        assert paged == found
-
-
-class HistoryClauses(AppendClauses, ShapeClauses, ForkClauses, AnnotationClauses, ReadClauses):
-    """Everything about sessions and their items."""

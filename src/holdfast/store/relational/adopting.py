@@ -12,8 +12,8 @@ from typing import Any
 
 from holdfast.base.items import decode_item, text_of, words_of
 from holdfast.store.contract import Splice
-from holdfast.store.relational.apply import splice
 from holdfast.store.relational.connection import Connection, Names
+from holdfast.store.relational.history_writes import splice
 from holdfast.store.relational.reads import as_bytes
 
 _log = logging.getLogger(__name__)

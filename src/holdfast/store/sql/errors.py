@@ -2,12 +2,26 @@
 
 from sqlalchemy.exc import DBAPIError
 
+from holdfast.base.errors import HoldfastError, InvalidInput, StoreUnavailable
+
 # Serialisation failure, deadlock, and a row that somebody else inserted first.
 _POSTGRESQL_CONFLICTS = frozenset(["40001", "40P01", "23505"])
 _MYSQL_CONFLICTS = frozenset([1062, 1205, 1213])
 _SQLITE_CONFLICTS = frozenset([5, 6])
 UNTRANSLATABLE = "22P05"
 """PostgreSQL's JSON functions cannot look into a text that holds a NUL character."""
+
+
+class OutcomeUnknown(Exception):
+    """The connection broke when the database may already have committed."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class NotSent(Exception):
+    """The connection was gone before anything went over it."""
 
 
 def sqlstate(error: DBAPIError) -> str | None:
@@ -45,3 +59,14 @@ def is_bad_value(error: DBAPIError) -> bool:
     if state is not None:
         return state.startswith("22")
     return isinstance(error.orig.__cause__ if error.orig else None, ValueError)
+
+
+def explained(error: Exception, where: str) -> Exception:
+    """What a caller of the store is told."""
+    if isinstance(error, HoldfastError):
+        return error
+    if not isinstance(error, DBAPIError):
+        return StoreUnavailable(f"{where}: {error or type(error).__name__}")
+    if is_bad_value(error):
+        return InvalidInput(f"{where} cannot hold this: {error.orig}")
+    return StoreUnavailable(f"{where}: {error.orig}")

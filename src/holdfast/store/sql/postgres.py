@@ -8,20 +8,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.base.errors import (
-    ApprovalMoved,
-    FenceLost,
-    HistoryMoved,
-    HoldfastError,
-    InvalidInput,
-    KeyReused,
-    NotFound,
-    RunMoved,
-)
+from holdfast.base.errors import ApprovalMoved, FenceLost, HistoryMoved, HoldfastError, KeyReused, NotFound, RunMoved
 from holdfast.store import contract
 from holdfast.store.contract import Found, Head, Lease, LeaseHeld, Op, Outcome
-from holdfast.store.relational.apply import closed_json
 from holdfast.store.relational.connection import Connection
+from holdfast.store.relational.history_writes import closed_json
 from holdfast.store.relational.reads import as_bytes
 
 CALL = "SELECT CAST({_commit}(CAST(:ops AS jsonb), CAST(:blobs AS bytea[]), CAST(:now AS double precision)) AS text)"
@@ -46,8 +37,7 @@ class Call:
         return len(self.blobs) - len(blobs) + 1
 
     def splice(self, op: contract.Splice) -> Fields:
-        if op.shape is not None and op.expected is None:
-            raise InvalidInput("a shape needs the version it was made for")
+        contract.check_shape(op)
         return {
             "session_id": op.session_id,
             "added": len(op.add),

@@ -11,18 +11,15 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from holdfast.base.clock import Clock, system_clock
 from holdfast.base.errors import Closed, InvalidInput, StoreUnavailable
 from holdfast.lifecycle.threads import Job, OneThread
-from holdfast.store.contract import (
-    Found,
-    Op,
-    Outcome,
-)
+from holdfast.store.contract import Found, Op, Outcome
 from holdfast.store.relational import adopting, schema
 from holdfast.store.relational.apply import apply
 from holdfast.store.relational.connection import Names
@@ -192,41 +189,27 @@ class SqliteBackend(RelationalReads):
 
     # --- connections ----------------------------------------------------------------------------
 
-    def connect(self, *, patience: float | None = None) -> SqliteConnection:
+    def connect(self, *settings: str, patience: float | None = None) -> SqliteConnection:
         timeout = self.busy_timeout if patience is None else patience
         raw = self.driver(
             self.path, timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         # A hand-edited column may hold any bytes; they must not stop the rows beside them from being read.
         raw.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
-        try:
-            raw.execute(f"PRAGMA synchronous = {self.synchronous}")
-        except BaseException:
-            raw.close()
-            raise
+        with closed_on_error(raw):
+            for setting in (f"synchronous = {self.synchronous}", *settings):
+                raw.execute(f"PRAGMA {setting}")
         return SqliteConnection(raw, self.names)
 
     def connect_reader(self) -> SqliteConnection:
-        connection = self.connect()
-        try:
-            connection.raw.execute("PRAGMA query_only = 1")
-        except BaseException:
-            connection.raw.close()
-            raise
-        return connection
+        return self.connect("query_only = 1")
 
     def connect_in_place(self) -> SqliteConnection:
-        connection = self.connect(patience=0)
-        try:
-            connection.raw.execute("PRAGMA wal_autocheckpoint = 0")
-        except BaseException:
-            connection.raw.close()
-            raise
-        return connection
+        return self.connect("wal_autocheckpoint = 0", patience=0)
 
     def connect_writer(self) -> SqliteConnection:
         connection = self.connect()
-        try:
+        with closed_on_error(connection.raw):
             if self.path != MEMORY:
                 self.turn_on_wal(connection.raw)
                 connection.raw.execute(f"PRAGMA journal_size_limit = {_LONGEST_LOG}")
@@ -238,9 +221,6 @@ class SqliteBackend(RelationalReads):
                 raise
             connection.raw.execute("COMMIT")
             self.file = identity(self.path)
-        except BaseException:
-            connection.raw.close()
-            raise
         return connection
 
     def migrate(self, connection: SqliteConnection) -> None:
@@ -388,6 +368,15 @@ def share(path: str | os.PathLike[str], **options: Any) -> SharedSqliteBackend:
             known = _shared[key] = backend
         known.users += 1
         return known
+
+
+@contextmanager
+def closed_on_error(raw: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        raw.close()
+        raise
 
 
 def identity(path: str) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Small questions about items, for programs and for the run itself."""
+"""What items say, for programs and for the run itself."""
 
 from collections.abc import Iterable
 from typing import Any

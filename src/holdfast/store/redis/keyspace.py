@@ -1,0 +1,68 @@
+"""Where things lie in Redis.
+
+All keys of a session share a hash tag, so that they lie in one slot of a cluster (``t`` is the quoted session id):
+
+    prefix:{t}                  hash    the record; annotations are its fields that begin with ``#``
+    prefix:{t}:tape:<n>         hash    the items of a tape by their place. Not a list: a place keeps its number when
+                                        a range in the middle is destroyed, and what is missing is simply not there
+    prefix:{t}:links:<n>        hash    which forks show that tape, and how far
+    prefix:{t}:keys             hash    batch keys, with digest and outcome
+    prefix:{t}:generations      hash    what was shown before
+    prefix:{t}:quarantine       hash    what could not be read
+    prefix:{t}:unlinking        set     holds on ancestors' tapes that an erasure has still to release (clusters only)
+    prefix:{t}:lease            hash    the lease of that name; it lies with the session of the same name
+    prefix:sessions             zset    the names of all sessions
+
+A tape stays with the session that wrote it, also when that is forgotten; a fork's record remembers where the tapes
+lie that it inherited. On one server, a commit sets the time in ``prefix:sessions`` itself. In a cluster that list is
+in another slot and can only hint: a name goes in before its session is created, and listing looks at the records.
+"""
+
+from holdfast.base.errors import InvalidInput
+from holdfast.base.ids import checked_name
+from holdfast.store.redis import wire
+from holdfast.store.redis.server import Script, Server
+from holdfast.store.redis.wire import tag_of
+
+HINTS = Script("hints.lua")
+
+
+class Keyspace:
+    """The keys of one store on its server."""
+
+    def __init__(self, server: Server, prefix: str) -> None:
+        self.server = server
+        self.prefix = checked_prefix(prefix)
+        self.cluster: bool | None = None
+
+    @property
+    def list_key(self) -> str:
+        return f"{self.prefix}:sessions"
+
+    def key(self, tag: str) -> str:
+        return f"{self.prefix}:{{{tag}}}"
+
+    async def spread(self) -> bool:
+        """Whether sessions may lie in different slots; found out once."""
+        self.server.check_open()
+        if self.cluster is None:
+            self.cluster = await self.server.is_cluster(self.key("a"), self.key("b"))
+        return self.cluster
+
+    async def fields(self, session_id: str) -> dict[bytes, bytes]:
+        return await self.hash(self.key(tag_of(session_id)))
+
+    async def hash(self, key: str) -> dict[bytes, bytes]:
+        return wire.pairs(await self.server.call("HGETALL", key.encode(), key=key))
+
+    async def listed(self) -> tuple[float, list[tuple[bytes, bytes]]]:
+        """The server's time, and all listed names with their scores."""
+        now, names = await self.server.run(HINTS, [self.list_key], [b"all"], again=True)
+        return float(now), list(zip(names[::2], names[1::2], strict=True))
+
+
+def checked_prefix(prefix: object) -> str:
+    name = checked_name("key prefix", prefix)
+    if "{" in name or "}" in name:
+        raise InvalidInput(f"a key prefix has no braces, they mark what a cluster hashes: {name!r}")
+    return name

@@ -1,0 +1,155 @@
+"""Every operation on runs, approvals and leases, inside a transaction that the caller began and will end."""
+
+from holdfast.base.errors import ApprovalMoved, FenceLost, NotFound, RunMoved
+from holdfast.store import contract
+from holdfast.store.contract import Lease, LeaseHeld
+from holdfast.store.relational.connection import Connection
+
+
+def save_run(db: Connection, op: contract.SaveRun, now: float) -> None:
+    row = db.one(
+        "SELECT revision FROM {_runs} WHERE run_id = :run_id" + db.lock,
+        {"run_id": op.run_id},
+    )
+    found = row[0] if row else 0
+    if found != op.expected:
+        raise RunMoved(op.run_id, expected=op.expected, found=found)
+    values = {
+        "run_id": op.run_id,
+        "session_id": op.session_id,
+        "status": op.status,
+        "revision": op.expected + 1,
+        "data": op.data,
+        "now": now,
+    }
+    if row is None:
+        db.run(
+            "INSERT INTO {_runs} (run_id, session_id, status, revision, data, journal_length, event_length, created_at,"
+            " updated_at) VALUES (:run_id, :session_id, :status, :revision, :data, 0, 0, :now, :now)",
+            values,
+        )
+    else:
+        db.run(
+            "UPDATE {_runs} SET session_id = :session_id, status = :status, revision = :revision, data = :data,"
+            " updated_at = :now WHERE run_id = :run_id",
+            values,
+        )
+
+
+def log(
+    db: Connection,
+    *,
+    run_id: str,
+    table: str,
+    counter: str,
+    entries: tuple[tuple[str, bytes], ...],
+    now: float,
+) -> None:
+    """Append to one of a run's two logs; the run's row is the lock that keeps the sequence gapless."""
+    row = db.one(f"SELECT {counter} FROM {{_runs}} WHERE run_id = :run_id" + db.lock, {"run_id": run_id})
+    if row is None:
+        raise NotFound("run", run_id)
+    db.many(
+        f"INSERT INTO {table} (run_id, seq, kind, data, logged_at) VALUES (:run_id, :seq, :kind, :data, :now)",
+        [
+            {"run_id": run_id, "seq": seq, "kind": kind, "data": data, "now": now}
+            for seq, (kind, data) in enumerate(entries, start=row[0] + 1)
+        ],
+    )
+    db.run(
+        f"UPDATE {{_runs}} SET {counter} = :length WHERE run_id = :run_id",
+        {"run_id": run_id, "length": row[0] + len(entries)},
+    )
+
+
+def journal(db: Connection, op: contract.Journal, now: float) -> None:
+    log(db, run_id=op.run_id, table="{_journal}", counter="journal_length", entries=op.entries, now=now)
+
+
+def emit(db: Connection, op: contract.Emit, now: float) -> None:
+    log(db, run_id=op.run_id, table="{_events}", counter="event_length", entries=op.events, now=now)
+
+
+def save_approval(db: Connection, op: contract.SaveApproval, now: float) -> None:
+    row = db.one(
+        "SELECT revision FROM {_approvals} WHERE approval_id = :approval_id" + db.lock,
+        {"approval_id": op.approval_id},
+    )
+    found = row[0] if row else 0
+    if found != op.expected:
+        raise ApprovalMoved(op.approval_id, expected=op.expected, found=found)
+    values = {
+        "approval_id": op.approval_id,
+        "run_id": op.run_id,
+        "session_id": op.session_id,
+        "status": op.status,
+        "revision": op.expected + 1,
+        "data": op.data,
+        "now": now,
+        "expires_at": op.expires_at,
+    }
+    if row is None:
+        db.run(
+            "INSERT INTO {_approvals} (approval_id, run_id, session_id, status, revision, data, requested_at,"
+            " expires_at) VALUES (:approval_id, :run_id, :session_id, :status, :revision, :data, :now, :expires_at)",
+            values,
+        )
+    else:
+        db.run(
+            "UPDATE {_approvals} SET status = :status, revision = :revision, data = :data, expires_at = :expires_at"
+            " WHERE approval_id = :approval_id",
+            values,
+        )
+
+
+def current_lease(db: Connection, name: str) -> Lease | None:
+    row = db.one("SELECT owner, token, expires_at FROM {_leases} WHERE name = :name" + db.lock, {"name": name})
+    return Lease(name, *row) if row else None
+
+
+def take_lease(db: Connection, op: contract.TakeLease, now: float) -> Lease:
+    held = current_lease(db, op.name)
+    if held is not None and held.expires_at > now and held.owner != op.owner:
+        raise LeaseHeld(op.name, owner=held.owner, expires_at=held.expires_at)
+    keeps = held is not None and held.owner == op.owner and held.expires_at > now
+    lease = Lease(op.name, op.owner, (held.token if held else 0) + (not keeps), now + op.ttl)
+    values = {"name": lease.name, "owner": lease.owner, "token": lease.token, "expires_at": lease.expires_at}
+    if held is None:
+        db.run(
+            "INSERT INTO {_leases} (name, owner, token, expires_at) VALUES (:name, :owner, :token, :expires_at)",
+            values,
+        )
+    else:
+        db.run(
+            "UPDATE {_leases} SET owner = :owner, token = :token, expires_at = :expires_at WHERE name = :name",
+            values,
+        )
+    return lease
+
+
+def renew_lease(db: Connection, op: contract.RenewLease, now: float) -> Lease:
+    held = still_held(db, op)
+    db.run(
+        "UPDATE {_leases} SET expires_at = :expires_at WHERE name = :name",
+        {"name": op.name, "expires_at": now + op.ttl},
+    )
+    return Lease(op.name, held.owner, held.token, now + op.ttl)
+
+
+def drop_lease(db: Connection, op: contract.DropLease, now: float) -> None:
+    # The row stays with an empty owner, so that the token of the next owner is still a higher one.
+    db.run(
+        "UPDATE {_leases} SET owner = '', expires_at = 0 WHERE name = :name AND token = :token",
+        {"name": op.name, "token": op.token},
+    )
+
+
+def fence(db: Connection, op: contract.Fence, now: float) -> None:
+    still_held(db, op)
+
+
+def still_held(db: Connection, op: contract.RenewLease | contract.Fence) -> Lease:
+    held = current_lease(db, op.name)
+    if held is None or held.token != op.token or not held.owner:
+        raise FenceLost(op.name, expected=op.token, found=held.token if held else 0)
+    return held

@@ -1,0 +1,183 @@
+"""Whole commits under random programs."""
+
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+
+from holdfast.store.contract import (
+    Annotate,
+    Backend,
+    BatchKey,
+    DropLease,
+    Emit,
+    Erase,
+    Fence,
+    Journal,
+    Op,
+    Quarantine,
+    RenewLease,
+    Require,
+    SaveApproval,
+    SaveRun,
+    Shape,
+    Splice,
+    TakeLease,
+)
+from holdfast.store.view import cut
+from holdfast.testing.machines import Reopen, SideBySide, faults, steady
+from holdfast.testing.storage import FailingAfter, FakeClock
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """An operation before it is known what it acts on."""
+
+    kind: str
+    which: int
+    number: int
+    expected: int | None
+
+
+intents = st.builds(
+    Intent,
+    kind=st.sampled_from(
+        [
+            *("append", "append", "keyed", "reshape", "erase", "forget", "annotate", "require", "quarantine", "fork"),
+            *("run", "run", "journal", "emit", "approval", "take", "renew", "drop", "fence"),
+        ]
+    ),
+    which=st.integers(0, 2),
+    number=st.integers(0, 3),
+    expected=st.none() | st.none() | st.integers(0, 3),
+)
+
+
+class CommitMachine(SideBySide):
+    """Whole commits of random operations, good and bad ones mixed."""
+
+    def __init__(self, reopen: Reopen, *, runs: bool = True, **how: Any) -> None:
+        super().__init__(reopen, **how)
+        self.runs = runs
+
+    @rule(wanted=st.lists(intents, min_size=1, max_size=4), fault=faults)
+    def commit(self, wanted: list[Intent], fault: int | None) -> None:
+        ops = [op for intent in wanted if (op := self.realised(intent)) is not None]
+        self.attempt(lambda: self.backend().commit(*ops), lambda: self.reference.commit(*ops), fault)
+
+    def realised(self, intent: Intent) -> Op | None:
+        name = f"{self.prefix}-{intent.which}"
+        data = tuple(b"%d" % index for index in range(intent.number))
+        record = self.reference.tables.records.get(name)
+        revision = intent.expected if intent.expected is not None else intent.number
+        match intent.kind:
+            case "append":
+                return Splice(session_id=name, add=data, expected=intent.expected, owner="me")
+            case "keyed":
+                key = BatchKey(f"key-{intent.number}", f"digest-{intent.expected}")
+                return Splice(session_id=name, add=(b"keyed",), key=key)
+            case "reshape" if record is not None:
+                to = min(intent.number, record.length)
+                shape = Shape(cut(record.view, 0, to), record.next_seq, to + len(data), intent.expected is None)
+                return Splice(session_id=name, add=data, shape=shape, expected=record.version)
+            case "fork" if record is not None:
+                shown = cut(record.view, 0, intent.number)
+                links = {span.tape: max(end.stop for end in shown if end.tape == span.tape) for span in shown}
+                return Splice(
+                    session_id=f"{self.prefix}-{(intent.which + 1) % 3}",
+                    shape=Shape(shown, 0, sum(map(len, shown))),
+                    expected=0,
+                    links=tuple(links.items()),
+                )
+            case "erase" | "forget":
+                return Erase(session_id=name, expected=intent.expected, forget=intent.kind == "forget")
+            case "annotate":
+                value = intent.number or None
+                return Annotate(session_id=name, metadata={"n": value, "more": [name]}, owner="you" if value else None)
+            case "require":
+                return Require(name, revision)
+            case "quarantine" if record is not None:
+                return Quarantine(session_id=name, tape=record.tape, seq=intent.number, reason=f"{intent.expected}")
+            case "take":
+                return TakeLease(name=name, owner=f"owner-{intent.number % 2}", ttl=5 + 10 * intent.number)
+            case "renew":
+                return RenewLease(name=name, token=revision, ttl=10)
+            case "drop":
+                return DropLease(name=name, token=revision)
+            case "fence":
+                return Fence(name, revision)
+        return self.about_a_run(intent, name, revision) if self.runs else None
+
+    def about_a_run(self, intent: Intent, name: str, revision: int) -> Op | None:
+        entries = tuple((f"kind-{index}", b"%d" % index) for index in range(intent.number))
+        match intent.kind:
+            case "run":
+                status = ["running", "waiting", "done"][intent.number % 3]
+                return SaveRun(run_id=name, expected=revision % 2, status=status, data=b"\x00", session_id=name)
+            case "journal":
+                return Journal(run_id=name, entries=entries)
+            case "emit":
+                return Emit(run_id=name, events=entries)
+            case "approval":
+                expires = None if intent.number else 99.5
+                return SaveApproval(
+                    approval_id=name, expected=revision % 2, run_id=name, status="s", data=b"?", expires_at=expires
+                )
+        return None
+
+    @invariant()
+    def everything_readable_is_the_same(self) -> None:
+        here = self.runner.run(self.seen(self.backend()))
+        there = self.runner.run(self.seen(self.reference))
+        assert here == there
+
+    async def seen(self, backend: Backend) -> dict[str, Any]:
+        """All reads of what this program wrote; other programs may have written to the same storage before."""
+        listed = await backend.sessions(owner=None, query=self.prefix, limit=100, after=None)
+        found: dict[str, Any] = {"sessions": listed, "owned": await self.owned(backend)}
+        for record in listed:
+            name = record.session_id
+            generations = await backend.generations(name)
+            found[name] = [
+                await backend.read(name),
+                await backend.read(name, last=2),
+                generations,
+                [await backend.read(name, generation=entry.number) for entry in generations],
+                await backend.quarantined(name),
+            ]
+        names = [f"{self.prefix}-{index}" for index in range(3)]
+        found["leases"] = [await backend.lease(name) for name in names]
+        if self.runs:
+            # The order of runs is only comparable within a storage, so it is left out.
+            runs = [await backend.run(name) for name in names]
+            found["runs"] = [run and msgspec.structs.replace(run, order=0) for run in runs]
+            found["running"] = [
+                [run.run_id for run in await backend.runs(status=["running"], session_id=name, limit=9, after=0)]
+                for name in names
+            ]
+            found["journals"] = [await backend.journal(name, after=1) for name in names]
+            found["events"] = [await backend.events(name, after=0, limit=5) for name in names]
+            found["approvals"] = [await backend.approval(name) for name in names]
+        return found
+
+    async def owned(self, backend: Backend) -> list[str]:
+        mine = await backend.sessions(owner="me", query=self.prefix, limit=100, after=None)
+        return [record.session_id for record in mine]
+
+
+def try_commits(
+    reopen: Reopen,
+    *,
+    clock: FakeClock,
+    runs: bool = True,
+    failing_after: FailingAfter | None = None,
+    durable: bool = True,
+    examples: int = 20,
+) -> None:
+    """Drive a backend and the reference through random commits."""
+    run_state_machine_as_test(
+        lambda: CommitMachine(  # type: ignore[arg-type]
+            reopen, runs=runs, clock=clock, failing_after=failing_after, durable=durable
+        ),
+        settings=steady(examples),
+    )

@@ -1,0 +1,108 @@
+"""The clauses of the store contract about many callers at once."""
+
+import asyncio
+
+from holdfast.store.contract import Backend, Head
+from holdfast.testing.storage import FakeClock
+from holdfast.testing.store_fixtures import Reopen, StoreFixtures, append, shown
+
+
+class ConcurrencyClauses(StoreFixtures):
+    """Many at once, and callers who go away."""
+
+    async def test_first_writers_are_served_one_after_the_other(self, backend: Backend) -> None:
+        heads = await asyncio.gather(*(append(backend, "s", b"%d" % n, b"%d" % n) for n in range(16)))
+        assert sorted(heads) == [Head(version, 2 * version) for version in range(1, 17)]
+        self.expect_contiguous(await shown(backend, "s"), batches=16, size=2)
+
+    async def test_one_of_many_writers_who_expect_nothing_wins(self, backend: Backend) -> None:
+        answers = await asyncio.gather(
+            *(append(backend, "s", b"%d" % n, expected=0) for n in range(8)), return_exceptions=True
+        )
+        assert sorted(type(answer).__name__ for answer in answers) == ["Head"] + ["HistoryMoved"] * 7
+        assert len(await shown(backend, "s")) == 1
+
+    async def test_batches_of_many_writers_are_all_there_and_contiguous(self, backend: Backend) -> None:
+        async def writer(task: int) -> None:
+            for batch in range(8):
+                await append(backend, "s", *[b"%d.%d" % (task, batch)] * 3)
+
+        await asyncio.gather(*map(writer, range(8)))
+        there = await shown(backend, "s")
+        self.expect_contiguous(there, batches=64, size=3)
+        for task in range(8):
+            own = [data for data in there[::3] if data and data.startswith(b"%d." % task)]
+            assert own == [b"%d.%d" % (task, batch) for batch in range(8)]
+
+    async def test_two_openings_share_one_history(self, reopen_durable: Reopen) -> None:
+        async with reopen_durable() as one, reopen_durable() as two:
+            await asyncio.gather(
+                *(append(backend, "s", b"%d" % n, b"%d" % n) for n, backend in enumerate([one, two] * 8))
+            )
+            self.expect_contiguous(await shown(one, "s"), batches=16, size=2)
+            assert await shown(one, "s") == await shown(two, "s")
+
+    async def test_a_reader_never_sees_half_a_commit(self, backend: Backend) -> None:
+        done = asyncio.Event()
+
+        async def watch() -> None:
+            while not done.is_set():
+                there = await shown(backend, "s")
+                assert len(there) % 5 == 0
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(watch())
+        for n in range(20):
+            await append(backend, "s", *[b"%d" % n] * 5)
+        done.set()
+        await watching
+
+    async def test_sessions_written_at_once_do_not_mix(self, backend: Backend) -> None:
+        names = [f"session-{n}" for n in range(12)]
+        await asyncio.gather(*(append(backend, name, name.encode()) for name in names for _ in range(4)))
+        for name in names:
+            assert await shown(backend, name) == [name.encode()] * 4
+
+    async def test_a_cancelled_caller_leaves_the_backend_usable(self, backend: Backend) -> None:
+        for waits in range(6):
+            callers = [
+                asyncio.create_task(append(backend, "s", b"%d" % waits, b"%d" % waits)),
+                asyncio.create_task(backend.read("s")),
+                asyncio.create_task(append(backend, f"other-{waits}", b"x")),
+            ]
+            for _ in range(waits):
+                await asyncio.sleep(0)
+            for caller in callers:
+                caller.cancel()
+            await asyncio.gather(*callers, return_exceptions=True)
+        there = await shown(backend, "s")
+        assert there[::2] == there[1::2]
+        head = await append(backend, "s", b"after")
+        assert head.length == len(there) + 1 == len(await shown(backend, "s"))
+
+    async def test_cancelling_one_caller_does_not_disturb_the_others(self, backend: Backend) -> None:
+        callers = [asyncio.create_task(append(backend, "s", b"%d" % n)) for n in range(10)]
+        await asyncio.sleep(0)
+        for caller in callers[::2]:
+            caller.cancel()
+        await asyncio.gather(*callers, return_exceptions=True)
+        there = set(await shown(backend, "s"))
+        assert {b"%d" % n for n in range(1, 10, 2)} <= there
+
+    async def test_a_clock_that_steps_back_changes_no_order(self, backend: Backend, clock: FakeClock) -> None:
+        await append(backend, "s", b"a", b"b")
+        newest = clock.now
+        for data in (b"c", b"d"):
+            clock.turn(-3600)
+            await append(backend, "s", data)
+        assert await shown(backend, "s") == [b"a", b"b", b"c", b"d"]
+        assert await shown(backend, "s", last=2) == [b"c", b"d"]
+        record = await backend.record("s")
+        assert record is not None
+        assert (record.created_at, record.updated_at) == (newest, newest)
+
+    def expect_contiguous(self, there: list[bytes | None], *, batches: int, size: int) -> None:
+        assert len(there) == batches * size
+        groups = [there[start : start + size] for start in range(0, len(there), size)]
+        assert all(len(set(group)) == 1 for group in groups)
+        assert len({group[0] for group in groups}) == batches

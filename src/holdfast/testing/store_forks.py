@@ -1,0 +1,131 @@
+"""The clauses of the store contract about forks and erasures."""
+
+import pytest
+
+from holdfast.base.errors import HistoryMoved, NotFound
+from holdfast.store.contract import NOWHERE, Annotate, Backend, BatchKey, Erase, Head, Quarantine
+from holdfast.testing.storage import FakeClock
+from holdfast.testing.store_fixtures import StoreFixtures, append, forked, rewound, shown
+
+
+class ForkClauses(StoreFixtures):
+    """Sessions that share items, and what erasing one leaves to the others."""
+
+    async def test_a_fork_shows_its_parents_items_and_then_its_own(self, backend: Backend) -> None:
+        await append(backend, "parent", b"a", b"b", b"c")
+        await backend.commit(await forked(backend, "parent", "child", 2))
+        await append(backend, "parent", b"d")
+        await append(backend, "child", b"x")
+        assert await shown(backend, "parent") == [b"a", b"b", b"c", b"d"]
+        assert await shown(backend, "child") == [b"a", b"b", b"x"]
+        assert await shown(backend, "child", last=2) == [b"b", b"x"]
+
+    async def test_forking_onto_an_existing_session_is_refused(self, backend: Backend) -> None:
+        await append(backend, "parent", b"a")
+        await append(backend, "child", b"x")
+        with pytest.raises(HistoryMoved):
+            await backend.commit(await forked(backend, "parent", "child", 1))
+        assert await shown(backend, "child") == [b"x"]
+
+    async def test_erasing_destroys_items_and_generations_but_keeps_the_session(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await append(backend, "s", b"a", b"b", tape=1)
+        await backend.commit(Annotate(session_id="s", metadata={"title": "kept"}, owner="me"))
+        await backend.commit(await rewound(backend, "s", 1))
+        await backend.commit(Quarantine(session_id="s", tape=1, seq=0, reason="bad"))
+        clock.turn(5)
+        assert await backend.commit(Erase(session_id="s")) == [Head(3, 0)]
+        record = await backend.record("s")
+        assert record is not None
+        assert (record.head, record.metadata, record.owner) == (Head(3, 0), {"title": "kept"}, "me")
+        assert record.updated_at == clock.now
+        assert record.created_at == clock.now - 5
+        assert await shown(backend, "s") == []
+        assert await backend.generations("s") == []
+        assert await backend.quarantined("s") == []
+        with pytest.raises(NotFound):
+            await backend.read("s", generation=0)
+
+    async def test_an_erased_session_goes_on(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b")
+        await backend.commit(await rewound(backend, "s", 1))
+        await backend.commit(Erase(session_id="s"))
+        assert await append(backend, "s", b"c") == Head(4, 1)
+        assert await shown(backend, "s") == [b"c"]
+        await backend.commit(await rewound(backend, "s", 0))
+        (kept,) = await backend.generations("s")
+        assert await shown(backend, "s", generation=kept.number) == [b"c"]
+
+    async def test_a_key_is_forgotten_with_what_it_wrote(self, backend: Backend) -> None:
+        first = await append(backend, "s", b"a", key=BatchKey("turn-1", "digest"))
+        await backend.commit(Erase(session_id="s"))
+        assert first == Head(1, 1)
+        assert await append(backend, "s", b"a", key=BatchKey("turn-1", "digest")) == Head(3, 1)
+        assert await shown(backend, "s") == [b"a"]
+
+    async def test_an_erasure_brings_its_seal(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", seal=b"one")
+        await backend.commit(Erase(session_id="s", seal=b"two"))
+        record = await backend.record("s")
+        assert record is not None
+        assert record.seal == b"two"
+
+    async def test_erasing_at_another_version_than_expected_destroys_nothing(self, backend: Backend) -> None:
+        await append(backend, "s", b"a")
+        for forget in (False, True):
+            with pytest.raises(HistoryMoved):
+                await backend.commit(Erase(session_id="s", expected=4, forget=forget))
+        assert await shown(backend, "s") == [b"a"]
+        assert await backend.commit(Erase(session_id="s", expected=1)) == [Head(2, 0)]
+
+    async def test_erasing_nothing_is_harmless(self, backend: Backend) -> None:
+        assert await backend.commit(Erase(session_id="nobody")) == [NOWHERE]
+        assert await backend.commit(Erase(session_id="nobody", forget=True, expected=0)) == [NOWHERE]
+        assert await backend.record("nobody") is None
+
+    async def test_forgetting_leaves_no_trace(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b", key=BatchKey("turn-1", "digest"), tape=1)
+        await backend.commit(Annotate(session_id="s", metadata={"title": "gone"}))
+        await backend.commit(await rewound(backend, "s", 1))
+        await backend.commit(Quarantine(session_id="s", tape=1, seq=0, reason="bad"))
+        assert await backend.commit(Erase(session_id="s", forget=True)) == [NOWHERE]
+        assert await backend.record("s") is None
+        assert await backend.read("s") is None
+        assert await backend.generations("s") == []
+        assert await backend.quarantined("s") == []
+        assert await backend.sessions(owner=None, query=None, limit=10, after=None) == []
+
+    async def test_a_forgotten_name_can_be_used_afresh(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", key=BatchKey("turn-1", "digest"))
+        await backend.commit(Annotate(session_id="s", metadata={"title": "gone"}))
+        await backend.commit(Erase(session_id="s", forget=True))
+        assert await append(backend, "s", b"z", key=BatchKey("turn-1", "another"), expected=0) == Head(1, 1)
+        record = await backend.record("s")
+        assert record is not None
+        assert record.metadata == {}
+        assert await shown(backend, "s") == [b"z"]
+
+    @pytest.mark.parametrize("forget", [False, True])
+    async def test_a_fork_keeps_what_it_shows_when_its_parent_is_erased(self, backend: Backend, forget: bool) -> None:
+        await append(backend, "parent", b"a", b"b", b"c")
+        await backend.commit(await forked(backend, "parent", "child", 2))
+        await backend.commit(await forked(backend, "child", "grandchild", 1))
+        await append(backend, "child", b"x")
+        await backend.commit(Erase(session_id="parent", forget=forget))
+        assert await shown(backend, "child") == [b"a", b"b", b"x"]
+        await backend.commit(Erase(session_id="child", forget=forget))
+        assert await shown(backend, "grandchild") == [b"a"]
+
+    async def test_a_parent_keeps_its_items_when_its_fork_is_erased(self, backend: Backend) -> None:
+        await append(backend, "parent", b"a", b"b")
+        await backend.commit(await forked(backend, "parent", "child", 2))
+        await backend.commit(Erase(session_id="child", forget=True))
+        assert await shown(backend, "parent") == [b"a", b"b"]
+
+    async def test_a_forks_generations_outlive_its_parent(self, backend: Backend) -> None:
+        await append(backend, "parent", b"a", b"b")
+        await backend.commit(await forked(backend, "parent", "child", 2))
+        await backend.commit(await rewound(backend, "child", 0, b"x"))
+        await backend.commit(Erase(session_id="parent", forget=True))
+        assert await shown(backend, "child", generation=0) == [b"a", b"b"]

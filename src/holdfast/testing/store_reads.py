@@ -1,0 +1,114 @@
+"""The clauses of the store contract about reading, listing and searching."""
+
+import msgspec
+import pytest
+
+from holdfast.store.contract import Annotate, Backend, Cursor, Found
+from holdfast.testing.storage import FakeClock
+from holdfast.testing.store_fixtures import StoreFixtures, append, forked, rewound
+
+
+class ReadClauses(StoreFixtures):
+    """Windows and listings."""
+
+    async def test_a_window_is_what_list_slicing_shows(self, backend: Backend) -> None:
+        await append(backend, "s", b"0", b"1", b"2", b"x")
+        await backend.commit(await rewound(backend, "s", 3, b"3", b"4"))
+        every = [b"0", b"1", b"2", b"3", b"4"]
+        for start in range(7):
+            for stop in (None, *range(start, 8)):
+                page = await backend.read("s", start=start, stop=stop)
+                assert page is not None
+                assert [row.data for row in page.rows] == every[start:stop]
+                assert [row.position for row in page.rows] == list(range(5))[start:stop]
+
+    async def test_the_last_so_many_are_in_chronological_order(self, backend: Backend) -> None:
+        await append(backend, "parent", b"0", b"1", b"2")
+        await backend.commit(await forked(backend, "parent", "s", 3))
+        await append(backend, "s", b"3", b"4")
+        every = [b"0", b"1", b"2", b"3", b"4"]
+        for last in range(8):
+            page = await backend.read("s", last=last)
+            assert page is not None
+            assert [row.data for row in page.rows] == (every[-last:] if last else [])
+            assert [row.position for row in page.rows] == list(range(5))[max(5 - last, 0) :]
+
+    async def test_a_page_carries_the_record_it_was_read_with(self, backend: Backend) -> None:
+        await append(backend, "s", b"a", b"b")
+        page = await backend.read("s", last=1)
+        assert page is not None
+        assert page.record == await backend.record("s")
+
+    async def test_sessions_are_listed_newest_first(self, backend: Backend, clock: FakeClock) -> None:
+        for name in ("a", "b", "c"):
+            await append(backend, name, b"x")
+            clock.turn(1)
+        await append(backend, "a", b"y")
+        clock.turn(1)
+        await backend.commit(Annotate(session_id="b", metadata={"n": 1}))
+        found = await backend.sessions(owner=None, query=None, limit=10, after=None)
+        assert [record.session_id for record in found] == ["b", "a", "c"]
+        assert found[0] == await backend.record("b")
+
+    async def test_sessions_of_one_moment_are_listed_by_name_backwards(self, backend: Backend) -> None:
+        names = ["a", "B", "b", "ä", "Z", "_", "a-b", "ab", "日"]
+        for name in names:
+            await append(backend, name, b"x")
+        found = await backend.sessions(owner=None, query=None, limit=10, after=None)
+        assert [record.session_id for record in found] == sorted(names, reverse=True)
+
+    async def test_a_cursor_goes_on_where_a_listing_stopped(self, backend: Backend, clock: FakeClock) -> None:
+        for index in range(10):
+            await append(backend, f"session-{index}", b"x")
+            clock.turn(index % 3 == 0)
+        whole = await backend.sessions(owner=None, query=None, limit=100, after=None)
+        parts, after = [], None
+        while page := await backend.sessions(owner=None, query=None, limit=3, after=after):
+            parts += page
+            after = Cursor(page[-1].updated_at, page[-1].session_id)
+        assert parts == whole
+        assert len(whole) == 10
+
+    async def test_listing_by_owner_shows_nobody_elses(self, backend: Backend) -> None:
+        await append(backend, "a", b"x", owner="me")
+        await append(backend, "b", b"x", owner="you")
+        await append(backend, "c", b"x")
+        found = await backend.sessions(owner="me", query=None, limit=10, after=None)
+        assert [record.session_id for record in found] == ["a"]
+
+    @pytest.mark.parametrize(
+        ("query", "names"),
+        [
+            ("user", ["user-1", "user%2"]),
+            ("USER-1", ["user-1"]),
+            ("r%2", ["user%2"]),
+            ("r_2", []),
+            ("refund", ["plain"]),
+            ("Größe", ["plain"]),
+            ("\\", []),
+            ("", ["user-1", "user%2", "plain"]),
+        ],
+    )
+    async def test_a_query_is_a_part_of_the_name_or_of_the_annotations(
+        self, backend: Backend, query: str, names: list[str]
+    ) -> None:
+        for name in ("user-1", "user%2", "plain"):
+            await append(backend, name, b"x")
+        await backend.commit(Annotate(session_id="plain", metadata={"title": "A Refund in Größe 7"}))
+        found = await backend.sessions(owner=None, query=query, limit=10, after=None)
+        assert {record.session_id for record in found} == set(names)
+
+    async def test_search_is_either_absent_or_complete(self, backend: Backend) -> None:
+        texts = ["alpha beta", "Alphabet soup", "gamma", "beta_alpha"]
+        for text in texts:
+            data = msgspec.json.encode({"role": "user", "content": text})
+            await append(backend, "s", data, words=(text.casefold().replace("_", " "),))
+        found = await backend.search(["alpha"], session_id="s", owner=None, limit=10, skip=0)
+        if found is None:
+            return
+        assert {0, 1, 3} <= {entry.seq for entry in found}
+        assert {entry.session_id for entry in found} == {"s"}
+        paged: list[Found] = []
+        while page := await backend.search(["alpha"], session_id="s", owner=None, limit=1, skip=len(paged)):
+            paged += page
+        assert paged == found

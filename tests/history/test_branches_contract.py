@@ -1,0 +1,91 @@
+"""The session contract on a branch, be it main or another."""
+
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from branching_kit import NAMES, user
+
+from holdfast import AdvancedSQLiteSession, InvalidInput, NotFound
+from holdfast.history.contract import SessionSettings
+from holdfast.store.sqlite.backend import SqliteBackend
+from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, owned
+
+
+class InAFile:
+    """Sessions in one file, which are closed with their place."""
+
+    @pytest.fixture
+    def reopen(self, tmp_path: Path, clock: FakeClock):
+        @asynccontextmanager
+        async def reopen():
+            async with owned(SqliteBackend(tmp_path / "store.db", names=NAMES)) as backend:
+                place = SimpleNamespace(backend=backend, sessions=[], clock=clock)
+                yield place
+                for session in place.sessions:
+                    session.close()
+
+        return reopen
+
+    def backend_of(self, place: Any) -> SqliteBackend:
+        return place.backend
+
+    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
+        session = AdvancedSQLiteSession(session_id=session_id, db_path=place.backend.path, session_settings=settings)
+        session.inner.backend.clock = place.clock
+        place.sessions.append(session)
+        return session
+
+
+class TestMain(InAFile, SessionContract):
+    """The branch that every session begins with."""
+
+    examples = 3
+
+
+class OnABranch:
+    """A session that goes to a branch of its own before anything is done with it."""
+
+    def __init__(self, session: AdvancedSQLiteSession) -> None:
+        self.session, self.session_id = session, session.session_id
+
+    @property
+    def session_settings(self) -> SessionSettings | None:
+        return self.session.session_settings
+
+    async def there(self) -> AdvancedSQLiteSession:
+        try:
+            await self.session.head()
+        except NotFound:  # somebody else cleared the session
+            await self.session.switch_to_branch("main")
+        while self.session.inner.name == "main":
+            try:
+                await self.session.switch_to_branch("other")
+            except InvalidInput:
+                await self.session.add_items([user("in main")])
+                try:
+                    await self.session.create_branch_from_turn(1, "other")
+                except InvalidInput:
+                    continue  # somebody else was faster
+        return self.session
+
+    async def get_items(self, limit: int | None = None) -> list[Any]:
+        return await (await self.there()).get_items(limit)
+
+    async def add_items(self, items: list[Any]) -> None:
+        await (await self.there()).add_items(items)
+
+    async def pop_item(self) -> Any:
+        return await (await self.there()).pop_item()
+
+    async def clear_session(self) -> None:
+        await self.session.clear_session()
+
+
+class TestAnotherBranch(InAFile, PlainSessionContract):
+    """What is current behaves as any session does, also when several write at once."""
+
+    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
+        return OnABranch(super().open_session(place, session_id, settings=settings))

@@ -1,0 +1,272 @@
+"""Compaction by the Responses API: replacing a history, and what is left of it when that fails."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from compaction_kit import (
+    UNDERLYING,
+    ForeignSession,
+    answer,
+    compacting,
+    encrypted_stored,
+    stored,
+    summary_of,
+    turns,
+    user,
+)
+
+from holdfast.base.errors import HistoryMoved, NotFound, StoreUnavailable
+from holdfast.history.openai_api import Outcome, RequestFailed
+from holdfast.history.replacement import RestoreFailed
+from holdfast.history.responses_compaction import OpenAIResponsesCompactionSession
+from holdfast.history.session import StoredSession
+from holdfast.store.memory import MemoryBackend
+from holdfast.testing.virtual_time import run_in_virtual_time
+from openai_server import Fault, OpenAIServer
+
+
+@pytest.mark.parametrize("make", [stored, encrypted_stored])
+async def test_the_replaced_items_stay_readable_and_can_be_restored(server: OpenAIServer, make: Any) -> None:
+    underlying = make()
+    session = compacting(server, underlying)
+    await session.add_items(turns(10))
+    before = await underlying.head()
+    await session.run_compaction()
+    assert (await underlying.head()).version == before.version + 1
+    (generation,) = await underlying.generations()
+    assert await underlying.get_items(generation=generation.number) == turns(10)
+    await session.add_items(turns(1))
+    await underlying.restore(generation.number)
+    assert await session.get_items() == turns(11)[:20] + turns(1)
+
+
+@pytest.mark.parametrize("make", UNDERLYING)
+async def test_what_is_added_meanwhile_is_kept(server: OpenAIServer, make: Any) -> None:
+    hold = asyncio.Event()
+    underlying = make()
+    session = compacting(server, underlying)
+    await session.add_items(turns(10))
+    server.fail_next(Fault(hold=hold, plain=True))
+    running = asyncio.create_task(session.run_compaction())
+    await server.asked(1)
+    await session.add_items([user("late")])
+    await underlying.add_items([answer("later")])
+    hold.set()
+    await running
+    items = await session.get_items()
+    assert items[-2:] == [user("late"), answer("later")]
+    assert [item.get("role") for item in items] == ["user"] * 10 + [None, "user", "assistant"]
+
+
+@pytest.mark.parametrize("make", UNDERLYING)
+async def test_a_history_that_moved_otherwise_is_left_alone(server: OpenAIServer, make: Any) -> None:
+    for change in ("pop_item", "clear_session"):
+        hold = asyncio.Event()
+        underlying = make()
+        session = compacting(server, underlying)
+        await session.add_items(turns(10))
+        server.fail_next(Fault(hold=hold, plain=True))
+        running = asyncio.create_task(session.run_compaction())
+        await server.asked(len(server.requests) + 1)
+        await getattr(session, change)()
+        left = await session.get_items()
+        hold.set()
+        with pytest.raises(HistoryMoved):
+            await running
+        assert await session.get_items() == left
+        assert len(session.take_compactions()) == 1
+
+
+async def test_two_compactions_at_once_are_one(server: OpenAIServer) -> None:
+    session = compacting(server, stored())
+    await session.add_items(turns(10))
+    await asyncio.gather(session.run_compaction(), session.run_compaction())
+    assert len(server.requests) == 1
+
+
+async def test_an_unreadable_record_is_not_in_the_way_and_not_destroyed(server: OpenAIServer) -> None:
+    hold = asyncio.Event()
+    backend = MemoryBackend()
+    underlying = StoredSession("chat", backend)
+    session = compacting(server, underlying)
+    await session.add_items(turns(6))
+    broken = sorted(backend.tables.tapes)[3]
+    backend.tables.tapes[broken] = b"{broken"
+    readable = await session.get_items()
+    assert len(readable) == 11
+    server.fail_next(Fault(hold=hold, plain=True))
+    running = asyncio.create_task(session.run_compaction({"response_id": "resp_1", "force": True}))
+    await server.asked(1)
+    await session.add_items([user("late")])
+    hold.set()
+    await running
+    assert server.requests[0].body["input"] == readable
+    items = await session.get_items()
+    assert summary_of(items) == "all of 11"
+    assert items[-1] == user("late")
+    assert await underlying.get_items(generation=0) == [*readable, user("late")]
+    assert backend.tables.tapes[broken] == b"{broken"
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", UNDERLYING)
+@pytest.mark.parametrize(
+    "fault", [Fault(), Fault(status=500), Fault(status=429), Fault(status=400), Fault(body="<html>"), Fault(body="{}")]
+)
+async def test_a_failed_request_leaves_the_history_as_it_was(server: OpenAIServer, make: Any, fault: Fault) -> None:
+    session = compacting(server, make())
+    await session.add_items(turns(10))
+    server.fail_next(fault)
+    with pytest.raises(StoreUnavailable) as caught:
+        await session.run_compaction()
+    assert isinstance(caught.value, RequestFailed)
+    assert caught.value.outcome is Outcome.NOTHING
+    assert await session.get_items() == turns(10)
+    await session.run_compaction()
+    assert summary_of(await session.get_items()) == "all of 20"
+
+
+async def test_an_empty_compaction_does_not_erase_the_history(server: OpenAIServer) -> None:
+    session = compacting(server, stored())
+    await session.add_items(turns(10))
+    server.compact = lambda body: []
+    with pytest.raises(RequestFailed):
+        await session.run_compaction()
+    assert await session.get_items() == turns(10)
+    assert len(session.take_compactions()) == 1
+
+
+async def test_a_response_the_server_does_not_know_is_not_found(server: OpenAIServer) -> None:
+    session = compacting(server, stored())
+    await session.add_items(turns(10))
+    with pytest.raises(NotFound, match="resp_gone"):
+        await session.run_compaction({"response_id": "resp_gone"})
+    assert await session.get_items() == turns(10)
+
+
+@pytest.mark.parametrize("make", UNDERLYING)
+async def test_cancelling_the_request_leaves_the_history_as_it_was(server: OpenAIServer, make: Any) -> None:
+    session = compacting(server, make())
+    await session.add_items(turns(10))
+    server.fail_next(Fault(hold=asyncio.Event()))
+    running = asyncio.create_task(session.run_compaction())
+    await server.asked(1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await session.get_items() == turns(10)
+    await session.run_compaction()
+    assert summary_of(await session.get_items()) == "all of 20"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", ["clear", "add"])
+@pytest.mark.parametrize("restore_fails", [False, True])
+async def test_a_foreign_session_gets_its_items_back_when_replacing_fails(
+    server: OpenAIServer, step: str, when: str, restore_fails: bool
+) -> None:
+    underlying = ForeignSession()
+    session = compacting(server, underlying)
+    await session.add_items(turns(10))
+    underlying.steps.clear()
+
+    async def fail(name: str, count: int) -> None:
+        if name == step and (count == 1 or (restore_fails and count == 2)):
+            raise OSError("the disk is full")
+
+    setattr(underlying, when, fail)
+    with pytest.raises(OSError, match="disk"):
+        await session.run_compaction()
+    assert underlying.items == turns(10)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", ["clear", "add"])
+async def test_a_foreign_session_gets_its_items_back_when_replacing_is_cancelled(
+    server: OpenAIServer, step: str, when: str
+) -> None:
+    underlying = ForeignSession()
+    session = compacting(server, underlying)
+    await session.add_items(turns(10))
+    underlying.steps.clear()
+    reached = asyncio.Event()
+
+    async def hang(name: str, count: int) -> None:
+        if name == step and count == 1:
+            reached.set()
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+
+    setattr(underlying, when, hang)
+    running = asyncio.create_task(session.run_compaction())
+    await reached.wait()
+    for _ in range(5):
+        running.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert underlying.items == turns(10)
+    await session.add_items([user("on")])
+    assert await session.get_items() == [*turns(10), user("on")]
+
+
+async def test_a_cancellation_while_items_are_given_back_does_not_stop_that(server: OpenAIServer) -> None:
+    underlying = ForeignSession()
+    session = compacting(server, underlying)
+    await session.add_items(turns(10))
+    underlying.steps.clear()
+    restoring, go = asyncio.Event(), asyncio.Event()
+
+    async def fail_then_wait(name: str, count: int) -> None:
+        if name == "add" and count == 1:
+            raise OSError("the disk is full")
+        if name == "add":
+            restoring.set()
+            await go.wait()
+
+    underlying.before = fail_then_wait
+    running = asyncio.create_task(session.run_compaction())
+    await restoring.wait()
+    for _ in range(5):
+        running.cancel()
+        await asyncio.sleep(0)
+    assert not running.done()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert underlying.items == turns(10)
+
+
+@pytest.mark.parametrize("cancelled", [False, True], ids=["failed", "cancelled"])
+def test_items_that_cannot_be_given_back_are_in_the_error(cancelled: bool) -> None:
+    failed = asyncio.Event()
+    underlying = ForeignSession()
+
+    async def fail(name: str, count: int) -> None:
+        if name == "add":
+            failed.set()
+            raise OSError("the disk is full")
+
+    async def compact() -> BaseException | None:
+        session = OpenAIResponsesCompactionSession("chat", underlying, client=OpenAIServer().near_client())
+        await session.add_items(turns(10))
+        underlying.before = fail
+        running = asyncio.create_task(session.run_compaction())
+        await failed.wait()
+        if cancelled:
+            running.cancel()
+        await asyncio.wait({running})
+        if not cancelled:
+            return running.exception()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await running
+        return caught.value.__cause__
+
+    error = run_in_virtual_time(compact())
+    assert isinstance(error, RestoreFailed)
+    assert error.items == turns(10)
+    if not cancelled:
+        assert isinstance(error.__cause__, OSError)

@@ -1,0 +1,7 @@
+import pytest
+from witness import Log
+
+
+@pytest.fixture
+def log():
+    return Log()

@@ -1,0 +1,65 @@
+"""Words indexed by PostgreSQL as they are written."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from holdfast.store.contract import Erase, Shape, Splice
+from holdfast.store.sql.backend import SqlBackend
+from holdfast.store.view import Span
+from holdfast.testing import FakeClock, owned
+
+
+@pytest.fixture(params=[True, False], ids=["by call", "by statements"])
+async def library(request: pytest.FixtureRequest, postgres_tables_url: str) -> AsyncIterator[SqlBackend]:
+    clock = FakeClock()
+    engine = create_async_engine(postgres_tables_url)
+    async with owned(SqlBackend(engine, owns_engine=True, clock=clock, server_side=request.param)) as backend:
+        said = {"old": ["the quick fox", "a lazy dog"], "new": ["quick thinking", "it's über o'clock", ""]}
+        for number, (name, texts) in enumerate(said.items()):
+            add = tuple(text.encode() for text in texts)
+            words = tuple(text.replace("'", " ") for text in texts)
+            await backend.commit(Splice(session_id=name, add=add, words=words, owner=name.upper(), tape=number + 1))
+            clock.turn(1)
+        shape = Shape((Span(1, 0, 1),), 0, 1)
+        await backend.commit(Splice(session_id="fork", shape=shape, expected=0, links=((1, 1),), tape=3))
+        yield backend
+
+
+async def found(backend: SqlBackend, *terms: str, **narrow: Any) -> list[tuple[str, bytes]]:
+    where = {"session_id": None, "owner": None, "limit": 10, "skip": 0, **narrow}
+    return [(hit.session_id, hit.data) for hit in await backend.search(terms, **where) or []]
+
+
+async def test_words_are_found_by_how_they_begin_newest_sessions_first(library: SqlBackend) -> None:
+    fox, thinking = b"the quick fox", b"quick thinking"
+    assert await found(library, "qui") == [("fork", fox), ("new", thinking), ("old", fox)]
+    assert await found(library, "quick", "f") == [("fork", fox), ("old", fox)]
+    assert await found(library, "uick") == []
+    assert await found(library, "übe") == [("new", "it's über o'clock".encode())]
+
+
+async def test_a_search_can_be_narrowed_and_paged(library: SqlBackend) -> None:
+    fox, thinking = b"the quick fox", b"quick thinking"
+    assert await found(library, "quick", session_id="old") == [("old", fox)]
+    assert await found(library, "quick", owner="NEW") == [("new", thinking)]
+    assert await found(library, "quick", limit=1, skip=1) == [("new", thinking)]
+
+
+@pytest.mark.parametrize("term", ["'", "\\", "a & !b", "x':*", ":*", "()", "<->"])
+async def test_a_search_term_is_never_a_query(library: SqlBackend, term: str) -> None:
+    assert await found(library, term) == []
+
+
+async def test_erased_words_are_not_found(library: SqlBackend) -> None:
+    await library.commit(Erase(session_id="new"), Erase(session_id="old"))
+    assert await found(library, "quick") == [("fork", b"the quick fox")]
+    assert await found(library, "lazy") == []
+
+
+async def test_other_databases_leave_searching_to_the_caller() -> None:
+    async with owned(SqlBackend.from_url("sqlite://")) as backend:
+        assert not backend.indexes_words
+        assert await backend.search(["x"], session_id=None, owner=None, limit=1, skip=0) is None
