@@ -157,6 +157,15 @@ async def test_a_timeout_raises_out_of_the_stream(session):
     assert caught.value.state == "preserved"
 
 
+async def test_each_execution_has_a_deadline_of_its_own(session):
+    assert (await session.run("'quick'", timeout=0.2)).ok
+    assert (await session.run("import time; time.sleep(0.4); 'slow'", timeout=30)).value == "slow"
+    began = time.monotonic()
+    assert (await session.run("while True: pass", timeout=0.1)).timed_out
+    assert time.monotonic() - began < 10
+    assert (await session.run("time.sleep(0.4); 'endless'", timeout=None)).value == "endless"
+
+
 async def test_leaving_the_stream_early_stops_the_code(session):
     stream = session.execute(ExecuteMessage(code="while True: print('x' * 100)"))
     async for message in stream:
@@ -185,6 +194,12 @@ async def test_a_slow_reader_slows_the_worker_instead_of_filling_memory(start):
             await asyncio.sleep(0.001)
     assert total == 2_000_000
     assert deepest < 100_000 + 2 * 65536 + 1
+
+
+async def test_many_small_cells_are_not_taken_for_a_flood_of_lines(session):
+    await session.run("import sys")
+    seen = [(await session.run("sys.stdout.line_buffering")).value for _ in range(300)]
+    assert all(seen)
 
 
 async def test_output_after_the_result_reaches_the_general_queue(session):

@@ -44,6 +44,9 @@ class Raw(io.FileIO):
         return super().write(data)
 
 
+_flush = io.BufferedWriter.flush
+
+
 class Held(io.BufferedWriter):
     """Its ``flush``, which a text stream calls for every line, notices a flood."""
 
@@ -55,7 +58,11 @@ class Held(io.BufferedWriter):
         self._lines = 0
 
     def flush(self) -> None:
-        super().flush()
+        written = self.descriptor.writes
+        _flush(self)
+        if written == self.descriptor.writes:
+            # Nothing was held: the end of a cell, not a line.
+            return
         now = time.monotonic()
         if now - self._window > _WINDOW:
             self._window, self._lines = now, 0
