@@ -8,16 +8,18 @@ The rules it keeps, whatever a worker sends:
 - a reply reaches the request it names, once.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from holdfast.workers.wire import messages as m
 
 
-class Drain(NamedTuple):
+class Drain(msgspec.Struct, frozen=True):
     """Read what the output pipes hold before going on: it was written before what follows."""
 
 
-class Deliver(NamedTuple):
+class Deliver(msgspec.Struct, frozen=True):
     """To the caller of an execution. ``last`` ends it."""
 
     execution_id: str
@@ -25,20 +27,20 @@ class Deliver(NamedTuple):
     last: bool = False
 
 
-class Reply(NamedTuple):
+class Reply(msgspec.Struct, frozen=True):
     """To whoever made a request."""
 
     request_id: str
     message: m.Message
 
 
-class General(NamedTuple):
+class General(msgspec.Struct, frozen=True):
     """To the general queue."""
 
     message: m.Message
 
 
-class Note(NamedTuple):
+class Note(msgspec.Struct, frozen=True):
     """For the session itself: greetings and heartbeats."""
 
     message: m.HelloMessage | m.ReadyMessage | m.HeartbeatMessage
