@@ -65,6 +65,28 @@ async def test_output_of_subprocesses_threads_and_descriptors_is_captured(sessio
     assert result.stderr == "shell\n"
 
 
+@pytest.mark.parametrize(
+    "write",
+    ["os.writev(1, [b'text'])", "open(1, 'w', closefd=False).write('text')", "os.write(os.dup(1), b'text')"],
+)
+async def test_what_is_written_past_our_streams_at_once_belongs_to_its_code_and_is_seen_at_once(session, write):
+    seen = []
+    code = f"import os; {write}; sum(range(20_000_000))"
+    async for message in session.execute(ExecuteMessage(code=code)):
+        seen.append((type(message), time.monotonic()))
+    assert [kind for kind, _ in seen] == [AckMessage, OutputMessage, ResultMessage]
+    # While C code runs, no signal handler does.
+    assert seen[2][1] - seen[1][1] > 0.05
+    assert (session.info.telemetry["violations"], session.info.telemetry["general_queue"]) == (0, 0)
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)", "input()"])
+async def test_code_that_neither_writes_nor_ends_is_acknowledged_all_the_same(session, code):
+    messages = session.execute(ExecuteMessage(code=code), timeout=30)
+    assert isinstance(await anext(messages), AckMessage)
+    await messages.aclose()
+
+
 async def test_top_level_await_works_and_its_loop_lives_on(session):
     first = await session.run("import asyncio\nq = asyncio.Queue()\nawait q.put(5)\nawait asyncio.sleep(0, 'slept')")
     assert first.value == "slept"

@@ -20,6 +20,7 @@ from holdfast.workers.wire.frames import Oversize
 from holdfast.workers.wire.messages import AnyMessage, Message, decode, encode
 
 _FIONREAD = 0x541B if sys.platform.startswith("linux") else 0x4004667F
+_SIOCOUTQ = 0x5411
 _NONE = bytes(4)
 _CHUNK = 65536
 _HANG_UP_GRACE = 0.25
@@ -146,6 +147,12 @@ class Link:
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
         """Raises FrameTooLarge, with nothing sent, for a message the worker would not take."""
         self.line.send(encode(message), fds)
+
+    def taken(self) -> bool:
+        """Whether the worker has read all that was sent to it; False where the system does not tell."""
+        if not sys.platform.startswith("linux") or self.line.closed:
+            return False
+        return fcntl.ioctl(self.line.sock, _SIOCOUTQ, _NONE) == _NONE
 
     def ring(self) -> None:
         self.family.ring(self.token)

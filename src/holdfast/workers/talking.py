@@ -165,6 +165,9 @@ class Conversation:
 
     def _clip(self, stream: Stream) -> Clip:
         execution = self.execution
+        if execution is not None and self.link is not None and not self.exchange.streaming and self.link.taken():
+            # Written behind the worker's back: its acknowledgement is on the way.
+            self._take(self.exchange.presume())
         if execution is None or not self.exchange.streaming:
             return self._background[stream]
         if stream not in execution.clips:

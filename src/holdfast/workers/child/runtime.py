@@ -51,6 +51,8 @@ class Runtime:
         self.current: str | None = None
         self.interrupted = False
         self.meter = measures.Meter()
+        self.soon: Callable[[], bool] = lambda: False
+        """Whether what the post holds will be released within milliseconds, whatever the code does."""
         self._answers: dict[type, Callable[[Any], None]] = {
             m.HelloMessage: self._hello,
             m.ExecuteMessage: self._execute,
@@ -149,7 +151,10 @@ class Runtime:
         self.post.send(m.ReadyMessage(session_id=self.order.session_id, capabilities=features))
 
     def _execute(self, message: m.ExecuteMessage) -> None:
-        self.post.send(m.AckMessage(of=message.id, execution_id=message.id))
+        # It leaves with the first output, with the result of a quick cell, or soon.
+        self.post.hold(m.AckMessage(of=message.id, execution_id=message.id))
+        if message.transaction_policy != "commit_always" or not self.soon():
+            self.post.release()
         if message.transaction_policy == "commit_always":
             self._send_outcome(self._outcome(message), message.id)
             return
