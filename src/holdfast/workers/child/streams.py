@@ -7,7 +7,6 @@ signal writes them out, and so does everything that could write after them.
 
 import contextlib
 import ctypes
-import functools
 import io
 import os
 import signal
@@ -16,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.workers.child.syscalls import set_signal
+from holdfast.workers.child.syscalls import libc, set_signal
 
 _BURST, _WINDOW, _DELAY = 32, 0.01, 0.002
 _ALARM: int = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else 0
@@ -119,7 +118,7 @@ class Timer:
         try:
             if not self._made:
                 self._make()
-            self.armed = _libc().timer_settime(self._timer, 0, ctypes.byref(self._delay), None) == 0
+            self.armed = libc().timer_settime(self._timer, 0, ctypes.byref(self._delay), None) == 0
         except (OSError, AttributeError):
             self.armed = False
         return self.armed
@@ -127,18 +126,13 @@ class Timer:
     def _make(self) -> None:
         # struct sigevent: value, signal number, kind (0: send a signal); the kernel reads 64 bytes.
         event = (ctypes.c_int * 16)(0, 0, _ALARM, 0)
-        if not _ALARM or _libc().timer_create(1, ctypes.byref(event), ctypes.byref(self._timer)) != 0:
+        if not _ALARM or libc().timer_create(1, ctypes.byref(event), ctypes.byref(self._timer)) != 0:
             raise OSError("no timers here")
         self._made = True
 
     def forget(self) -> None:
         """After a fork: the timer belongs to the process that made it."""
         self._made = self.armed = False
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 class Streams:
