@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Iterable
 
-from bench.echoing import placements, plain_python, timed, trips
+from bench.echoing import in_the_middle, placements, plain_python, timed, trips
 from bench.effort import pick
 from bench.peers import JUPYTER, Peer, peers_started
 from bench.progress import tell
@@ -15,7 +15,7 @@ from holdfast.workers import ExecuteMessage, OutputMessage, WorkerSession, fork_
 
 LINES, LIVE = pick(200_000, 50_000), pick(300, 60)
 STOPS, DEATHS, OUTPUTS = pick(20, 8), pick(20, 5), pick(5, 2)
-SERVERS, PROCESSES, SPINS = pick(4, 2), 3, pick(30, 10)
+PAIRS, SPINS = pick(15, 5), pick(25, 10)
 # Inside a function: at the top level each variable is looked up in a dict whose layout is drawn anew for each process.
 SPIN = """
 def work():
@@ -67,27 +67,22 @@ async def deaths() -> list[float]:
     return taken
 
 
-async def spins() -> tuple[float, float]:
-    """Seconds of the same loop in workers and in plain, equally warm Pythons, taking turns.
+async def spins() -> tuple[float, float, float]:
+    """Seconds of the same loop in a worker and in a plain, equally warm Python, and their ratio.
 
-    Processor time, not the clock: on a machine with other work the clock measures the others. Several processes of
-    each kind, and several fork-servers, since where things lie in memory makes a difference of some percent and all
-    children of one server inherit it; the best time of each process, and the median of those.
+    Processor time, not the clock: on a machine with other work the clock measures the others. The two take turns, and
+    of each the best time counts. Where things lie in memory makes some percent, drawn anew with each interpreter that
+    is started, and all workers of one fork-server inherit it: so every pair has a server and a Python of its own.
     """
-    inside: list[float] = []
-    plain: list[float] = []
-    for number in range(SERVERS):
-        tell(f"workers: processor-bound code, server {number + 1} of {SERVERS}")
-        async with fork_server(CONFIG):
-            for _ in range(PROCESSES):
-                async with WorkerSession(CONFIG) as session, plain_python(PLAIN) as other:
-                    taken = [
-                        (float((await session.run(SPIN, timeout=60)).stdout), float(await other.ask()))
-                        for _ in range(SPINS)
-                    ]
-                inside.append(min(ours for ours, _ in taken))
-                plain.append(min(theirs for _, theirs in taken))
-    return statistics.median(inside), statistics.median(plain)
+    found = []
+    for number in range(PAIRS):
+        tell(f"workers: processor-bound code, pair {number + 1} of {PAIRS}")
+        async with fork_server(CONFIG), WorkerSession(CONFIG) as session, plain_python(PLAIN) as other:
+            taken = [
+                (float((await session.run(SPIN, timeout=60)).stdout), float(await other.ask())) for _ in range(SPINS)
+            ]
+        found.append((min(ours for ours, _ in taken), min(theirs for _, theirs in taken)))
+    return in_the_middle(found)
 
 
 async def crowd() -> tuple[int, float]:
@@ -107,12 +102,16 @@ def limit(name: str, ours: float, most: float, unit: str = "ms") -> Figure:
     return Figure(name, f"{ours:.2f} {unit}", "", round(ours / most, 3), f"<= {most:g} {unit}", ours <= most)
 
 
-async def talking(kernel: Peer | None) -> list[Figure]:
+async def echoing() -> Iterable[Figure]:
     rows = []
     for name, place in placements().items():
         tell(f"workers: 1+1 and a pipe echo, {name}")
-        ours, bare = [percentile(taken, 0.5) for taken in await trips(place)]
-        rows.append(at_most(f"1+1 beside a pipe echo, {name}, p50", micro(ours), micro(bare), ours / bare, 4))
+        ours, bare, ratio = await trips(place)
+        rows.append(at_most(f"1+1 beside a pipe echo, {name}, p50", micro(ours), micro(bare), ratio, 4))
+    return rows
+
+
+async def talking(kernel: Peer | None) -> list[Figure]:
     mine: list[float] = []
     theirs: list[float] = []
     speeds: list[float] = []
@@ -129,14 +128,18 @@ async def talking(kernel: Peer | None) -> list[Figure]:
                 theirs += kernel.ask("trips", calls=60)
                 others.append(kernel.ask("rate", lines=LINES))
     trip, speed = percentile(mine, 0.5), max(speeds)
+    asked, printed = f"1+1 beside a {KERNEL}, p50", f"output beside a {KERNEL}, best"
     if not kernel:
-        rows.append(without_peer(f"1+1 beside a {KERNEL}, p50", micro(trip), ">= 10x"))
-        return [*rows, without_peer(f"output beside a {KERNEL}, best", f"{speed:.1f} MB/s", ">= 10x")]
+        return [
+            without_peer(asked, micro(trip), ">= 10x"),
+            without_peer(printed, f"{speed:.1f} MB/s", ">= 10x"),
+        ]
     kernel.ask("stop")
-    other = percentile(theirs, 0.5)
-    rows.append(at_least(f"1+1 beside a {KERNEL}, p50", micro(trip), micro(other), other / trip, 10))
-    texts = f"{speed:.1f} MB/s", f"{max(others):.1f} MB/s"
-    return [*rows, at_least(f"output beside a {KERNEL}, best", *texts, speed / max(others), 10)]
+    other, texts = percentile(theirs, 0.5), (f"{speed:.1f} MB/s", f"{max(others):.1f} MB/s")
+    return [
+        at_least(asked, micro(trip), micro(other), other / trip, 10),
+        at_least(printed, *texts, speed / max(others), 10),
+    ]
 
 
 async def stopping() -> Iterable[Figure]:
@@ -164,8 +167,9 @@ async def measure(kernel: Peer | None) -> list[Figure | Series]:
         alive, private = await crowd()
     rows.append(limit("private memory of an idle worker", private, 4, "MB"))
     rows.append(Figure(f"{LIVE} sessions at once, answering", str(alive), "", alive / LIVE, f"{LIVE}", alive == LIVE))
-    inside, plain = await spins()
-    return [*rows, at_most("processor-bound code, beside python", micro(inside), micro(plain), inside / plain, 1.03)]
+    rows += await echoing()
+    inside, plain, ratio = await spins()
+    return [*rows, at_most("processor-bound code, beside python", micro(inside), micro(plain), ratio, 1.03)]
 
 
 def figures() -> Iterable[Figure | Series]:

@@ -65,6 +65,28 @@ async def test_output_of_subprocesses_threads_and_descriptors_is_captured(sessio
     assert result.stderr == "shell\n"
 
 
+@pytest.mark.parametrize(
+    "write",
+    ["os.writev(1, [b'text'])", "open(1, 'w', closefd=False).write('text')", "os.write(os.dup(1), b'text')"],
+)
+async def test_what_is_written_past_our_streams_at_once_belongs_to_its_code_and_is_seen_at_once(session, write):
+    seen = []
+    code = f"import os; {write}; sum(range(20_000_000))"
+    async for message in session.execute(ExecuteMessage(code=code)):
+        seen.append((type(message), time.monotonic()))
+    assert [kind for kind, _ in seen] == [AckMessage, OutputMessage, ResultMessage]
+    # While C code runs, no signal handler does.
+    assert seen[2][1] - seen[1][1] > 0.05
+    assert (session.info.telemetry["violations"], session.info.telemetry["general_queue"]) == (0, 0)
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)", "input()"])
+async def test_code_that_neither_writes_nor_ends_is_acknowledged_all_the_same(session, code):
+    messages = session.execute(ExecuteMessage(code=code), timeout=30)
+    assert isinstance(await anext(messages), AckMessage)
+    await messages.aclose()
+
+
 async def test_top_level_await_works_and_its_loop_lives_on(session):
     first = await session.run("import asyncio\nq = asyncio.Queue()\nawait q.put(5)\nawait asyncio.sleep(0, 'slept')")
     assert first.value == "slept"
@@ -157,6 +179,15 @@ async def test_a_timeout_raises_out_of_the_stream(session):
     assert caught.value.state == "preserved"
 
 
+async def test_each_execution_has_a_deadline_of_its_own(session):
+    assert (await session.run("'quick'", timeout=0.2)).ok
+    assert (await session.run("import time; time.sleep(0.4); 'slow'", timeout=30)).value == "slow"
+    began = time.monotonic()
+    assert (await session.run("while True: pass", timeout=0.1)).timed_out
+    assert time.monotonic() - began < 10
+    assert (await session.run("time.sleep(0.4); 'endless'", timeout=None)).value == "endless"
+
+
 async def test_leaving_the_stream_early_stops_the_code(session):
     stream = session.execute(ExecuteMessage(code="while True: print('x' * 100)"))
     async for message in stream:
@@ -185,6 +216,12 @@ async def test_a_slow_reader_slows_the_worker_instead_of_filling_memory(start):
             await asyncio.sleep(0.001)
     assert total == 2_000_000
     assert deepest < 100_000 + 2 * 65536 + 1
+
+
+async def test_many_small_cells_are_not_taken_for_a_flood_of_lines(session):
+    await session.run("import sys")
+    seen = [(await session.run("sys.stdout.line_buffering")).value for _ in range(300)]
+    assert all(seen)
 
 
 async def test_output_after_the_result_reaches_the_general_queue(session):

@@ -168,6 +168,19 @@ def test_text_before_the_acknowledgement_belongs_to_nobody():
     assert exchange.output(new) == Deliver("a", new)
 
 
+def test_code_that_is_known_to_run_is_acknowledged_once_though_the_worker_says_it_later():
+    exchange = Exchange()
+    assert exchange.presume() == ()
+    exchange.start("a")
+    (step,) = exchange.presume()
+    assert (step.execution_id, type(step.message), exchange.streaming) == ("a", m.AckMessage, True)
+    assert exchange.presume() == ()
+    assert exchange.hear(m.AckMessage(of="a")) == ()
+    assert exchange.violations == 0
+    exchange.hear(m.AckMessage(of="a"))
+    assert exchange.violations == 1
+
+
 @given(st.lists(st.binary(max_size=200)), st.integers(1, 300))
 def test_clipping_keeps_head_and_tail_and_counts_exactly(chunks, limit):
     clip = Clip(limit)

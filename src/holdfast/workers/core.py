@@ -16,6 +16,7 @@ from holdfast.workers.talking import Conversation
 from holdfast.workers.wire import messages as m
 
 UNSET: Any = object()
+_USABLE = (SessionState.READY, SessionState.BUSY, SessionState.IDLE)
 
 
 class SessionCore:
@@ -53,13 +54,13 @@ class SessionCore:
             raise Closed(f"a session that is {self.state.value} cannot have {event.value}") from problem
 
     def _usable(self) -> Conversation:
-        warming = self.state is SessionState.WARMING and self._changing.locked()
-        usable = self.state in (SessionState.READY, SessionState.BUSY, SessionState.IDLE) or warming
+        state = self._machine.state
+        usable = state in _USABLE or (state is SessionState.WARMING and self._changing.locked())
         if usable and self._talk is not None:
             return self._talk
-        if self.state is SessionState.ERROR and self._cause is not None:
+        if state is SessionState.ERROR and self._cause is not None:
             raise WorkerDied(self._cause)
-        raise Closed(f"a session that is {self.state.value} runs no code")
+        raise Closed(f"a session that is {state.value} runs no code")
 
     async def restart(self) -> None:
         """A new worker for the same session."""

@@ -8,16 +8,18 @@ The rules it keeps, whatever a worker sends:
 - a reply reaches the request it names, once.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from holdfast.workers.wire import messages as m
 
 
-class Drain(NamedTuple):
+class Drain(msgspec.Struct, frozen=True):
     """Read what the output pipes hold before going on: it was written before what follows."""
 
 
-class Deliver(NamedTuple):
+class Deliver(msgspec.Struct, frozen=True):
     """To the caller of an execution. ``last`` ends it."""
 
     execution_id: str
@@ -25,20 +27,20 @@ class Deliver(NamedTuple):
     last: bool = False
 
 
-class Reply(NamedTuple):
+class Reply(msgspec.Struct, frozen=True):
     """To whoever made a request."""
 
     request_id: str
     message: m.Message
 
 
-class General(NamedTuple):
+class General(msgspec.Struct, frozen=True):
     """To the general queue."""
 
     message: m.Message
 
 
-class Note(NamedTuple):
+class Note(msgspec.Struct, frozen=True):
     """For the session itself: greetings and heartbeats."""
 
     message: m.HelloMessage | m.ReadyMessage | m.HeartbeatMessage
@@ -60,11 +62,19 @@ class Exchange:
         self.requests: set[str] = set()
         self.questions: dict[str, str] = {}
         self.violations = 0
+        self._presumed = False
 
     def start(self, execution_id: str) -> None:
         if self.running is not None:
             raise Busy(f"execution {self.running} is running")
-        self.running, self.phase = execution_id, "sent"
+        self.running, self.phase, self._presumed = execution_id, "sent", False
+
+    def presume(self) -> tuple[Step, ...]:
+        """The worker is known to have taken up the code: acknowledge it for the worker, whose word is late."""
+        if self.running is None or self.phase != "sent":
+            return ()
+        self.phase, self._presumed = "acknowledged", True
+        return (Deliver(self.running, m.AckMessage(of=self.running, execution_id=self.running, note="presumed")),)
 
     def finish(self) -> None:
         """The last message was delivered; the next execution may start."""
@@ -161,6 +171,9 @@ class Exchange:
         if message.of == self.running and self.phase == "sent":
             self.phase = "acknowledged"
             return (Deliver(message.of, message),)
+        if message.of == self.running and self._presumed:
+            self._presumed = False
+            return ()
         return self._stray(message)
 
     def _during(self, message: m.Message, execution_id: str) -> tuple[Step, ...]:

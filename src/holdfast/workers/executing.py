@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+
+import msgspec
 
 from holdfast.workers.collect import collect
 from holdfast.workers.core import UNSET, SessionCore
@@ -16,14 +17,13 @@ from holdfast.workers.talking import Conversation, Execution
 from holdfast.workers.wire import messages as m
 
 
-class Running(NamedTuple):
+class Running(msgspec.Struct, frozen=True):
     """Code that was sent and is being listened to."""
 
     talk: Conversation
     execution: Execution
     outlet: Outlet
     limit: float | None
-    timer: asyncio.TimerHandle | None
 
 
 class Executing(SessionCore):
@@ -46,12 +46,23 @@ class Executing(SessionCore):
     async def open(self, message: m.ExecuteMessage, timeout: float | None) -> "Running":
         """Wait for one's turn and send the code. Whoever opens must ``leave``."""
         limit = self.config.default_execute_timeout if timeout is UNSET else timeout
-        loop = asyncio.get_running_loop()
-        deadline = None if limit is None else loop.time() + limit
-        talk = await self._take_turn(message, limit)
-        execution = self._begin(talk, message)
-        timer = None if deadline is None else loop.call_at(deadline, execution.outlet.expire)
-        return Running(talk, execution, execution.outlet, limit, timer)
+        talk = self._usable()
+        deadline = None if limit is None else talk.loop.time() + limit
+        if self._turn.locked():
+            talk = await self._wait_for_turn(message, limit)
+        else:
+            await self._turn.acquire()
+        try:
+            execution = talk.begin(message, self._ended)
+        except BaseException:
+            self._turn.release()
+            raise
+        self._apply(Event.BEGAN)
+        self._executions += 1
+        self._last_used_at = time.time()
+        if deadline is not None:
+            talk.expire_at(deadline)
+        return Running(talk, execution, execution.outlet, limit)
 
     async def overrun(self, running: "Running") -> ExecutionTimeout:
         """The time is up: stop the code, and say what became of the variables."""
@@ -61,18 +72,12 @@ class Executing(SessionCore):
 
     def leave(self, running: "Running") -> None:
         """Nobody listens any more; code that still runs is stopped."""
-        if running.timer is not None:
-            running.timer.cancel()
-        if not running.execution.ended.done():
+        if running.execution.last is None:
             self._count("executions_cancelled")
             running.outlet.discard()
             self._spawn(self._stop(running.talk, running.execution, self.config.grace))
 
-    async def _take_turn(self, message: m.ExecuteMessage, limit: float | None) -> Conversation:
-        talk = self._usable()
-        if not self._turn.locked():
-            await self._turn.acquire()
-            return talk
+    async def _wait_for_turn(self, message: m.ExecuteMessage, limit: float | None) -> Conversation:
         self._waiting += 1
         try:
             async with asyncio.timeout(limit):
@@ -87,23 +92,11 @@ class Executing(SessionCore):
             self._turn.release()
             raise
 
-    def _begin(self, talk: Conversation, message: m.ExecuteMessage) -> Execution:
-        try:
-            execution = talk.begin(message)
-        except BaseException:
-            self._turn.release()
-            raise
-        self._apply(Event.BEGAN)
-        self._executions += 1
-        self._last_used_at = time.time()
-        execution.over = self._ended
-        return execution
-
     def _ended(self, last: m.Message) -> None:
         self._turn.release()
         if isinstance(last, m.ErrorMessage):
             self._errors += 1
-        if self.state in (SessionState.BUSY, SessionState.WARMING):
+        if self._machine.state in (SessionState.BUSY, SessionState.WARMING):
             self._apply(Event.ENDED)
         self._last_used_at = time.time()
 
@@ -158,19 +151,18 @@ class Executing(SessionCore):
     async def _stop(self, talk: Conversation, execution: Execution, grace: float) -> Interrupted:
         """The ladder: ask and ring, ring again at half time, kill."""
         for _ in range(2):
-            if talk.cause is None and not execution.ended.done():
+            if talk.cause is None and execution.last is None:
                 link = talk.live()
                 link.send(m.CancelMessage(execution_id=execution.id, grace_timeout_ms=int(grace * 1000)))
                 link.ring()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace / 2):
-                    await asyncio.shield(execution.ended)
+                    last = await execution.end()
                 break
         else:
             if talk.link is not None:
                 talk.link.kill(Cause("killed", f"the code did not stop within {grace} s"))
-            await asyncio.shield(execution.ended)
-        last = execution.ended.result()
+            last = await execution.end()
         if isinstance(last, m.ErrorMessage) and last.state == "lost":
             return Interrupted(stopped=True, state="lost", reason=last.exception_message)
         return Interrupted(stopped=True, state="preserved")

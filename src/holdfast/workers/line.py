@@ -37,23 +37,23 @@ class Line:
         self._loop.add_reader(sock, self.read)
 
     def send(self, payload: bytes, fds: tuple[int, ...] = ()) -> None:
-        """Queue one frame; it leaves in order, at once if the socket takes it."""
-        data = memoryview(frame(payload, limit=self.limit))
+        """Queue one frame; it leaves in order, at once if the socket takes it. Raises FrameTooLarge."""
+        data = frame(payload, limit=self.limit)
         if self.closed:
             return
+        sent = 0
         if not self._backlog:
             try:
                 sent = socket.send_fds(self.sock, [data], list(fds)) if fds else self.sock.send(data)
             except (BlockingIOError, InterruptedError):
-                sent = 0
+                pass
             except OSError:
                 # The other side is gone; the reader learns it and tells.
                 return
             if sent == len(data):
                 return
-            data = data[sent:]
             self._loop.add_writer(self.sock, self._flush)
-        self._backlog.append(data)
+        self._backlog.append(memoryview(data)[sent:])
 
     async def flushed(self) -> None:
         """Wait until everything queued has left or the line is closed."""
@@ -65,7 +65,8 @@ class Line:
     def read(self) -> None:
         """Take in what is there, once. Also called to look before something else is believed."""
         try:
-            data = self._receive()
+            # Without room for them the kernel closes what a worker may send along.
+            data = self._receive() if self._descriptors else self.sock.recv(_CHUNK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -80,9 +81,6 @@ class Line:
                 return
 
     def _receive(self) -> bytes:
-        if not self._descriptors:
-            # Without room for them the kernel closes what a worker may send along.
-            return self.sock.recv(_CHUNK)
         data, ancillary, _, _ = self.sock.recvmsg(_CHUNK, _SPACE)
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

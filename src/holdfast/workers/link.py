@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import select
 import socket
 import sys
 from collections.abc import Callable
@@ -15,10 +16,11 @@ from holdfast.workers.errors import Cause
 from holdfast.workers.family import Family
 from holdfast.workers.line import Line
 from holdfast.workers.outlet import Stream
-from holdfast.workers.wire.frames import FrameTooLarge, Oversize
+from holdfast.workers.wire.frames import Oversize
 from holdfast.workers.wire.messages import AnyMessage, Message, decode, encode
 
 _FIONREAD = 0x541B if sys.platform.startswith("linux") else 0x4004667F
+_SIOCOUTQ = 0x5411
 _NONE = bytes(4)
 _CHUNK = 65536
 _HANG_UP_GRACE = 0.25
@@ -134,15 +136,23 @@ class Link:
             "stdout": self._pipe("stdout", endpoints.out),
             "stderr": self._pipe("stderr", endpoints.err),
         }
-        self.gone: asyncio.Future[Cause] = asyncio.get_running_loop().create_future()
+        self._by_fd = {pipe.fd: pipe for pipe in self.pipes.values()}
+        self._written = select.poll()
+        for fd in self._by_fd:
+            self._written.register(fd, select.POLLIN)
+        self._paused = False
+        self.gone: asyncio.Future[Cause] = self._loop.create_future()
         family.join(token, self._farewell)
 
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
         """Raises FrameTooLarge, with nothing sent, for a message the worker would not take."""
-        payload = encode(message)
-        if len(payload) > self.limit:
-            raise FrameTooLarge(len(payload), self.limit)
-        self.line.send(payload, fds)
+        self.line.send(encode(message), fds)
+
+    def taken(self) -> bool:
+        """Whether the worker has read all that was sent to it; False where the system does not tell."""
+        if not sys.platform.startswith("linux") or self.line.closed:
+            return False
+        return fcntl.ioctl(self.line.sock, _SIOCOUTQ, _NONE) == _NONE
 
     def ring(self) -> None:
         self.family.ring(self.token)
@@ -152,19 +162,25 @@ class Link:
             self.family.kill(self.token, reason)
 
     def drain(self) -> None:
-        for pipe in self.pipes.values():
-            pipe.drain()
+        """Read what the worker has written so far. One look for both pipes: mostly there is nothing."""
+        for fd, _ in self._written.poll(0):
+            self._by_fd[fd].drain()
 
     def pause(self) -> None:
+        self._paused = True
         for pipe in self.pipes.values():
             pipe.pause()
 
     def resume(self) -> None:
+        if not self._paused:
+            return
+        self._paused = False
         for pipe in self.pipes.values():
             pipe.resume()
 
     def close(self) -> None:
         self.line.close()
+        self._written = select.poll()
         for pipe in self.pipes.values():
             pipe.close()
         self.family.leave(self.token)

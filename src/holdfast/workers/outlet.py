@@ -17,16 +17,16 @@ class Outlet:
     ``get`` returns None after the last one.
     """
 
-    def __init__(self, *, limit: int, emptied: Callable[[], None]) -> None:
+    held = 0
+    ended = False
+    _waiter: asyncio.Future[None] | None = None
+    _discarding = False
+    _late = False
+
+    def __init__(self, *, limit: int, emptied: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self.limit = limit
-        self.held = 0
-        self.deepest = 0
-        self.ended = False
-        self._messages: collections.deque[tuple[int, Message]] = collections.deque()
-        self._emptied = emptied
-        self._waiter: asyncio.Future[None] | None = None
-        self._discarding = False
-        self._late = False
+        self._emptied, self._loop = emptied, loop
+        self._messages: collections.deque[Message] = collections.deque()
 
     @property
     def full(self) -> bool:
@@ -37,11 +37,11 @@ class Outlet:
             return
         self.ended = last
         if not self._discarding:
-            size = len(message.data) if isinstance(message, OutputMessage) else 0
-            self.held += size
-            self.deepest = max(self.deepest, self.held)
-            self._messages.append((size, message))
-        self._wake()
+            if isinstance(message, OutputMessage):
+                self.held += len(message.data)
+            self._messages.append(message)
+        if self._waiter is not None:
+            self._wake()
 
     def discard(self) -> None:
         """Nobody reads any more: forget what waits and what comes."""
@@ -54,11 +54,12 @@ class Outlet:
         """The next message if one waits."""
         if not self._messages:
             return None
-        was_full = self.full
-        size, message = self._messages.popleft()
-        self.held -= size
-        if was_full and not self.full:
-            self._emptied()
+        message = self._messages.popleft()
+        if isinstance(message, OutputMessage):
+            was_full = self.full
+            self.held -= len(message.data)
+            if was_full and not self.full:
+                self._emptied()
         return message
 
     def expire(self) -> None:
@@ -73,7 +74,7 @@ class Outlet:
             if self._late:
                 raise TimeoutError
             if self._waiter is None:
-                self._waiter = asyncio.get_running_loop().create_future()
+                self._waiter = self._loop.create_future()
             await self._waiter
         return self.take()
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from holdfast.workers.errors import Cause
 from holdfast.workers.states import SessionState
 from holdfast.workers.wire.messages import DisplayMessage, ErrorMessage, Usage
@@ -10,8 +12,7 @@ from holdfast.workers.wire.messages import DisplayMessage, ErrorMessage, Usage
 State = Literal["preserved", "lost"]
 
 
-@dataclass(frozen=True)
-class ExecutionResult:
+class ExecutionResult(msgspec.Struct, frozen=True):
     """Everything one execution produced.
 
     ``error`` is None when the code ran to its end. ``state`` says whether the session's variables are still
@@ -21,14 +22,14 @@ class ExecutionResult:
     execution_id: str
     value: Any = None
     repr: str = ""
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = {}
     stdout: str = ""
     stderr: str = ""
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = {}
     displays: tuple[DisplayMessage, ...] = ()
     error: ErrorMessage | None = None
     timed_out: bool = False
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     execution_time: float = 0.0
     rolled_back: bool = False
     state: State = "preserved"

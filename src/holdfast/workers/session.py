@@ -112,7 +112,7 @@ class WorkerSession(Executing, Looking, Returning):
                         # Code that was only waiting for an answer may end by itself.
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(self.config.grace):
-                                await asyncio.shield(talk.execution.ended)
+                                await talk.execution.end()
                     if talk.execution is not None:
                         self._count("cancel_event_triggers")
                         await self._stop(talk, talk.execution, self.config.grace)

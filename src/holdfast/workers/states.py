@@ -6,6 +6,9 @@ from holdfast.lifecycle.machine import Table
 
 
 class SessionState(StrEnum):
+    # An enum's own hash is a call of Python code, in every step through the table.
+    __hash__ = str.__hash__
+
     CREATING = "creating"
     WARMING = "warming"
     READY = "ready"
@@ -17,6 +20,8 @@ class SessionState(StrEnum):
 
 
 class Event(Enum):
+    __hash__ = object.__hash__
+
     STARTED = "started"
     SAID_READY = "said ready"
     BEGAN = "began code"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from holdfast.workers.config import SessionConfig
 from holdfast.workers.errors import Cause, RequestFailed, WorkerDied
-from holdfast.workers.exchange import Deliver, Drain, Exchange, General, Reply, Step
+from holdfast.workers.exchange import DRAIN, Deliver, Drain, Exchange, General, Reply, Step
 from holdfast.workers.interceptors import Interceptors
 from holdfast.workers.link import Link
 from holdfast.workers.outlet import Clip, Outlet, Stream
@@ -18,15 +18,36 @@ _HOPELESS = 64
 
 
 class Execution:
-    """One running piece of code. ``ended`` is set with its last message."""
+    """One running piece of code, until it has its ``last`` message."""
 
-    def __init__(self, message: m.ExecuteMessage, outlet: Outlet, output_limit: int | None) -> None:
-        self.id = message.id
+    def __init__(
+        self,
+        execution_id: str,
+        outlet: Outlet,
+        output_limit: int | None,
+        over: Callable[[m.Message], None],
+    ) -> None:
+        self.id = execution_id
         self.outlet = outlet
         self.output_limit = output_limit
         self.clips: dict[Stream, Clip] = {}
-        self.ended: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
-        self.over: Callable[[m.Message], None] = lambda _: None
+        self.last: m.Message | None = None
+        self._over = over
+        self._end: asyncio.Future[m.Message] | None = None
+
+    def finish(self, last: m.Message) -> None:
+        self.last = last
+        if self._end is not None:
+            self._end.set_result(last)
+        self._over(last)
+
+    async def end(self) -> m.Message:
+        """Wait for the last message. To stop waiting does not stop the code."""
+        if self.last is not None:
+            return self.last
+        if self._end is None:
+            self._end = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._end)
 
 
 class Conversation:
@@ -41,37 +62,65 @@ class Conversation:
         over: Callable[[Cause], None],
     ) -> None:
         self.config, self.interceptors = config, interceptors
+        self.loop = asyncio.get_running_loop()
         self.exchange = Exchange()
         self.execution: Execution | None = None
         self.link: Link | None = None
         self.general: collections.deque[m.Message] = collections.deque(maxlen=config.general_queue)
         self.general_dropped = 0
         self.arrived = asyncio.Event()
-        self.counts: collections.Counter[str] = collections.Counter()
+        self.counts = {"control": 0, "bulk": 0, "bytes": 0}
         self._noted, self._over = noted, over
         self._requests: dict[str, asyncio.Future[m.Message]] = {}
         self._background = {stream: Clip(None) for stream in _STREAMS}
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     # -- speaking
 
-    def begin(self, message: m.ExecuteMessage) -> Execution:
-        """Send code to run. Nothing else may be running; nothing was sent if this raises."""
+    def begin(self, message: m.ExecuteMessage, over: Callable[[m.Message], None]) -> Execution:
+        """Send code to run; ``over`` is called with its last message.
+
+        Nothing else may be running; nothing was sent if this raises.
+        """
         link = self.live()
-        outlet = Outlet(limit=self.config.output_buffer, emptied=link.resume)
-        execution = Execution(message, outlet, self.config.output_limit)
+        outlet = Outlet(limit=self.config.output_buffer, emptied=link.resume, loop=self.loop)
+        execution = Execution(message.id, outlet, self.config.output_limit, over)
         self.exchange.start(message.id)
         try:
             link.send(message)
         except BaseException:
             self.exchange.running = None
             raise
-        self.execution = execution
+        self.execution, self._deadline = execution, None
         return execution
+
+    def expire_at(self, when: float) -> None:
+        """Set the loop's time at which the running execution's is up.
+
+        The timer of an earlier execution is left to go off and set again then: nearly all code ends long
+        before its deadline, and a timer set and cancelled for each costs as much as a small cell.
+        """
+        self._deadline = when
+        if self._timer is not None and self._timer.when() > when:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self.loop.call_at(when, self._look_at_the_clock)
+
+    def _look_at_the_clock(self) -> None:
+        self._timer = None
+        if self.execution is None or self._deadline is None:
+            return
+        if self._deadline > self.loop.time():
+            self.expire_at(self._deadline)
+        else:
+            self.execution.outlet.expire()
 
     async def request(self, message: m.Message, *, fds: tuple[int, ...] = ()) -> m.Message:
         """Send and wait for the reply. Raises RequestFailed or WorkerDied; answered also while code runs."""
         link = self.live()
-        answer: asyncio.Future[m.Message] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[m.Message] = self.loop.create_future()
         self.exchange.ask(message.id)
         self._requests[message.id] = answer
         try:
@@ -101,10 +150,10 @@ class Conversation:
     def heard(self, message: m.AnyMessage) -> None:
         self.counts["control"] += 1
         steps = self.exchange.hear(message)
-        if steps and isinstance(steps[0], Drain):
-            self._take(steps[:1])
-            steps = steps[1:]
-        self.interceptors.show(message)
+        if self.interceptors.records:
+            if DRAIN in steps and self.link is not None:
+                self.link.drain()
+            self.interceptors.show(message)
         self._take(steps)
 
     def wrote(self, stream: Stream, data: bytes) -> None:
@@ -116,6 +165,9 @@ class Conversation:
 
     def _clip(self, stream: Stream) -> Clip:
         execution = self.execution
+        if execution is not None and self.link is not None and not self.exchange.streaming and self.link.taken():
+            # Written behind the worker's back: its acknowledgement is on the way.
+            self._take(self.exchange.presume())
         if execution is None or not self.exchange.streaming:
             return self._background[stream]
         if stream not in execution.clips:
@@ -132,6 +184,8 @@ class Conversation:
 
     def ended(self, cause: Cause) -> None:
         self.cause = cause
+        if self._timer is not None:
+            self._timer.cancel()
         self._take(self.exchange.lost(cause.kind, str(cause)))
         self.arrived.set()
         self._over(cause)
@@ -160,20 +214,23 @@ class Conversation:
             self._file(step.message)
             return
         if step.last:
-            self._finish(execution)
-        execution.outlet.put(step.message, last=step.last)
-        if step.last:
-            self.execution = None
-            self.exchange.finish()
-            if self.link is not None and self.cause is None:
-                self.link.resume()
-            if not execution.ended.done():
-                execution.ended.set_result(step.message)
-                execution.over(step.message)
-        elif execution.outlet.full and self.link is not None:
+            self._finish(execution, step.message)
+            return
+        execution.outlet.put(step.message)
+        if execution.outlet.full and self.link is not None:
             self.link.pause()
 
-    def _finish(self, execution: Execution) -> None:
+    def _finish(self, execution: Execution, last: m.Message) -> None:
+        if execution.clips:
+            self._close_clips(execution)
+        execution.outlet.put(last, last=True)
+        self.execution = None
+        self.exchange.finish()
+        if self.link is not None and self.cause is None:
+            self.link.resume()
+        execution.finish(last)
+
+    def _close_clips(self, execution: Execution) -> None:
         for stream, clip in execution.clips.items():
             rest, dropped, tail = clip.finish()
             if rest:

@@ -30,17 +30,27 @@ class Post:
         self.reading = False
         self._reader = FrameReader(limit=limit)
         self._pen = threading.Lock()
-        self._outbox: collections.deque[bytes] = collections.deque()
+        self._outbox: list[bytes] = []
 
     # -- writing
 
     def send(self, message: Message) -> None:
         """Send, or raise FrameTooLarge or the encoder's complaint with nothing sent."""
+        self.hold(message)
+        self.release()
+
+    def hold(self, message: Message) -> None:
+        """Queue a message that leaves with the next one, or by ``release``."""
         self._outbox.append(frame(encode(message), limit=self.limit))
+
+    def release(self) -> None:
+        """Write all that is queued, at once: each write may wake the host."""
         while self._outbox and self._pen.acquire(blocking=False):
             try:
-                while self._outbox:
-                    self.sock.sendall(self._outbox.popleft())
+                while batch := self._outbox[:]:
+                    self.sock.sendall(batch[0] if len(batch) == 1 else b"".join(batch))
+                    # Not before: an interrupt of the running code may strike while its output is written.
+                    del self._outbox[: len(batch)]
             finally:
                 self._pen.release()
 

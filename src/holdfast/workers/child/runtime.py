@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from holdfast.workers.child import checkpoints, inspection, measures
 from holdfast.workers.child.asking import Asking
 from holdfast.workers.child.cells import Cells, describe
@@ -49,6 +51,8 @@ class Runtime:
         self.current: str | None = None
         self.interrupted = False
         self.meter = measures.Meter()
+        self.soon: Callable[[], bool] = lambda: False
+        """Whether what the post holds will be released within milliseconds, whatever the code does."""
         self._answers: dict[type, Callable[[Any], None]] = {
             m.HelloMessage: self._hello,
             m.ExecuteMessage: self._execute,
@@ -147,39 +151,37 @@ class Runtime:
         self.post.send(m.ReadyMessage(session_id=self.order.session_id, capabilities=features))
 
     def _execute(self, message: m.ExecuteMessage) -> None:
-        self.post.send(m.AckMessage(of=message.id, execution_id=message.id))
-        resumed = False
-        point = ""
-        if message.transaction_policy != "commit_always":
-            point = f"transaction:{message.id}"
-            resumed, _ = self.snapshots.take(point)
+        # It leaves with the first output, with the result of a quick cell, or soon.
+        self.post.hold(m.AckMessage(of=message.id, execution_id=message.id))
+        if message.transaction_policy != "commit_always" or not self.soon():
+            self.post.release()
+        if message.transaction_policy == "commit_always":
+            self._send_outcome(self._outcome(message), message.id)
+            return
+        point = f"transaction:{message.id}"
+        resumed, _ = self.snapshots.take(point)
         if resumed:
             return
         outcome = self._outcome(message)
-        if self.snapshots.foreign:
-            # The user's code forked and let the copy run on. It has no business with the host.
-            os._exit(0)
-        failed = isinstance(outcome, m.ErrorMessage)
-        policy = message.transaction_policy
-        undo = policy == "rollback_always" or (policy == "rollback_on_failure" and failed)
-        if undo:
-            self._send_outcome(outcome, message.id, rolled_back=True)
+        if message.transaction_policy == "rollback_always" or isinstance(outcome, m.ErrorMessage):
+            self._send_outcome(msgspec.structs.replace(outcome, rolled_back=True), message.id)
             self.snapshots.hand_over(point)
-        if point:
-            self.snapshots.drop(point)
+        self.snapshots.drop(point)
         self._send_outcome(outcome, message.id)
 
     def _outcome(self, message: m.ExecuteMessage) -> m.ResultMessage | m.ErrorMessage:
         self.interrupted = self.struck = False
         started, spent = time.perf_counter(), time.process_time()
         error: BaseException | None = None
-        shown: dict[str, Any] = {}
+        value: Any = None
+        text = ""
+        data: dict[str, Any] = {}
         try:
             try:
                 self.asking.allowed = message.allow_input is not False and self.settings.get("allow_input", True)
                 self.current = message.id
-                value = self.cells.run(message.code, filename=message.filename, capture_source=message.capture_source)
-                shown = self.showing.value(value)
+                last = self.cells.run(message.code, filename=message.filename, capture_source=message.capture_source)
+                value, text, data = self.showing.value(last)
                 self.current = None
             except BaseException as raised:  # noqa: BLE001 - whatever user code raises is a result
                 error = raised
@@ -190,10 +192,15 @@ class Runtime:
             self.current = None
             error = raised
         measures.flush()
+        if self.snapshots.foreign:
+            # The user's code forked and let the copy run on. It has no business with the host.
+            os._exit(0)
         took = time.perf_counter() - started
         usage = self.meter.execution(time.process_time() - spent, took)
         if error is None:
-            return m.ResultMessage(execution_id=message.id, execution_time=took, usage=usage, **shown)
+            return m.ResultMessage(
+                execution_id=message.id, value=value, repr=text, data=data, execution_time=took, usage=usage
+            )
         return m.ErrorMessage(
             execution_id=message.id,
             exception_type=type(error).__name__,
@@ -204,13 +211,7 @@ class Runtime:
             interrupted=self.struck and isinstance(error, KeyboardInterrupt),
         )
 
-    def _send_outcome(
-        self, outcome: m.ResultMessage | m.ErrorMessage, execution: str, *, rolled_back: bool = False
-    ) -> None:
-        import msgspec
-
-        if rolled_back:
-            outcome = msgspec.structs.replace(outcome, rolled_back=True)
+    def _send_outcome(self, outcome: m.ResultMessage | m.ErrorMessage, execution: str) -> None:
         try:
             self.post.send(outcome)
         except (FrameTooLarge, TypeError, ValueError, OverflowError, RecursionError) as problem:

@@ -15,16 +15,16 @@ class Showing:
         self._longest: int = runtime.settings.get("repr_limit", 100_000)
         self._most: int = runtime.settings.get("value_limit", 1 << 20)
 
-    def value(self, value: Any) -> dict[str, Any]:
-        """The last value of a cell as the parts of its result, after the figures that the cell left open."""
+    def value(self, value: Any) -> tuple[Any, str, dict[str, Any]]:
+        """The last value of a cell as data, text and richer forms, after the figures that the cell left open."""
         self.figures(but=value)
         if value is None:
-            return {}
-        return {
-            "value": values.plain(value, limit=self._most),
-            "repr": values.text(value, limit=self._longest),
-            "data": values.bundle(value, limit=self._most),
-        }
+            return None, "", {}
+        return (
+            values.plain(value, limit=self._most),
+            values.text(value, limit=self._longest),
+            values.bundle(value, limit=self._most),
+        )
 
     def figures(self, *, but: Any = None) -> None:
         """Show the figures that the cell left open; not twice the one that is its value."""

@@ -7,7 +7,6 @@ signal writes them out, and so does everything that could write after them.
 
 import contextlib
 import ctypes
-import functools
 import io
 import os
 import signal
@@ -16,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.workers.child.syscalls import set_signal
+from holdfast.workers.child.syscalls import libc, set_signal
 
 _BURST, _WINDOW, _DELAY = 32, 0.01, 0.002
 _ALARM: int = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else 0
@@ -35,27 +34,39 @@ _WRITERS = frozenset(
 
 
 class Raw(io.FileIO):
-    """A descriptor that counts its writes."""
+    """A descriptor that counts its writes, and calls ``before`` ahead of each."""
 
     writes = 0
 
+    def __init__(self, fd: int, before: Callable[[], None]) -> None:
+        super().__init__(fd, "w", closefd=False)
+        self._before = before
+
     def write(self, data: Any, /) -> int:
         self.writes += 1
+        self._before()
         return super().write(data)
+
+
+_flush = io.BufferedWriter.flush
 
 
 class Held(io.BufferedWriter):
     """Its ``flush``, which a text stream calls for every line, notices a flood."""
 
-    def __init__(self, fd: int, flooded: Callable[[], None]) -> None:
-        self.descriptor = Raw(fd, "w", closefd=False)
+    def __init__(self, fd: int, before: Callable[[], None], flooded: Callable[[], None]) -> None:
+        self.descriptor = Raw(fd, before)
         super().__init__(self.descriptor, 1 << 16)
         self._flooded = flooded
         self._window = 0.0
         self._lines = 0
 
     def flush(self) -> None:
-        super().flush()
+        written = self.descriptor.writes
+        _flush(self)
+        if written == self.descriptor.writes:
+            # Nothing was held: the end of a cell, not a line.
+            return
         now = time.monotonic()
         if now - self._window > _WINDOW:
             self._window, self._lines = now, 0
@@ -68,8 +79,8 @@ class Held(io.BufferedWriter):
 class Out(io.TextIOWrapper):
     """A real text file over a descriptor, line by line until a flood comes."""
 
-    def __init__(self, fd: int, timer: "Timer") -> None:
-        self.held = Held(fd, self._flooded)
+    def __init__(self, fd: int, timer: "Timer", before: Callable[[], None]) -> None:
+        self.held = Held(fd, before, self._flooded)
         super().__init__(self.held, "utf-8", errors="backslashreplace", line_buffering=True)
         self._timer = timer
         self._seen = 0
@@ -94,7 +105,7 @@ class Timer:
     """A POSIX timer that signals this process once; it belongs to the process that made it."""
 
     def __init__(self) -> None:
-        self._pid = 0
+        self._made = False
         self._timer = ctypes.c_void_p()
         self.armed = False
         # struct itimerspec: no interval, one delay in nanoseconds.
@@ -102,12 +113,12 @@ class Timer:
 
     def arm(self) -> bool:
         """Whether the signal will come."""
-        if self.armed and self._pid == os.getpid():
+        if self.armed:
             return True
         try:
-            if self._pid != os.getpid():
+            if not self._made:
                 self._make()
-            self.armed = _libc().timer_settime(self._timer, 0, ctypes.byref(self._delay), None) == 0
+            self.armed = libc().timer_settime(self._timer, 0, ctypes.byref(self._delay), None) == 0
         except (OSError, AttributeError):
             self.armed = False
         return self.armed
@@ -115,22 +126,25 @@ class Timer:
     def _make(self) -> None:
         # struct sigevent: value, signal number, kind (0: send a signal); the kernel reads 64 bytes.
         event = (ctypes.c_int * 16)(0, 0, _ALARM, 0)
-        if not _ALARM or _libc().timer_create(1, ctypes.byref(event), ctypes.byref(self._timer)) != 0:
+        if not _ALARM or libc().timer_create(1, ctypes.byref(event), ctypes.byref(self._timer)) != 0:
             raise OSError("no timers here")
-        self._pid = os.getpid()
+        self._made = True
 
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+    def forget(self) -> None:
+        """After a fork: the timer belongs to the process that made it."""
+        self._made = self.armed = False
 
 
 class Streams:
-    """stdout and stderr of a worker, and what keeps them in order with other writers."""
+    """stdout and stderr of a worker, and what keeps them in order with other writers.
 
-    def __init__(self) -> None:
+    ``release`` is called before anything is written that is seen from here, and when the timer goes off.
+    """
+
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release = release
         self.timer = Timer()
-        self.outs = [Out(number, self.timer) for number in (1, 2)]
+        self.outs = [Out(number, self.timer, self.before) for number in (1, 2)]
         self._write, self._exit = os.write, os._exit
 
     def install(self) -> None:
@@ -139,11 +153,16 @@ class Streams:
             setattr(sys, f"__{name}__", out)
         if _ALARM:
             set_signal(_ALARM, self._alarm)
-        os.register_at_fork(before=self.flush)
+        os.register_at_fork(before=self.flush, after_in_child=self.timer.forget)
         sys.addaudithook(self._audit)
         os.write, os._exit = self.write, self.exit
 
+    def before(self) -> None:
+        with contextlib.suppress(OSError):
+            self._release()
+
     def flush(self) -> None:
+        self.before()
         for out in self.outs:
             with contextlib.suppress(OSError, ValueError, RuntimeError):
                 out.flush()
@@ -165,6 +184,7 @@ class Streams:
 
     def _alarm(self, _signum: int, _frame: Any) -> None:
         self.timer.armed = False
+        self.before()
         for out in self.outs:
             try:
                 settled = out.settle()

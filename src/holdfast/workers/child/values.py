@@ -5,6 +5,9 @@ from typing import Any
 
 LEFT_OUT = "application/vnd.holdfast.left-out+json"
 _PLAIN = (bool, int, float, str, bytes, type(None))
+_NUMBERS = (int, float, bool)
+# What MessagePack can carry.
+_LEAST, _MOST = -(2**63), 2**64 - 1
 _REPRESENTATIONS = {
     "_repr_html_": "text/html",
     "_repr_markdown_": "text/markdown",
@@ -22,8 +25,9 @@ def plain(value: Any, *, limit: int) -> Any:
 
     Only exact built-in types count, so that no code of the user's runs here.
     """
-    budget = [limit]
-    return value if _is_plain(value, budget, depth=0) else None
+    if type(value) in _NUMBERS:
+        return value if type(value) is not int or _LEAST <= value <= _MOST else None
+    return value if _is_plain(value, [limit], depth=0) else None
 
 
 def _is_plain(value: Any, budget: list[int], *, depth: int) -> bool:
@@ -33,7 +37,7 @@ def _is_plain(value: Any, budget: list[int], *, depth: int) -> bool:
         return False
     if kind in _PLAIN:
         if kind is int:
-            return bool(-(2**63) <= value < 2**64)
+            return bool(_LEAST <= value <= _MOST)
         if kind is str:
             budget[0] -= len(value)
             return budget[0] >= 0 and _encodable(value)
@@ -71,7 +75,8 @@ def text(value: Any, *, limit: int) -> str:
         shown = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     if type(shown) is not str:
         shown = str(shown)
-    shown = shown.encode("utf-8", "backslashreplace").decode()
+    if not shown.isascii():
+        shown = shown.encode("utf-8", "backslashreplace").decode()
     if len(shown) > limit:
         return f"{shown[: limit // 2]}...[{len(shown) - limit} characters left out]...{shown[-limit // 2 :]}"
     return shown

@@ -45,7 +45,9 @@ def main(place: Place, order: ForkOrder, protocol: int, out: int, err: int) -> N
         environment(place, order)
         post = Post(socket.socket(fileno=_PROTOCOL), limit=order.settings.get("frame_limit", 16 << 20))
         runtime = Runtime(post, lineage, order, namespace=fresh_main())
-        Streams().install()
+        streams = Streams(post.release)
+        streams.install()
+        runtime.soon = streams.timer.arm
         fresh_randomness()
         gc.enable()
         try:

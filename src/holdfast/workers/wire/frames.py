@@ -58,21 +58,27 @@ class FrameReader:
             self._skip -= dropped
             data = data[dropped:]
         buffer = self._buffer
-        buffer += data
+        # Mostly frames come whole, and nothing need be kept.
+        whole = not buffer
+        if not whole:
+            buffer += data
+        source: bytes | bytearray = data if whole else buffer
         complete: list[bytes | Oversize] = []
-        start, held = 0, len(buffer)
+        start, held = 0, len(source)
         while held - start >= 4:
-            (size,) = HEADER.unpack_from(buffer, start)
+            (size,) = HEADER.unpack_from(source, start)
             end = start + 4 + size
             if size > self.limit:
                 complete.append(Oversize(size))
                 self._skip = max(0, end - held)
                 start = min(end, held)
             elif end <= held:
-                complete.append(bytes(memoryview(buffer)[start + 4 : end]))
+                complete.append(data[start + 4 : end] if whole else bytes(memoryview(buffer)[start + 4 : end]))
                 start = end
             else:
                 break
-        if start:
+        if not whole:
             del buffer[:start]
+        elif start < held:
+            buffer += data[start:]
         return complete

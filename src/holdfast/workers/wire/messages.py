@@ -25,7 +25,7 @@ def fresh_origin() -> None:
 
 def new_id() -> str:
     """An id that no other message of this process or of another one has."""
-    return f"{_origin}-{next(_sequence):x}"
+    return f"{_origin}-{next(_sequence)}"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -263,11 +263,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
 
-def encode(message: Message) -> bytes:
-    """The payload of one frame. Raises TypeError, ValueError or OverflowError for what is not data."""
-    return _encoder.encode(message)
-
-
-def decode(payload: bytes) -> AnyMessage:
-    """Raises msgspec.DecodeError (or ValidationError, its subclass) for anything that is not a message."""
-    return _decoder.decode(payload)
+encode = _encoder.encode
+"""The payload of one frame. Raises TypeError, ValueError or OverflowError for what is not data."""
+decode = _decoder.decode
+"""Raises msgspec.DecodeError (or ValidationError, its subclass) for anything that is not a message."""
