@@ -25,7 +25,7 @@ from holdfast.realtime.local import Call
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Delay, Hold, Lose
-from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, user_said, words
+from realtime_kit import at, call, ended, eventually, listening, sent, sound, started, talking, user_said, words
 
 AGENT = RealtimeAgent(name="host")
 
@@ -36,10 +36,6 @@ async def theirs() -> str:
 
 
 OTHER = RealtimeAgent(name="other", tools=[theirs])
-
-
-def at(server):
-    return {"url": server.url, "api_key": "test"}
 
 
 @output_guardrail(name="discreet")

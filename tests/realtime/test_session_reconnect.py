@@ -1,13 +1,11 @@
 """A connection that is lost: replaced, told the history, and what was under way is settled."""
 
 import asyncio
-from contextlib import asynccontextmanager
 
 import pytest
 
 from holdfast import function_tool
 from holdfast.realtime import (
-    OpenAIRealtimeWebSocketModel,
     RealtimeAgent,
     RealtimeModelSendRawMessage,
     RealtimeModelSendSessionUpdate,
@@ -22,7 +20,7 @@ from holdfast.realtime.model_events import RealtimeModelConnectionStatusEvent
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Drop, Refuse
-from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, user_said, words
+from realtime_kit import call, calling, ended, eventually, listening, sent, sound, started, talking, user_said, words
 
 Raw, Output = RealtimeModelSendRawMessage, RealtimeModelSendToolOutput
 AGENT = RealtimeAgent(name="host")
@@ -252,15 +250,6 @@ async def test_a_connection_is_rolled_over_in_a_quiet_moment():
 
 
 # The same over a real connection.
-
-
-@asynccontextmanager
-async def calling(server, agent, **config):
-    settings = {"model_settings": {"model_name": "test"}, "reconnect": {"first_delay": 0.01}, **config}
-    runner = RealtimeRunner(agent, model=OpenAIRealtimeWebSocketModel(), config=settings)
-    session = await runner.run(model_config={"url": server.url, "api_key": "test"})
-    async with listening(session) as heard, session:
-        yield session, heard
 
 
 def told(connection):
