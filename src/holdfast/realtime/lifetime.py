@@ -11,6 +11,7 @@ from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.audio import PCM16, audio_format
 from holdfast.realtime.calls import Calls
 from holdfast.realtime.config import RealtimeSessionModelSettings
+from holdfast.realtime.errors import AlreadyConnected
 from holdfast.realtime.events import RealtimeCloseReport, RealtimeSessionClosed
 from holdfast.realtime.model import RealtimeModelConfig, RealtimeModelListener
 from holdfast.realtime.reconnecting import tell_history
@@ -45,6 +46,7 @@ class Lifetime:
         self._calls, self._writer, self._beside = calls, writer, beside
         self._owner = Owner(self._opened, name="realtime session")
         self._deadline = NEVER
+        self._model_is_taken = False
         self._cut: list[str] = []
         self._left: list[str] = []
         self._reason: Literal["asked", "ended", "failed"] = "asked"
@@ -141,7 +143,11 @@ class Lifetime:
         resources.push(lambda: room.model.remove_listener(self._listener), name="listener")
         # Before connecting: a model that is cancelled half way may not keep its promise to leave nothing open.
         resources.push(self._close_model, name="model")
-        await self.connect()
+        try:
+            await self.connect()
+        except AlreadyConnected:
+            self._model_is_taken = True
+            raise
         await tell_history(room, known)
         if self._writer is not None:
             resources.push(self._writer.finish, name="history")
@@ -155,6 +161,8 @@ class Lifetime:
             room.start(self._writer.run(), "history")
 
     async def _close_model(self) -> None:
+        if self._model_is_taken:
+            return
         try:
             await self._room.model.close()
         except Exception as error:  # noqa: BLE001 - raised to whoever closes the session
@@ -166,7 +174,9 @@ class Lifetime:
     def _stop_accepting(self) -> None:
         if self._room.machine.allows(Event.ASKED_TO_CLOSE):
             self._room.machine.fire(Event.ASKED_TO_CLOSE)
-        self._room.up.set()  # Those who wait for a connection learn that there will be none.
+        # Those who wait for a connection, or to hear whether it was lost, learn that there will be none.
+        self._room.up.set()
+        self._room.down.set()
 
     def _released(self) -> None:
         """Tell how it ended and let the iterators end, once."""
