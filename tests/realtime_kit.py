@@ -118,6 +118,17 @@ async def calling(
         yield session, heard
 
 
+def said(session: RealtimeSession) -> list[str | None]:
+    """What everybody said, in order."""
+    parts: list[Any] = [item.content[0] for item in session.history if item.type == "message"]
+    return [part.transcript if "audio" in part.type else part.text for part in parts]
+
+
+async def speak(session: RealtimeSession, pcm: bytes) -> None:
+    for start in range(0, len(pcm), 4800):
+        await session.send_audio(pcm[start : start + 4800])
+
+
 async def eventually(check: Callable[[], Any]) -> Any:
     """What ``check`` gives as soon as that is true."""
     async with asyncio.timeout(PATIENCE):

@@ -11,21 +11,10 @@ from holdfast.realtime.local import Call, Pause, ScriptedTranscriber
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Drop, Hold, Insert, Lose, Refuse
 from realtime.wire import speech
-from realtime_kit import at, calling, eventually, listening
+from realtime_kit import at, calling, eventually, listening, said, speak
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 OTHER = RealtimeAgent(name="other", instructions="I am another.")
-
-
-def said(session):
-    """What everybody said, in order."""
-    parts = [item.content[0] for item in session.history if item.type == "message"]
-    return [part.transcript if "audio" in part.type else part.text for part in parts]
-
-
-async def speak(session, pcm):
-    for start in range(0, len(pcm), 4800):
-        await session.send_audio(pcm[start : start + 4800])
 
 
 # Late words.

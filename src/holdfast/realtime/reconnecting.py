@@ -136,8 +136,10 @@ class Reconnecting:
 
 async def tell_history(room: Room, items: list[RealtimeItem]) -> None:
     """Let a new connection know what was said, calls and their outputs included."""
-    for item in items:
-        for wire in to_wire(item):
+    told = {item.item_id: to_wire(item) for item in items}
+    room.ledger.untold = {name for name, wires in told.items() if not wires}
+    for wires in told.values():
+        for wire in wires:
             await send_raw(room, "conversation.item.create", item=wire)
 
 
