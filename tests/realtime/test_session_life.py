@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,6 +17,7 @@ from holdfast.realtime import (
     RealtimeRunner,
     RealtimeSession,
     RealtimeState,
+    realtime_handoff,
 )
 from holdfast.realtime.model_events import RealtimeModelEndOfStreamEvent, RealtimeModelExceptionEvent
 from holdfast.realtime.states import TABLE, Event
@@ -66,7 +68,7 @@ def broken() -> str:
     [
         RealtimeAgent(name="a", instructions=failing),
         RealtimeAgent(name="a", tools=[broken]),
-        RealtimeAgent(name="a", mcp_servers=[]).clone(handoffs=[RealtimeAgent(name="b")], instructions=failing),
+        RealtimeAgent(name="a", handoffs=[realtime_handoff(AGENT, is_enabled=failing)]),
     ],
     ids=["instructions", "tools", "handoffs"],
 )
@@ -76,6 +78,28 @@ async def test_an_entry_that_fails_while_resolving_leaves_nothing_behind(agent):
     with pytest.raises(ValueError, match="no"):
         await session.enter()
     assert (model.listeners, model.connect_calls, session.state) == ((), (), RealtimeState.CLOSED)
+
+
+async def test_an_entry_that_fails_while_resolving_waits_for_what_else_was_being_resolved():
+    asked, over = asyncio.Event(), []
+
+    async def slowly(context, agent):
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            over.append("instructions")
+
+    async def failing_later(context, agent):
+        await asked.wait()
+        raise ValueError("no")
+
+    way = realtime_handoff(AGENT, is_enabled=failing_later)
+    session = await RealtimeRunner(RealtimeAgent(name="a", instructions=slowly, handoffs=[way]), model=scripted()).run()
+    with pytest.raises(ValueError, match="no"):
+        await session.enter()
+    assert over == ["instructions"]
 
 
 async def test_two_things_of_one_name_are_refused_before_anything_is_connected():
@@ -148,11 +172,19 @@ async def test_closing_ends_every_waiting_iterator():
 
 
 async def test_closing_again_and_at_the_same_time_is_harmless():
-    async with talking(AGENT) as (session, model, _heard):
+    class Counted(ScriptedRealtimeModel):
+        closed = 0
+
+        async def close(self):
+            self.closed += 1
+            await super().close()
+
+    async with talking(AGENT, Counted(strict=False)) as (session, model, _heard):
         reports = await asyncio.gather(session.close(), session.close(), asyncio.create_task(session.close()))
         assert reports[0] is reports[1] is reports[2]
         assert await session.close() is reports[0]
-        assert (model.connected, model.listeners) == (False, ())
+        assert (model.connected, model.listeners, model.closed) == (False, (), 1)
+    assert model.closed == 1
 
 
 async def test_cancelling_one_who_closes_does_not_stop_the_closing():
@@ -434,6 +466,24 @@ async def test_the_loop_may_end_while_a_session_is_open():
 
     await asyncio.to_thread(asyncio.run, forgetful())
     assert (model.connected, model.listeners) == (False, ())
+
+
+def test_a_session_of_another_loop_is_not_closed_by_accident():
+    model = scripted()
+    with asyncio.Runner() as runner:
+        session = runner.run(RealtimeRunner(AGENT, model=model).run())
+        runner.run(session.enter())
+        with pytest.raises(UserError, match="event loop"):
+            elsewhere(session.close())
+        assert (session.state, model.connected) == (RealtimeState.OPEN, True)
+    assert (session.state, model.connected) == (RealtimeState.CLOSED, False)
+    assert elsewhere(session.close()).reason == "asked"
+
+
+def elsewhere(work):
+    """Run it in a loop of another thread."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 class Slow(ScriptedRealtimeModel):

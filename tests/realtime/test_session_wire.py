@@ -145,8 +145,8 @@ async def test_a_drop_in_the_middle_of_the_replay_begins_it_again():
         await heard.until("agent_end")
         server.inject("conversation.item.create", Drop(1011), connection=1)
         server.connections[0].drop()
+        await server.connected(3)
         await heard.until("reconnected")
-        await asyncio.sleep(0.2)
         await session.send_message("Second.")
         await heard.until("agent_end", 2)
         roles = [item.get("role") for item in server.connections[-1].conversation.items]

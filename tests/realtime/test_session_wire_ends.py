@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from holdfast import AgentHooks, function_tool, output_guardrail
+from holdfast import AgentHooks, HostedMCPTool, UserError, WebSearchTool, function_tool, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import (
     OpenAIRealtimeWebSocketModel,
@@ -70,6 +70,30 @@ async def test_an_entry_whose_settings_are_not_taken_leaves_no_connection(fault,
             await session.enter()
         await eventually(lambda: server.open_connections == [])
         assert (len(server.connections), session.state) == (1, RealtimeState.CLOSED)
+
+
+def hosted(label, approval="never"):
+    config = {"type": "mcp", "server_label": label, "server_url": "https://x.example", "require_approval": approval}
+    return HostedMCPTool(config)
+
+
+async def test_mcp_servers_of_the_provider_are_told_to_it():
+    agent = RealtimeAgent(name="a", tools=[hosted("docs"), hosted("mail")])
+    async with RealtimeServer() as server, calling(server, agent):
+        assert [tool["server_label"] for tool in server.connections[0].session["tools"]] == ["docs", "mail"]
+
+
+@pytest.mark.parametrize("tool", [hosted("docs", "always"), WebSearchTool()], ids=["asking", "search"])
+async def test_tools_that_no_realtime_session_can_serve_are_refused_at_entry_and_later(tool):
+    agent = RealtimeAgent(name="a", tools=[tool])
+    async with RealtimeServer() as server, calling(server, AGENT) as (session, heard):
+        refused = await RealtimeRunner(agent).run(model_config=at(server))
+        with pytest.raises(UserError, match="realtime"):
+            await refused.enter()
+        with pytest.raises(UserError, match="realtime"):
+            await session.update_agent(agent)
+        assert (session.current_agent, heard.of("agent_changed")) == (AGENT, [])
+        await eventually(lambda: len(server.open_connections) == 1)
 
 
 async def test_a_session_that_finds_its_model_in_use_leaves_the_other_call_alone():

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
+from holdfast.agents.errors import UserError
 from holdfast.lifecycle.owner import Owner
 from holdfast.lifecycle.scope import NEVER, CutOff, Deadline, Scope
 from holdfast.realtime.agent import RealtimeAgent
@@ -47,6 +48,7 @@ class Lifetime:
         self._owner = Owner(self._opened, name="realtime session")
         self._deadline = NEVER
         self._model_is_taken = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._cut: list[str] = []
         self._left: list[str] = []
         self._reason: Literal["asked", "ended", "failed"] = "asked"
@@ -56,6 +58,7 @@ class Lifetime:
 
     async def begin(self) -> None:
         """Acquire everything. When it raises, nothing is left open."""
+        self._loop = self._loop or asyncio.get_running_loop()
         try:
             await self._owner.start()
         except asyncio.CancelledError:
@@ -69,6 +72,8 @@ class Lifetime:
             await self._owner.close()
             self._released()
             return self._report
+        if self._loop not in (None, asyncio.get_running_loop()):
+            return self._ended_elsewhere()
         self._stop_accepting()
         try:
             # The owner has a little more time than its parts, so that these can say what they had to cut off.
@@ -90,6 +95,12 @@ class Lifetime:
         if self._reason == "asked" and self._room.open:
             self._reason, self._error = "ended" if error is None else "failed", error
             self._room.start(self._ask_to_end(), "closing")
+
+    def _ended_elsewhere(self) -> RealtimeCloseReport:
+        """What became of a session of another event loop, which nobody but that loop can end."""
+        if self._report is None:
+            raise UserError("a realtime session can only be closed in the event loop in which it was entered")
+        return self._report
 
     async def connect(self) -> None:
         """Connect with the settings of the agent that is speaking."""
