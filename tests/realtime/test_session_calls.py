@@ -188,6 +188,17 @@ async def test_a_call_waits_for_approval_and_is_made_then():
         assert not await session.approve_tool_call("unknown")
 
 
+async def test_a_call_that_waits_for_approval_cannot_be_swapped_for_another():
+    async with talking(agent_with(delete)) as (session, model, heard):
+        await model.emit(call("delete", arguments=ARGUMENTS))
+        await heard.until("tool_approval_required")
+        await model.emit(call("delete", arguments='{"name": "everything"}'))
+        assert "another call" in str((await heard.until("error")).error)
+        await session.approve_tool_call("c1")
+        assert (await heard.until("tool_end")).output == "deleted x"
+        assert len(heard.of("tool_approval_required")) == len(outputs(model)) == 1
+
+
 async def test_an_approval_for_all_covers_those_that_wait_and_those_to_come():
     async with talking(agent_with(delete)) as (session, model, heard):
         await model.emit(call("delete", "c1", ARGUMENTS), call("delete", "c2", ARGUMENTS))

@@ -194,13 +194,18 @@ def closing_agent(who, close):
 
 @pytest.mark.parametrize("who", ["tool", "guardrail", "hook", "handoff", "listener", "iterator", "task"])
 async def test_whoever_closes_the_session_closes_all_of_it(who):
-    agent = closing_agent(who, lambda: session.close())
+    given = []
+
+    async def close():
+        given.append(await session.close())
+
+    agent = closing_agent(who, close)
     calls = {"tool": Call("act"), "handoff": Call("transfer_to_other")}
 
     class Ear:
         async def on_event(self, event):
             if who == "listener" and event.type == "turn_ended":
-                await session.close()
+                await close()
 
     async with (
         RealtimeServer([calls.get(who, "Hello."), "More."]) as server,
@@ -211,15 +216,17 @@ async def test_whoever_closes_the_session_closes_all_of_it(who):
         if who == "iterator":
             async for event in session:
                 if event.type == "agent_end":
-                    await session.close()
+                    await close()
         elif who == "task":
             await heard.until("agent_end")
-            await asyncio.gather(*(asyncio.create_task(session.close()) for _ in range(3)))
+            await asyncio.gather(*(asyncio.create_task(close()) for _ in range(3)))
         report = (await heard.until("session_closed")).report
         assert (report.reason, report.cut, report.left, report.error) == ("asked", (), (), None)
         assert session.state is RealtimeState.CLOSED
         await eventually(lambda: server.open_connections == [])
         assert len(heard.of("session_closed")) == 1
+        outside = {"iterator": [report], "task": [report] * 3}
+        assert given == outside.get(who, [None]), "whoever is part of the session only asks"
 
 
 @pytest.mark.parametrize("how", ["forgotten", "inside the block"])

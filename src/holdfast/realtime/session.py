@@ -152,8 +152,8 @@ class RealtimeSession(RealtimeModelListener):
     async def close(self, deadline: float = 2.0) -> RealtimeCloseReport | None:
         """End the session within so many seconds, and tell what had to be cut off.
 
-        Anyone may call it, any number of times. From inside (a tool, a guardrail, a listener) it only asks and
-        gives ``None``. If the model fails to close, everything else is released, iterators end, and the error is
+        Any task of the session's event loop may call it, any number of times. From inside (a tool, a guardrail, a
+        listener) it only asks and gives ``None``. If the model fails to close, everything else is released, iterators end, and the error is
         raised, once.
         """
         return await self._life.end(deadline)
