@@ -119,8 +119,8 @@ async def calling(
 
 
 def said(session: RealtimeSession) -> list[str | None]:
-    """What everybody said, in order."""
-    parts: list[Any] = [item.content[0] for item in session.history if item.type == "message"]
+    """What everybody said, in order; of a message that is empty so far, nothing."""
+    parts: list[Any] = [item.content[0] for item in session.history if item.type == "message" and item.content]
     return [part.transcript if "audio" in part.type else part.text for part in parts]
 
 

@@ -252,6 +252,7 @@ class Pump:
             self._end(None)
 
     def _call(self, event: told.RealtimeModelToolCallEvent) -> Awaitable[None] | None:
+        self._response(event.response_id).spoke = True  # Asked again, it would make the call again.
         waiting = self._calls.take(event)
         self._said()
         return waiting

@@ -153,8 +153,8 @@ class RealtimeSession(RealtimeModelListener):
         """End the session within so many seconds, and tell what had to be cut off.
 
         Any task of the session's event loop may call it, any number of times. From inside (a tool, a guardrail, a
-        listener) it only asks and gives ``None``. If the model fails to close, everything else is released, iterators end, and the error is
-        raised, once.
+        listener) it only asks and gives ``None``. If the model fails to close, everything else is released,
+        iterators end, and the error is raised, once.
         """
         return await self._life.end(deadline)
 
