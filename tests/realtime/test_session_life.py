@@ -19,6 +19,7 @@ from holdfast.realtime import (
     RealtimeState,
     realtime_handoff,
 )
+from holdfast.realtime.errors import NotConnected
 from holdfast.realtime.model_events import RealtimeModelEndOfStreamEvent, RealtimeModelExceptionEvent
 from holdfast.realtime.states import TABLE, Event
 from holdfast.realtime.testing import ScriptedRealtimeModel
@@ -252,6 +253,35 @@ async def test_a_stubborn_tool_is_reported_as_left_and_history_is_still_written(
         await asyncio.sleep(0.01)
 
 
+async def test_what_a_tool_and_a_guardrail_do_at_their_end_is_done_when_the_session_is_closed():
+    over = []
+
+    async def hang(name):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.02)
+            over.append(name)
+
+    @function_tool
+    async def slow() -> str:
+        await hang("tool")
+        return ""
+
+    @output_guardrail
+    async def slower(context, agent, output):
+        await hang("guardrail")
+        return GuardrailFunctionOutput(None, False)
+
+    agent = RealtimeAgent(name="a", tools=[slow], output_guardrails=[slower])
+    async with talking(agent) as (session, model, heard):
+        await model.emit(started(), words("x" * 120), call("slow"))
+        await heard.until("tool_start")
+        report = await session.close()
+        assert (sorted(over), report.cut, report.left) == (["guardrail", "tool"], (), ())
+        assert heard.of("tool_end") == []
+
+
 async def test_a_tool_in_a_thread_is_reported_when_it_outlives_the_session():
     release, running = threading.Event(), threading.Event()
 
@@ -441,6 +471,20 @@ async def test_nothing_can_be_said_to_a_closed_session():
         for saying in (session.send_message("hi"), session.send_audio(b""), session.interrupt()):
             with pytest.raises(Closed):
                 await saying
+
+
+async def test_nothing_can_be_said_before_the_entry():
+    session = await RealtimeRunner(AGENT, model=scripted()).run()
+    for saying in (
+        session.send_message("hi"),
+        session.send_audio(b""),
+        session.interrupt(),
+        session.update_agent(AGENT),
+    ):
+        with pytest.raises(NotConnected, match="async with"):
+            await saying
+    assert not await session.approve_tool_call("c1")
+    await session.close()
 
 
 async def test_every_session_of_a_runner_has_a_model_of_its_own():

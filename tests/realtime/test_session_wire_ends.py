@@ -290,6 +290,15 @@ async def test_a_connection_that_is_lost_for_good_is_the_last_thing_that_every_i
             assert error.close_code == 1011
 
 
+async def test_a_clean_end_by_the_server_ends_the_session_quietly_if_nobody_reconnects():
+    async with RealtimeServer() as server, calling(server, AGENT, reconnect={"attempts": 0}) as (session, _heard):
+        reading = asyncio.ensure_future(everything(session))
+        await asyncio.sleep(0)
+        server.connections[0].drop(1000, "goodbye")
+        types, error = await reading
+        assert (types[-1], error, session.state) == ("session_closed", None, RealtimeState.CLOSED)
+
+
 async def everything(session):
     """What one iterator hears, and what it raises in the end."""
     heard = Heard()
