@@ -19,8 +19,12 @@ from holdfast.realtime import (
     RealtimeState,
     realtime_handoff,
 )
-from holdfast.realtime.errors import NotConnected
-from holdfast.realtime.model_events import RealtimeModelEndOfStreamEvent, RealtimeModelExceptionEvent
+from holdfast.realtime.errors import ConnectionLost, NotConnected
+from holdfast.realtime.model_events import (
+    RealtimeModelConnectionStatusEvent,
+    RealtimeModelEndOfStreamEvent,
+    RealtimeModelExceptionEvent,
+)
 from holdfast.realtime.states import TABLE, Event
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing.cancelling import cancel_at_every_await
@@ -127,6 +131,26 @@ async def test_a_failed_connection_takes_the_listener_away_and_ends_waiting_iter
         await anext(aiter(session))
     with pytest.raises(AlreadyStarted):
         await session.enter()
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        (RealtimeModelExceptionEvent(RuntimeError("gone")), RuntimeError),
+        (RealtimeModelConnectionStatusEvent("disconnected", code=1011), ConnectionLost),
+        (RealtimeModelConnectionStatusEvent("disconnected", code=1000), ConnectionLost),
+        (RealtimeModelEndOfStreamEvent(), ConnectionLost),
+    ],
+    ids=["failed", "lost", "closed", "ended"],
+)
+async def test_a_connection_that_ends_during_the_entry_fails_the_entry(told, error):
+    model = scripted(connect_events=[told])
+    session = await RealtimeRunner(AGENT, model=model).run()
+    async with listening(session) as heard:
+        with pytest.raises(error):
+            await session.enter()
+        assert (await heard.until("session_closed")).report.reason == "failed"
+    assert (model.connected, model.listeners, session.state) == (False, (), RealtimeState.CLOSED)
 
 
 async def test_an_entry_cancelled_at_any_moment_releases_everything():

@@ -12,7 +12,7 @@ from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.audio import PCM16, audio_format
 from holdfast.realtime.calls import Calls
 from holdfast.realtime.config import RealtimeSessionModelSettings
-from holdfast.realtime.errors import AlreadyConnected
+from holdfast.realtime.errors import AlreadyConnected, ConnectionLost
 from holdfast.realtime.events import RealtimeCloseReport, RealtimeSessionClosed
 from holdfast.realtime.model import RealtimeModelConfig, RealtimeModelListener
 from holdfast.realtime.reconnecting import tell_history
@@ -48,6 +48,7 @@ class Lifetime:
         self._owner = Owner(self._opened, name="realtime session")
         self._deadline = NEVER
         self._model_is_taken = False
+        self._ended_early: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cut: list[str] = []
         self._left: list[str] = []
@@ -91,8 +92,10 @@ class Lifetime:
         return self._report
 
     def give_up(self, error: BaseException | None) -> None:
-        """The conversation cannot go on. Whoever iterates hears of it, or whoever leaves the session."""
-        if self._reason == "asked" and self._room.open:
+        """The conversation cannot go on. Whoever enters, iterates or leaves the session hears of it."""
+        if self._room.state is RealtimeState.OPENING:
+            self._ended_early = self._ended_early or error or ConnectionLost("the connection ended during the entry")
+        elif self._reason == "asked" and self._room.open:
             self._reason, self._error = "ended" if error is None else "failed", error
             self._room.start(self._ask_to_end(), "closing")
 
@@ -160,6 +163,8 @@ class Lifetime:
             self._model_is_taken = True
             raise
         await tell_history(room, known)
+        if self._ended_early is not None:
+            raise self._ended_early
         if self._writer is not None:
             resources.push(self._writer.finish, name="history")
 

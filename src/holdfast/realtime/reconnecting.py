@@ -16,6 +16,7 @@ from holdfast.realtime.events import RealtimeReconnected, RealtimeReconnecting
 from holdfast.realtime.items import RealtimeItem
 from holdfast.realtime.model_inputs import RealtimeModelSendRawMessage
 from holdfast.realtime.room import Room, log
+from holdfast.realtime.states import RealtimeState
 from holdfast.realtime.wire_items import to_wire
 
 ATTEMPTS = 6
@@ -52,6 +53,8 @@ class Reconnecting:
         """The connection is gone. Called as often as it is told; the first time counts."""
         room = self._room
         self._gone_again = True
+        if room.state is RealtimeState.OPENING:
+            self._give_up(error)  # There is nothing yet to go on with: the entry fails.
         if self._busy or not room.open:
             return
         self._down()
