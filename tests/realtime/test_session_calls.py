@@ -39,6 +39,15 @@ async def test_a_call_is_made_and_answered():
         assert (session.history[0].status, session.history[0].output) == ("completed", "3")
 
 
+@pytest.mark.parametrize("beside", [True, False])
+async def test_a_call_that_comes_while_the_session_is_opening_is_made_and_answered_when_it_is_open(beside):
+    made = [started(), call("add", arguments='{"a": 1, "b": 2}'), ended()]
+    model = ScriptedRealtimeModel(strict=False, connect_events=made)
+    async with asyncio.timeout(5), talking(agent_with(add), model, async_tool_calls=beside) as (_, _, heard):
+        assert (await heard.until("tool_end")).output == 3
+        assert outputs(model) == [("c1", "3", True)]
+
+
 async def test_a_call_is_made_once_however_often_it_is_told():
     made = []
 

@@ -14,6 +14,7 @@ from holdfast.realtime.calls import Calls
 from holdfast.realtime.config import RealtimeSessionModelSettings
 from holdfast.realtime.errors import AlreadyConnected, ConnectionLost
 from holdfast.realtime.events import RealtimeCloseReport, RealtimeSessionClosed
+from holdfast.realtime.items import RealtimeItem
 from holdfast.realtime.model import RealtimeModelConfig, RealtimeModelListener
 from holdfast.realtime.reconnecting import tell_history
 from holdfast.realtime.room import Room, log
@@ -117,8 +118,8 @@ class Lifetime:
         try:
             with call_trace(room.run_config, self._base):
                 async with Scope() as resources:
-                    await self._acquire(resources)
-                    async with self._talking():
+                    known = await self._acquire(resources)
+                    async with self._talking(resources, known):
                         yield
                     resources.cancel(deadline=self._deadline)
         except CutOff as cut:
@@ -130,11 +131,14 @@ class Lifetime:
             self._released()
 
     @asynccontextmanager
-    async def _talking(self) -> AsyncIterator[None]:
+    async def _talking(self, resources: Scope, known: list[RealtimeItem]) -> AsyncIterator[None]:
         room = self._room
         try:
             async with Scope() as tasks:
-                room.adopt(tasks)
+                room.adopt(tasks)  # A model may make calls as soon as it is connected.
+                await self._begin_call(known)
+                if self._writer is not None:
+                    resources.push(self._writer.finish, name="history")
                 self._start()
                 yield
                 self._stop_accepting()
@@ -146,7 +150,8 @@ class Lifetime:
             if room.responses.active is not None:
                 room.responses.active.end()
 
-    async def _acquire(self, resources: Scope) -> None:
+    async def _acquire(self, resources: Scope) -> list[RealtimeItem]:
+        """Everything but the connection itself. Gives what was said before."""
         room, initial = self._room, self._model_config.get("initial_model_settings")
         room.snapshot = await resolve(self._agent, room.context, room.run_config, base=self._base, overrides=initial)
         room.ledger.audio_format = audio_format(_output_format(room.snapshot.settings)) or PCM16
@@ -157,16 +162,17 @@ class Lifetime:
         resources.push(lambda: room.model.remove_listener(self._listener), name="listener")
         # Before connecting: a model that is cancelled half way may not keep its promise to leave nothing open.
         resources.push(self._close_model, name="model")
+        return known
+
+    async def _begin_call(self, known: list[RealtimeItem]) -> None:
         try:
             await self.connect()
         except AlreadyConnected:
             self._model_is_taken = True
             raise
-        await tell_history(room, known)
+        await tell_history(self._room, known)
         if self._ended_early is not None:
             raise self._ended_early
-        if self._writer is not None:
-            resources.push(self._writer.finish, name="history")
 
     def _start(self) -> None:
         room = self._room
