@@ -70,6 +70,16 @@ async def test_an_answer_that_was_heard_in_part_is_kept_as_far_and_not_asked_for
         assert len(server.connections[1].received_of("response.create")) == 1
 
 
+async def test_a_server_that_hangs_is_noticed_and_replaced():
+    transport = {"ping_interval": 0.05, "ping_timeout": 0.1, "close_timeout": 0.1}
+    async with RealtimeServer(["One."]) as server, calling(server, AGENT, transport) as (session, heard):
+        server.connections[0].stall()
+        await session.send_message("hello?")
+        assert (await heard.until("reconnected")).attempts == 1
+        await heard.until("agent_end")
+        assert said(session) == ["hello?", "One."]
+
+
 async def test_an_interruption_whose_connection_is_lost_returns():
     async with RealtimeServer([LONG, "Two."], pace=1.0) as server, calling(server, AGENT) as (session, heard):
         server.inject("response.cancel", Drop())
