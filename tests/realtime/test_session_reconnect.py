@@ -17,6 +17,7 @@ from holdfast.realtime import (
 from holdfast.realtime.errors import ConnectionLost
 from holdfast.realtime.model_events import RealtimeModelConnectionStatusEvent
 from holdfast.realtime.testing import ScriptedRealtimeModel
+from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, user_said, words
 
 Raw, Output = RealtimeModelSendRawMessage, RealtimeModelSendToolOutput
@@ -214,6 +215,24 @@ async def test_attempts_that_fail_are_told_and_end_the_session_when_they_are_use
         assert [event.attempt for event in heard.of("reconnecting")] == [1, 2, 3]
     with pytest.raises(ConnectionError, match="no route"):
         await anext(aiter(session))
+
+
+def test_connections_that_do_not_last_are_replaced_more_and_more_slowly():
+    async def flapping():
+        config = {"first_delay": 0.5, "longest_delay": 6.0}
+        async with talking(AGENT, reconnect=config) as (_session, model, heard):
+            for number in range(1, 8):
+                await model.drop()
+                await heard.until("reconnected", number)
+            await asyncio.sleep(60)
+            await model.drop()
+            await heard.until("reconnected", 8)
+            delays = [event.delay for event in heard.of("reconnecting")]
+            longest = [0.5, 1, 2, 4, 6, 6, 6, 0.5]
+            assert len(delays) == len(longest)
+            assert all(most / 2 <= delay <= most for delay, most in zip(delays, longest, strict=True))
+
+    run_in_virtual_time(flapping())
 
 
 async def test_without_reconnecting_a_loss_ends_the_session_with_its_reason():
