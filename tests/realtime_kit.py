@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast.realtime import RealtimeAgent, RealtimeRunner, RealtimeSession
+from holdfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner, RealtimeSession
 from holdfast.realtime.items import InputText, UserMessageItem
 from holdfast.realtime.model_events import (
     RealtimeModelAudioEvent,
@@ -16,6 +16,7 @@ from holdfast.realtime.model_events import (
     RealtimeModelTurnStartedEvent,
 )
 from holdfast.realtime.testing import ScriptedRealtimeModel
+from holdfast.testing import RealtimeServer
 
 PATIENCE = 30.0
 
@@ -98,6 +99,34 @@ async def talking(
     session = await RealtimeRunner(agent, model=used, config=config).run(**run)
     async with listening(session) as heard, session:
         yield session, used, heard
+
+
+def at(server: RealtimeServer) -> Any:
+    """Where and how to connect to a server of a test."""
+    return {"url": server.url, "api_key": "test"}
+
+
+@asynccontextmanager
+async def calling(
+    server: RealtimeServer, agent: RealtimeAgent[Any], transport: Any = None, **config: Any
+) -> AsyncIterator[tuple[RealtimeSession, Heard]]:
+    """An open session over a real websocket, with somebody who listens."""
+    model = OpenAIRealtimeWebSocketModel(transport_config=transport)
+    settings: Any = {"reconnect": {"first_delay": 0.01}, **config}
+    session = await RealtimeRunner(agent, model=model, config=settings).run(model_config=at(server))
+    async with listening(session) as heard, session:
+        yield session, heard
+
+
+def said(session: RealtimeSession) -> list[str | None]:
+    """What everybody said, in order; of a message that is empty so far, nothing."""
+    parts: list[Any] = [item.content[0] for item in session.history if item.type == "message" and item.content]
+    return [part.transcript if "audio" in part.type else part.text for part in parts]
+
+
+async def speak(session: RealtimeSession, pcm: bytes) -> None:
+    for start in range(0, len(pcm), 4800):
+        await session.send_audio(pcm[start : start + 4800])
 
 
 async def eventually(check: Callable[[], Any]) -> Any:

@@ -210,6 +210,19 @@ def test_a_request_that_was_cancelled_on_its_way_is_not_repeated(bench: Bench) -
     assert [refusal.owners for refusal in bench.refused] == [("user",)]
 
 
+def test_cancelling_one_response_by_its_name_leaves_the_request_for_another_alone(bench: Bench) -> None:
+    bench.gate.request("user")
+    bench.begins("r1", bench.label())
+    bench.ends("r1", bench.label())
+    bench.gate.request("tool:a")
+    bench.begins("voice", None)
+    bench.gate.cancel("voice", force=True)
+    bench.gate.failed(collision("hf_response_2"))
+    bench.ends("voice", None)
+    assert [message["event_id"] for message in bench.creates()] == ["hf_response_1", "hf_response_2", "hf_response_2_1"]
+    assert bench.refused == []
+
+
 def test_a_response_whose_end_never_comes_does_not_block_for_ever(bench: Bench) -> None:
     bench.begins("r1")
     bench.gate.request("user")

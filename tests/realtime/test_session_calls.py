@@ -39,6 +39,15 @@ async def test_a_call_is_made_and_answered():
         assert (session.history[0].status, session.history[0].output) == ("completed", "3")
 
 
+@pytest.mark.parametrize("beside", [True, False])
+async def test_a_call_that_comes_while_the_session_is_opening_is_made_and_answered_when_it_is_open(beside):
+    made = [started(), call("add", arguments='{"a": 1, "b": 2}'), ended()]
+    model = ScriptedRealtimeModel(strict=False, connect_events=made)
+    async with asyncio.timeout(5), talking(agent_with(add), model, async_tool_calls=beside) as (_, _, heard):
+        assert (await heard.until("tool_end")).output == 3
+        assert outputs(model) == [("c1", "3", True)]
+
+
 async def test_a_call_is_made_once_however_often_it_is_told():
     made = []
 
@@ -186,6 +195,17 @@ async def test_a_call_waits_for_approval_and_is_made_then():
         assert outputs(model) == [("c1", "deleted x", True)]
         assert not await session.approve_tool_call("c1")
         assert not await session.approve_tool_call("unknown")
+
+
+async def test_a_call_that_waits_for_approval_cannot_be_swapped_for_another():
+    async with talking(agent_with(delete)) as (session, model, heard):
+        await model.emit(call("delete", arguments=ARGUMENTS))
+        await heard.until("tool_approval_required")
+        await model.emit(call("delete", arguments='{"name": "everything"}'))
+        assert "another call" in str((await heard.until("error")).error)
+        await session.approve_tool_call("c1")
+        assert (await heard.until("tool_end")).output == "deleted x"
+        assert len(heard.of("tool_approval_required")) == len(outputs(model)) == 1
 
 
 async def test_an_approval_for_all_covers_those_that_wait_and_those_to_come():

@@ -117,7 +117,7 @@ async def test_no_audio_of_a_refused_response_is_heard_after_the_trip():
 
 
 @pytest.mark.parametrize("failure", [ValueError("broken"), asyncio.CancelledError()])
-async def test_a_guardrail_that_fails_is_skipped_and_the_others_count(failure):
+async def test_a_guardrail_that_fails_is_logged_and_skipped_and_the_others_count(failure, caplog):
     @output_guardrail
     async def broken(context, agent, output):
         raise failure
@@ -127,6 +127,7 @@ async def test_a_guardrail_that_fails_is_skipped_and_the_others_count(failure):
         tripped = await heard.until("guardrail_tripped")
         assert [result.guardrail.get_name() for result in tripped.guardrail_results] == ["works"]
         assert heard.of("error") == []
+        assert "'broken' failed and was skipped" in caplog.text
 
 
 async def test_what_escapes_a_guardrail_becomes_an_error_and_the_session_lives_on():

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,8 +17,14 @@ from holdfast.realtime import (
     RealtimeRunner,
     RealtimeSession,
     RealtimeState,
+    realtime_handoff,
 )
-from holdfast.realtime.model_events import RealtimeModelEndOfStreamEvent, RealtimeModelExceptionEvent
+from holdfast.realtime.errors import ConnectionLost, NotConnected
+from holdfast.realtime.model_events import (
+    RealtimeModelConnectionStatusEvent,
+    RealtimeModelEndOfStreamEvent,
+    RealtimeModelExceptionEvent,
+)
 from holdfast.realtime.states import TABLE, Event
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing.cancelling import cancel_at_every_await
@@ -66,7 +73,7 @@ def broken() -> str:
     [
         RealtimeAgent(name="a", instructions=failing),
         RealtimeAgent(name="a", tools=[broken]),
-        RealtimeAgent(name="a", mcp_servers=[]).clone(handoffs=[RealtimeAgent(name="b")], instructions=failing),
+        RealtimeAgent(name="a", handoffs=[realtime_handoff(AGENT, is_enabled=failing)]),
     ],
     ids=["instructions", "tools", "handoffs"],
 )
@@ -76,6 +83,28 @@ async def test_an_entry_that_fails_while_resolving_leaves_nothing_behind(agent):
     with pytest.raises(ValueError, match="no"):
         await session.enter()
     assert (model.listeners, model.connect_calls, session.state) == ((), (), RealtimeState.CLOSED)
+
+
+async def test_an_entry_that_fails_while_resolving_waits_for_what_else_was_being_resolved():
+    asked, over = asyncio.Event(), []
+
+    async def slowly(context, agent):
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            over.append("instructions")
+
+    async def failing_later(context, agent):
+        await asked.wait()
+        raise ValueError("no")
+
+    way = realtime_handoff(AGENT, is_enabled=failing_later)
+    session = await RealtimeRunner(RealtimeAgent(name="a", instructions=slowly, handoffs=[way]), model=scripted()).run()
+    with pytest.raises(ValueError, match="no"):
+        await session.enter()
+    assert over == ["instructions"]
 
 
 async def test_two_things_of_one_name_are_refused_before_anything_is_connected():
@@ -102,6 +131,26 @@ async def test_a_failed_connection_takes_the_listener_away_and_ends_waiting_iter
         await anext(aiter(session))
     with pytest.raises(AlreadyStarted):
         await session.enter()
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        (RealtimeModelExceptionEvent(RuntimeError("gone")), RuntimeError),
+        (RealtimeModelConnectionStatusEvent("disconnected", code=1011), ConnectionLost),
+        (RealtimeModelConnectionStatusEvent("disconnected", code=1000), ConnectionLost),
+        (RealtimeModelEndOfStreamEvent(), ConnectionLost),
+    ],
+    ids=["failed", "lost", "closed", "ended"],
+)
+async def test_a_connection_that_ends_during_the_entry_fails_the_entry(told, error):
+    model = scripted(connect_events=[told])
+    session = await RealtimeRunner(AGENT, model=model).run()
+    async with listening(session) as heard:
+        with pytest.raises(error):
+            await session.enter()
+        assert (await heard.until("session_closed")).report.reason == "failed"
+    assert (model.connected, model.listeners, session.state) == (False, (), RealtimeState.CLOSED)
 
 
 async def test_an_entry_cancelled_at_any_moment_releases_everything():
@@ -148,11 +197,19 @@ async def test_closing_ends_every_waiting_iterator():
 
 
 async def test_closing_again_and_at_the_same_time_is_harmless():
-    async with talking(AGENT) as (session, model, _heard):
+    class Counted(ScriptedRealtimeModel):
+        closed = 0
+
+        async def close(self):
+            self.closed += 1
+            await super().close()
+
+    async with talking(AGENT, Counted(strict=False)) as (session, model, _heard):
         reports = await asyncio.gather(session.close(), session.close(), asyncio.create_task(session.close()))
         assert reports[0] is reports[1] is reports[2]
         assert await session.close() is reports[0]
-        assert (model.connected, model.listeners) == (False, ())
+        assert (model.connected, model.listeners, model.closed) == (False, (), 1)
+    assert model.closed == 1
 
 
 async def test_cancelling_one_who_closes_does_not_stop_the_closing():
@@ -218,6 +275,35 @@ async def test_a_stubborn_tool_is_reported_as_left_and_history_is_still_written(
         assert report.left == ("call stubborn (c1)",)
         release.set()
         await asyncio.sleep(0.01)
+
+
+async def test_what_a_tool_and_a_guardrail_do_at_their_end_is_done_when_the_session_is_closed():
+    over = []
+
+    async def hang(name):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.02)
+            over.append(name)
+
+    @function_tool
+    async def slow() -> str:
+        await hang("tool")
+        return ""
+
+    @output_guardrail
+    async def slower(context, agent, output):
+        await hang("guardrail")
+        return GuardrailFunctionOutput(None, False)
+
+    agent = RealtimeAgent(name="a", tools=[slow], output_guardrails=[slower])
+    async with talking(agent) as (session, model, heard):
+        await model.emit(started(), words("x" * 120), call("slow"))
+        await heard.until("tool_start")
+        report = await session.close()
+        assert (sorted(over), report.cut, report.left) == (["guardrail", "tool"], (), ())
+        assert heard.of("tool_end") == []
 
 
 async def test_a_tool_in_a_thread_is_reported_when_it_outlives_the_session():
@@ -411,6 +497,20 @@ async def test_nothing_can_be_said_to_a_closed_session():
                 await saying
 
 
+async def test_nothing_can_be_said_before_the_entry():
+    session = await RealtimeRunner(AGENT, model=scripted()).run()
+    for saying in (
+        session.send_message("hi"),
+        session.send_audio(b""),
+        session.interrupt(),
+        session.update_agent(AGENT),
+    ):
+        with pytest.raises(NotConnected, match="async with"):
+            await saying
+    assert not await session.approve_tool_call("c1")
+    await session.close()
+
+
 async def test_every_session_of_a_runner_has_a_model_of_its_own():
     runner = RealtimeRunner(AGENT)
     first, second = await runner.run(), await runner.run()
@@ -434,6 +534,24 @@ async def test_the_loop_may_end_while_a_session_is_open():
 
     await asyncio.to_thread(asyncio.run, forgetful())
     assert (model.connected, model.listeners) == (False, ())
+
+
+def test_a_session_of_another_loop_is_not_closed_by_accident():
+    model = scripted()
+    with asyncio.Runner() as runner:
+        session = runner.run(RealtimeRunner(AGENT, model=model).run())
+        runner.run(session.enter())
+        with pytest.raises(UserError, match="event loop"):
+            elsewhere(session.close())
+        assert (session.state, model.connected) == (RealtimeState.OPEN, True)
+    assert (session.state, model.connected) == (RealtimeState.CLOSED, False)
+    assert elsewhere(session.close()).reason == "asked"
+
+
+def elsewhere(work):
+    """Run it in a loop of another thread."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 class Slow(ScriptedRealtimeModel):

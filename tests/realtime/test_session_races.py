@@ -8,6 +8,7 @@ from holdfast import function_tool, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.base.errors import Closed
 from holdfast.realtime import (
+    LocalRealtimeModel,
     OpenAIRealtimeWebSocketModel,
     RealtimeAgent,
     RealtimeModel,
@@ -21,11 +22,12 @@ from holdfast.realtime import (
 )
 from holdfast.realtime import model_events as told
 from holdfast.realtime.errors import ConnectionLost
-from holdfast.realtime.local import Call
+from holdfast.realtime.local import Call, EnergyDetector, ToneVoice
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Delay, Hold, Lose
-from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, user_said, words
+from holdfast.testing.virtual_time import run_in_virtual_time
+from realtime_kit import at, call, ended, eventually, listening, sent, sound, started, talking, user_said, words
 
 AGENT = RealtimeAgent(name="host")
 
@@ -36,10 +38,6 @@ async def theirs() -> str:
 
 
 OTHER = RealtimeAgent(name="other", tools=[theirs])
-
-
-def at(server):
-    return {"url": server.url, "api_key": "test"}
 
 
 @output_guardrail(name="discreet")
@@ -67,21 +65,42 @@ async def test_a_response_that_begins_right_behind_the_acknowledgement_is_the_ne
             assert heard.of("error") == []
 
 
-async def test_a_change_that_was_cancelled_while_nobody_answers_is_taken_back(monkeypatch):
-    monkeypatch.setattr("holdfast.realtime.session.OVER_WITHIN", 0.05)
-    async with RealtimeServer() as server:
-        session = await RealtimeRunner(RealtimeAgent(name="host", instructions="I am the host.")).run(
-            model_config=at(server)
-        )
-        async with session:
-            connection = server.connections[0]
-            server.inject("session.updated", Lose())
+class Forgetful(LocalRealtimeModel):
+    """Takes the next settings over and says nothing about it, if ``forgets``."""
+
+    forgets = False
+
+    async def dial(self, options):
+        link = await super().dial(options)
+        receive = link.receive
+
+        async def received():
+            frame = await receive()
+            if self.forgets and "session.updated" in str(frame):
+                self.forgets = False
+                return await receive()
+            return frame
+
+        link.receive = received
+        return link
+
+
+def test_a_change_that_was_cancelled_while_nobody_answers_is_taken_back():
+    async def change():
+        host = RealtimeAgent(name="host", instructions="I am the host.")
+        model = Forgetful(["Hello."], voice=ToneVoice(), detector=EnergyDetector)
+        async with await RealtimeRunner(host, model=model).run() as session:
+            model.forgets = True
             changing = asyncio.ensure_future(session.update_agent(OTHER))
-            await connection.until_received("session.update", count=2)
+            await eventually(lambda: not model.forgets)
+            assert model.engine.shown()["instructions"] != "I am the host."
             changing.cancel()
             await asyncio.wait({changing})
-            await eventually(lambda: connection.session["instructions"] == "I am the host.")
-            assert session.current_agent.name == "host"
+            assert changing.cancelled()
+            await eventually(lambda: model.engine.shown()["instructions"] == "I am the host.")
+            assert session.current_agent is host
+
+    run_in_virtual_time(change())
 
 
 # Responses out of order.

@@ -1,13 +1,11 @@
 """A connection that is lost: replaced, told the history, and what was under way is settled."""
 
 import asyncio
-from contextlib import asynccontextmanager
 
 import pytest
 
 from holdfast import function_tool
 from holdfast.realtime import (
-    OpenAIRealtimeWebSocketModel,
     RealtimeAgent,
     RealtimeModelSendRawMessage,
     RealtimeModelSendSessionUpdate,
@@ -17,11 +15,9 @@ from holdfast.realtime import (
     RealtimeState,
 )
 from holdfast.realtime.errors import ConnectionLost
-from holdfast.realtime.local.brain import Call, Pause
 from holdfast.realtime.model_events import RealtimeModelConnectionStatusEvent
 from holdfast.realtime.testing import ScriptedRealtimeModel
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Drop, Refuse
+from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, user_said, words
 
 Raw, Output = RealtimeModelSendRawMessage, RealtimeModelSendToolOutput
@@ -221,6 +217,24 @@ async def test_attempts_that_fail_are_told_and_end_the_session_when_they_are_use
         await anext(aiter(session))
 
 
+def test_connections_that_do_not_last_are_replaced_more_and_more_slowly():
+    async def flapping():
+        config = {"first_delay": 0.5, "longest_delay": 6.0}
+        async with talking(AGENT, reconnect=config) as (_session, model, heard):
+            for number in range(1, 8):
+                await model.drop()
+                await heard.until("reconnected", number)
+            await asyncio.sleep(60)
+            await model.drop()
+            await heard.until("reconnected", 8)
+            delays = [event.delay for event in heard.of("reconnecting")]
+            longest = [0.5, 1, 2, 4, 6, 6, 6, 0.5]
+            assert len(delays) == len(longest)
+            assert all(most / 2 <= delay <= most for delay, most in zip(delays, longest, strict=True))
+
+    run_in_virtual_time(flapping())
+
+
 async def test_without_reconnecting_a_loss_ends_the_session_with_its_reason():
     async with talking(AGENT, reconnect={"attempts": 0}) as (_session, model, heard):
         await model.drop()
@@ -249,109 +263,3 @@ async def test_a_connection_is_rolled_over_in_a_quiet_moment():
         await model.emit(ended())
         assert (await heard.until("reconnected")).planned
         assert len(model.connect_calls) == 2
-
-
-# The same over a real connection.
-
-
-@asynccontextmanager
-async def calling(server, agent, **config):
-    settings = {"model_settings": {"model_name": "test"}, "reconnect": {"first_delay": 0.01}, **config}
-    runner = RealtimeRunner(agent, model=OpenAIRealtimeWebSocketModel(), config=settings)
-    session = await runner.run(model_config={"url": server.url, "api_key": "test"})
-    async with listening(session) as heard, session:
-        yield session, heard
-
-
-def told(connection):
-    return [(item["type"], item.get("role")) for item in connection.conversation.items]
-
-
-async def test_a_text_turn_over_a_real_connection():
-    async with RealtimeServer(["Good morning to you."]) as server, calling(server, AGENT) as (session, heard):
-        await session.send_message("hello")
-        await heard.until("agent_end")
-        assert [item.role for item in session.history] == ["user", "assistant"]
-        assert session.history[1].content[0].transcript == "Good morning to you."
-        assert heard.of("audio")
-        assert session.usage.requests == 1
-
-
-async def test_a_drop_between_two_turns_over_a_real_connection():
-    async with RealtimeServer(["One.", "Two."]) as server, calling(server, AGENT) as (session, heard):
-        await session.send_message("first")
-        await heard.until("agent_end")
-        server.connections[0].drop(1011)
-        await heard.until("reconnected")
-        await session.send_message("second")
-        await heard.until("agent_end", 2)
-        messages = [("message", "user"), ("message", "assistant")]
-        assert told(server.connections[1]) == messages * 2
-        assert [item.item_id for item in session.history] == [e.id for e in server.connections[1].conversation]
-
-
-@pytest.mark.parametrize("code", [None, 1000, 1011])
-async def test_a_drop_in_the_middle_of_a_response_over_a_real_connection(code):
-    turns = [["Never ", Pause(0.3), "heard."], "An answer."]
-    async with RealtimeServer(turns) as server, calling(server, AGENT) as (session, heard):
-        await session.send_message("first")
-        await heard.until("agent_start")
-        server.connections[0].drop(code)
-        await heard.until("reconnected")
-        assert (await heard.until("response_failed")).status == "lost"
-        if len(heard.of("audio")) == 0:
-            await heard.until("agent_end", 2)
-            assert session.history[-1].content[0].transcript == "An answer."
-
-
-async def test_a_drop_while_a_tool_runs_over_a_real_connection():
-    gate, made = asyncio.Event(), []
-
-    @function_tool
-    async def slow() -> str:
-        made.append(1)
-        await gate.wait()
-        return "forty-two"
-
-    agent = RealtimeAgent(name="a", tools=[slow])
-    async with RealtimeServer([Call("slow"), "It is forty-two."]) as server, calling(server, agent) as (session, heard):
-        await session.send_message("ask")
-        await heard.until("tool_start")
-        await heard.until("agent_end")
-        server.connections[0].drop()
-        await heard.until("reconnected")
-        gate.set()
-        await heard.until("agent_end", 2)
-        assert told(server.connections[1]) == [
-            ("message", "user"),
-            ("function_call", None),
-            ("function_call_output", None),
-            ("message", "assistant"),
-        ]
-        assert session.history[-1].content[0].transcript == "It is forty-two."
-        assert heard.of("error") == []
-    assert made == [1]
-
-
-async def test_a_refused_reconnection_is_tried_again_over_a_real_connection():
-    async with RealtimeServer() as server, calling(server, AGENT) as (_session, heard):
-        server.inject("connect", Refuse(status=503), times=2)
-        server.connections[0].drop()
-        assert (await heard.until("reconnected")).attempts == 3
-        assert server.refused == 2
-
-
-async def test_a_handoff_over_a_real_connection_survives_a_drop_before_its_acknowledgement():
-    other = RealtimeAgent(name="other", instructions="I am another.")
-    agent = RealtimeAgent(name="a", handoffs=[other])
-    async with (
-        RealtimeServer([Call("transfer_to_other"), "Hello from another."]) as server,
-        calling(server, agent) as (session, heard),
-    ):
-        server.inject("session.updated", Drop(1011), connection=0)
-        await session.send_message("transfer me")
-        await heard.until("handoff")
-        await heard.until("agent_end", 2)
-        assert session.current_agent is other
-        assert server.connections[1].session["instructions"] == "I am another."
-        assert session.history[-1].content[0].transcript == "Hello from another."

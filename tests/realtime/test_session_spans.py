@@ -1,12 +1,15 @@
 """A call as a trace: responses, tools, guardrails and handoffs."""
 
+import asyncio
+
 import pytest
 
 from holdfast import function_tool, output_guardrail, trace
 from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput
-from holdfast.tracing import TracingProcessor, set_trace_processors
-from realtime_kit import call, ended, eventually, sent, started, talking, words
+from holdfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput, RealtimeRunner
+from holdfast.realtime.testing import ScriptedRealtimeModel
+from holdfast.tracing import TracingProcessor, get_current_trace, set_trace_processors
+from realtime_kit import call, ended, eventually, listening, sent, started, talking, words
 
 
 class Seen(TracingProcessor):
@@ -94,3 +97,26 @@ async def test_a_call_that_may_not_be_traced_is_not(seen):
     async with talking(AGENT, tracing_disabled=True) as (_session, model, heard):
         await conversation(model, heard)
     assert seen.traces == seen.spans == []
+
+
+async def test_a_call_entered_by_one_task_and_closed_by_another_is_one_trace_and_nobodys_current_one(seen):
+    model = ScriptedRealtimeModel(strict=False)
+    session = await RealtimeRunner(AGENT, model=model).run()
+    places = []
+
+    async def entering():
+        await session.enter()
+        places.append(get_current_trace())
+
+    async def closing():
+        await session.close()
+        places.append(get_current_trace())
+
+    await asyncio.create_task(entering())
+    async with listening(session) as heard:
+        await conversation(model, heard)
+        await asyncio.create_task(closing())
+    assert places == [None, None]
+    assert len(seen.traces) == 1
+    assert {span.trace_id for span in seen.spans} == {seen.traces[0].trace_id}
+    assert len(seen.spans) == 6

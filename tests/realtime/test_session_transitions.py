@@ -181,6 +181,25 @@ async def test_a_program_that_stops_waiting_does_not_leave_a_transition_half_don
         await heard.until("agent_changed")
 
 
+async def test_a_handoff_and_an_update_tell_the_model_the_same():
+    base = {"voice": "ash", "tracing": {"workflow_name": "Telephone", "metadata": {"line": "7"}}}
+    other = RealtimeAgent(name="other", instructions=lambda context, agent: "now", tools=[a_tool], handoffs=[B, C])
+    told = []
+    for how in ("handoff", "update"):
+        async with talking(A.clone(handoffs=[other]), model_settings=base) as (session, model, heard):
+            if how == "update":
+                await session.update_agent(other)
+            else:
+                await model.emit(started(), call("transfer_to_other"), ended())
+            changed = await heard.until("agent_changed")
+            assert (changed.to_agent, changed.reason) == (other, how)
+            settings = dict(sent(model, Update)[0].session_settings)
+            ways = [way.tool_name for way in settings.pop("handoffs")]
+            told.append((settings, ways, session.current_agent))
+    assert told[0] == told[1]
+    assert told[0][0]["tracing"] == base["tracing"]
+
+
 async def test_dynamic_parts_are_resolved_once_per_transition():
     asked = []
 
@@ -194,8 +213,10 @@ async def test_dynamic_parts_are_resolved_once_per_transition():
 
     tool = function_tool(lambda: "x", name_override="t", is_enabled=enabled, strict_mode=False)
     async with talking(A) as (session, model, _heard):
-        await session.update_agent(RealtimeAgent(name="x", instructions=instructions, tools=[tool]))
-        assert sorted(asked) == ["instructions", "tool"]
+        way = realtime_handoff(B, is_enabled=lambda context, agent: asked.append("handoff") or True)
+        await session.update_agent(RealtimeAgent(name="x", instructions=instructions, tools=[tool], handoffs=[way]))
+        assert sorted(asked) == ["handoff", "instructions", "tool"]
+        assert sent(model, Update)[0].session_settings["handoffs"] == [way]
         assert sent(model, Update)[0].session_settings["tools"] == [tool]
 
 

@@ -1,36 +1,24 @@
 """Sessions over a real websocket to a server that misbehaves."""
 
 import asyncio
-from contextlib import asynccontextmanager
 
 import pytest
 
 from holdfast import function_tool, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner, RealtimeState
+from holdfast.realtime import RealtimeAgent, RealtimeRunner, RealtimeState
 from holdfast.realtime.errors import SettingsRejected, Unacknowledged
 from holdfast.realtime.local import Call, Pause
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Collide, Drop, Insert, Lose, Refuse
-from realtime_kit import Heard, listening
+from realtime_kit import Heard, calling
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 OTHER = RealtimeAgent(name="other", instructions="I am another.")
 
 
-@asynccontextmanager
-async def calling(server, agent=AGENT, transport=None, **config):
-    model = OpenAIRealtimeWebSocketModel(transport_config=transport)
-    settings = {"reconnect": {"first_delay": 0.01}, **config}
-    session = await RealtimeRunner(agent, model=model, config=settings).run(
-        model_config={"url": server.url, "api_key": "test"}
-    )
-    async with listening(session) as heard, session:
-        yield session, heard
-
-
 async def test_closing_keeps_its_deadline_when_the_server_hangs():
-    async with RealtimeServer() as server, calling(server) as (session, _heard):
+    async with RealtimeServer() as server, calling(server, AGENT) as (session, _heard):
         server.connections[0].stall()
         before = asyncio.get_running_loop().time()
         await session.close(deadline=0.5)
@@ -61,7 +49,7 @@ async def test_a_call_may_be_ended_from_inside(who):
 
 @pytest.mark.parametrize("frame", ["{no json", {"type": "future.event", "event_id": "e"}, {"type": "response.done"}])
 async def test_frames_that_nobody_understands_do_not_disturb_the_call(frame):
-    async with RealtimeServer(["Still here."]) as server, calling(server) as (session, heard):
+    async with RealtimeServer(["Still here."]) as server, calling(server, AGENT) as (session, heard):
         server.inject("response.created", Insert(frame))
         await session.send_message("Hello?")
         await heard.until("agent_end")
@@ -85,7 +73,7 @@ async def test_the_result_of_a_tool_is_spoken_although_another_response_came_fir
 
 
 async def test_settings_that_the_server_refuses_leave_the_old_agent_in_place():
-    async with RealtimeServer(["Hello."]) as server, calling(server) as (session, heard):
+    async with RealtimeServer(["Hello."]) as server, calling(server, AGENT) as (session, heard):
         server.inject("session.update", Refuse())
         with pytest.raises(SettingsRejected):
             await session.update_agent(OTHER)
@@ -98,7 +86,7 @@ async def test_settings_that_the_server_refuses_leave_the_old_agent_in_place():
 
 async def test_settings_that_are_not_acknowledged_are_taken_back():
     transport = {"acknowledge_timeout": 0.2}
-    async with RealtimeServer() as server, calling(server, transport=transport) as (session, _heard):
+    async with RealtimeServer() as server, calling(server, AGENT, transport) as (session, _heard):
         server.inject("session.updated", Lose())
         with pytest.raises(Unacknowledged):
             await session.update_agent(OTHER)
@@ -107,7 +95,7 @@ async def test_settings_that_are_not_acknowledged_are_taken_back():
 
 
 async def test_an_expired_session_goes_on_over_the_next_connection():
-    async with RealtimeServer(["One.", "Two."]) as server, calling(server) as (session, heard):
+    async with RealtimeServer(["One.", "Two."]) as server, calling(server, AGENT) as (session, heard):
         await session.send_message("First.")
         await heard.until("agent_end")
         server.connections[0].expire()
@@ -118,7 +106,10 @@ async def test_an_expired_session_goes_on_over_the_next_connection():
 
 
 async def test_a_failed_response_is_told_with_its_reason():
-    async with RealtimeServer([ValueError("out of order"), "Better."]) as server, calling(server) as (session, heard):
+    async with (
+        RealtimeServer([ValueError("out of order"), "Better."]) as server,
+        calling(server, AGENT) as (session, heard),
+    ):
         await session.send_message("Hello?")
         failed = await heard.until("response_failed")
         assert (failed.status, "out of order" in str(failed.error)) == ("failed", True)
@@ -149,13 +140,13 @@ async def test_a_trip_over_the_wire_cancels_and_is_followed_by_one_response():
 
 
 async def test_a_drop_in_the_middle_of_the_replay_begins_it_again():
-    async with RealtimeServer(["One.", "Two."]) as server, calling(server) as (session, heard):
+    async with RealtimeServer(["One.", "Two."]) as server, calling(server, AGENT) as (session, heard):
         await session.send_message("First.")
         await heard.until("agent_end")
         server.inject("conversation.item.create", Drop(1011), connection=1)
         server.connections[0].drop()
+        await server.connected(3)
         await heard.until("reconnected")
-        await asyncio.sleep(0.2)
         await session.send_message("Second.")
         await heard.until("agent_end", 2)
         roles = [item.get("role") for item in server.connections[-1].conversation.items]

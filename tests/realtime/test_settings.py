@@ -154,7 +154,9 @@ def add(a: int, b: int) -> int:
 
 def test_tools_and_handoffs_are_functions() -> None:
     way = handoff(Agent(name="Billing"))
-    server = HostedMCPTool({"type": "mcp", "server_label": "docs", "server_url": "https://x"})
+    server = HostedMCPTool(
+        {"type": "mcp", "server_label": "docs", "server_url": "https://x", "require_approval": "never"}
+    )
     tools = session_payload({"tools": [add, server], "handoffs": [way]})["tools"]
     assert [tool.get("name", tool["type"]) for tool in tools] == ["add", "mcp", "transfer_to_billing"]
     assert tools[0]["parameters"]["properties"].keys() == {"a", "b"}

@@ -39,8 +39,9 @@ class Calls:
             return None
         room = self._room
         record.task = room.start(self._carry_out(record), f"call {event.name} ({event.call_id})")
-        # A handoff needs the reader that would wait here.
-        beside = room.run_config.get("async_tool_calls", True) or event.name in record.snapshot.handoffs
+        # A handoff needs the reader that would wait here, and so does the answer to the session's settings.
+        needed = event.name in record.snapshot.handoffs or not room.up.is_set()
+        beside = needed or room.run_config.get("async_tool_calls", True)
         return None if record.task is None or beside else self._answered_or_parked(record.task, record)
 
     def approve(self, call_id: str, *, always: bool) -> Record | None:

@@ -157,7 +157,10 @@ class RealtimeToolExecutionConfig(TypedDict):
 
 
 class RealtimeReconnectConfig(TypedDict, total=False):
-    """What happens when the connection ends although nobody asked. ``attempts`` of 0 switches reconnecting off."""
+    """What happens when the connection ends although nobody asked. ``attempts`` of 0 switches reconnecting off.
+
+    The delay doubles with every attempt, and with every connection in a row that did not last for some seconds.
+    """
 
     attempts: int
     first_delay: float

@@ -151,8 +151,7 @@ class Guard:
         else:
             await room.send(RealtimeModelSendInterrupt(force_response_cancel=True, response_id=response.id))
         if not response.newer:
-            room.owes_a_response = True
-            await room.send(RealtimeModelSendUserInput(self._feedback(results)))
+            await room.say(RealtimeModelSendUserInput(self._feedback(results)))
 
     def _feedback(self, results: list[OutputGuardrailResult]) -> str:
         names = [result.guardrail.get_name() for result in results]

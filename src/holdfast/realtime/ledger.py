@@ -28,6 +28,8 @@ class Ledger:
         self.revision = 0
         self.reordered = 0
         """How often an item came to stand elsewhere than at the end, or went."""
+        self.untold: set[str] = set()
+        """Items of which the present connection knows nothing: what it tells of stands behind them."""
         self.audio_format: AudioFormat = PCM16
         self._entries: dict[str, Entry] = {}
         self._order: list[str] = []
@@ -214,7 +216,7 @@ class Ledger:
             order.append(name)
         elif previous in self._entries:
             self.reordered += 1
-            order.insert(order.index(previous) + 1, name)
+            order.insert(self._behind(previous), name)
         else:
             order.append(name)
             self._orphans.setdefault(previous, []).append(name)
@@ -239,7 +241,13 @@ class Ledger:
         if previous in block:
             return
         del order[start:end]
-        place = order.index(previous) + 1
+        place = self._behind(previous)
         order[place:place] = block
         self.revision += 1
         self.reordered += 1
+
+    def _behind(self, previous: str) -> int:
+        place = self._order.index(previous) + 1
+        while place < len(self._order) and self._order[place] in self.untold:
+            place += 1
+        return place

@@ -5,13 +5,16 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
+from holdfast.agents.errors import UserError
 from holdfast.lifecycle.owner import Owner
 from holdfast.lifecycle.scope import NEVER, CutOff, Deadline, Scope
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.audio import PCM16, audio_format
 from holdfast.realtime.calls import Calls
 from holdfast.realtime.config import RealtimeSessionModelSettings
+from holdfast.realtime.errors import AlreadyConnected, ConnectionLost
 from holdfast.realtime.events import RealtimeCloseReport, RealtimeSessionClosed
+from holdfast.realtime.items import RealtimeItem
 from holdfast.realtime.model import RealtimeModelConfig, RealtimeModelListener
 from holdfast.realtime.reconnecting import tell_history
 from holdfast.realtime.room import Room, log
@@ -45,6 +48,9 @@ class Lifetime:
         self._calls, self._writer, self._beside = calls, writer, beside
         self._owner = Owner(self._opened, name="realtime session")
         self._deadline = NEVER
+        self._model_is_taken = False
+        self._ended_early: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._cut: list[str] = []
         self._left: list[str] = []
         self._reason: Literal["asked", "ended", "failed"] = "asked"
@@ -54,6 +60,7 @@ class Lifetime:
 
     async def begin(self) -> None:
         """Acquire everything. When it raises, nothing is left open."""
+        self._loop = self._loop or asyncio.get_running_loop()
         try:
             await self._owner.start()
         except asyncio.CancelledError:
@@ -67,6 +74,8 @@ class Lifetime:
             await self._owner.close()
             self._released()
             return self._report
+        if self._loop not in (None, asyncio.get_running_loop()):
+            return self._ended_elsewhere()
         self._stop_accepting()
         try:
             # The owner has a little more time than its parts, so that these can say what they had to cut off.
@@ -84,10 +93,18 @@ class Lifetime:
         return self._report
 
     def give_up(self, error: BaseException | None) -> None:
-        """The conversation cannot go on. Whoever iterates hears of it, or whoever leaves the session."""
-        if self._reason == "asked" and self._room.open:
+        """The conversation cannot go on. Whoever enters, iterates or leaves the session hears of it."""
+        if self._room.state is RealtimeState.OPENING:
+            self._ended_early = self._ended_early or error or ConnectionLost("the connection ended during the entry")
+        elif self._reason == "asked" and self._room.open:
             self._reason, self._error = "ended" if error is None else "failed", error
             self._room.start(self._ask_to_end(), "closing")
+
+    def _ended_elsewhere(self) -> RealtimeCloseReport:
+        """What became of a session of another event loop, which nobody but that loop can end."""
+        if self._report is None:
+            raise UserError("a realtime session can only be closed in the event loop in which it was entered")
+        return self._report
 
     async def connect(self) -> None:
         """Connect with the settings of the agent that is speaking."""
@@ -101,8 +118,8 @@ class Lifetime:
         try:
             with call_trace(room.run_config, self._base):
                 async with Scope() as resources:
-                    await self._acquire(resources)
-                    async with self._talking():
+                    known = await self._acquire(resources)
+                    async with self._talking(resources, known):
                         yield
                     resources.cancel(deadline=self._deadline)
         except CutOff as cut:
@@ -114,11 +131,14 @@ class Lifetime:
             self._released()
 
     @asynccontextmanager
-    async def _talking(self) -> AsyncIterator[None]:
+    async def _talking(self, resources: Scope, known: list[RealtimeItem]) -> AsyncIterator[None]:
         room = self._room
         try:
             async with Scope() as tasks:
-                room.adopt(tasks)
+                room.adopt(tasks)  # A model may make calls as soon as it is connected.
+                await self._begin_call(known)
+                if self._writer is not None:
+                    resources.push(self._writer.finish, name="history")
                 self._start()
                 yield
                 self._stop_accepting()
@@ -130,7 +150,8 @@ class Lifetime:
             if room.responses.active is not None:
                 room.responses.active.end()
 
-    async def _acquire(self, resources: Scope) -> None:
+    async def _acquire(self, resources: Scope) -> list[RealtimeItem]:
+        """Everything but the connection itself. Gives what was said before."""
         room, initial = self._room, self._model_config.get("initial_model_settings")
         room.snapshot = await resolve(self._agent, room.context, room.run_config, base=self._base, overrides=initial)
         room.ledger.audio_format = audio_format(_output_format(room.snapshot.settings)) or PCM16
@@ -141,10 +162,17 @@ class Lifetime:
         resources.push(lambda: room.model.remove_listener(self._listener), name="listener")
         # Before connecting: a model that is cancelled half way may not keep its promise to leave nothing open.
         resources.push(self._close_model, name="model")
-        await self.connect()
-        await tell_history(room, known)
-        if self._writer is not None:
-            resources.push(self._writer.finish, name="history")
+        return known
+
+    async def _begin_call(self, known: list[RealtimeItem]) -> None:
+        try:
+            await self.connect()
+        except AlreadyConnected:
+            self._model_is_taken = True
+            raise
+        await tell_history(self._room, known)
+        if self._ended_early is not None:
+            raise self._ended_early
 
     def _start(self) -> None:
         room = self._room
@@ -155,6 +183,8 @@ class Lifetime:
             room.start(self._writer.run(), "history")
 
     async def _close_model(self) -> None:
+        if self._model_is_taken:
+            return
         try:
             await self._room.model.close()
         except Exception as error:  # noqa: BLE001 - raised to whoever closes the session
@@ -166,7 +196,9 @@ class Lifetime:
     def _stop_accepting(self) -> None:
         if self._room.machine.allows(Event.ASKED_TO_CLOSE):
             self._room.machine.fire(Event.ASKED_TO_CLOSE)
-        self._room.up.set()  # Those who wait for a connection learn that there will be none.
+        # Those who wait for a connection, or to hear whether it was lost, learn that there will be none.
+        self._room.up.set()
+        self._room.down.set()
 
     def _released(self) -> None:
         """Tell how it ended and let the iterators end, once."""

@@ -27,6 +27,7 @@ from holdfast.realtime.reconnecting import Reconnecting, lost_error
 from holdfast.realtime.responses import Response
 from holdfast.realtime.room import Room, log
 from holdfast.realtime.spans import response_span
+from holdfast.realtime.states import RealtimeState
 from holdfast.realtime.watching import Watching
 from holdfast.realtime.wire_items import words_of
 
@@ -248,10 +249,11 @@ class Pump:
             self._reconnecting.lost(lost_error(event.error, event.code))
 
     def _end_of_stream(self, event: told.RealtimeModelEndOfStreamEvent) -> None:
-        if self._room.up.is_set():  # Otherwise the loss was told, and another connection is under way.
+        if self._room.state is not RealtimeState.RECONNECTING:  # There another connection is under way.
             self._end(None)
 
     def _call(self, event: told.RealtimeModelToolCallEvent) -> Awaitable[None] | None:
+        self._response(event.response_id).spoke = True  # Asked again, it would make the call again.
         waiting = self._calls.take(event)
         self._said()
         return waiting

@@ -16,11 +16,14 @@ from holdfast.realtime.events import RealtimeReconnected, RealtimeReconnecting
 from holdfast.realtime.items import RealtimeItem
 from holdfast.realtime.model_inputs import RealtimeModelSendRawMessage
 from holdfast.realtime.room import Room, log
+from holdfast.realtime.states import RealtimeState
 from holdfast.realtime.wire_items import to_wire
 
 ATTEMPTS = 6
 FIRST_DELAY, LONGEST_DELAY = 0.25, 8.0
 ROLL_OVER_AFTER = 55 * 60.0
+STEADY_AFTER = 10.0
+"""A connection that is lost sooner is replaced more slowly each time: another one would hardly last longer."""
 QUIET_WITHIN = 180.0
 """How long a planned roll-over waits for a moment in which nobody speaks."""
 
@@ -47,11 +50,14 @@ class Reconnecting:
         self._first, self._longest = wanted.get("first_delay", FIRST_DELAY), wanted.get("longest_delay", LONGEST_DELAY)
         self._roll_over_after = wanted.get("roll_over_after", ROLL_OVER_AFTER)
         self._busy = self._gone_again = False
+        self._up_at, self._short_lived = -STEADY_AFTER, 0
 
     def lost(self, error: Exception | None) -> None:
         """The connection is gone. Called as often as it is told; the first time counts."""
         room = self._room
         self._gone_again = True
+        if room.state is RealtimeState.OPENING:
+            self._give_up(error)  # There is nothing yet to go on with: the entry fails.
         if self._busy or not room.open:
             return
         self._down()
@@ -59,6 +65,7 @@ class Reconnecting:
             self._give_up(error)
             return
         self._busy = True
+        self._short_lived = self._short_lived + 1 if room.now() - self._up_at < STEADY_AFTER else 0
         room.start(self._reconnect(error, planned=False), "reconnecting")
 
     async def roll_over(self) -> None:
@@ -95,6 +102,7 @@ class Reconnecting:
         finally:
             self._busy = False
         room.link_is(up=True)
+        self._up_at = room.now()
         gap = (room.now() - since) * 1000
         room.emit(RealtimeReconnected(attempt, gap, room.info, planned=planned))
         room.measure("reconnect_gap", gap)
@@ -122,7 +130,8 @@ class Reconnecting:
         return known
 
     def _delay(self, attempt: int) -> float:
-        longest: float = min(self._first * 2 ** (attempt - 1), self._longest)
+        doublings = min(attempt - 1 + self._short_lived, 32)
+        longest: float = min(self._first * 2**doublings, self._longest)
         return longest * random.uniform(0.5, 1.0)
 
     async def _quiet(self) -> None:
@@ -136,8 +145,10 @@ class Reconnecting:
 
 async def tell_history(room: Room, items: list[RealtimeItem]) -> None:
     """Let a new connection know what was said, calls and their outputs included."""
-    for item in items:
-        for wire in to_wire(item):
+    told = {item.item_id: to_wire(item) for item in items}
+    room.ledger.untold = {name for name, wires in told.items() if not wires}
+    for wires in told.values():
+        for wire in wires:
             await send_raw(room, "conversation.item.create", item=wire)
 
 

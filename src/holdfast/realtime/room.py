@@ -38,6 +38,8 @@ log = logging.getLogger("holdfast.realtime")
 
 NOTICED_WITHIN = 1.0
 """How long after a send failed the loss of the connection may take to be told."""
+MOST_UNCONFIRMED = 32
+"""How many messages are kept to be said again, for models that never confirm one."""
 
 
 def told_to_stop() -> bool:
@@ -130,6 +132,19 @@ class Room:
                 if not await self.lost():
                     raise
 
+    async def say(self, message: RealtimeModelSendUserInput) -> None:
+        """Tell the model a message that it is to answer. One that it has not confirmed is told the next connection."""
+        await self.connected()
+        self.unconfirmed = [*self.unconfirmed[-MOST_UNCONFIRMED:], message]
+        self.owes_a_response = True
+        try:
+            await self.model.send_event(message)
+        except Exception as error:
+            lost = isinstance(error, ConnectionError | NotConnected) and await self.lost()
+            if not lost:  # Otherwise the next connection is told.
+                self.unconfirmed = [sent for sent in self.unconfirmed if sent is not message]
+                raise
+
     async def send_now(self, event: RealtimeModelSendEvent) -> None:
         """Tell the model what is of no use later: a connection that is lost meanwhile takes it along."""
         try:
@@ -153,9 +168,6 @@ class Room:
             if said == words or (not isinstance(said, str) and words in str(said)):
                 del self.unconfirmed[place]
                 return
-
-    def forget(self, message: RealtimeModelSendUserInput) -> None:
-        self.unconfirmed = [sent for sent in self.unconfirmed if sent is not message]
 
     def link_is(self, up: bool) -> None:
         """The connection was made or has gone."""

@@ -11,7 +11,7 @@ from holdfast.lifecycle.scope import Deadline
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.calls import Calls
 from holdfast.realtime.config import RealtimeRunConfig, RealtimeUserInput
-from holdfast.realtime.errors import NotConnected, Unacknowledged
+from holdfast.realtime.errors import Unacknowledged
 from holdfast.realtime.events import RealtimeAudio, RealtimeCloseReport, RealtimeSessionEvent
 from holdfast.realtime.guarding import Guard
 from holdfast.realtime.items import RealtimeItem, RealtimeToolCallItem
@@ -33,8 +33,6 @@ from holdfast.realtime.states import RealtimeState
 from holdfast.realtime.transition import Transitions
 from holdfast.realtime.writing import Writer
 
-MOST_UNCONFIRMED = 32
-"""How many messages are kept to be said again, for models that never confirm one."""
 OVER_WITHIN = 5.0
 """How long an interrupted response may take to be over."""
 
@@ -154,9 +152,9 @@ class RealtimeSession(RealtimeModelListener):
     async def close(self, deadline: float = 2.0) -> RealtimeCloseReport | None:
         """End the session within so many seconds, and tell what had to be cut off.
 
-        Anyone may call it, any number of times. From inside (a tool, a guardrail, a listener) it only asks and
-        gives ``None``. If the model fails to close, everything else is released, iterators end, and the error is
-        raised, once.
+        Any task of the session's event loop may call it, any number of times. From inside (a tool, a guardrail, a
+        listener) it only asks and gives ``None``. If the model fails to close, everything else is released,
+        iterators end, and the error is raised, once.
         """
         return await self._life.end(deadline)
 
@@ -174,16 +172,8 @@ class RealtimeSession(RealtimeModelListener):
         """Say something in writing; the model answers when no other response is active."""
         room = self._room
         await room.connected()
-        sent = RealtimeModelSendUserInput(cast(Any, message))
-        room.unconfirmed = [*room.unconfirmed[-MOST_UNCONFIRMED:], sent]
-        room.asked_at, room.owes_a_response = room.now(), True
-        try:
-            await room.model.send_event(sent)
-        except Exception as error:
-            lost = isinstance(error, ConnectionError | NotConnected) and await room.lost()
-            if not lost:  # Otherwise the next connection is told.
-                room.forget(sent)
-                raise
+        room.asked_at = room.now()
+        await room.say(RealtimeModelSendUserInput(cast(Any, message)))
 
     async def send_audio(self, audio: bytes, *, commit: bool = False) -> None:
         """Pass on what the user says. What comes while there is no connection is dropped: it would be stale."""

@@ -9,6 +9,7 @@ from holdfast.agents.enablement import enabled
 from holdfast.agents.errors import UserError
 from holdfast.agents.guardrails import OutputGuardrail
 from holdfast.agents.handoffs import Handoff
+from holdfast.agents.hosted_tools import HostedMCPTool
 from holdfast.agents.tools import FunctionTool
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
@@ -70,7 +71,9 @@ async def resolve(
 
 
 def _check_names(agent: RealtimeAgent[Any], settings: dict[str, Any]) -> None:
-    names = [tool.name for tool in settings["tools"]] + [way.tool_name for way in settings["handoffs"]]
+    # A hosted MCP server is told apart by its label, and never called from here.
+    called = [tool for tool in settings["tools"] if not isinstance(tool, HostedMCPTool)]
+    names = [tool.name for tool in called] + [way.tool_name for way in settings["handoffs"]]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UserError(

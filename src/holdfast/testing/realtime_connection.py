@@ -51,6 +51,7 @@ class RealtimeConnection:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._news = asyncio.Event()
+        self._dropped = False
 
     @property
     def query(self) -> dict[str, str]:
@@ -96,7 +97,11 @@ class RealtimeConnection:
         self._settle()
 
     def drop(self, code: int | None = None, reason: str = "") -> None:
-        """End the connection once what was sent before is on the wire; without a code, break it."""
+        """End the connection once what was sent before is on the wire; without a code, break it.
+
+        What the client sends from now on is not read any more.
+        """
+        self._dropped = True
         self._outgoing.put_nowait(Drop(code, reason))
 
     def expire(self) -> None:
@@ -148,7 +153,8 @@ class RealtimeConnection:
         try:
             async for data in self._socket:
                 await self._flowing.wait()
-                self._read(data, host)
+                if not self._dropped:
+                    self._read(data, host)
         finally:
             self.open = False
             writer.cancel()

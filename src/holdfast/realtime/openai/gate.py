@@ -108,7 +108,7 @@ class ResponseGate:
     def cancel(self, response_id: str | None = None, *, force: bool = False) -> None:
         """Cancel what is active or being asked for, once; with ``force`` also when nothing seems to be.
 
-        A response that was named is cancelled only if it is still the active one.
+        A response that was named is cancelled only if it is still the active one, and no other is meant.
         """
         if response_id is not None and response_id != self.active and not force:
             return
@@ -118,7 +118,7 @@ class ResponseGate:
         if target is not None and target == self._cancelled:
             return
         self._cancelled = target
-        if self._asked is not None:
+        if self._asked is not None and response_id is None:
             self._asked.withdrawn = True
         message = {"type": "response.cancel", "event_id": _cancel_id(target)}
         self._say(message if target is None else {**message, "response_id": target})

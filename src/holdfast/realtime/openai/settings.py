@@ -107,10 +107,20 @@ def wire_tools(tools: Iterable[Any], handoffs: Iterable[Handoff[Any, Any]]) -> l
         if isinstance(tool, FunctionTool):
             found.append(_function(tool.name, tool.description, tool.params_json_schema))
         elif isinstance(tool, HostedMCPTool):
-            found.append(dict(tool.tool_config))
+            found.append(_hosted(tool))
         else:
             raise UserError(f"a realtime model can call functions and hosted MCP servers, but not {tool!r}")
     return found + [_function(way.tool_name, way.tool_description, way.input_json_schema) for way in handoffs]
+
+
+def _hosted(tool: HostedMCPTool) -> dict[str, Any]:
+    wanted = dict(tool.tool_config)
+    if wanted.get("require_approval") != "never":
+        raise UserError(
+            f"the hosted MCP server {wanted.get('server_label')!r} would ask for approvals, and nobody could answer "
+            'in a realtime session: set its require_approval to "never", or call it through mcp_servers'
+        )
+    return wanted
 
 
 def _function(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
