@@ -8,6 +8,7 @@ from holdfast import function_tool, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.base.errors import Closed
 from holdfast.realtime import (
+    LocalRealtimeModel,
     OpenAIRealtimeWebSocketModel,
     RealtimeAgent,
     RealtimeModel,
@@ -21,10 +22,11 @@ from holdfast.realtime import (
 )
 from holdfast.realtime import model_events as told
 from holdfast.realtime.errors import ConnectionLost
-from holdfast.realtime.local import Call
+from holdfast.realtime.local import Call, ToneVoice
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Delay, Hold, Lose
+from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, user_said, words
 
 AGENT = RealtimeAgent(name="host")
@@ -67,21 +69,50 @@ async def test_a_response_that_begins_right_behind_the_acknowledgement_is_the_ne
             assert heard.of("error") == []
 
 
-async def test_a_change_that_was_cancelled_while_nobody_answers_is_taken_back(monkeypatch):
-    monkeypatch.setattr("holdfast.realtime.session.OVER_WITHIN", 0.05)
-    async with RealtimeServer() as server:
-        session = await RealtimeRunner(RealtimeAgent(name="host", instructions="I am the host.")).run(
-            model_config=at(server)
-        )
-        async with session:
-            connection = server.connections[0]
-            server.inject("session.updated", Lose())
+class Deafened:
+    """A link that loses the acknowledgement of one change of settings, and says when it has."""
+
+    def __init__(self, link):
+        self._link, self._known = link, 0
+        self.lost = asyncio.Event()
+
+    async def receive(self):
+        while True:
+            frame = await self._link.receive()
+            if b'"session.updated"' in frame:
+                self._known += 1
+                if self._known == 2:
+                    self.lost.set()
+                    continue
+            return frame
+
+    async def send(self, frame):
+        await self._link.send(frame)
+
+    async def close(self):
+        await self._link.close()
+
+
+class DeafenedModel(LocalRealtimeModel):
+    async def dial(self, options):
+        self.deafened = Deafened(await super().dial(options))
+        return self.deafened
+
+
+def test_a_change_that_was_cancelled_while_nobody_answers_is_taken_back():
+    async def change_and_cancel():
+        model = DeafenedModel(["Fine."], voice=ToneVoice())
+        host = RealtimeAgent(name="host", instructions="I am the host.")
+        async with await RealtimeRunner(host, model=model).run() as session:
             changing = asyncio.ensure_future(session.update_agent(OTHER))
-            await connection.until_received("session.update", count=2)
+            await model.deafened.lost.wait()
+            assert model.engine.settings.instructions != "I am the host."
             changing.cancel()
             await asyncio.wait({changing})
-            await eventually(lambda: connection.session["instructions"] == "I am the host.")
+            await eventually(lambda: model.engine.settings.instructions == "I am the host.")
             assert session.current_agent.name == "host"
+
+    run_in_virtual_time(change_and_cancel())
 
 
 # Responses out of order.
