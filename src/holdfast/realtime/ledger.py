@@ -115,6 +115,11 @@ class Ledger:
         self._change(entry)
         return max(sent_ms - heard_ms, 0.0)
 
+    def spoken(self, item_id: str) -> list[int]:
+        """Which parts of an item are speech."""
+        entry = self._entries.get(item_id)
+        return [] if entry is None else [index for index, part in entry.said.items() if part.spoken]
+
     def transcribed(self, item_id: str, transcript: str) -> bool:
         """What the user said, in writing. True if that made a new item."""
         entry = self._entries.get(item_id)

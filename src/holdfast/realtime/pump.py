@@ -77,16 +77,12 @@ class Pump:
         if response.muted:
             return
         room.ledger.sent_audio(event.item_id, event.content_index, len(event.data))
-        response.item_id = event.item_id
-        if response.first_audio:
-            response.first_audio, response.spoke = False, True
-            since = response.began_at if response.asked_at is None else response.asked_at
-            room.measure("time_to_first_audio", (room.now() - since) * 1000, response.id)
+        response.item_id, response.spoke = event.item_id, True
         audio = RealtimeAudio(event, event.item_id, event.content_index, room.info)
         if self._holds_back(response):
             self._guard.hold(response, audio)
         else:
-            room.outlet.flow(audio)
+            room.play(response, audio)
 
     def _delta(self, event: told.RealtimeModelTranscriptDeltaEvent | told.RealtimeModelOutputTextDeltaEvent) -> None:
         room = self._room
@@ -140,10 +136,7 @@ class Pump:
         self._cut(event.item_id, event.content_index, event.audio_end_ms)
 
     def _cut(self, item_id: str, content_index: int, heard_ms: int) -> None:
-        in_vain = self._room.ledger.cut(item_id, content_index, heard_ms)
-        if in_vain is not None:
-            self._room.measure("truncated", in_vain, item_id)
-            self._room.updated()
+        if self._room.cut(item_id, content_index, heard_ms):
             self._said()
 
     def _speech_started(self, event: told.RealtimeModelSpeechStartedEvent) -> None:
@@ -216,9 +209,12 @@ class Pump:
         room.responses.end(response.id)
         room.owes_a_response = room.owes_a_response or (status == "lost" and not response.spoke)
         self._told_failure(response.id, status, reason, error)
-        self._guard.end(response)
         if response.interrupted_at is not None:
             room.measure("interruption", (room.now() - response.interrupted_at) * 1000, response.id)
+        self._guard.end(response, then=lambda: self._told_over(response, status))
+
+    def _told_over(self, response: Response, status: str) -> None:
+        room = self._room
         answers = room.ledger.ended(response.id, complete=status == "completed")
         if answers:
             room.updated()

@@ -7,6 +7,7 @@ from holdfast.realtime.audio import PCM16, AudioFormat
 from holdfast.realtime.model import RealtimePlaybackTracker
 
 _MOST_PARTS = 64  # A tracker that never reports must not make them pile up.
+_NOTHING = 1e-6  # seconds that are no more than a rounding
 
 
 @dataclass(eq=False, slots=True)
@@ -79,6 +80,11 @@ class Playback:
                 return  # Nothing to play: what comes next is heard from its arrival on.
             parts.popleft()
 
+    def playing(self, now: float) -> Part | None:
+        """What is being heard, or was heard last."""
+        self.advance(now)
+        return self._parts[0] if self._parts else None
+
     def cut(self, now: float, *, response_id: str | None = None, generating: str | None = None) -> list[Cut]:
         """Stop playing, and tell what is lost by that. With ``response_id``, only that response's parts.
 
@@ -89,12 +95,12 @@ class Playback:
         for part in self._parts:
             if response_id is not None and part.response_id != response_id:
                 kept.append(part)
-            elif part.played < part.received or part.response_id == generating:
+            elif part.received - part.played > _NOTHING or part.response_id == generating:
                 heard = int(min(part.played, part.received) * 1000 + 1e-6)
                 cuts.append(Cut(part.item_id, part.content_index, part.response_id, heard))
         self._parts = deque(kept, maxlen=_MOST_PARTS)
         self._latest = kept[-1] if kept else None
-        if self._tracker is not None and cuts:
+        if self._tracker is not None and cuts and not kept:
             self._tracker.on_interrupted()
         return cuts
 
