@@ -268,11 +268,15 @@ class RealtimeMetric:
 
 @dataclass(slots=True)
 class RealtimeEventsDropped:
-    """This iterator was too slow for the audio: so many audio, delta and raw events are missing here."""
+    """This iterator was too slow for the audio: so many audio, delta and raw events are missing here.
+
+    ``bytes`` is how much audio and how many raw messages were in them.
+    """
 
     count: int
     info: RealtimeEventInfo
     type: Literal["events_dropped"] = "events_dropped"
+    bytes: int = 0
 
 
 @dataclass(slots=True)

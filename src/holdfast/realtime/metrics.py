@@ -52,6 +52,7 @@ class RealtimeMetrics:
     def __init__(self) -> None:
         self._series: dict[str, _Series] = {}
         self.dropped_events: Callable[[], int] = lambda: 0
+        self.dropped_bytes: Callable[[], int] = lambda: 0
 
     def add(self, name: str, ms: float) -> None:
         self._series.setdefault(name, _Series()).add(ms)

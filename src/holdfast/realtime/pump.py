@@ -53,7 +53,8 @@ class Pump:
     def take(self, event: told.RealtimeModelEvent) -> Awaitable[None] | None:
         """Do what the event asks for. If there is something to wait for before the next event, it is given back."""
         room = self._room
-        room.outlet.flow(RealtimeRawModelEvent(event, room.info))
+        size = len(event.data) if type(event) is told.RealtimeModelAudioEvent else getattr(event, "size", 0)
+        room.outlet.flow(RealtimeRawModelEvent(event, room.info), size)
         step = _STEPS.get(type(event))
         try:
             return None if step is None else step(self, event)

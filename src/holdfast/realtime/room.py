@@ -58,11 +58,14 @@ class Room:
         self.model, self.context, self.run_config = model, context, run_config
         self.info = RealtimeEventInfo(context)
         self.machine = Machine(TABLE)
-        self.outlet: Outlet[RealtimeSessionEvent] = Outlet(lambda count: RealtimeEventsDropped(count, self.info))
+        self.outlet: Outlet[RealtimeSessionEvent] = Outlet(
+            lambda lost: RealtimeEventsDropped(lost.count, self.info, bytes=lost.bytes)
+        )
         self.ledger = Ledger()
         self.responses = Responses()
         self.metrics = RealtimeMetrics()
-        self.metrics.dropped_events = lambda: self.outlet.lost
+        self.metrics.dropped_events = lambda: self.outlet.lost.count
+        self.metrics.dropped_bytes = lambda: self.outlet.lost.bytes
         self.up = asyncio.Event()
         self.down = asyncio.Event()
         self.asked_at: float | None = None
@@ -106,7 +109,7 @@ class Room:
             response.first_audio = False
             since = response.began_at if response.asked_at is None else response.asked_at
             self.measure("time_to_first_audio", (self.now() - since) * 1000, response.id)
-        self.outlet.flow(audio)
+        self.outlet.flow(audio, len(audio.audio.data))
         if self.passed_on is not None:
             self.passed_on.pass_on(audio)
 
