@@ -6,9 +6,15 @@ from typing import Any, Literal, TypeAlias
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.guardrails import OutputGuardrailResult
 from holdfast.agents.tools import Tool
+from holdfast.base.usage import Usage
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.items import RealtimeItem
-from holdfast.realtime.model_events import RealtimeModelAudioEvent, RealtimeModelEvent
+from holdfast.realtime.model_events import (
+    RealtimeModelAudioEvent,
+    RealtimeModelEvent,
+    RealtimeModelInputTokensDetails,
+    RealtimeModelOutputTokensDetails,
+)
 
 
 @dataclass(slots=True)
@@ -267,6 +273,18 @@ class RealtimeMetric:
 
 
 @dataclass(slots=True)
+class RealtimeUsage:
+    """What one response consumed; ``session.metrics.usage`` is the sum."""
+
+    usage: Usage
+    response_id: str | None
+    info: RealtimeEventInfo
+    type: Literal["usage"] = "usage"
+    input_tokens_details: RealtimeModelInputTokensDetails | None = None
+    output_tokens_details: RealtimeModelOutputTokensDetails | None = None
+
+
+@dataclass(slots=True)
 class RealtimeEventsDropped:
     """This iterator was too slow for the audio: so many audio, delta and raw events are missing here.
 
@@ -329,6 +347,7 @@ RealtimeSessionEvent: TypeAlias = (
     | RealtimeReconnecting
     | RealtimeReconnected
     | RealtimeMetric
+    | RealtimeUsage
     | RealtimeEventsDropped
     | RealtimeSessionClosed
 )

@@ -20,6 +20,7 @@ from holdfast.realtime.events import (
     RealtimeResponseFailed,
     RealtimeResponseIncomplete,
     RealtimeTranscriptDelta,
+    RealtimeUsage,
 )
 from holdfast.realtime.guarding import Guard
 from holdfast.realtime.items import UserMessageItem
@@ -231,7 +232,13 @@ class Pump:
             self._room.emit(RealtimeResponseIncomplete(response_id, reason, info))
 
     def _usage(self, event: told.RealtimeModelUsageEvent) -> None:
-        self._room.context.usage.add(event.usage)
+        room = self._room
+        room.context.usage.add(event.usage)
+        details: dict[str, Any] = {
+            "input_tokens_details": event.input_tokens_details,
+            "output_tokens_details": event.output_tokens_details,
+        }
+        room.emit(RealtimeUsage(event.usage, event.response_id, room.info, **details))
 
     def _error(self, event: told.RealtimeModelErrorEvent) -> None:
         self._room.fail(event.error)

@@ -63,7 +63,7 @@ class Room:
         )
         self.ledger = Ledger()
         self.responses = Responses()
-        self.metrics = RealtimeMetrics()
+        self.metrics = RealtimeMetrics(context.usage)
         self.metrics.dropped_events = lambda: self.outlet.lost.count
         self.metrics.dropped_bytes = lambda: self.outlet.lost.bytes
         self.up = asyncio.Event()
