@@ -17,6 +17,7 @@ from holdfast.realtime.model_events import (
     RealtimeModelAudioInterruptedEvent,
     RealtimeModelErrorEvent,
     RealtimeModelEvent,
+    RealtimeModelOtherEvent,
     RealtimeModelOutputTextDeltaEvent,
     RealtimeModelTranscriptDeltaEvent,
     RealtimeModelTurnEndedEvent,
@@ -31,7 +32,17 @@ from holdfast.realtime.model_inputs import (
     RealtimeModelSendToolOutput,
     RealtimeModelSendUserInput,
 )
-from holdfast.realtime.openai.frames import AudioDelta, TextDelta, TranscriptDelta, append, read, shown, write
+from holdfast.realtime.openai.asides import Asides, is_aside
+from holdfast.realtime.openai.frames import (
+    AudioDelta,
+    TextDelta,
+    TranscriptDelta,
+    append,
+    read,
+    read_plain,
+    shown,
+    write,
+)
 from holdfast.realtime.openai.gate import ResponseGate
 from holdfast.realtime.openai.items import Places, user_item
 from holdfast.realtime.openai.playback import Playback
@@ -59,6 +70,7 @@ class RealtimeClient:
         self._tracing: Any = None
         self.outgoing: deque[bytes] = deque()
         self.gate = ResponseGate(self.say, self._refused, clock=clock, acknowledge_within=acknowledge_within)
+        self.asides = Asides(self.say, self._refused, clock=clock, acknowledge_within=acknowledge_within)
         self.updates = Updates()
         self.places = Places()
         self.playback = Playback(options.get("playback_tracker"))
@@ -68,7 +80,8 @@ class RealtimeClient:
     @property
     def deadline(self) -> float | None:
         """When :meth:`tick` wants to be called, on the given clock."""
-        return self.gate.deadline
+        own, aside = self.gate.deadline, self.asides.deadline
+        return own if aside is None or (own is not None and own < aside) else aside
 
     def open(self) -> Update:
         """Send the first settings."""
@@ -114,6 +127,8 @@ class RealtimeClient:
         try:
             message = read(frame)
             kind = type(message)
+            if self.asides.known and self._is_aside(message):
+                return (RealtimeModelOtherEvent(read_plain(frame)),)
             if kind is AudioDelta:
                 return self._audio(message)
             if kind is TranscriptDelta:
@@ -138,12 +153,14 @@ class RealtimeClient:
     def tick(self) -> Sequence[RealtimeModelEvent]:
         """Call this when the deadline has passed."""
         self.gate.tick()
+        self.asides.tick()
         return self._events()
 
     def lose(self, error: Exception | None = None) -> Sequence[RealtimeModelEvent]:
         """The connection is gone: what was under way has ended, and nothing more can be sent."""
         if (died := self.gate.lose(error)) is not None:
             self.end_turn(RealtimeModelTurnEndedEvent(response_id=died, status="lost", error=error))
+        self.asides.lose(error)
         self.outgoing.clear()
         return self._events()
 
@@ -195,6 +212,10 @@ class RealtimeClient:
     def is_muted(self, response_id: str | None) -> bool:
         return response_id in self._muted
 
+    def _is_aside(self, message: Any) -> bool:
+        named = message.get("response_id") if type(message) is dict else message.response_id
+        return named in self.asides.known
+
     def _audio(self, message: AudioDelta) -> Sequence[RealtimeModelEvent]:
         response_id = message.response_id
         if self._muted and response_id in self._muted:
@@ -222,7 +243,9 @@ class RealtimeClient:
         parts = message.get("other_data") or {}
         match message["type"]:
             case "response.create":
-                self.gate.request("raw", parts.get("response") or {}, event_id=parts.get("event_id"))
+                wanted = parts.get("response") or {}
+                who = self.asides if is_aside(wanted) else self.gate
+                who.request("raw", wanted, event_id=parts.get("event_id"))
             case "session.update":
                 update = self.updates.sent(parts.get("event_id"))
                 self.say({"type": "session.update", **parts, "event_id": update.event_id})

@@ -147,8 +147,9 @@ class Connection:
         client = self._client
         if client.outgoing:
             self._outbox.stir()
-        if client.gate.deadline != self._timer_at:
-            self._set_timer(client.gate.deadline)
+        deadline = client.deadline
+        if deadline != self._timer_at:
+            self._set_timer(deadline)
         return bool(self._answers) and self._pass_on_answers()
 
     def _pass_on_answers(self) -> bool:
