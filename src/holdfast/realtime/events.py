@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from holdfast.agents.agent import Agent
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.guardrails import OutputGuardrailResult
 from holdfast.agents.tools import Tool
@@ -82,9 +83,12 @@ class RealtimeToolEnd:
 
 @dataclass(slots=True)
 class RealtimeToolApprovalRequired:
-    """A call waits for ``approve_tool_call`` or ``reject_tool_call``."""
+    """A call waits for ``approve_tool_call`` or ``reject_tool_call``.
 
-    agent: RealtimeAgent[Any]
+    ``agent`` wants to make it: the one that speaks, or one that is its tool.
+    """
+
+    agent: RealtimeAgent[Any] | Agent[Any]
     tool: Tool
     call_id: str
     arguments: str
@@ -231,7 +235,7 @@ class RealtimeResponseIncomplete:
 class RealtimeToolApprovalExpired:
     """Nobody decided in time; the model was told that the call was not made."""
 
-    agent: RealtimeAgent[Any]
+    agent: RealtimeAgent[Any] | Agent[Any]
     tool: Tool
     call_id: str
     info: RealtimeEventInfo
