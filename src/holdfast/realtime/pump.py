@@ -24,7 +24,7 @@ from holdfast.realtime.events import (
 )
 from holdfast.realtime.guarding import Guard
 from holdfast.realtime.items import UserMessageItem
-from holdfast.realtime.reconnecting import Reconnecting, lost_error
+from holdfast.realtime.reconnecting import Reconnecting, lost_error, retell
 from holdfast.realtime.responses import Response
 from holdfast.realtime.room import Room, log
 from holdfast.realtime.spans import response_span
@@ -125,6 +125,8 @@ class Pump:
             self._guard.drop(response)
         if event.audio_end_ms is not None:
             self._cut(event.item_id, event.content_index, event.audio_end_ms)
+        if event.retold and event.item_id in room.ledger:
+            room.start(retell(room, event.item_id), f"cutting {event.item_id}")
         room.emit(RealtimeAudioInterrupted(room.info, event.item_id, event.content_index))
         if not asked_for:
             since = room.now() if self._speech_at is None else self._speech_at

@@ -62,6 +62,7 @@ class RealtimeClient:
         *,
         clock: Callable[[], float] = time.monotonic,
         acknowledge_within: float = 10.0,
+        before: Playback | None = None,
     ) -> None:
         self._options, self._clock = options, clock
         self._told: list[RealtimeModelEvent] = []
@@ -74,6 +75,8 @@ class RealtimeClient:
         self.updates = Updates()
         self.places = Places()
         self.playback = Playback(options.get("playback_tracker"))
+        if before is not None:
+            self.playback.take_over(before, clock())
         self.server_interrupts = False
         """Whether the server cancels its response by itself when the user begins to speak."""
 
@@ -191,9 +194,15 @@ class RealtimeClient:
             self.mute(cut.response_id)
             self.tell(
                 RealtimeModelAudioInterruptedEvent(
-                    cut.item_id, cut.content_index, response_id=cut.response_id, audio_end_ms=cut.heard_ms
+                    cut.item_id,
+                    cut.content_index,
+                    response_id=cut.response_id,
+                    audio_end_ms=cut.heard_ms,
+                    retold=cut.retold,
                 )
             )
+            if cut.retold:
+                continue
             self.say(
                 {
                     "type": "conversation.item.truncate",
@@ -250,6 +259,8 @@ class RealtimeClient:
                 update = self.updates.sent(parts.get("event_id"))
                 self.say({"type": "session.update", **parts, "event_id": update.event_id})
             case kind:
+                if kind == "conversation.item.create":
+                    self.playback.retold((parts.get("item") or {}).get("id"))
                 self.say({"type": kind, **parts})
 
     def _refused(self, refusal: ResponseRefused) -> None:
