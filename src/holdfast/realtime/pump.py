@@ -5,20 +5,16 @@ these steps, never inside one.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 from holdfast.realtime import model_events as told
 from holdfast.realtime.calls import Calls
 from holdfast.realtime.events import (
-    RealtimeAgentEndEvent,
-    RealtimeAgentStartEvent,
     RealtimeAudio,
     RealtimeAudioEnd,
     RealtimeAudioInterrupted,
     RealtimeInputAudioTimeoutTriggered,
     RealtimeRawModelEvent,
-    RealtimeResponseFailed,
-    RealtimeResponseIncomplete,
     RealtimeTranscriptDelta,
     RealtimeUsage,
 )
@@ -27,8 +23,7 @@ from holdfast.realtime.items import UserMessageItem
 from holdfast.realtime.reconnecting import Reconnecting, lost_error, retell
 from holdfast.realtime.responses import Response
 from holdfast.realtime.room import Room, log
-from holdfast.realtime.spans import response_span
-from holdfast.realtime.watching import Watching
+from holdfast.realtime.turns import Turns
 from holdfast.realtime.wire_items import words_of
 
 
@@ -47,7 +42,7 @@ class Pump:
     ) -> None:
         self._room, self._calls, self._guard, self._reconnecting = room, calls, guard, reconnecting
         self._said, self._end = said, end
-        self._watching = Watching(room)
+        self._turns = Turns(room, guard=guard, said=said)
         self._known = room.responses.known
         self._speech_at: float | None = None
 
@@ -65,12 +60,11 @@ class Pump:
             return None
 
     def settle(self) -> None:
-        """The connection is gone, and with it the active response."""
-        room, response = self._room, self._room.responses.active
+        """The connection is gone, and with it what was under way."""
+        room = self._room
         room.user_is_speaking = False
         room.ledger.no_more_transcripts()
-        if response is not None:
-            self._over(response, "lost", "the connection was lost", None)
+        self._turns.lost()
         self._said()
 
     def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
@@ -188,50 +182,10 @@ class Pump:
             self._room.updated()
 
     def _turn_started(self, event: told.RealtimeModelTurnStartedEvent) -> None:
-        room = self._room
-        response = room.responses.begin(event.response_id, room.snapshot, now=room.now(), asked_at=room.asked_at)
-        if response is None:
-            return
-        response.span = response_span(room.place, response.snapshot)
-        room.asked_at, room.owes_a_response = None, False
-        room.unconfirmed.clear()
-        room.emit(RealtimeAgentStartEvent(response.snapshot.agent, room.info, response_id=event.response_id))
-        self._watching.began(response)
+        self._turns.started(event)
 
     def _turn_ended(self, event: told.RealtimeModelTurnEndedEvent) -> None:
-        responses = self._room.responses
-        response = responses.active if event.response_id is None else responses.get(event.response_id)
-        if response is None or response.ended:
-            self._told_failure(event.response_id, event.status, event.reason, event.error)
-        else:
-            self._over(response, event.status, event.reason, event.error)
-
-    def _over(self, response: Response, status: str, reason: str | None, error: Any) -> None:
-        room = self._room
-        if response.span is not None and status in ("failed", "lost"):
-            response.span.set_error({"message": reason or status, "data": None})
-        room.responses.end(response.id)
-        room.owes_a_response = room.owes_a_response or (status == "lost" and not response.spoke)
-        self._told_failure(response.id, status, reason, error)
-        if response.interrupted_at is not None:
-            room.measure("interruption", (room.now() - response.interrupted_at) * 1000, response.id)
-        self._guard.end(response, then=lambda: self._told_over(response, status))
-
-    def _told_over(self, response: Response, status: str) -> None:
-        room = self._room
-        answers = room.ledger.ended(response.id, complete=status == "completed")
-        if answers:
-            room.updated()
-        room.emit(RealtimeAgentEndEvent(response.snapshot.agent, room.info, response_id=response.id, status=status))
-        self._watching.ended(response, "\n".join(words_of(room.ledger.item(name)) for name in answers))
-        self._said()
-
-    def _told_failure(self, response_id: str | None, status: str, reason: str | None, error: Any) -> None:
-        info = self._room.info
-        if status in ("failed", "lost"):
-            self._room.emit(RealtimeResponseFailed(response_id, cast(Any, status), reason, error, info))
-        elif status == "incomplete":
-            self._room.emit(RealtimeResponseIncomplete(response_id, reason, info))
+        self._turns.ended(event)
 
     def _usage(self, event: told.RealtimeModelUsageEvent) -> None:
         room = self._room

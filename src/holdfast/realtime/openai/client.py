@@ -22,30 +22,21 @@ from holdfast.realtime.model_events import (
     RealtimeModelTranscriptDeltaEvent,
     RealtimeModelTurnEndedEvent,
 )
-from holdfast.realtime.model_inputs import (
-    RealtimeModelRawClientMessage,
-    RealtimeModelSendAudio,
-    RealtimeModelSendEvent,
-    RealtimeModelSendInterrupt,
-    RealtimeModelSendRawMessage,
-    RealtimeModelSendSessionUpdate,
-    RealtimeModelSendToolOutput,
-    RealtimeModelSendUserInput,
-)
-from holdfast.realtime.openai.asides import Asides, is_aside
+from holdfast.realtime.model_inputs import RealtimeModelSendEvent
+from holdfast.realtime.openai.asides import Asides
 from holdfast.realtime.openai.frames import (
     AudioDelta,
     TextDelta,
     TranscriptDelta,
-    append,
     read,
     read_plain,
     shown,
     write,
 )
 from holdfast.realtime.openai.gate import ResponseGate
-from holdfast.realtime.openai.items import Places, user_item
+from holdfast.realtime.openai.items import Places
 from holdfast.realtime.openai.playback import Playback
+from holdfast.realtime.openai.saying import SAYERS
 from holdfast.realtime.openai.settings import session_payload
 from holdfast.realtime.openai.telling import HANDLERS, other
 from holdfast.realtime.openai.updates import Update, Updates
@@ -104,25 +95,10 @@ class RealtimeClient:
 
     def send(self, event: RealtimeModelSendEvent) -> Sequence[RealtimeModelEvent]:
         """Do what the model was told. Gives what listeners have to know about it."""
-        match event:
-            case RealtimeModelSendAudio():
-                if event.audio:
-                    self.outgoing.append(append(event.audio))
-                if event.commit:
-                    self.say({"type": "input_audio_buffer.commit"})
-            case RealtimeModelSendUserInput():
-                self.say({"type": "conversation.item.create", "item": user_item(event.user_input)})
-                self.gate.request("user")
-            case RealtimeModelSendToolOutput():
-                self._answer_call(event)
-            case RealtimeModelSendInterrupt():
-                self._interrupt(event)
-            case RealtimeModelSendSessionUpdate():
-                self.update(event.session_settings)
-            case RealtimeModelSendRawMessage():
-                self._say_raw(event.message)
-            case _:
-                raise TypeError(f"a realtime model cannot be told {event!r}")
+        sayer = next((SAYERS[kind] for kind in type(event).__mro__ if kind in SAYERS), None)
+        if sayer is None:
+            raise TypeError(f"a realtime model cannot be told {event!r}")
+        sayer(self, event)
         return self._events()
 
     def receive(self, frame: bytes | str) -> Sequence[RealtimeModelEvent]:
@@ -232,36 +208,6 @@ class RealtimeClient:
         item_id, index, data = message.item_id, message.content_index, message.delta
         self.playback.received(item_id, index, response_id, len(data), self._clock())
         return (RealtimeModelAudioEvent(data, response_id, item_id, index),)
-
-    def _answer_call(self, event: RealtimeModelSendToolOutput) -> None:
-        call_id = event.tool_call.call_id
-        item = {"type": "function_call_output", "call_id": call_id, "output": event.output}
-        self.say({"type": "conversation.item.create", "item": item})
-        if event.start_response:
-            self.gate.request(f"tool:{call_id}")
-
-    def _interrupt(self, event: RealtimeModelSendInterrupt) -> None:
-        target = event.response_id or self.gate.active
-        if not event.cancel_response_only:
-            self.stop_playing(event.response_id)
-        if not event.playback_only:
-            self.mute(target)
-            self.gate.cancel(event.response_id, force=event.force_response_cancel)
-
-    def _say_raw(self, message: RealtimeModelRawClientMessage) -> None:
-        parts = message.get("other_data") or {}
-        match message["type"]:
-            case "response.create":
-                wanted = parts.get("response") or {}
-                who = self.asides if is_aside(wanted) else self.gate
-                who.request("raw", wanted, event_id=parts.get("event_id"))
-            case "session.update":
-                update = self.updates.sent(parts.get("event_id"))
-                self.say({"type": "session.update", **parts, "event_id": update.event_id})
-            case kind:
-                if kind == "conversation.item.create":
-                    self.playback.retold((parts.get("item") or {}).get("id"))
-                self.say({"type": kind, **parts})
 
     def _refused(self, refusal: ResponseRefused) -> None:
         self.tell(RealtimeModelErrorEvent(refusal))
