@@ -21,7 +21,7 @@ LEVELS = {
     "history": 3,
     "toolcalls": 3,
     "runs": 4,
-    "realtime": 4,
+    "realtime": 5,
     "runtime": 5,
     "cli": 6,
     "testing": 7,

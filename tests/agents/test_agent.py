@@ -200,7 +200,7 @@ async def test_what_the_agent_is_given_can_be_built() -> None:
 
 async def test_an_agent_tool_cannot_be_called_by_hand() -> None:
     context = ToolContext(None, tool_name="smith", tool_call_id="1", tool_arguments="{}")
-    with pytest.raises(UserError, match="only a run can call it"):
+    with pytest.raises(UserError, match="only a run or a realtime session can call it"):
         await Agent("a").as_tool("smith", "").invoke(context, "{}")
 
 

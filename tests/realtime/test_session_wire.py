@@ -1,6 +1,7 @@
 """Sessions over a real websocket to a server that misbehaves."""
 
 import asyncio
+import base64
 
 import pytest
 
@@ -170,3 +171,24 @@ async def test_many_calls_at_a_time_are_closed_quickly(count):
         assert asyncio.get_running_loop().time() - before < 2.5
         await asyncio.gather(*tasks)
         assert all((report.cut, report.left) == ((), ()) for report in reports)
+
+
+async def test_large_pieces_that_an_iterator_leaves_unread_stay_within_a_number_of_bytes():
+    mebibyte = base64.b64encode(bytes(2**20)).decode()
+    async with RealtimeServer() as server, calling(server) as (session, heard):
+        slow, connection = aiter(session), server.connections[0]
+        for number in range(20):
+            part = {"response_id": "r", "item_id": f"i{number}", "output_index": 0, "content_index": 0}
+            connection.send({"type": "response.output_audio.delta", "delta": mebibyte, **part})
+        connection.send({"type": "response.done", "response": {"id": "r", "status": "completed"}})
+        await heard.until("agent_end")
+        seen = [await anext(slow)]
+        while seen[-1].type != "agent_end":
+            seen.append(await anext(slow))
+        pieces = [event for event in seen if event.type == "audio"]
+        dropped = [event for event in seen if event.type == "events_dropped"]
+        assert pieces[-1].item_id == "i19"
+        assert sum(len(piece.audio.data) for piece in pieces) <= 16 * 2**20
+        assert sum(event.bytes for event in dropped) >= (20 - len(pieces)) * 2**20
+        assert 0 < sum(event.count for event in dropped) <= session.metrics.dropped_events()
+        assert session.metrics.dropped_bytes() > 0

@@ -145,4 +145,4 @@ def summary_of(schema: dict[str, Any]) -> str | None:
 
 async def needs_a_run(context: "ToolContext[Any]", arguments: str) -> Any:
     """What an agent tool does when it is called by hand: it cannot, for there is no run to nest in."""
-    raise UserError(f"the tool {context.tool_name!r} is an agent: only a run can call it")
+    raise UserError(f"the tool {context.tool_name!r} is an agent: only a run or a realtime session can call it")

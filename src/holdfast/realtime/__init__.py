@@ -65,6 +65,7 @@ _HOMES = {
         "RealtimeToolEnd",
         "RealtimeToolStart",
         "RealtimeTranscriptDelta",
+        "RealtimeUsage",
     ],
     "items": [
         "AssistantAudio",

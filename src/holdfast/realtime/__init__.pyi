@@ -58,6 +58,7 @@ from holdfast.realtime.events import RealtimeToolApprovalRequired as RealtimeToo
 from holdfast.realtime.events import RealtimeToolEnd as RealtimeToolEnd
 from holdfast.realtime.events import RealtimeToolStart as RealtimeToolStart
 from holdfast.realtime.events import RealtimeTranscriptDelta as RealtimeTranscriptDelta
+from holdfast.realtime.events import RealtimeUsage as RealtimeUsage
 from holdfast.realtime.items import AssistantAudio as AssistantAudio
 from holdfast.realtime.items import AssistantMessageItem as AssistantMessageItem
 from holdfast.realtime.items import AssistantText as AssistantText

@@ -19,13 +19,14 @@ from holdfast.realtime.room import Room
 from holdfast.realtime.snapshot import Snapshot
 from holdfast.realtime.transition import Transitions
 from holdfast.toolcalls.call import Call
-from holdfast.toolcalls.invoke import Made, invoke
+from holdfast.toolcalls.invoke import Made, Perform, invoke
 from holdfast.toolcalls.judge import REJECTED, Verdict
 from holdfast.toolcalls.output import plain_value
 from holdfast.toolcalls.refusing import ToolErrorFormatterArgs
 from holdfast.tracing.inner import handing_span
 
 FAILED = "An error occurred while running the tool."
+EXPIRED = "Nobody approved this call in time, so it was not made."
 CUT_OFF = "The user began to speak, so this call was cancelled."
 
 
@@ -89,17 +90,23 @@ async def still_enabled(room: Room, record: Record, thing: Any) -> bool:
     return bool(await enabled([thing], room.context, record.snapshot.agent))
 
 
-async def make(room: Room, record: Record, call: Call) -> Answer:
-    """Make the call. Input guardrails are asked, output guardrails too, hooks are told."""
+async def make(
+    room: Room, record: Record, call: Call, *, perform: Perform | None = None, again: bool = False
+) -> Answer:
+    """Make the call. Input guardrails are asked, output guardrails too, hooks are told.
+
+    ``perform`` makes calls that are more than calling a function; one that goes on ``again`` has begun before.
+    """
     made = Made()
 
-    async def perform(context: Any, arguments: str) -> Any:
+    async def started(context: Any, arguments: str) -> Any:
         record.running = True
-        start = RealtimeToolStart(record.snapshot.agent, call.tool, arguments, room.info, call_id=record.id)
-        room.emit(start)
-        return await call.tool.invoke(context, arguments)
+        if not again:
+            agent = record.snapshot.agent
+            room.emit(RealtimeToolStart(agent, call.tool, arguments, room.info, call_id=record.id))
+        return await (perform or call.tool.invoke)(context, arguments)
 
-    await invoke(call, room.context, made, hooks=room.hooks, perform=perform)
+    await invoke(call, room.context, made, hooks=room.hooks, perform=started, again=again)
     record.running = False
     return Answer(as_text(made), made.output)
 

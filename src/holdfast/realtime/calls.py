@@ -9,16 +9,16 @@ from holdfast.agents.approvals import Decision, digest
 from holdfast.agents.errors import ModelBehaviorError
 from holdfast.base.errors import Closed
 from holdfast.realtime import answering
-from holdfast.realtime.answering import Answer, Record
+from holdfast.realtime.answering import EXPIRED, Answer, Record
 from holdfast.realtime.events import RealtimeToolApprovalExpired, RealtimeToolApprovalRequired, RealtimeToolEnd
 from holdfast.realtime.model_events import RealtimeModelToolCallEvent
 from holdfast.realtime.model_inputs import RealtimeModelSendToolOutput
+from holdfast.realtime.nesting import Nesting
 from holdfast.realtime.room import Room, log, told_to_stop
 from holdfast.realtime.transition import Transitions
 from holdfast.toolcalls.call import Call
 from holdfast.toolcalls.judge import Verdict, judge
 
-EXPIRED = "Nobody approved this call in time, so it was not made."
 RETRY_FIRST, RETRY_LONGEST = 0.1, 5.0
 REMEMBERED = 1024
 
@@ -29,6 +29,7 @@ class Calls:
     def __init__(self, room: Room, transitions: Transitions) -> None:
         self._room, self._transitions = room, transitions
         self._records: dict[str, Record] = {}
+        self._nesting = Nesting(room)
         self._handoff_turn = asyncio.Lock()
         self._one_by_one = asyncio.Lock()
 
@@ -74,9 +75,9 @@ class Calls:
                 record.again.set()
 
     async def settled(self, record: Record) -> None:
-        """Wait for the end of a call, when calls are not made beside the conversation."""
+        """Wait for the end of a call or its next question, when calls are not made beside the conversation."""
         if not self._room.run_config.get("async_tool_calls", True) and record.task is not None:
-            await asyncio.wait({record.task})
+            await self._answered_or_parked(record.task, record)
 
     @property
     def unsent(self) -> tuple[str, ...]:
@@ -84,7 +85,7 @@ class Calls:
 
     @property
     def undecided(self) -> tuple[str, ...]:
-        return tuple(r.id for r in self._records.values() if r.undecided is not None)
+        return (*(r.id for r in self._records.values() if r.undecided is not None), *self._nesting.undecided)
 
     @property
     def threads(self) -> tuple[str, ...]:
@@ -142,10 +143,11 @@ class Calls:
             return await answering.refused(room, record.call, verdict)
         if verdict.arguments is not None:
             record.call = replace(record.call, arguments=verdict.arguments)
+        make = answering.make if tool.agent_tool is None else self._nesting.make
         if room.run_config.get("async_tool_calls", True):
-            return await answering.make(room, record, record.call)
+            return await make(room, record, record.call)
         async with self._one_by_one:
-            return await answering.make(room, record, record.call)
+            return await make(room, record, record.call)
 
     async def _verdict(self, record: Record, call: Call) -> Verdict:
         """What may be done with a call, after a person was asked if need be."""
@@ -173,11 +175,12 @@ class Calls:
     def _decide(self, call_id: str, decision: Decision, *, always: bool) -> Record | None:
         record = self._records.get(call_id)
         if record is None or record.undecided is None or record.call is None:
-            return None
+            return self._nesting.decide(call_id, decision, always=always)
         approvals, call = self._room.context.approvals, record.call
         if always:
             approvals.record(call.ref, None, decision, owner=call.owner)
         approvals.record(call.ref, call.id, replace_asked(decision, call.asked))
+        record.parked.clear()
         for waiting in self._records.values():
             if waiting.undecided is not None and not waiting.undecided.done() and (always or waiting is record):
                 waiting.undecided.set_result(None)

@@ -117,7 +117,8 @@ class Entry:
             if text is None or text == "" or (part.final and len(text) < len(part.final)):
                 continue
             if part.heard is not None and len(text) < len(part.generated):
-                part.heard = text  # The server keeps what was heard, and knows better.
+                # The server keeps what was heard, and knows better; but of nothing, nothing was heard.
+                part.heard = text if part.heard_ms else ""
             else:
                 part.final = text
 

@@ -3,12 +3,19 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from holdfast.agents.agent import Agent
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.guardrails import OutputGuardrailResult
 from holdfast.agents.tools import Tool
+from holdfast.base.usage import Usage
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.items import RealtimeItem
-from holdfast.realtime.model_events import RealtimeModelAudioEvent, RealtimeModelEvent
+from holdfast.realtime.model_events import (
+    RealtimeModelAudioEvent,
+    RealtimeModelEvent,
+    RealtimeModelInputTokensDetails,
+    RealtimeModelOutputTokensDetails,
+)
 
 
 @dataclass(slots=True)
@@ -76,9 +83,12 @@ class RealtimeToolEnd:
 
 @dataclass(slots=True)
 class RealtimeToolApprovalRequired:
-    """A call waits for ``approve_tool_call`` or ``reject_tool_call``."""
+    """A call waits for ``approve_tool_call`` or ``reject_tool_call``.
 
-    agent: RealtimeAgent[Any]
+    ``agent`` wants to make it: the one that speaks, or one that is its tool.
+    """
+
+    agent: RealtimeAgent[Any] | Agent[Any]
     tool: Tool
     call_id: str
     arguments: str
@@ -225,7 +235,7 @@ class RealtimeResponseIncomplete:
 class RealtimeToolApprovalExpired:
     """Nobody decided in time; the model was told that the call was not made."""
 
-    agent: RealtimeAgent[Any]
+    agent: RealtimeAgent[Any] | Agent[Any]
     tool: Tool
     call_id: str
     info: RealtimeEventInfo
@@ -267,12 +277,28 @@ class RealtimeMetric:
 
 
 @dataclass(slots=True)
+class RealtimeUsage:
+    """What one response consumed; ``session.metrics.usage`` is the sum."""
+
+    usage: Usage
+    response_id: str | None
+    info: RealtimeEventInfo
+    type: Literal["usage"] = "usage"
+    input_tokens_details: RealtimeModelInputTokensDetails | None = None
+    output_tokens_details: RealtimeModelOutputTokensDetails | None = None
+
+
+@dataclass(slots=True)
 class RealtimeEventsDropped:
-    """This iterator was too slow for the audio: so many audio, delta and raw events are missing here."""
+    """This iterator was too slow for the audio: so many audio, delta and raw events are missing here.
+
+    ``bytes`` is how much audio and how many raw messages were in them.
+    """
 
     count: int
     info: RealtimeEventInfo
     type: Literal["events_dropped"] = "events_dropped"
+    bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -325,6 +351,7 @@ RealtimeSessionEvent: TypeAlias = (
     | RealtimeReconnecting
     | RealtimeReconnected
     | RealtimeMetric
+    | RealtimeUsage
     | RealtimeEventsDropped
     | RealtimeSessionClosed
 )

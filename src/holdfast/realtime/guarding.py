@@ -5,6 +5,8 @@ complete. The first refusal stops the response: one trip, one cancellation, one 
 """
 
 import asyncio
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from holdfast.agents.guardrails import OutputGuardrailResult
@@ -32,14 +34,35 @@ class _Words:
         return self.pieces[0] if self.pieces else ""
 
 
+@dataclass(eq=False)
+class _Check:
+    """Guardrails at work. When they find nothing, audio may be let go up to this place."""
+
+    upto: int
+    good: bool = False
+
+
 @dataclass
 class _Watch:
-    """One response under guard; ``held`` is its audio that waits for the verdict on the words it came with."""
+    """One response under guard; ``held`` is its audio that waits for the verdict on the words it came with.
+
+    ``gone`` counts the audio before it, ``passed`` has the items of which some was let go. ``then`` is called when
+    every verdict is there.
+    """
 
     words: dict[str, _Words] = field(default_factory=dict)
     held: list[RealtimeAudio | RealtimeAudioEnd] = field(default_factory=list)
-    checking: int = 0
+    gone: int = 0
+    passed: set[str] = field(default_factory=set)
+    checks: deque[_Check] = field(default_factory=deque)
     over: bool = False
+    then: Callable[[], None] | None = None
+
+    def take(self, upto: int) -> list[RealtimeAudio | RealtimeAudioEnd]:
+        count = upto - self.gone
+        taken, self.held = self.held[:count], self.held[count:]
+        self.gone += len(taken)
+        return taken
 
 
 class Guard:
@@ -76,12 +99,17 @@ class Guard:
         watch.held.append(audio)
         self._settle(response, watch)  # Behind the end of the response, no more words would let it go.
 
-    def end(self, response: Response) -> None:
-        """The response is over: look at what is left, and let go of audio that nothing more will be said about."""
+    def end(self, response: Response, *, then: Callable[[], None]) -> None:
+        """The response is over: look at what is left, and let go of audio that nothing more will be said about.
+
+        ``then`` is called: at once, or where audio is held back, when it is known whether the answer was refused.
+        """
         watch = self._watched.get(response.id)
+        if watch is None or not self.holds_back:
+            then()
         if watch is None:
             return
-        watch.over = True
+        watch.over, watch.then = True, then if self.holds_back else None
         for words in watch.words.values():
             if words.given < words.length:
                 self._check(response, words)
@@ -91,7 +119,7 @@ class Guard:
         """The response was stopped; nothing of it is to be heard any more."""
         watch = self._watched.get(response.id)
         if watch is not None:
-            watch.held.clear()
+            watch.take(watch.gone + len(watch.held))
 
     def _watch(self, response: Response) -> _Watch:
         return self._watched.setdefault(response.id, _Watch(over=response.ended))
@@ -104,22 +132,22 @@ class Guard:
             return
         watch = self._watch(response)
         words.given = words.length
-        watch.checking += 1
-        held = len(watch.held)
-        if self._room.start(self._ask(response, watch, words.text(), held), f"guardrails of {response.id}") is None:
-            watch.checking -= 1
+        check = _Check(watch.gone + len(watch.held))
+        watch.checks.append(check)
+        if self._room.start(self._ask(response, watch, words.text(), check), f"guardrails of {response.id}") is None:
+            self._unheard(response, watch)  # The session closes, and nobody will judge it.
 
-    async def _ask(self, response: Response, watch: _Watch, text: str, held: int) -> None:
+    async def _ask(self, response: Response, watch: _Watch, text: str, check: _Check) -> None:
         try:
             results = await self._verdicts(response, text)
-            tripped = [result for result in results if result.output.tripwire_triggered]
-            if tripped:
-                await self._trip(response, tripped, text)
-            elif not response.tripped:
-                self._release(response, watch, held)
-        finally:
-            watch.checking -= 1
-            self._settle(response, watch)
+        except asyncio.CancelledError:
+            self._unheard(response, watch)
+            raise
+        tripped = [result for result in results if result.output.tripwire_triggered]
+        if tripped and not response.tripped:
+            await self._trip(response, watch, tripped, text)
+        elif not response.tripped:
+            self._let_go(response, watch, check)
 
     async def _verdicts(self, response: Response, text: str) -> list[OutputGuardrailResult]:
         results = []
@@ -137,15 +165,13 @@ class Guard:
                 break
         return results
 
-    async def _trip(self, response: Response, results: list[OutputGuardrailResult], text: str) -> None:
+    async def _trip(self, response: Response, watch: _Watch, results: list[OutputGuardrailResult], text: str) -> None:
         # No await before the mark: whoever else finds a reason now finds the response tripped.
-        if response.tripped:
-            return
         response.tripped = response.muted = True
         room = self._room
-        self.drop(response)
         room.outlet.forget(lambda event: isinstance(event, RealtimeAudio) and event.audio.response_id == response.id)
         room.emit(RealtimeGuardrailTripped(results, text, room.info, response_id=response.id))
+        self._unheard(response, watch)
         if response.ended or response.newer:
             await room.send(RealtimeModelSendInterrupt(playback_only=True, response_id=response.id))
         else:
@@ -159,17 +185,37 @@ class Guard:
             return self._message(names)
         return self._message or f"guardrail triggered: {', '.join(names)}"
 
-    def _release(self, response: Response, watch: _Watch, count: int) -> None:
-        """Pass on the audio that came with words that were found good."""
-        passed, watch.held = watch.held[:count], watch.held[count:]
-        if not response.muted:
-            for audio in passed:
-                if isinstance(audio, RealtimeAudio):
-                    self._room.outlet.flow(audio)
-                else:
-                    self._room.emit(audio)
+    def _let_go(self, response: Response, watch: _Watch, check: _Check) -> None:
+        """Pass on the audio that came with words that were found good, as were all words before them."""
+        check.good = True
+        while watch.checks and watch.checks[0].good:
+            self._release(response, watch, watch.checks.popleft().upto)
+        self._settle(response, watch)
+
+    def _release(self, response: Response, watch: _Watch, upto: int) -> None:
+        for audio in watch.take(upto):
+            if response.muted:
+                continue
+            if isinstance(audio, RealtimeAudio):
+                watch.passed.add(audio.item_id)
+                self._room.play(response, audio)
+            else:
+                self._room.emit(audio)
+
+    def _unheard(self, response: Response, watch: _Watch) -> None:
+        """Nothing more of it is let go. What was held back from its beginning on was not heard at all."""
+        response.muted = True
+        self.drop(response)
+        watch.checks.clear()
+        for item_id in watch.words if self.holds_back else ():
+            for index in self._room.ledger.spoken(item_id) if item_id not in watch.passed else ():
+                self._room.cut(item_id, index, 0)
+        self._settle(response, watch)
 
     def _settle(self, response: Response, watch: _Watch) -> None:
-        if watch.over and not watch.checking:
-            self._release(response, watch, len(watch.held))
+        if watch.over and not watch.checks:
+            self._release(response, watch, watch.gone + len(watch.held))
             self._watched.pop(response.id, None)
+            then, watch.then = watch.then, None
+            if then is not None:
+                then()

@@ -38,6 +38,7 @@ class Ledger:
         self._answers: dict[str | None, list[str]] = {}
         self._sent: dict[tuple[str, int], int] = {}
         self._outputs: dict[str, str] = {}
+        self._retold: set[str] = set()
         self._snapshot: tuple[int, list[RealtimeItem]] = (0, [])
 
     def __len__(self) -> int:
@@ -117,6 +118,11 @@ class Ledger:
         self._change(entry)
         return max(sent_ms - heard_ms, 0.0)
 
+    def spoken(self, item_id: str) -> list[int]:
+        """Which parts of an item are speech."""
+        entry = self._entries.get(item_id)
+        return [] if entry is None else [index for index, part in entry.said.items() if part.spoken]
+
     def transcribed(self, item_id: str, transcript: str) -> bool:
         """What the user said, in writing. True if that made a new item."""
         entry = self._entries.get(item_id)
@@ -174,8 +180,15 @@ class Ledger:
             self._change(entry)
         return names
 
+    def retold(self, item_id: str) -> None:
+        """The server is going to be told anew of an item: that it forgets it first is no loss."""
+        self._retold.add(item_id)
+
     def delete(self, item_id: str) -> bool:
         """The server has forgotten an item. True if it was known."""
+        if item_id in self._retold:
+            self._retold.discard(item_id)
+            return False
         entry = self._entries.pop(item_id, None)
         if entry is None:
             return False

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.base.usage import Usage
+
 KEPT = 512
 """How many of the latest values of a measurement are kept."""
 
@@ -47,11 +49,15 @@ class RealtimeMetrics:
     ``tool_gap``             from a call to the moment at which its output was sent
     ``truncated``            audio that the model had sent and nobody heard
     ``reconnect_gap``        from the loss of a connection to the next that knows the history
+
+    ``usage`` is what was consumed so far, by responses and by what tools have run in the session's context.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, usage: Usage) -> None:
+        self.usage = usage
         self._series: dict[str, _Series] = {}
         self.dropped_events: Callable[[], int] = lambda: 0
+        self.dropped_bytes: Callable[[], int] = lambda: 0
 
     def add(self, name: str, ms: float) -> None:
         self._series.setdefault(name, _Series()).add(ms)

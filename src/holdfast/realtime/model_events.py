@@ -46,13 +46,17 @@ class RealtimeModelAudioEvent:
 
 @dataclass(slots=True)
 class RealtimeModelAudioInterruptedEvent:
-    """Stop playing this; ``audio_end_ms`` says how much of it counts as heard, if that is known."""
+    """Stop playing this; ``audio_end_ms`` says how much of it counts as heard, if that is known.
+
+    One that was ``retold`` came over an earlier connection: the server has it as text, and has not cut it.
+    """
 
     item_id: str
     content_index: int
     type: Literal["audio_interrupted"] = "audio_interrupted"
     response_id: str | None = None
     audio_end_ms: int | None = None
+    retold: bool = False
 
 
 @dataclass(slots=True)

@@ -42,7 +42,11 @@ RealtimeModelUserInput: TypeAlias = str | RealtimeModelUserInputMessage
 
 @dataclass
 class RealtimeModelSendRawMessage:
-    """Say this on the wire. A ``response.create`` waits for its turn like every other."""
+    """Say this on the wire. A ``response.create`` waits for its turn like every other.
+
+    One with ``conversation: none`` is no part of the conversation and waits for nothing. What is answered is told in
+    raw messages only: it is not spoken, not remembered, and its calls are not made.
+    """
 
     message: RealtimeModelRawClientMessage
 

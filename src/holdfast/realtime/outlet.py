@@ -1,12 +1,13 @@
 """From one session to any number of iterators: each sees everything, and a slow one costs only itself.
 
-Events are of two classes. Audio, deltas and raw model events flow past: an iterator that does not keep up loses the
-oldest of them, counted, and is told. All other events are kept for it until it reads them.
+Events are of two classes. Audio, deltas and raw model events flow past: an iterator that does not keep up, in number
+or in bytes, loses the oldest of them, counted, and is told. All other events are kept for it until it reads them.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 from weakref import WeakSet
 
@@ -14,40 +15,52 @@ T = TypeVar("T")
 
 FLOWING = 2048
 """How many flowing events an iterator may be behind."""
+FLOWING_BYTES = 16 * 2**20
+"""How many bytes of audio and raw messages these may carry."""
 KEPT_UNREAD = 10_000
 """How many of the other events are kept while nobody has ever iterated."""
+
+
+@dataclass(slots=True)
+class Lost:
+    """How many events an iterator has lost, and how many bytes of audio and raw messages were in them."""
+
+    count: int = 0
+    bytes: int = 0
 
 
 class Feed(Generic[T]):
     """One iterator's unread events, in the order in which they happened."""
 
-    __slots__ = ("__weakref__", "_busy", "_waiting", "dropped", "flowing", "gap", "kept", "limit")
+    __slots__ = ("__weakref__", "_busy", "_waiting", "bytes", "dropped", "flowing", "gap", "kept", "limit")
 
     def __init__(self, *, limit: int) -> None:
-        self.flowing: deque[tuple[int, T]] = deque()
+        self.flowing: deque[tuple[int, T, int]] = deque()
+        self.bytes = 0
         self.kept: deque[tuple[int, T]] = deque()
         self._waiting: asyncio.Future[None] | None = None
         self._busy = False
-        self.gap = 0
-        self.dropped = 0
+        self.gap, self.dropped = Lost(), Lost()
         self.limit = limit
 
     def __len__(self) -> int:
         return len(self.flowing) + len(self.kept)
 
-    def put_flowing(self, seq: int, event: T) -> None:
+    def put_flowing(self, seq: int, event: T, size: int) -> None:
         flowing = self.flowing
-        if len(flowing) >= self.limit:
-            flowing.popleft()
-            self._lose(1)
-        flowing.append((seq, event))
+        self.bytes += size
+        while len(flowing) >= self.limit or (self.bytes > FLOWING_BYTES and flowing):
+            gone = flowing.popleft()[2]
+            self.bytes -= gone
+            self._lose(gone)
+        flowing.append((seq, event, size))
         if self._waiting is not None:
             self.wake()
 
     def put(self, seq: int, event: T, *, most: int | None) -> None:
         if most is not None and len(self.kept) >= most:
             self.kept.popleft()
-            self._lose(1)
+            self._lose(0)
         self.kept.append((seq, event))
         if self._waiting is not None:
             self.wake()
@@ -55,16 +68,19 @@ class Feed(Generic[T]):
     def forget(self, unwanted: Callable[[T], bool]) -> None:
         """Drop the flowing events that nobody wants any more. They do not count as lost."""
         self.flowing = deque(entry for entry in self.flowing if not unwanted(entry[1]))
+        self.bytes = sum(size for _, _, size in self.flowing)
 
     def take(self) -> T:
         flowing, kept = self.flowing, self.kept
         if not kept or (flowing and flowing[0][0] < kept[0][0]):
-            return flowing.popleft()[1]
+            _, event, size = flowing.popleft()
+            self.bytes -= size
+            return event
         return kept.popleft()[1]
 
-    def take_gap(self) -> int:
-        """How many events were lost since the last call."""
-        gap, self.gap = self.gap, 0
+    def take_gap(self) -> "Lost":
+        """What was lost since the last call."""
+        gap, self.gap = self.gap, Lost()
         return gap
 
     def wake(self) -> None:
@@ -82,15 +98,16 @@ class Feed(Generic[T]):
         finally:
             self._waiting, self._busy = None, False
 
-    def _lose(self, count: int) -> None:
-        self.gap += count
-        self.dropped += count
+    def _lose(self, size: int) -> None:
+        for lost in (self.gap, self.dropped):
+            lost.count += 1
+            lost.bytes += size
 
 
 class Outlet(Generic[T]):
     """Where a session puts its events. ``lost`` makes the event that tells an iterator of its gap."""
 
-    def __init__(self, lost: Callable[[int], T], *, flowing: int = FLOWING) -> None:
+    def __init__(self, lost: Callable[[Lost], T], *, flowing: int = FLOWING) -> None:
         self._lost = lost
         self._limit = flowing
         self._seq = 0
@@ -103,11 +120,11 @@ class Outlet(Generic[T]):
         self.error: BaseException | None = None
         self.error_was_read = False
 
-    def flow(self, event: T) -> None:
-        """An event of the kind that a slow iterator may lose."""
+    def flow(self, event: T, size: int = 0) -> None:
+        """An event of the kind that a slow iterator may lose; ``size`` is how many bytes it carries."""
         seq = self._seq = self._seq + 1
         for feed in self._targets:
-            feed.put_flowing(seq, event)
+            feed.put_flowing(seq, event, size)
 
     def put(self, event: T) -> None:
         """An event that every iterator will see."""
@@ -132,9 +149,10 @@ class Outlet(Generic[T]):
         return max((len(feed) for feed in self._targets), default=0)
 
     @property
-    def lost(self) -> int:
-        """How many events the present iterators have lost."""
-        return sum(feed.dropped for feed in self._targets)
+    def lost(self) -> Lost:
+        """What the present iterators have lost."""
+        dropped = [feed.dropped for feed in self._targets]
+        return Lost(sum(lost.count for lost in dropped), sum(lost.bytes for lost in dropped))
 
     def iterate(self) -> "Iteration[T]":
         feed, self._unclaimed = self._unclaimed or Feed(limit=self._limit), None
@@ -152,8 +170,8 @@ class Outlet(Generic[T]):
 
     async def next(self, feed: Feed[T]) -> T:
         while True:
-            if gap := feed.take_gap():
-                return self._lost(gap)
+            if feed.gap.count:
+                return self._lost(feed.take_gap())
             if len(feed):
                 return feed.take()
             if self.closed:
@@ -178,7 +196,7 @@ class Iteration(Generic[T]):
         if self._left:
             raise StopAsyncIteration
         feed = self._feed
-        if feed.gap or not (feed.flowing or feed.kept):
+        if feed.gap.count or not (feed.flowing or feed.kept):
             return await self._outlet.next(feed)
         return feed.take()
 

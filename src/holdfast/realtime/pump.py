@@ -5,30 +5,26 @@ these steps, never inside one.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 from holdfast.realtime import model_events as told
 from holdfast.realtime.calls import Calls
 from holdfast.realtime.events import (
-    RealtimeAgentEndEvent,
-    RealtimeAgentStartEvent,
     RealtimeAudio,
     RealtimeAudioEnd,
     RealtimeAudioInterrupted,
     RealtimeInputAudioTimeoutTriggered,
     RealtimeRawModelEvent,
-    RealtimeResponseFailed,
-    RealtimeResponseIncomplete,
     RealtimeTranscriptDelta,
+    RealtimeUsage,
 )
 from holdfast.realtime.guarding import Guard
 from holdfast.realtime.items import UserMessageItem
-from holdfast.realtime.reconnecting import Reconnecting, lost_error
+from holdfast.realtime.reconnecting import Reconnecting, lost_error, retell
 from holdfast.realtime.responses import Response
 from holdfast.realtime.room import Room, log
-from holdfast.realtime.spans import response_span
 from holdfast.realtime.states import RealtimeState
-from holdfast.realtime.watching import Watching
+from holdfast.realtime.turns import Turns
 from holdfast.realtime.wire_items import words_of
 
 
@@ -47,14 +43,15 @@ class Pump:
     ) -> None:
         self._room, self._calls, self._guard, self._reconnecting = room, calls, guard, reconnecting
         self._said, self._end = said, end
-        self._watching = Watching(room)
+        self._turns = Turns(room, guard=guard, said=said)
         self._known = room.responses.known
         self._speech_at: float | None = None
 
     def take(self, event: told.RealtimeModelEvent) -> Awaitable[None] | None:
         """Do what the event asks for. If there is something to wait for before the next event, it is given back."""
         room = self._room
-        room.outlet.flow(RealtimeRawModelEvent(event, room.info))
+        size = len(event.data) if type(event) is told.RealtimeModelAudioEvent else getattr(event, "size", 0)
+        room.outlet.flow(RealtimeRawModelEvent(event, room.info), size)
         step = _STEPS.get(type(event))
         try:
             return None if step is None else step(self, event)
@@ -64,12 +61,11 @@ class Pump:
             return None
 
     def settle(self) -> None:
-        """The connection is gone, and with it the active response."""
-        room, response = self._room, self._room.responses.active
+        """The connection is gone, and with it what was under way."""
+        room = self._room
         room.user_is_speaking = False
         room.ledger.no_more_transcripts()
-        if response is not None:
-            self._over(response, "lost", "the connection was lost", None)
+        self._turns.lost()
         self._said()
 
     def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
@@ -78,16 +74,12 @@ class Pump:
         if response.muted:
             return
         room.ledger.sent_audio(event.item_id, event.content_index, len(event.data))
-        response.item_id = event.item_id
-        if response.first_audio:
-            response.first_audio, response.spoke = False, True
-            since = response.began_at if response.asked_at is None else response.asked_at
-            room.measure("time_to_first_audio", (room.now() - since) * 1000, response.id)
+        response.item_id, response.spoke = event.item_id, True
         audio = RealtimeAudio(event, event.item_id, event.content_index, room.info)
         if self._holds_back(response):
             self._guard.hold(response, audio)
         else:
-            room.outlet.flow(audio)
+            room.play(response, audio)
 
     def _delta(self, event: told.RealtimeModelTranscriptDeltaEvent | told.RealtimeModelOutputTextDeltaEvent) -> None:
         room = self._room
@@ -128,6 +120,8 @@ class Pump:
             self._guard.drop(response)
         if event.audio_end_ms is not None:
             self._cut(event.item_id, event.content_index, event.audio_end_ms)
+        if event.retold and event.item_id in room.ledger:
+            room.start(retell(room, event.item_id), f"cutting {event.item_id}")
         room.emit(RealtimeAudioInterrupted(room.info, event.item_id, event.content_index))
         if not asked_for:
             since = room.now() if self._speech_at is None else self._speech_at
@@ -141,10 +135,7 @@ class Pump:
         self._cut(event.item_id, event.content_index, event.audio_end_ms)
 
     def _cut(self, item_id: str, content_index: int, heard_ms: int) -> None:
-        in_vain = self._room.ledger.cut(item_id, content_index, heard_ms)
-        if in_vain is not None:
-            self._room.measure("truncated", in_vain, item_id)
-            self._room.updated()
+        if self._room.cut(item_id, content_index, heard_ms):
             self._said()
 
     def _speech_started(self, event: told.RealtimeModelSpeechStartedEvent) -> None:
@@ -192,50 +183,19 @@ class Pump:
             self._room.updated()
 
     def _turn_started(self, event: told.RealtimeModelTurnStartedEvent) -> None:
-        room = self._room
-        response = room.responses.begin(event.response_id, room.snapshot, now=room.now(), asked_at=room.asked_at)
-        if response is None:
-            return
-        response.span = response_span(room.place, response.snapshot)
-        room.asked_at, room.owes_a_response = None, False
-        room.unconfirmed.clear()
-        room.emit(RealtimeAgentStartEvent(response.snapshot.agent, room.info, response_id=event.response_id))
-        self._watching.began(response)
+        self._turns.started(event)
 
     def _turn_ended(self, event: told.RealtimeModelTurnEndedEvent) -> None:
-        responses = self._room.responses
-        response = responses.active if event.response_id is None else responses.get(event.response_id)
-        if response is None or response.ended:
-            self._told_failure(event.response_id, event.status, event.reason, event.error)
-        else:
-            self._over(response, event.status, event.reason, event.error)
-
-    def _over(self, response: Response, status: str, reason: str | None, error: Any) -> None:
-        room = self._room
-        if response.span is not None and status in ("failed", "lost"):
-            response.span.set_error({"message": reason or status, "data": None})
-        room.responses.end(response.id)
-        room.owes_a_response = room.owes_a_response or (status == "lost" and not response.spoke)
-        self._told_failure(response.id, status, reason, error)
-        self._guard.end(response)
-        if response.interrupted_at is not None:
-            room.measure("interruption", (room.now() - response.interrupted_at) * 1000, response.id)
-        answers = room.ledger.ended(response.id, complete=status == "completed")
-        if answers:
-            room.updated()
-        room.emit(RealtimeAgentEndEvent(response.snapshot.agent, room.info, response_id=response.id, status=status))
-        self._watching.ended(response, "\n".join(words_of(room.ledger.item(name)) for name in answers))
-        self._said()
-
-    def _told_failure(self, response_id: str | None, status: str, reason: str | None, error: Any) -> None:
-        info = self._room.info
-        if status in ("failed", "lost"):
-            self._room.emit(RealtimeResponseFailed(response_id, cast(Any, status), reason, error, info))
-        elif status == "incomplete":
-            self._room.emit(RealtimeResponseIncomplete(response_id, reason, info))
+        self._turns.ended(event)
 
     def _usage(self, event: told.RealtimeModelUsageEvent) -> None:
-        self._room.context.usage.add(event.usage)
+        room = self._room
+        room.context.usage.add(event.usage)
+        details: dict[str, Any] = {
+            "input_tokens_details": event.input_tokens_details,
+            "output_tokens_details": event.output_tokens_details,
+        }
+        room.emit(RealtimeUsage(event.usage, event.response_id, room.info, **details))
 
     def _error(self, event: told.RealtimeModelErrorEvent) -> None:
         self._room.fail(event.error)

@@ -152,6 +152,20 @@ async def tell_history(room: Room, items: list[RealtimeItem]) -> None:
             await send_raw(room, "conversation.item.create", item=wire)
 
 
+async def retell(room: Room, item_id: str) -> None:
+    """Let the connection know an item as it is now, in the place of what it was told of it."""
+    previous = "root"
+    for item in room.ledger.items():
+        if item.item_id == item_id:
+            break
+        if to_wire(item):
+            previous = getattr(item, "output_item_id", None) or item.item_id
+    room.ledger.retold(item_id)
+    await send_raw(room, "conversation.item.delete", item_id=item_id)
+    for wire in to_wire(room.ledger.item(item_id)):
+        await send_raw(room, "conversation.item.create", item=wire, previous_item_id=previous)
+
+
 async def send_raw(room: Room, kind: str, **other: Any) -> None:
     message: Any = {"type": kind, "other_data": other} if other else {"type": kind}
     await room.model.send_event(RealtimeModelSendRawMessage(message))

@@ -16,6 +16,7 @@ from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.config import RealtimeRunConfig
 from holdfast.realtime.errors import NotConnected
 from holdfast.realtime.events import (
+    RealtimeAudio,
     RealtimeError,
     RealtimeEventInfo,
     RealtimeEventsDropped,
@@ -29,7 +30,8 @@ from holdfast.realtime.metrics import RealtimeMetrics
 from holdfast.realtime.model import RealtimeModel
 from holdfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModelSendUserInput
 from holdfast.realtime.outlet import Outlet
-from holdfast.realtime.responses import Responses
+from holdfast.realtime.passing_on import PassedOn
+from holdfast.realtime.responses import Response, Responses
 from holdfast.realtime.snapshot import Snapshot
 from holdfast.realtime.states import TABLE, Event, RealtimeState
 from holdfast.tracing.spans import Span, Trace, here
@@ -58,17 +60,21 @@ class Room:
         self.model, self.context, self.run_config = model, context, run_config
         self.info = RealtimeEventInfo(context)
         self.machine = Machine(TABLE)
-        self.outlet: Outlet[RealtimeSessionEvent] = Outlet(lambda count: RealtimeEventsDropped(count, self.info))
+        self.outlet: Outlet[RealtimeSessionEvent] = Outlet(
+            lambda lost: RealtimeEventsDropped(lost.count, self.info, bytes=lost.bytes)
+        )
         self.ledger = Ledger()
         self.responses = Responses()
-        self.metrics = RealtimeMetrics()
-        self.metrics.dropped_events = lambda: self.outlet.lost
+        self.metrics = RealtimeMetrics(context.usage)
+        self.metrics.dropped_events = lambda: self.outlet.lost.count
+        self.metrics.dropped_bytes = lambda: self.outlet.lost.bytes
         self.up = asyncio.Event()
         self.down = asyncio.Event()
         self.asked_at: float | None = None
         self.owes_a_response = False
         self.user_is_speaking = False
         self.unconfirmed: list[RealtimeModelSendUserInput] = []
+        self.passed_on: PassedOn | None = None
         self.place: Trace | Span[Any] | None = None
         self._tasks: tuple[Scope, Context] | None = None
         self._owners: dict[str, RealtimeAgent[Any]] = {}
@@ -98,6 +104,24 @@ class Room:
     def measure(self, name: str, ms: float, about: str | None = None) -> None:
         self.metrics.add(name, ms)
         self.emit(RealtimeMetric(name, ms, self.info, about=about))
+
+    def play(self, response: Response, audio: RealtimeAudio) -> None:
+        """Pass audio on to whoever plays it."""
+        if response.first_audio:
+            response.first_audio = False
+            since = response.began_at if response.asked_at is None else response.asked_at
+            self.measure("time_to_first_audio", (self.now() - since) * 1000, response.id)
+        self.outlet.flow(audio, len(audio.audio.data))
+        if self.passed_on is not None:
+            self.passed_on.pass_on(audio)
+
+    def cut(self, item_id: str, content_index: int, heard_ms: int) -> bool:
+        """No more than this was heard of a part. Tells whether that is news."""
+        in_vain = self.ledger.cut(item_id, content_index, heard_ms)
+        if in_vain is not None:
+            self.measure("truncated", in_vain, item_id)
+            self.updated()
+        return in_vain is not None
 
     def added(self, item_id: str) -> None:
         self.emit(RealtimeHistoryAdded(self.ledger.item(item_id), self.info, revision=self.ledger.revision))

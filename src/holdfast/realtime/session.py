@@ -25,6 +25,7 @@ from holdfast.realtime.model_inputs import (
     RealtimeModelSendUserInput,
 )
 from holdfast.realtime.outlet import Iteration
+from holdfast.realtime.passing_on import PassedOn
 from holdfast.realtime.pump import Pump
 from holdfast.realtime.reconnecting import Reconnecting, send_raw
 from holdfast.realtime.room import Room, log
@@ -65,6 +66,9 @@ class RealtimeSession(RealtimeModelListener):
         self._transitions = Transitions(room, base)
         self._calls = Calls(room, self._transitions)
         self._guard = Guard(room)
+        if self._guard.holds_back and "playback_tracker" not in settings:
+            room.passed_on = PassedOn()
+            settings = {**settings, "playback_tracker": room.passed_on}
         writer = None if session is None else Writer(room, session)
         self._life = Lifetime(
             room,

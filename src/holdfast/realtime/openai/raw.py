@@ -11,11 +11,12 @@ from holdfast.realtime.openai.frames import read_plain
 class UnreadServerEvent(RealtimeModelRawServerEvent):
     """A message whose ``data`` is read from the frame when it is asked for."""
 
-    __slots__ = ("_data", "_frame")
+    __slots__ = ("_data", "_frame", "size")
 
     def __init__(self, frame: bytes | str) -> None:
         self.type = "raw_server_event"
         self._frame: bytes | str = frame
+        self.size = len(frame)
         self._data: Any = None
 
     @property

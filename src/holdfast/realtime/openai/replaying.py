@@ -109,7 +109,8 @@ async def replay_to(
     """Say to a server what the client said, each time after the server has said what came before.
 
     The server's own names for items, responses and calls take the place of the recorded ones. Gives everything the
-    server said. Raises :class:`ReplayDiverged`, or ``LinkClosed`` if the server ends it earlier than it did.
+    server said up to the last recorded message that is waited for; pieces and rate limits are not. Raises
+    :class:`ReplayDiverged`, or ``LinkClosed`` if the server ends it earlier than it did.
     """
     server = _Hearing(link, patience)
     names: dict[str, str] = {}

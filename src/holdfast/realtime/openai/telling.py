@@ -51,6 +51,8 @@ def session(client: "RealtimeClient", message: Message) -> None:
 def error(client: "RealtimeClient", message: Message) -> None:
     """What concerns a request or a change of settings is told to whoever made it."""
     told = message["error"]
+    if client.asides.failed(told):
+        return
     active = client.gate.active
     settled = client.gate.failed(told)
     if active is not None and client.gate.active is None:
@@ -142,8 +144,9 @@ def silence(client: "RealtimeClient", message: Message) -> None:
 
 def response_created(client: "RealtimeClient", message: Message) -> None:
     response = message["response"]
-    if client.is_over(response["id"]):
-        other(client, message)  # Out of order: its end came first, and it must not seem active for ever.
+    # Out of order, its end came first, and it must not seem active for ever.
+    if client.asides.takes(response) or client.is_over(response["id"]):
+        other(client, message)
         return
     client.gate.created(response)
     client.tell(RealtimeModelTurnStartedEvent(response_id=response["id"], metadata=response.get("metadata")))
@@ -153,6 +156,11 @@ def response_done(client: "RealtimeClient", message: Message) -> None:
     response = message["response"]
     response_id: str | None = response.get("id")
     status: RealtimeResponseStatus = response.get("status") or "completed"
+    if client.asides.takes(response):
+        if response.get("usage"):
+            client.tell(usage_event(response["usage"], response_id))
+        other(client, message)
+        return
     client.gate.done(response)
     for raw in response.get("output") or ():
         if status == "completed" and raw.get("type") == "function_call":

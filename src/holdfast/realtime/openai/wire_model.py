@@ -11,6 +11,7 @@ from holdfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModel
 from holdfast.realtime.openai.audience import Audience
 from holdfast.realtime.openai.connection import Connection
 from holdfast.realtime.openai.link import Link
+from holdfast.realtime.openai.playback import Playback
 from holdfast.realtime.openai.recording import RecordedLink, Recording
 
 
@@ -29,6 +30,7 @@ class WireModel(RealtimeModel):
         self._audience = Audience()
         self._connection: Connection | None = None
         self._ending: list[Connection] = []
+        self._playback: Playback | None = None
 
     @abstractmethod
     async def dial(self, options: RealtimeModelConfig) -> Link:
@@ -46,8 +48,13 @@ class WireModel(RealtimeModel):
             raise AlreadyConnected("this realtime model is connected: close it first, or use another one")
         self._ending = [old for old in (*self._ending, self._connection) if old is not None and not old.closed]
         self._connection = made = Connection(
-            lambda: self._dial(options), options, self._audience, acknowledge_within=self._acknowledge_within
+            lambda: self._dial(options),
+            options,
+            self._audience,
+            acknowledge_within=self._acknowledge_within,
+            before=self._playback,
         )
+        self._playback = made.playback
         try:
             await self._audience.tell([RealtimeModelConnectionStatusEvent("connecting")])
             await made.open()

@@ -1,0 +1,45 @@
+"""What was passed on to whoever plays it, and from when on it can have been heard."""
+
+import asyncio
+
+from holdfast.realtime.audio import audio_format
+from holdfast.realtime.config import RealtimeAudioFormat
+from holdfast.realtime.events import RealtimeAudio
+from holdfast.realtime.model import RealtimePlaybackState, RealtimePlaybackTracker
+from holdfast.realtime.openai.playback import Playback
+
+
+class PassedOn(RealtimePlaybackTracker):
+    """Takes audio for heard at the speed of speech from the moment at which it was passed on.
+
+    For sessions that hold audio back: by the time at which they received it, it would count as heard too early.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._playback = Playback()
+
+    def pass_on(self, audio: RealtimeAudio) -> None:
+        length, response_id = len(audio.audio.data), audio.audio.response_id
+        self._playback.received(audio.item_id, audio.content_index, response_id, length, self._now())
+
+    def on_interrupted(self) -> None:
+        super().on_interrupted()
+        self._playback.cut(self._now())
+
+    def set_audio_format(self, format: RealtimeAudioFormat) -> None:
+        super().set_audio_format(format)
+        self._playback.use(audio_format(format) or self._playback.format)
+
+    def get_state(self) -> RealtimePlaybackState:
+        part = self._playback.playing(self._now())
+        if part is None:
+            return super().get_state()
+        return {
+            "current_item_id": part.item_id,
+            "current_item_content_index": part.content_index,
+            "elapsed_ms": part.played * 1000,
+        }
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,70 @@
+"""Every measurement of a call, over a real websocket: told when it was made, and kept in ``session.metrics``."""
+
+import asyncio
+
+from holdfast import function_tool
+from holdfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
+from holdfast.realtime.local import Call
+from holdfast.testing import RealtimeServer
+from realtime_kit import listening
+
+LONG = "This answer goes on for so long that nobody will wait for the end of it, whoever it is."
+
+
+@function_tool
+async def look_up() -> str:
+    await asyncio.sleep(0.02)
+    return "found"
+
+
+AGENT = RealtimeAgent(name="host", tools=[look_up])
+
+
+async def test_each_measurement_is_an_event_and_in_the_metrics():
+    async with RealtimeServer([Call("look_up"), "Found.", LONG, "Back."], pace=1.0) as server:
+        config = {"reconnect": {"first_delay": 0.01}}
+        runner = RealtimeRunner(AGENT, model=OpenAIRealtimeWebSocketModel(), config=config)
+        session = await runner.run(model_config={"url": server.url, "api_key": "test"})
+        async with listening(session) as heard, session:
+            await session.send_message("Look it up.")
+            await heard.until("agent_end", 2)
+            await session.send_message("Tell me everything.")
+            count = len(heard.of("audio"))
+            await heard.until("audio", count + 3)
+            await session.interrupt()
+            await heard.until("agent_end", 3)
+            server.connections[0].drop()
+            await heard.until("reconnected")
+            await session.send_message("Are you there?")
+            await heard.until("agent_end", 4)
+            told = {}
+            for event in heard.of("metric"):
+                told.setdefault(event.name, []).append(event.ms)
+            assert set(told) == {"time_to_first_audio", "interruption", "tool_gap", "truncated", "reconnect_gap"}
+            for name, values in told.items():
+                summary = session.metrics[name]
+                assert (summary.count, summary.last, summary.most) == (len(values), values[-1], max(values)), name
+                assert min(values) > 0, name
+            assert told["tool_gap"][0] >= 20
+            assert {name: len(values) for name, values in told.items()} == {
+                "time_to_first_audio": 3,
+                "interruption": 1,
+                "tool_gap": 1,
+                "truncated": 1,
+                "reconnect_gap": 1,
+            }
+
+
+async def test_what_each_response_consumed_is_an_event_and_the_sum_is_in_the_metrics():
+    async with RealtimeServer(["One.", "Two and a bit."]) as server:
+        session = await RealtimeRunner(AGENT).run(model_config={"url": server.url, "api_key": "test"})
+        async with listening(session) as heard, session:
+            for number in (1, 2):
+                await session.send_message("Go on.")
+                await heard.until("agent_end", number)
+            spent = heard.of("usage")
+            assert [event.response_id for event in spent] == [event.response_id for event in heard.of("agent_end")]
+            assert all(event.usage.output_tokens > 0 and event.usage.requests == 1 for event in spent)
+            assert spent[0].output_tokens_details.audio_tokens > 0
+            assert session.metrics.usage.output_tokens == sum(event.usage.output_tokens for event in spent)
+            assert session.metrics.usage.requests == session.usage.requests == 2

@@ -1,0 +1,134 @@
+"""What was said over one connection and still plays when another one has taken its place."""
+
+import asyncio
+
+from holdfast import function_tool
+from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
+from holdfast.realtime.local import Call, EnergyDetector, ToneVoice
+from holdfast.testing import RealtimeServer
+from holdfast.testing.virtual_time import run_in_virtual_time
+from realtime.wire import speech
+from realtime_kit import eventually, listening
+
+LONG = "This answer is long enough to be playing still when the connection is replaced, and for some time after that."
+ROLL_OVER = {"reconnect": {"roll_over_after": 1.0}}
+
+
+def local(*turns):
+    return LocalRealtimeModel(turns, voice=ToneVoice(), detector=EnergyDetector, pace=None)
+
+
+def first_answer(session):
+    return next(item for item in session.history if getattr(item, "role", None) == "assistant")
+
+
+def held_by(conversation):
+    """What a server knows of a conversation, as role and words."""
+    return [(entry.item.get("role"), entry.text) for entry in conversation]
+
+
+def test_speech_cuts_an_answer_of_the_connection_before():
+    async def scenario():
+        model = local(LONG, "Yes?")
+        session = await RealtimeRunner(RealtimeAgent(name="a"), model=model, config=ROLL_OVER).run()
+        async with listening(session) as heard, session:
+            await session.send_message("Tell me.")
+            await heard.until("agent_end")
+            answer = first_answer(session).item_id
+            assert (await heard.until("reconnected")).planned
+            await asyncio.sleep(0.5)
+            await session.send_audio(await speech(pause_ms=0))
+            assert (await heard.until("audio_interrupted")).item_id == answer
+            cut = first_answer(session)
+            assert (cut.item_id, cut.status) == (answer, "incomplete")
+            part = cut.content[0]
+            assert (part.audio_end_ms, part.generated_transcript) == (1500, LONG)
+            assert LONG.startswith(part.transcript)
+            assert 0 < len(part.transcript) < len(LONG) / 2
+            assert session.metrics["truncated"].count == 1
+            await eventually(lambda: held_by(model.engine.conversation)[1] == ("assistant", part.transcript))
+            assert first_answer(session) == cut
+            assert heard.of("error") == []
+
+    run_in_virtual_time(scenario())
+
+
+def test_an_answer_that_is_cut_keeps_its_place_behind_a_call_and_its_output():
+    @function_tool
+    async def look_up() -> str:
+        return "found"
+
+    async def scenario():
+        model = local(Call("look_up"), LONG, "Yes?")
+        agent = RealtimeAgent(name="a", tools=[look_up])
+        session = await RealtimeRunner(agent, model=model, config=ROLL_OVER).run()
+        async with listening(session) as heard, session:
+            await session.send_message("Look it up.")
+            await heard.until("reconnected")
+            await session.interrupt()
+            words = first_answer(session).content[0].transcript
+            await eventually(lambda: held_by(model.engine.conversation)[-1] == ("assistant", words))
+            kinds = [entry.item["type"] for entry in model.engine.conversation]
+            assert kinds == ["message", "function_call", "function_call_output", "message"]
+            assert [item.type for item in session.history] == ["message", "function_call", "message"]
+            assert heard.of("error") == []
+
+    run_in_virtual_time(scenario())
+
+
+def test_an_answer_that_was_heard_to_its_end_is_left_alone():
+    async def scenario():
+        model = local(LONG, "Yes?")
+        session = await RealtimeRunner(RealtimeAgent(name="a"), model=model, config=ROLL_OVER).run()
+        async with listening(session) as heard, session:
+            await session.send_message("Tell me.")
+            await heard.until("reconnected")
+            await asyncio.sleep(60)
+            await session.interrupt()
+            assert first_answer(session).content[0].transcript == LONG
+            assert heard.of("audio_interrupted") == []
+
+    run_in_virtual_time(scenario())
+
+
+def test_nothing_of_an_earlier_session_is_cut_in_a_later_one():
+    async def scenario():
+        model = local(LONG, "A short answer.")
+        runner = RealtimeRunner(RealtimeAgent(name="a"), model=model)
+        async with await runner.run() as session, listening(session) as heard:
+            await session.send_message("Tell me.")
+            await heard.until("agent_end")
+        async with await runner.run() as session, listening(session) as heard:
+            await session.send_message("Again.")
+            await heard.until("agent_end")
+            await asyncio.sleep(0.2)
+            await session.interrupt()
+            (interrupted,) = heard.of("audio_interrupted")
+            cut = first_answer(session)
+            assert interrupted.item_id == cut.item_id
+            assert cut.content[0].audio_end_ms == 200
+            assert len(held_by(model.engine.conversation)) == 2
+
+    run_in_virtual_time(scenario())
+
+
+async def test_an_interruption_after_a_lost_connection_reaches_the_server_that_has_the_history_now():
+    async with RealtimeServer([LONG]) as server:
+        options = {"url": server.url, "api_key": "test"}
+        config = {"reconnect": {"first_delay": 0.001}}
+        session = await RealtimeRunner(RealtimeAgent(name="a"), config=config).run(model_config=options)
+        async with listening(session) as heard, session:
+            await session.send_message("Tell me.")
+            await heard.until("agent_end")
+            server.connections[0].drop()
+            await heard.until("reconnected")
+            connection = server.connections[1]
+            await session.interrupt()
+            await heard.until("audio_interrupted")
+            heard_text = first_answer(session).content[0].transcript
+            assert len(heard_text) < len(LONG)
+            left = [("assistant", heard_text)] if heard_text else []
+            await eventually(lambda: held_by(connection.conversation)[1:] == left)
+            await eventually(lambda: connection.sent_of("conversation.item.deleted"))
+            assert first_answer(session).content[0].generated_transcript == LONG
+            assert heard.of("error") == []
