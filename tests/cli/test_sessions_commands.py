@@ -104,9 +104,3 @@ def test_a_store_that_is_not_there_is_not_made(holdfast, tmp_path):
     assert result.exit_code == 5
     assert "--store" in result.stderr
     assert not (tmp_path / "other.db").exists()
-
-
-def test_debug_shows_the_traceback(holdfast):
-    result = holdfast("--debug", "sessions", "show", "nobody")
-    assert result.exception is not None
-    assert "nobody" in str(result.exception)

@@ -1,87 +1,10 @@
 """``holdfast`` as a person at a terminal meets it: a real process on a pseudo-terminal."""
 
-import os
-import pty
-import re
-import select
-import signal
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-import holdfast
-
-SOURCE = str(Path(holdfast.__file__).parents[1])
 HERE = Path(__file__).parent
 AGENT = str(HERE / "cashier.py")
 SLEEPER = str(HERE / "sleeper.py")
-
-
-class Terminal:
-    """A command on a terminal of its own: what it shows, and keys pressed."""
-
-    def __init__(self, folder: Path, *words: str, **environment: str) -> None:
-        self.shown = ""
-        self.pid, self.keys = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            os.environ.update(environment, TERM="xterm", COLUMNS="200", PYTHONPATH=SOURCE)
-            os.execv(sys.executable, [sys.executable, "-m", "holdfast", *words])
-
-    def press(self, keys: str) -> None:
-        os.write(self.keys, keys.encode())
-
-    def until(self, text: str, *, seconds: float = 20.0) -> str:
-        """What was shown up to the first appearance of the text since the last one."""
-        deadline = time.monotonic() + seconds
-        while (found := self.shown.find(text)) < 0:
-            assert self.more(deadline - time.monotonic()), f"no {text!r} in {self.shown!r}"
-        before, self.shown = self.shown[:found], self.shown[found + len(text) :]
-        return before
-
-    def more(self, seconds: float) -> bool:
-        if not select.select([self.keys], [], [], max(0.0, seconds))[0]:
-            return False
-        try:
-            data = os.read(self.keys, 65536)
-        except OSError:  # the other side is closed
-            return False
-        self.shown += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", data.decode(errors="replace"))
-        return bool(data)
-
-    def ended(self) -> int:
-        """The exit code, once the command has ended; what it showed meanwhile is in ``shown``."""
-        deadline = time.monotonic() + 20.0
-        while self.more(deadline - time.monotonic()):
-            pass
-        if time.monotonic() >= deadline:
-            who = "the command" if os.waitpid(self.pid, os.WNOHANG) == (0, 0) else "a process that it left behind"
-            pytest.fail(f"{who} still has the terminal: {self.shown!r}")
-        _, status = os.waitpid(self.pid, 0)
-        self.pid = 0
-        return os.waitstatus_to_exitcode(status)
-
-    def close(self) -> None:
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        os.close(self.keys)
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator:
-    opened: list[Terminal] = []
-
-    def open_terminal(*words: str, **environment: str) -> Terminal:
-        opened.append(Terminal(tmp_path, *words, PAID=str(tmp_path / "paid"), **environment))
-        return opened[-1]
-
-    yield open_terminal
-    for one in opened:
-        one.close()
 
 
 def test_ctrl_c_stops_the_turn_and_at_the_prompt_ends_the_chat(terminal):

@@ -14,7 +14,7 @@ from holdfast.cli.failing import command
 from holdfast.cli.following import By, Screen, asked, complain, edited, exit_code, login, told, watched
 from holdfast.cli.loading import chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
-from holdfast.cli.output import AsJson, Output, moment, print_json
+from holdfast.cli.output import AsJson, Output, moment, print_json, print_utf8
 from holdfast.runtime.contract import Approval, ApprovalStatus
 from holdfast.runtime.runtime import Runtime
 
@@ -191,7 +191,7 @@ async def watch(
                 continue
             seen.add(approval.id)
             if as_json:
-                print(msgspec.json.encode(described(approval)).decode(), flush=True)
+                print_utf8(msgspec.json.encode(described(approval)))
             else:
                 await settle(rt, approval, screen, here=agent is not None)
 

@@ -12,7 +12,7 @@ from holdfast.cli.failing import command
 from holdfast.cli.following import Screen, complain, exit_code, plain, told, watched
 from holdfast.cli.loading import ModelName, chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
-from holdfast.cli.output import AsJson, Output, moment, print_json
+from holdfast.cli.output import AsJson, Output, moment, print_json, print_utf8
 from holdfast.runtime.contract import Event, RunInfo
 from holdfast.runtime.errors import RunEnded
 from holdfast.runtime.records import Status
@@ -101,7 +101,7 @@ async def events(
         handle = await rt.run(run_id)
         async for event in handle.events(after=after):
             if as_json:
-                print(msgspec.json.encode(asdict(event)).decode(), flush=True)
+                print_utf8(msgspec.json.encode(asdict(event)))
             elif not event.live:
                 console.print(line_of(event))
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from holdfast.cli.failing import FAILED, command
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, existing
-from holdfast.cli.output import AsJson, Output, moment
+from holdfast.cli.output import AsJson, Output, moment, print_utf8
 from holdfast.history.checking import Report
 from holdfast.history.store import SessionInfo, Store, open_store
 
@@ -48,7 +48,7 @@ async def export(
         with Output(as_json or file is None).busy("reading"):
             lines = [line async for line in await opened.export(session_id)]
     if file is None:
-        print("\n".join(lines))
+        print_utf8("\n".join(lines).encode())
     else:
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         text = f"{len(lines) - 1} items written to {escape(str(file))}"
