@@ -122,8 +122,12 @@ def test_a_question_left_open_in_a_chat_waits(holdfast, told, paid):
     [
         ("nowhere.py", 5, "nowhere.py"),
         ("no_such_module:agent", 5, "no_such_module"),
-        (f"{AGENT}ish", 5, "cashier"),
+        (f"{AGENT}ish", 5, "it has cashier"),
         (AGENT.replace(":cashier", ":pay"), 2, "no Agent"),
+        (AGENT.replace(":cashier", ":rules"), 2, "cannot be made"),
+        (str(Path(__file__).with_name("conftest.py")), 5, "conftest.py:NAME"),
+        (".", 2, "module:attribute"),
+        ("tests/cli", 2, "module:attribute"),
     ],
 )
 def test_an_agent_that_cannot_be_found_is_said_so(holdfast, agent, code, said):
@@ -149,6 +153,14 @@ def test_an_agent_that_cannot_be_imported_is_said_in_one_line(holdfast, tmp_path
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert json.loads(holdfast("run", "hi", "--agent", str(file), "--json").stderr)["error"]["code"] == "broken-agent"
+
+
+def test_an_agent_may_bring_a_pool_of_workers_that_lives_as_long_as_the_command(holdfast, told):
+    where = f"{Path(__file__).with_name('counter.py')}:counter"
+    result = holdfast("chat", where, "--session", "s", stdin="n = 41\nn + 1\n")
+    assert (result.exit_code, "It is 42." in result.stdout) == (0, True), result.output
+    assert told("run", "6 * 7", "--agent", where)["final_output"] == "It is 42."
+    assert told("run", "6 * 7", "--agent", where.replace(":counter", ":plain"))["final_output"] == "6 * 7"
 
 
 def test_an_agent_in_a_package_may_import_relatively(told, tmp_path):

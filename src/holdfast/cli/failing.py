@@ -115,7 +115,7 @@ def line_of(error: Exception) -> str:
         return f"{first_line(error)} (is the server running, and is --store right?)"
     if isinstance(error, HoldfastError | OSError):
         return " ".join(str(error).split("\n"))
-    return f"{type(error).__name__}: {first_line(error)} (holdfast --debug ... shows where)"
+    return f"{type(error).__name__}: {first_line(error)} (--debug shows where)"
 
 
 def first_line(error: BaseException) -> str:

@@ -125,10 +125,9 @@ async def resume(
 
     holdfast runs resume run_123 --agent app:support
     """
-    chosen = chosen_agent(agent, model)
     async with Runtime.open(checked(store), agents=[]) as rt:
         before = await (await rt.run(run_id)).info()
-    async with Runtime.open(store, agents=[chosen]) as rt:
+    async with chosen_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen]) as rt:
         try:
             await rt.resume(run_id)
         except RunEnded:

@@ -3,11 +3,12 @@
 import asyncio
 import shlex
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from holdfast.agents.agent import Agent
 from holdfast.base.ids import new_id
 from holdfast.cli.failing import command
 from holdfast.cli.following import Screen, asked, complain, exit_code, told, watched
@@ -38,9 +39,8 @@ async def run(
 
     holdfast run "Refund order 7" --agent app:support --session user-7
     """
-    chosen = chosen_agent(agent, model)
     said = typer.get_text_stream("stdin").read() if text == "-" else text
-    async with Runtime.open(store, agents=[chosen]) as rt:
+    async with chosen_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen]) as rt:
         started = await rt.start(chosen.name, said, session_id=session, key=key)
         outcome = await watched(started, None if as_json else Screen())
     if as_json:
@@ -63,12 +63,10 @@ async def chat(
 
     holdfast chat --model local
     """
-    chosen = chosen_agent(agent, model)
     name = session or new_id("chat")
     screen = Screen()
-    used = chosen.model if isinstance(chosen.model, str) else type(chosen.model).__name__ if chosen.model else "default"
-    screen.line(f"[bold]{escape(chosen.name)}[/] [dim](model: {escape(used)}; conversation: {escape(name)})[/]")
-    async with Runtime.open(store, agents=[chosen]) as rt:
+    async with chosen_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen]) as rt:
+        screen.line(f"[bold]{escape(chosen.name)}[/] [dim](model: {model_of(chosen)}; conversation: {escape(name)})[/]")
         conversation = Conversation(rt, name, screen)
         with suppress(EOFError, Left):
             while True:
@@ -77,6 +75,12 @@ async def chat(
                     await conversation.turn(await rt.start(chosen.name, said, session_id=name))
     again = " ".join(["holdfast chat", *([shlex.quote(agent)] if agent else []), "--session", shlex.quote(name)])
     screen.line(f"\n[dim]Go on with: {escape(again)}[/]")
+
+
+def model_of(agent: Agent[Any]) -> str:
+    if agent.model is None:
+        return "default"
+    return escape(agent.model if isinstance(agent.model, str) else type(agent.model).__name__)
 
 
 class Conversation:
