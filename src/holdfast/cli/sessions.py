@@ -4,13 +4,14 @@ import sys
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from holdfast.base.errors import InvalidInput
 from holdfast.base.items import Item, text_of
 from holdfast.cli import transfer
 from holdfast.cli.failing import command
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, existing
+from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, elsewhere, existing
 from holdfast.cli.output import AsJson, Output, moment
 from holdfast.cli.transfer import SessionId, described
 
@@ -35,6 +36,13 @@ async def list_(
         found = await opened.sessions(owner=owner, query=query, limit=limit, after=after)
     columns = ("id", "items", "owner", "encrypted", "updated", "metadata")
     Output(as_json).table(columns, map(described, found), empty="no sessions")
+    mention(store, as_json)
+
+
+def mention(store: str, as_json: bool) -> None:
+    """Tell a person of sessions that this address does not show."""
+    for also in [] if as_json else elsewhere(store):
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[dim]{escape(also)}[/]")
 
 
 @app.command()
@@ -108,6 +116,7 @@ async def search(
             hits = await opened.session(session_id).search(query, limit=limit)
     rows = [{"session": hit.session_id, "position": hit.position, "text": hit.text, "item": hit.item} for hit in hits]
     Output(as_json).table(("session", "position", "text"), rows, empty="nothing found")
+    mention(store, as_json)
 
 
 @app.command()
