@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from holdfast.base.errors import InvalidInput
+from holdfast.cli import completing
 from holdfast.cli.failing import command
 from holdfast.cli.following import By, Screen, asked, complain, edited, exit_code, login, told, watched
 from holdfast.cli.loading import chosen_agent
@@ -21,7 +22,9 @@ from holdfast.runtime.runtime import Runtime
 
 app = typer.Typer(no_args_is_help=True)
 
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id.")]
+ApprovalId = Annotated[
+    str, typer.Argument(metavar="ID", help="The approval's id.", autocompletion=completing.approvals)
+]
 Here = Annotated[
     str | None,
     typer.Option(
@@ -49,8 +52,13 @@ def described(approval: Approval) -> dict[str, Any]:
 async def list_(
     status: Annotated[ApprovalStatus, typer.Option(help="Only those with this status.")] = "pending",
     every: Annotated[bool, typer.Option("--all", help="Whatever their status.")] = False,
-    session: Annotated[str | None, typer.Option("--session", help="Only those of this conversation.")] = None,
-    run: Annotated[str | None, typer.Option("--run", help="Only those of this run.")] = None,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", help="Only those of this conversation.", autocompletion=completing.sessions),
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="Only those of this run.", autocompletion=completing.runs)
+    ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:

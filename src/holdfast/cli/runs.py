@@ -8,6 +8,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from holdfast.cli import completing
 from holdfast.cli.failing import command
 from holdfast.cli.following import Screen, complain, exit_code, plain, told, watched
 from holdfast.cli.loading import ModelName, chosen_agent
@@ -22,7 +23,7 @@ app = typer.Typer(no_args_is_help=True)
 
 PAGE = 500
 
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", autocompletion=completing.runs)]
 
 
 def described(info: RunInfo) -> dict[str, Any]:
@@ -34,7 +35,10 @@ def described(info: RunInfo) -> dict[str, Any]:
 @command
 async def list_(
     status: Annotated[Status | None, typer.Option(help="Only those with this status.")] = None,
-    session: Annotated[str | None, typer.Option("--session", help="Only those of this conversation.")] = None,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", help="Only those of this conversation.", autocompletion=completing.sessions),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 50,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,

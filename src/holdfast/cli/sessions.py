@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from holdfast.base.errors import InvalidInput
 from holdfast.base.items import Item, text_of
-from holdfast.cli import transfer
+from holdfast.cli import completing, transfer
 from holdfast.cli.failing import command
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, elsewhere, existing
 from holdfast.cli.output import AsJson, Output, moment
@@ -96,7 +96,9 @@ def line_of(item: Item) -> str:
 @command
 async def search(
     query: Annotated[str, typer.Argument(help="Words; each must begin a word of the item.")],
-    session_id: Annotated[str | None, typer.Option("--session", help="Only in this session.")] = None,
+    session_id: Annotated[
+        str | None, typer.Option("--session", help="Only in this session.", autocompletion=completing.sessions)
+    ] = None,
     owner: Annotated[str | None, typer.Option(help="Only sessions of this owner.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 20,
     store: StoreUrl = DEFAULT_STORE,

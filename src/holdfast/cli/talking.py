@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from holdfast.agents.agent import Agent
 from holdfast.base.ids import new_id
+from holdfast.cli import completing
 from holdfast.cli.failing import command
 from holdfast.cli.following import Screen, asked, complain, exit_code, told, watched
 from holdfast.cli.keyboard import Left, ask, on_interrupt
@@ -20,7 +21,9 @@ from holdfast.runtime.contract import RunOutcome
 from holdfast.runtime.handle import RunHandle
 from holdfast.runtime.runtime import Runtime
 
-SessionName = Annotated[str | None, typer.Option("--session", help="The conversation to go on with.")]
+SessionName = Annotated[
+    str | None, typer.Option("--session", help="The conversation to go on with.", autocompletion=completing.sessions)
+]
 
 
 @command
