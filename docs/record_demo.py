@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +43,9 @@ def main() -> None:
     for line in Text.from_ansi(shown()).split("\n"):
         if not line.plain.rstrip().endswith("thinking"):  # a spinner, which a terminal takes away again
             console.print(line)
-    console.save_svg(str(PICTURE), title="holdfast demo", unique_id="demo")
+    drawn = console.export_svg(title="holdfast demo", unique_id="demo")
+    # The font is the reader's own: a picture asks nobody's server for one.
+    PICTURE.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.S).replace("Fira Code, ", ""))
     print(f"wrote {PICTURE}")
 
 

@@ -83,6 +83,17 @@ def test_diagrams_are_drawn_from_the_tables(page: Path) -> None:
     assert page.read_text() == redrawn(page.read_text()), "run: python docs/draw_lifecycles.py"
 
 
+def test_the_site_and_its_pictures_load_nothing_from_elsewhere(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, timeout=120)
+    loaded = re.compile(
+        r"<(?:script|img|iframe|source)\b[^>]*\bsrc=.https?:|<link\b[^>]*\bhref=.https?:|url\(.?https?:|mermaid"
+    )
+    found = [page for page in (*tmp_path.rglob("*.html"), *tmp_path.rglob("*.svg")) if loaded.search(page.read_text())]
+    assert found == []
+    assert "RECONNECTING</text>" in (tmp_path / "lifecycles" / "index.html").read_text()
+
+
 def test_every_lifecycle_is_drawn() -> None:
     tables = {module_name(path) for path in SOURCES.rglob("*.py") if " = Table(\n" in path.read_text()}
     drawn = [found["module"] for page in PAGES for found in DRAWN.finditer(page.read_text())]
