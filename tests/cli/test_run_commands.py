@@ -100,6 +100,12 @@ def test_other_arguments_need_the_agent_that_checks_them(holdfast, waiting):
         assert "--a" in result.stderr
 
 
+def test_a_run_does_not_wait_for_a_session_that_waits_for_a_person(holdfast, waiting):
+    result = holdfast("run", "hello", "--agent", AGENT, "--session", "user-7")
+    assert result.exit_code == 4
+    assert f"holdfast runs show {waiting['run_id']}" in result.stderr
+
+
 def test_a_chat_asks_inline_and_keeps_the_conversation(holdfast, told, paid):
     words = "hello\npay\ny\npay\nn\nno money\n"
     result = holdfast("chat", AGENT, "--session", "user-7", stdin=words)

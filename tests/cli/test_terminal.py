@@ -1,9 +1,11 @@
 """``holdfast`` as a person at a terminal meets it: a real process on a pseudo-terminal."""
 
+import signal
 from pathlib import Path
 
 HERE = Path(__file__).parent
 AGENT = str(HERE / "cashier.py")
+BOOKKEEPER = str(HERE / "bookkeeper.py")
 SLEEPER = str(HERE / "sleeper.py")
 
 
@@ -46,6 +48,40 @@ def test_arguments_are_edited_inline_and_an_open_question_comes_back(terminal, t
     chat.press("\x04")
     assert chat.ended() == 0
     assert (tmp_path / "paid").read_text().split() == ["8", "5"]
+
+
+def test_a_call_whose_process_died_is_asked_about_when_the_chat_is_opened_again(terminal, tmp_path):
+    first = terminal("chat", BOOKKEEPER, "--session", "s", DIE="yes")
+    first.until("> ")
+    first.press("book it\r")
+    assert first.ended() == -signal.SIGKILL
+    again = terminal("chat", BOOKKEEPER, "--session", "s")
+    again.until("An earlier turn is not over")
+    assert "it may have happened" in again.until("[d]one, it happened / [l]ater: ", seconds=40)
+    again.press("d\r")
+    again.until("its result: ")
+    again.press("booked by hand\r")
+    again.until("It says: booked by hand.")
+    again.until("> ")
+    again.press("hello\r")
+    again.until("You said hello.")
+    again.until("> ")
+    again.press("\x04")
+    assert again.ended() == 0
+    assert (tmp_path / "books").read_text() == "5\n"
+
+
+def test_a_question_left_open_is_put_again_as_soon_as_the_chat_is_opened(terminal):
+    assert terminal("run", "pay", "--agent", AGENT, "--session", "s").ended() == 3
+    chat = terminal("chat", AGENT, "--session", "s")
+    assert "cashier wants to call pay" in chat.until("[l]ater: ")
+    chat.press("n\r")
+    chat.until("may be empty): ")
+    chat.press("no money\r")
+    chat.until("no money")
+    chat.until("> ")
+    chat.press("\x04")
+    assert chat.ended() == 0
 
 
 def test_an_editor_that_fails_decides_nothing(terminal):

@@ -111,6 +111,8 @@ def line_of(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, UnicodeError):
         return f"{first_line(error)}: set PYTHONUTF8=1, or a locale with UTF-8"
+    if isinstance(error, SessionBusy) and error.run_id is not None:
+        return f"session {error.session_id!r} is held by another run: holdfast runs show {error.run_id}"
     if isinstance(error, StoreUnavailable) and "://" in str(error):
         return f"{first_line(error)} (is the server running, and is --store right?)"
     if isinstance(error, HoldfastError | OSError):
