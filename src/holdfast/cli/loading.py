@@ -13,10 +13,12 @@ from types import ModuleType
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from holdfast.agents.agent import Agent
 from holdfast.base.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.cli.failing import first_line
+from holdfast.cli.output import working
 from holdfast.models.contract import Model
 from holdfast.models.local import LocalModel
 from holdfast.models.local_server import model_file
@@ -86,7 +88,8 @@ async def load_agent(name: str, owned: AsyncExitStack) -> Agent[Any]:
         if isfunction(found):
             found = found()
         if hasattr(found, "__aenter__"):
-            found = await owned.enter_async_context(found)
+            with working(Console(stderr=True), "starting what the agent needs"):
+                found = await owned.enter_async_context(found)
     if isinstance(found, Agent):
         return found
     kind = type(found).__name__
