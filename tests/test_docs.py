@@ -1,5 +1,6 @@
 """What the documentation says is true: examples run, diagrams are drawn from the code, no public name is left out."""
 
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from draw_lifecycles import DRAWN, redrawn
 
-from pages import PAGES, PICTURES, ROOT, Shell, blocks, run_page
+from pages import PAGES, PICTURES, ROOT, Block, Shell, blocks, run_page
 from test_architecture import LEVELS
 
 SOURCES = ROOT / "src" / "holdfast"
@@ -62,6 +63,19 @@ async def test_the_examples_of_a_page_run(page: Path, shell: Shell) -> None:
 @pytest.mark.usefixtures("servers_in_the_environment", "desk")
 async def test_the_examples_of_a_page_run_on_real_servers(page: Path, shell: Shell) -> None:
     await run_page(page, shell=shell)
+
+
+PASTED = [block for block in blocks(ROOT / "README.md") if block.language == "python"]
+
+
+@pytest.mark.parametrize("block", PASTED, ids=lambda block: f"line {block.line}")
+def test_the_examples_of_the_readme_can_be_pasted_into_python(block: Block, tmp_path: Path) -> None:
+    prompt = subprocess.run(
+        [sys.executable, "-m", "asyncio"], input=f"{block.body}\n\nprint('to the end')\n", cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(SOURCES.parent)}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "Error" not in prompt.stderr
+    assert "to the end" in prompt.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
