@@ -81,6 +81,23 @@ def test_without_typer_it_says_what_to_install():
     assert ended.stderr == "holdfast: the command line needs the extra 'cli': pip install 'holdfast[cli]'\n"
 
 
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback():
+    code = """
+import sys
+
+class Pressed:
+    def find_spec(self, name, *rest):
+        if name == "holdfast.cli.output":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Pressed())
+from holdfast.cli import main
+main()
+"""
+    ended = program("-c", code)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 def test_ctrl_c_is_noticed_also_when_it_comes_just_before_the_command_begins_to_wait():
     # The kernel may hand a signal to any thread. One that another thread takes does not wake the main thread from its
     # waiting, just as one that the main thread takes a moment before it begins to wait.

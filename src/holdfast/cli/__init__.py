@@ -8,6 +8,13 @@ def main() -> None:
     """Run ``holdfast``."""
     bear_anything()
     try:
+        run_commands()
+    except KeyboardInterrupt:  # while modules were imported; commands see to it themselves
+        sys.exit(130)
+
+
+def run_commands() -> None:
+    try:
         from holdfast.cli.app import main as run
     except ModuleNotFoundError as missing:
         if (missing.name or "").split(".")[0] not in ("typer", "rich", "click"):
