@@ -116,6 +116,15 @@ def test_a_chat_asks_inline_and_keeps_the_conversation(holdfast, told, paid):
     assert "item 11" in holdfast("chat", AGENT, "--session", "user-7", stdin="more\n").stdout
 
 
+def test_a_chat_ends_with_the_words_that_go_on_with_it(holdfast, tmp_path):
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    said = holdfast("chat", AGENT, "--session", "my chat", stdin="hello\n").stdout
+    assert said.endswith(f"holdfast chat {AGENT} --session 'my chat'\n")
+    said = holdfast("chat", AGENT, "--session", "s", "--store", other, stdin="hello\n").stdout
+    again = said.partition("Go on with: holdfast ")[2].split()
+    assert "item 3" in holdfast(*again, stdin="hello\n").stdout
+
+
 def test_a_question_left_open_in_a_chat_waits(holdfast, told, paid):
     result = holdfast("chat", AGENT, "--session", "user-7", stdin="pay\nl\n")
     assert "waits for approval" in result.stderr

@@ -137,3 +137,10 @@ def test_watching_shows_who_asks_what_and_goes_on(terminal, tmp_path):
     watch.press("\x03")
     assert watch.ended() == 130
     assert "Traceback" not in watch.shown
+
+
+def test_a_first_search_that_takes_a_while_shows_that_it_is_at_work(terminal, kept):
+    search = terminal("sessions", "search", "refund", HOLDFAST_STORE=kept)
+    search.until("searching")
+    search.until("user-7")
+    assert search.ended() == 0

@@ -1,5 +1,6 @@
 """The store a command works on."""
 
+import os
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -23,6 +24,11 @@ StoreUrl = Annotated[
         help="Where everything is kept: sqlite:///PATH, postgresql+asyncpg://..., redis://...",
     ),
 ]
+
+
+def store_option(url: str) -> list[str]:
+    """What names this store on the command line, where it would not be used anyway."""
+    return [] if url == os.environ.get("HOLDFAST_STORE", DEFAULT_STORE) else ["--store", url]
 
 
 class NoStore(NotFound):

@@ -47,10 +47,12 @@ async def list_(
 
     holdfast runs list --status waiting
     """
-    async with Runtime.open(checked(store), agents=[]) as rt:
-        found = await latest(rt, limit, status=status, session_id=session)
+    output = Output(as_json)
+    with output.busy("reading"):
+        async with Runtime.open(checked(store), agents=[]) as rt:
+            found = await latest(rt, limit, status=status, session_id=session)
     columns = ("id", "status", "agent", "session_id", "steps", "updated", "reason")
-    Output(as_json).table(columns, map(described, found), empty="no runs")
+    output.table(columns, map(described, found), empty="no runs")
 
 
 async def latest(rt: Runtime, limit: int, **which: Any) -> list[RunInfo]:

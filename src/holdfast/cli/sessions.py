@@ -14,6 +14,7 @@ from holdfast.cli.failing import command
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, elsewhere, existing
 from holdfast.cli.output import AsJson, Output, moment
 from holdfast.cli.transfer import SessionId, described
+from holdfast.history.searching import Hit
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -32,10 +33,12 @@ async def list_(
 
     holdfast sessions list --owner ann --json
     """
-    async with existing(store) as opened:
-        found = await opened.sessions(owner=owner, query=query, limit=limit, after=after)
+    output = Output(as_json)
+    with output.busy("reading"):
+        async with existing(store) as opened:
+            page = await opened.sessions(owner=owner, query=query, limit=limit, after=after)
     columns = ("id", "items", "owner", "encrypted", "updated", "metadata")
-    Output(as_json).table(columns, map(described, found), empty="no sessions")
+    output.table(columns, map(described, page), empty="no sessions")
     mention(store, as_json)
 
 
@@ -60,12 +63,13 @@ async def show(
 
     holdfast sessions show user-7 --limit 20
     """
-    async with existing(store) as opened:
-        info = await opened.describe(session_id)
-        history = opened.session(session_id)
-        items = await history.get_items(limit=limit, generation=generation)
-        earlier = [kept.number for kept in await history.generations()]
     output = Output(as_json)
+    with output.busy("reading"):
+        async with existing(store) as opened:
+            info = await opened.describe(session_id)
+            history = opened.session(session_id)
+            items = await history.get_items(limit=limit, generation=generation)
+            earlier = [kept.number for kept in await history.generations()]
     if as_json:
         output.value({**described(info), "generations": earlier, "items": items}, "")
         return
@@ -110,15 +114,20 @@ async def search(
     """
     if not query.strip():
         raise InvalidInput("give at least one word to look for")
+    output = Output(as_json)
+    with output.busy("searching; the first search of a store takes longest"):
+        hits = await found(store, query, session_id=session_id, owner=owner, limit=limit)
+    rows = [{"session": hit.session_id, "position": hit.position, "text": hit.text, "item": hit.item} for hit in hits]
+    output.table(("session", "position", "text"), rows, empty="nothing found")
+    mention(store, as_json)
+
+
+async def found(store: str, query: str, *, session_id: str | None, owner: str | None, limit: int) -> list[Hit]:
     async with existing(store) as opened:
         if session_id is None:
-            hits = await opened.search(query, owner=owner, limit=limit)
-        else:
-            await opened.describe(session_id)
-            hits = await opened.session(session_id).search(query, limit=limit)
-    rows = [{"session": hit.session_id, "position": hit.position, "text": hit.text, "item": hit.item} for hit in hits]
-    Output(as_json).table(("session", "position", "text"), rows, empty="nothing found")
-    mention(store, as_json)
+            return await opened.search(query, owner=owner, limit=limit)
+        await opened.describe(session_id)
+        return await opened.session(session_id).search(query, limit=limit)
 
 
 @app.command()

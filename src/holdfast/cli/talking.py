@@ -15,7 +15,7 @@ from holdfast.cli.failing import command
 from holdfast.cli.following import Screen, asked, complain, exit_code, told, watched
 from holdfast.cli.keyboard import Left, ask, on_interrupt
 from holdfast.cli.loading import AgentName, ModelName, chosen_agent
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl
+from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, store_option
 from holdfast.cli.output import AsJson, Output
 from holdfast.runtime.contract import RunInfo, RunOutcome
 from holdfast.runtime.errors import SessionBusy
@@ -83,7 +83,8 @@ async def chat(
                 said = await ask("\n> ")
                 if said.strip():
                     await conversation.turn(chosen.name, said)
-    again = " ".join(["holdfast chat", *([shlex.quote(agent)] if agent else []), "--session", shlex.quote(name)])
+    options = ["--session", name, *(["--model", model] if model else []), *store_option(store)]
+    again = shlex.join(["holdfast", "chat", *([agent] if agent else []), *options])
     screen.line(f"\n[dim]Go on with: {escape(again)}[/]")
 
 
