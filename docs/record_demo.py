@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +13,16 @@ from rich.text import Text
 
 PICTURE = Path(__file__).parent / "demo.svg"
 WIDTH = 120
+SPINNER = re.compile("\\s*[\u2800-\u28ff]")
 
 
 def shown() -> str:
     """What the demonstration prints on a terminal, with its colours."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(WIDTH)}
-    process = subprocess.Popen([sys.executable, "-m", "holdfast", "demo"], stdout=theirs, env=environment)
+    program = Path(sys.executable).with_name("holdfast")
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    screen = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(WIDTH), "PATH": path}
+    process = subprocess.Popen([program, "demo"], stdout=theirs, env=os.environ | screen)
     os.close(theirs)
     parts = []
     while part := _read(ours):
@@ -40,9 +44,11 @@ def main() -> None:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text("$ holdfast demo", style="bold"))
     for line in Text.from_ansi(shown()).split("\n"):
-        if not line.plain.rstrip().endswith("thinking"):  # a spinner, which a terminal takes away again
+        if not SPINNER.match(line.plain):  # a terminal takes it away again
             console.print(line)
-    console.save_svg(str(PICTURE), title="holdfast demo", unique_id="demo")
+    drawn = console.export_svg(title="holdfast demo", unique_id="demo")
+    # The font is the reader's own: a picture asks nobody's server for one.
+    PICTURE.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.S).replace("Fira Code, ", ""))
     print(f"wrote {PICTURE}")
 
 

@@ -1,5 +1,6 @@
 """What the documentation says is true: examples run, diagrams are drawn from the code, no public name is left out."""
 
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from draw_lifecycles import DRAWN, redrawn
 
-from pages import PAGES, PICTURES, ROOT, Shell, blocks, run_page
+from pages import PAGES, PICTURES, ROOT, Block, Shell, blocks, run_page
 from test_architecture import LEVELS
 
 SOURCES = ROOT / "src" / "holdfast"
@@ -64,6 +65,19 @@ async def test_the_examples_of_a_page_run_on_real_servers(page: Path, shell: She
     await run_page(page, shell=shell)
 
 
+PASTED = [block for block in blocks(ROOT / "README.md") if block.language == "python"]
+
+
+@pytest.mark.parametrize("block", PASTED, ids=lambda block: f"line {block.line}")
+def test_the_examples_of_the_readme_can_be_pasted_into_python(block: Block, tmp_path: Path) -> None:
+    prompt = subprocess.run(
+        [sys.executable, "-m", "asyncio"], input=f"{block.body}\n\nprint('to the end')\n", cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(SOURCES.parent)}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "Error" not in prompt.stderr
+    assert "to the end" in prompt.stdout
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_every_block_is_run_or_a_picture(page: Path) -> None:
     kinds = {block.language for block in blocks(page) if block.title is None}
@@ -81,6 +95,17 @@ def test_an_example_runs(example: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_diagrams_are_drawn_from_the_tables(page: Path) -> None:
     assert page.read_text() == redrawn(page.read_text()), "run: python docs/draw_lifecycles.py"
+
+
+def test_the_site_and_its_pictures_load_nothing_from_elsewhere(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, timeout=120)
+    loaded = re.compile(
+        r"<(?:script|img|iframe|source)\b[^>]*\bsrc=.https?:|<link\b[^>]*\bhref=.https?:|url\(.?https?:|mermaid"
+    )
+    found = [page for page in (*tmp_path.rglob("*.html"), *tmp_path.rglob("*.svg")) if loaded.search(page.read_text())]
+    assert found == []
+    assert "RECONNECTING</text>" in (tmp_path / "lifecycles" / "index.html").read_text()
 
 
 def test_every_lifecycle_is_drawn() -> None:

@@ -1,6 +1,6 @@
 """An approval bot in a chat, offline: the chat service is the small one next to this file.
 
-    pip install 'holdfast[examples]'
+    pip install '.[examples]'
     python examples/approval_bot/demo.py
 
 Bo asks the bot to release something. The bot asks in the thread, with buttons. Bo may not decide; Ann does, after the

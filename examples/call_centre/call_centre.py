@@ -1,6 +1,6 @@
 """A call centre by voice: a front desk hands calls over, a supervisor approves credits, and the call is remembered.
 
-    pip install 'holdfast[examples]'
+    pip install '.[examples]'
     python examples/call_centre/call_centre.py --wav call.wav          then listen to call.wav
     python examples/call_centre/call_centre.py --model gpt-4.1-mini    another brain (`local` is the embedded one)
     python examples/call_centre/call_centre.py --openai                a real voice, with OPENAI_API_KEY

@@ -1,6 +1,6 @@
 """A data analyst with Python of its own: each conversation has a sandboxed worker from a pool, and keeps its variables.
 
-    pip install 'holdfast[examples]' pandas matplotlib          (it also works without the last two)
+    pip install '.[examples]' pandas matplotlib          (it also works without the last two)
     python examples/data_analyst/analyst.py
     python examples/data_analyst/analyst.py my.csv --ask "What sells best, and when?" --model gpt-4.1
 

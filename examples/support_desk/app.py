@@ -1,6 +1,6 @@
 """A support desk on the web: a customer chats, a person approves refunds, and nothing is lost when the server dies.
 
-    pip install 'holdfast[examples]'
+    pip install '.[examples]'
     python examples/support_desk/app.py              then open http://127.0.0.1:8000
     python examples/support_desk/app.py --model gpt-4.1-mini        (without --model it follows fixed rules)
 

@@ -1,10 +1,11 @@
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from terminals import Terminal
 from typer.testing import CliRunner, Result
 
 from holdfast import open_store
@@ -55,3 +56,16 @@ def told(holdfast: Callable[..., Result]) -> Callable[..., Any]:
         return json.loads(result.stdout)
 
     return run
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator:
+    opened: list[Terminal] = []
+
+    def open_terminal(*words: str, **environment: str) -> Terminal:
+        opened.append(Terminal(tmp_path, *words, PAID=str(tmp_path / "paid"), **environment))
+        return opened[-1]
+
+    yield open_terminal
+    for one in opened:
+        one.close()

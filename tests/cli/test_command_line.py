@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from holdfast.cli.lazily import Later
 SOURCE = str(Path(package.__file__).parents[1])
 
 
-def program(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    environment = {"PYTHONPATH": SOURCE, "PATH": "/usr/bin:/bin"}
-    command = [sys.executable, *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False, **options)
+CASHIER = str(Path(__file__).with_name("cashier.py"))
+
+
+def program(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = {"PYTHONPATH": SOURCE, "PATH": "/usr/bin:/bin", **environment}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=given, timeout=30, check=False)
 
 
 def commands(found: Any = None, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -78,5 +81,76 @@ def test_without_typer_it_says_what_to_install():
     assert ended.stderr == "holdfast: the command line needs the extra 'cli': pip install 'holdfast[cli]'\n"
 
 
-def test_completion_knows_the_commands():
-    assert "holdfast" in program("-m", "holdfast", "--show-completion", "bash").stdout.lower()
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback():
+    code = """
+import sys
+
+class Pressed:
+    def find_spec(self, name, *rest):
+        if name == "holdfast.cli.output":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Pressed())
+from holdfast.cli import main
+main()
+"""
+    ended = program("-c", code)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_ctrl_c_is_noticed_also_when_it_comes_just_before_the_command_begins_to_wait():
+    # The kernel may hand a signal to any thread. One that another thread takes does not wake the main thread from its
+    # waiting, just as one that the main thread takes a moment before it begins to wait.
+    code = """
+import asyncio, signal, threading, time
+from holdfast.cli.failing import command
+
+def press():
+    time.sleep(0.5)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+@command
+async def wait():
+    threading.Thread(target=press).start()
+    await asyncio.sleep(25)
+
+import typer
+try:
+    wait()
+except typer.Exit as left:
+    print(left.exit_code)
+"""
+    began = time.monotonic()
+    assert program("-c", code).stdout == "130\n"
+    assert time.monotonic() - began < 20
+
+
+def completed(words: str, **environment: str) -> list[str]:
+    """What the shell offers for the last of these words."""
+    asked = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    code = "import sys; sys.argv = ['holdfast']; from holdfast.cli import main; main()"
+    ended = program("-c", code, **asked, **environment)
+    assert ended.stderr == ""
+    return ended.stdout.split()
+
+
+def test_completion_offers_commands_and_options():
+    assert completed("holdfast sess") == ["sessions"]
+    assert completed("holdfast sessions sh") == ["show"]
+    assert "--arguments" in completed("holdfast approvals approve --a")
+
+
+def test_completion_offers_the_ids_in_the_store(kept, told):
+    asked = told("run", "pay", "--agent", CASHIER, "--session", "bob", code=3)["approvals"][0]
+    here = {"HOLDFAST_STORE": kept}
+    for words in ("sessions show u", "sessions check u", "chat --session u", "runs list --session u"):
+        assert completed(f"holdfast {words}", **here) == ["user-7"]
+    assert completed("holdfast runs show run", **here) == [asked["run_id"]]
+    assert completed("holdfast approvals approve app", **here) == [asked["id"]]
+    assert completed(f"holdfast sessions show --store {kept} u") == ["user-7"]
+
+
+def test_completion_is_silent_and_makes_nothing_where_there_is_no_store(tmp_path):
+    assert completed("holdfast sessions show u", HOLDFAST_STORE=f"sqlite:///{tmp_path / 'none.db'}") == []
+    assert completed("holdfast runs show r", HOLDFAST_STORE="postgresql+asyncpg://127.0.0.1:1/x") == []
+    assert list(tmp_path.iterdir()) == []

@@ -7,19 +7,24 @@ from pathlib import Path
 
 import holdfast
 
+ROOT = Path(__file__).parents[2]
 SOURCE = str(Path(holdfast.__file__).parents[1])
 
 
 def test_the_demonstration_pays_once_and_remembers_what_was_heard():
     command = [sys.executable, "-m", "holdfast", "demo"]
     environment = os.environ | {"PYTHONPATH": SOURCE}
-    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=90, env=environment).stdout
+    shown = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=90, env=environment, cwd=ROOT
+    ).stdout
     for line in (
         "it wants to call pay",
         "kill -9",
         "It may have happened",
         "payments in the ledger: 1",
         "2618.0 euros",
+        "python -m holdfast chat examples/support_desk/desk.py",  # as it was called here, where the examples are
+        "python -m holdfast doctor",
     ):
         assert line in shown
     remembered = shown.split("it remembers:")[1].split("\n")[0].strip()

@@ -100,6 +100,12 @@ def test_other_arguments_need_the_agent_that_checks_them(holdfast, waiting):
         assert "--a" in result.stderr
 
 
+def test_a_run_does_not_wait_for_a_session_that_waits_for_a_person(holdfast, waiting):
+    result = holdfast("run", "hello", "--agent", AGENT, "--session", "user-7")
+    assert result.exit_code == 4
+    assert f"holdfast runs show {waiting['run_id']}" in result.stderr
+
+
 def test_a_chat_asks_inline_and_keeps_the_conversation(holdfast, told, paid):
     words = "hello\npay\ny\npay\nn\nno money\n"
     result = holdfast("chat", AGENT, "--session", "user-7", stdin=words)
@@ -108,6 +114,15 @@ def test_a_chat_asks_inline_and_keeps_the_conversation(holdfast, told, paid):
         assert part in result.stdout
     assert paid() == ["5"]
     assert "item 11" in holdfast("chat", AGENT, "--session", "user-7", stdin="more\n").stdout
+
+
+def test_a_chat_ends_with_the_words_that_go_on_with_it(holdfast, tmp_path):
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    said = holdfast("chat", AGENT, "--session", "my chat", stdin="hello\n").stdout
+    assert said.endswith(f"holdfast chat {AGENT} --session 'my chat'\n")
+    said = holdfast("chat", AGENT, "--session", "s", "--store", other, stdin="hello\n").stdout
+    again = said.partition("Go on with: holdfast ")[2].split()
+    assert "item 3" in holdfast(*again, stdin="hello\n").stdout
 
 
 def test_a_question_left_open_in_a_chat_waits(holdfast, told, paid):
@@ -122,8 +137,12 @@ def test_a_question_left_open_in_a_chat_waits(holdfast, told, paid):
     [
         ("nowhere.py", 5, "nowhere.py"),
         ("no_such_module:agent", 5, "no_such_module"),
-        (f"{AGENT}ish", 5, "cashier"),
+        (f"{AGENT}ish", 5, "it has cashier"),
         (AGENT.replace(":cashier", ":pay"), 2, "no Agent"),
+        (AGENT.replace(":cashier", ":rules"), 2, "cannot be made"),
+        (str(Path(__file__).with_name("conftest.py")), 5, "conftest.py:NAME"),
+        (".", 2, "module:attribute"),
+        ("tests/cli", 2, "module:attribute"),
     ],
 )
 def test_an_agent_that_cannot_be_found_is_said_so(holdfast, agent, code, said):
@@ -149,6 +168,14 @@ def test_an_agent_that_cannot_be_imported_is_said_in_one_line(holdfast, tmp_path
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert json.loads(holdfast("run", "hi", "--agent", str(file), "--json").stderr)["error"]["code"] == "broken-agent"
+
+
+def test_an_agent_may_bring_a_pool_of_workers_that_lives_as_long_as_the_command(holdfast, told):
+    where = f"{Path(__file__).with_name('counter.py')}:counter"
+    result = holdfast("chat", where, "--session", "s", stdin="n = 41\nn + 1\n")
+    assert (result.exit_code, "It is 42." in result.stdout) == (0, True), result.output
+    assert told("run", "6 * 7", "--agent", where)["final_output"] == "It is 42."
+    assert told("run", "6 * 7", "--agent", where.replace(":counter", ":plain"))["final_output"] == "6 * 7"
 
 
 def test_an_agent_in_a_package_may_import_relatively(told, tmp_path):

@@ -1,9 +1,12 @@
 """``holdfast sessions``: what a person and a program see of a store."""
 
+import asyncio
 import json
 import sqlite3
 
 import pytest
+
+from holdfast import SQLiteSession
 
 pytestmark = pytest.mark.usefixtures("kept")
 
@@ -106,7 +109,21 @@ def test_a_store_that_is_not_there_is_not_made(holdfast, tmp_path):
     assert not (tmp_path / "other.db").exists()
 
 
-def test_debug_shows_the_traceback(holdfast):
-    result = holdfast("--debug", "sessions", "show", "nobody")
-    assert result.exception is not None
-    assert "nobody" in str(result.exception)
+async def test_what_ready_made_sessions_wrote_is_found_by_following_the_hint(holdfast, told, tmp_path):
+    session = SQLiteSession("chat-1", tmp_path / "chat.db")
+    await session.add_items([{"role": "user", "content": "Where is my teapot?"}])
+    session.close()
+    plain = f"sqlite:///{tmp_path / 'chat.db'}"
+    for words in (("list",), ("search", "teapot"), ("show", "chat-1"), ("export", "chat-1")):
+        hint = await asyncio.to_thread(holdfast, "sessions", *words, "--store", plain)
+        found = hint.stderr.partition("--store ")[2].strip().strip("'")
+        assert found == f"{plain}?tables=agent_sessions,agent_messages"
+        result = await asyncio.to_thread(holdfast, "sessions", *words, "--store", found)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert ("chat-1" if words == ("list",) else "teapot") in result.stdout
+
+
+def test_tables_are_named_in_pairs(holdfast, url):
+    result = holdfast("sessions", "list", "--store", f"{url}?tables=agent_sessions")
+    assert result.exit_code == 2
+    assert "two names" in result.stderr

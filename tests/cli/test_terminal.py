@@ -1,87 +1,12 @@
 """``holdfast`` as a person at a terminal meets it: a real process on a pseudo-terminal."""
 
-import os
-import pty
-import re
-import select
 import signal
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-import holdfast
-
-SOURCE = str(Path(holdfast.__file__).parents[1])
 HERE = Path(__file__).parent
 AGENT = str(HERE / "cashier.py")
+BOOKKEEPER = str(HERE / "bookkeeper.py")
 SLEEPER = str(HERE / "sleeper.py")
-
-
-class Terminal:
-    """A command on a terminal of its own: what it shows, and keys pressed."""
-
-    def __init__(self, folder: Path, *words: str, **environment: str) -> None:
-        self.shown = ""
-        self.pid, self.keys = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            os.environ.update(environment, TERM="xterm", COLUMNS="200", PYTHONPATH=SOURCE)
-            os.execv(sys.executable, [sys.executable, "-m", "holdfast", *words])
-
-    def press(self, keys: str) -> None:
-        os.write(self.keys, keys.encode())
-
-    def until(self, text: str, *, seconds: float = 20.0) -> str:
-        """What was shown up to the first appearance of the text since the last one."""
-        deadline = time.monotonic() + seconds
-        while (found := self.shown.find(text)) < 0:
-            assert self.more(deadline - time.monotonic()), f"no {text!r} in {self.shown!r}"
-        before, self.shown = self.shown[:found], self.shown[found + len(text) :]
-        return before
-
-    def more(self, seconds: float) -> bool:
-        if not select.select([self.keys], [], [], max(0.0, seconds))[0]:
-            return False
-        try:
-            data = os.read(self.keys, 65536)
-        except OSError:  # the other side is closed
-            return False
-        self.shown += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", data.decode(errors="replace"))
-        return bool(data)
-
-    def ended(self) -> int:
-        """The exit code, once the command has ended; what it showed meanwhile is in ``shown``."""
-        deadline = time.monotonic() + 20.0
-        while self.more(deadline - time.monotonic()):
-            pass
-        if time.monotonic() >= deadline:
-            who = "the command" if os.waitpid(self.pid, os.WNOHANG) == (0, 0) else "a process that it left behind"
-            pytest.fail(f"{who} still has the terminal: {self.shown!r}")
-        _, status = os.waitpid(self.pid, 0)
-        self.pid = 0
-        return os.waitstatus_to_exitcode(status)
-
-    def close(self) -> None:
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        os.close(self.keys)
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator:
-    opened: list[Terminal] = []
-
-    def open_terminal(*words: str, **environment: str) -> Terminal:
-        opened.append(Terminal(tmp_path, *words, PAID=str(tmp_path / "paid"), **environment))
-        return opened[-1]
-
-    yield open_terminal
-    for one in opened:
-        one.close()
 
 
 def test_ctrl_c_stops_the_turn_and_at_the_prompt_ends_the_chat(terminal):
@@ -123,6 +48,40 @@ def test_arguments_are_edited_inline_and_an_open_question_comes_back(terminal, t
     chat.press("\x04")
     assert chat.ended() == 0
     assert (tmp_path / "paid").read_text().split() == ["8", "5"]
+
+
+def test_a_call_whose_process_died_is_asked_about_when_the_chat_is_opened_again(terminal, tmp_path):
+    first = terminal("chat", BOOKKEEPER, "--session", "s", DIE="yes")
+    first.until("> ")
+    first.press("book it\r")
+    assert first.ended() == -signal.SIGKILL
+    again = terminal("chat", BOOKKEEPER, "--session", "s")
+    again.until("An earlier turn is not over")
+    assert "it may have happened" in again.until("[d]one, it happened / [l]ater: ", seconds=40)
+    again.press("d\r")
+    again.until("its result: ")
+    again.press("booked by hand\r")
+    again.until("It says: booked by hand.")
+    again.until("> ")
+    again.press("hello\r")
+    again.until("You said hello.")
+    again.until("> ")
+    again.press("\x04")
+    assert again.ended() == 0
+    assert (tmp_path / "books").read_text() == "5\n"
+
+
+def test_a_question_left_open_is_put_again_as_soon_as_the_chat_is_opened(terminal):
+    assert terminal("run", "pay", "--agent", AGENT, "--session", "s").ended() == 3
+    chat = terminal("chat", AGENT, "--session", "s")
+    assert "cashier wants to call pay" in chat.until("[l]ater: ")
+    chat.press("n\r")
+    chat.until("may be empty): ")
+    chat.press("no money\r")
+    chat.until("no money")
+    chat.until("> ")
+    chat.press("\x04")
+    assert chat.ended() == 0
 
 
 def test_an_editor_that_fails_decides_nothing(terminal):
@@ -178,3 +137,10 @@ def test_watching_shows_who_asks_what_and_goes_on(terminal, tmp_path):
     watch.press("\x03")
     assert watch.ended() == 130
     assert "Traceback" not in watch.shown
+
+
+def test_a_first_search_that_takes_a_while_shows_that_it_is_at_work(terminal, kept):
+    search = terminal("sessions", "search", "refund", HOLDFAST_STORE=kept)
+    search.until("searching")
+    search.until("user-7")
+    assert search.ended() == 0

@@ -6,7 +6,7 @@ import random
 import pytest
 from durable_kit import Refunds, calls, only_approval, says, soon, types
 
-from holdfast import Agent, FunctionModel, Runtime, Store, function_tool, open_store
+from holdfast import Agent, FunctionModel, InvalidInput, Runtime, Store, function_tool, open_store
 from holdfast.testing import ModelStep, ScriptedModel, assistant_message
 
 
@@ -27,6 +27,41 @@ async def test_events_are_replayed_without_gaps_and_end_when_the_run_waits(store
         assert rest[0].seq == stored[-1].seq + 1
         assert rest[-1].type == "run.completed"
         assert {event.run_id for event in found} == {run.id}
+
+
+async def test_events_until_the_end_go_on_behind_a_decision_made_elsewhere(store_url):
+    agents = [Refunds().agent()]
+    async with (
+        open_store(store_url) as store,
+        Runtime.open(store, agents=agents) as here,
+        Runtime.open(store, agents=agents) as elsewhere,
+    ):
+        run = await here.start("support", "refund 7", session_id="s")
+        found = []
+
+        async def follow():
+            async for event in run.events(until="end"):
+                found.append(event)
+                if event.type == "run.waiting":
+                    await elsewhere.decide((await only_approval(elsewhere)).id, "approve")
+
+        await soon(follow())
+        stored = [event for event in found if not event.live]
+        assert [event.seq for event in stored] == list(range(1, len(stored) + 1))
+        assert "run.waiting" in [event.type for event in stored[:-1]]
+        assert stored[-1].type == "run.completed"
+
+
+async def test_events_until_the_end_of_a_run_that_waits_end_with_its_cancelling(store_url):
+    async with Runtime.open(store_url, agents=[Refunds().agent()]) as runtime:
+        run = await runtime.start("support", "refund 7", session_id="s")
+        await soon(run.wait())
+        async for event in run.events(until="end"):
+            if event.type == "run.waiting":
+                await run.cancel()
+        assert event.type == "run.cancelled"
+        with pytest.raises(InvalidInput, match="'rest'"):
+            [event async for event in run.events(until="never")]
 
 
 async def test_a_follower_sees_what_happens_while_it_happens(store_url):

@@ -1,10 +1,19 @@
 """The command line. Needs the extra ``cli``."""
 
+import os
 import sys
 
 
 def main() -> None:
     """Run ``holdfast``."""
+    bear_anything()
+    try:
+        run_commands()
+    except KeyboardInterrupt:  # while modules were imported; commands see to it themselves
+        sys.exit(130)
+
+
+def run_commands() -> None:
     try:
         from holdfast.cli.app import main as run
     except ModuleNotFoundError as missing:
@@ -12,3 +21,14 @@ def main() -> None:
             raise
         sys.exit("holdfast: the command line needs the extra 'cli': pip install 'holdfast[cli]'")
     run()
+
+
+def bear_anything() -> None:
+    """Standard streams that are closed lead nowhere, and what an encoding lacks is printed as an escape."""
+    # In this order, so that each gets the number it should have: a file opened next would become standard output.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for as long as we run
+        elif mode == "w":
+            stream.reconfigure(errors="backslashreplace")

@@ -56,10 +56,17 @@ def version(as_json: AsJson = False) -> None:
 
 def main() -> None:
     """Run ``holdfast``. A program that asked for JSON is also told in JSON that it asked wrongly."""
-    if "--json" not in sys.argv:
-        app()
+    words = debug_first(sys.argv[1:])
     try:
-        code = app(standalone_mode=False)
+        if "--json" not in words:
+            app(words)
+        code = app(words, standalone_mode=False)
+    except OSError as error:  # the disk is full, or whatever standard output goes to
+        from holdfast.cli.failing import FAILED, code_of, line_of, stop_printing, tell
+
+        tell(code_of(error), line_of(error), as_json="--json" in words)
+        stop_printing()
+        code = FAILED
     except Exception as wrong:
         if not hasattr(wrong, "format_message"):
             raise
@@ -68,3 +75,11 @@ def main() -> None:
         tell("usage", wrong.format_message(), as_json=True)
         code = USAGE
     sys.exit(code)
+
+
+def debug_first(words: list[str]) -> list[str]:
+    """``--debug`` is for all commands: it may stand anywhere among the options."""
+    end = words.index("--") if "--" in words else len(words)
+    if "--debug" not in words[:end]:
+        return words
+    return ["--debug", *(word for word in words[:end] if word != "--debug"), *words[end:]]

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Annotated, Any
 
 import msgspec
@@ -10,17 +11,20 @@ import typer
 from rich.markup import escape
 
 from holdfast.base.errors import InvalidInput
+from holdfast.cli import completing
 from holdfast.cli.failing import command
 from holdfast.cli.following import By, Screen, asked, complain, edited, exit_code, login, told, watched
 from holdfast.cli.loading import chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
-from holdfast.cli.output import AsJson, Output, moment, print_json
+from holdfast.cli.output import AsJson, Output, moment, print_json, print_utf8
 from holdfast.runtime.contract import Approval, ApprovalStatus
 from holdfast.runtime.runtime import Runtime
 
 app = typer.Typer(no_args_is_help=True)
 
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id.")]
+ApprovalId = Annotated[
+    str, typer.Argument(metavar="ID", help="The approval's id.", autocompletion=completing.approvals)
+]
 Here = Annotated[
     str | None,
     typer.Option(
@@ -29,8 +33,13 @@ Here = Annotated[
 ]
 
 
-def opened(store: str, agent: str | None) -> AbstractAsyncContextManager[Runtime]:
-    return Runtime.open(checked(store), agents=[chosen_agent(agent)] if agent else [])
+@asynccontextmanager
+async def opened(store: str, agent: str | None) -> AsyncIterator[Runtime]:
+    """The runtime of the store, which drives runs of this agent if one is named."""
+    async with AsyncExitStack() as owned:
+        url = checked(store)
+        agents = [await owned.enter_async_context(chosen_agent(agent))] if agent else []
+        yield await owned.enter_async_context(Runtime.open(url, agents=agents))
 
 
 def described(approval: Approval) -> dict[str, Any]:
@@ -43,8 +52,13 @@ def described(approval: Approval) -> dict[str, Any]:
 async def list_(
     status: Annotated[ApprovalStatus, typer.Option(help="Only those with this status.")] = "pending",
     every: Annotated[bool, typer.Option("--all", help="Whatever their status.")] = False,
-    session: Annotated[str | None, typer.Option("--session", help="Only those of this conversation.")] = None,
-    run: Annotated[str | None, typer.Option("--run", help="Only those of this run.")] = None,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", help="Only those of this conversation.", autocompletion=completing.sessions),
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="Only those of this run.", autocompletion=completing.runs)
+    ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
@@ -191,7 +205,7 @@ async def watch(
                 continue
             seen.add(approval.id)
             if as_json:
-                print(msgspec.json.encode(described(approval)).decode(), flush=True)
+                print_utf8(msgspec.json.encode(described(approval)))
             else:
                 await settle(rt, approval, screen, here=agent is not None)
 

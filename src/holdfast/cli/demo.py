@@ -1,6 +1,8 @@
 """A story in which a process is killed and nothing is lost, told with real processes."""
 
 import asyncio
+import os
+import shutil
 import sys
 import tempfile
 import time
@@ -12,11 +14,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.rule import Rule
 
+from holdfast.base.errors import HoldfastError
 from holdfast.cli import treasurer
 from holdfast.cli.failing import command
 from holdfast.cli.following import Screen, watched
-from holdfast.cli.output import AsJson, print_json
+from holdfast.cli.output import AsJson, print_json, working
 from holdfast.models.function_model import FunctionModel
+from holdfast.models.local_server import model_file
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.local.model import LocalRealtimeModel
 from holdfast.realtime.runner import RealtimeRunner
@@ -24,6 +28,7 @@ from holdfast.runtime.contract import Approval
 from holdfast.runtime.runtime import Runtime
 
 HOURS = "We are open from nine to five on weekdays, from ten to two on Saturdays, and closed on Sundays."
+EXAMPLE, TUTORIAL = "examples/support_desk/desk.py", "docs/tutorial.md"
 
 
 @command
@@ -70,7 +75,8 @@ class Story:
         self.scene("1  An agent computes in a sandbox and asks before it pays")
         self.say(f"[bold cyan]you[/]  {treasurer.REQUEST}")
         async with self.process(treasurer.REQUEST) as first:
-            await first.wait()
+            with working(self.console, "a process of its own takes this up"):
+                await first.wait()
         async with Runtime.open(self.store) as rt:
             run = (await rt.runs(session_id=treasurer.SESSION))[-1]
             self.screen.console.print(f"[dim]process {first.pid} ran this and is gone; the run waits in the store:[/]")
@@ -84,7 +90,8 @@ class Story:
             approval = (await rt.approvals(status="pending"))[0]
             await rt.decide(approval.id, "approve", by="you")
         async with self.process() as second:
-            await self.until_paid()
+            with working(self.console, "another process pays"):
+                await self.until_paid()
             second.kill()
             await second.wait()
         self.say(f"[bold red]kill -9 {second.pid}[/]  the ledger has its line, nobody has heard what the bank said:")
@@ -94,9 +101,10 @@ class Story:
         self.scene("3  Another process finds the run and does not pay again")
         async with treasurer.at_work(self.store, self.ledger) as rt:
             run = await rt.run((await rt.runs(session_id=treasurer.SESSION))[-1].run_id)
-            outcome = await run.wait()
-            while outcome.status != "waiting":
+            with working(self.console, "a third process takes it up as soon as the dead one's lease is over"):
                 outcome = await run.wait()
+                while outcome.status != "waiting":
+                    outcome = await run.wait()
             self.ask(*outcome.approvals)
             self.say("[bold cyan]you[/]  It is in the ledger, so it happened.")
             seen = (await run.info()).steps
@@ -129,13 +137,10 @@ class Story:
 
     def end(self, seconds: float) -> None:
         self.scene(f"That took {seconds:.1f} seconds. Try next")
-        for line in (
-            "holdfast chat                      talk to an agent; without a key it is a small embedded model",
-            "holdfast workers repl              Python in a sandbox",
-            "holdfast doctor                    what works on this machine",
-            "docs/tutorial.md                   from nothing to a durable agent in fifteen minutes",
-        ):
-            self.say(f"  {line}")
+        tries = next_steps(called())
+        width = max(len(what) for what, _ in tries)
+        for what, why in tries:
+            self.say(f"  [bold]{escape(what):{width}}[/]  {escape(why)}")
 
     # --- stage hands ------------------------------------------------------------------------------
 
@@ -163,3 +168,35 @@ class Story:
         async with asyncio.timeout(30):
             while not self.ledger.exists() or not self.ledger.read_text().endswith("\n"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)  # another process writes it
+
+
+def next_steps(holdfast: str) -> list[tuple[str, str]]:
+    """What to try on this machine, with what is installed and lies in this folder."""
+    found = [
+        (f"{holdfast} chat {EXAMPLE}", "talk to an agent that asks before it pays; no key needed"),
+        (f"{holdfast} chat", f"talk to a language model{how_to_have_one()}"),
+        (f"{holdfast} workers repl", "Python in a sandbox"),
+        (f"{holdfast} doctor", "what works on this machine"),
+        (TUTORIAL, "from nothing to a durable agent in fifteen minutes"),
+    ]
+    return [(what, why) for what, why in found if Path(what.split()[-1]).exists() or "/" not in what.split()[-1]]
+
+
+def how_to_have_one() -> str:
+    if os.environ.get("OPENAI_API_KEY"):
+        return ""
+    try:
+        model_file(None)
+    except HoldfastError:
+        return ": set OPENAI_API_KEY first, or install the embedded one as doctor says"
+    return ", the small embedded one, as no key is set"
+
+
+def called() -> str:
+    """How this program is called from here."""
+    program = Path(sys.argv[0])
+    if program.name != "holdfast":
+        return "python -m holdfast"
+    if (known := shutil.which("holdfast")) is not None and program.exists() and program.samefile(known):
+        return "holdfast"
+    return os.path.relpath(program)

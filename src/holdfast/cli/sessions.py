@@ -4,15 +4,17 @@ import sys
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from holdfast.base.errors import InvalidInput
 from holdfast.base.items import Item, text_of
-from holdfast.cli import transfer
+from holdfast.cli import completing, transfer
 from holdfast.cli.failing import command
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, existing
+from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, elsewhere, existing
 from holdfast.cli.output import AsJson, Output, moment
 from holdfast.cli.transfer import SessionId, described
+from holdfast.history.searching import Hit
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -31,10 +33,19 @@ async def list_(
 
     holdfast sessions list --owner ann --json
     """
-    async with existing(store) as opened:
-        found = await opened.sessions(owner=owner, query=query, limit=limit, after=after)
+    output = Output(as_json)
+    with output.busy("reading"):
+        async with existing(store) as opened:
+            page = await opened.sessions(owner=owner, query=query, limit=limit, after=after)
     columns = ("id", "items", "owner", "encrypted", "updated", "metadata")
-    Output(as_json).table(columns, map(described, found), empty="no sessions")
+    output.table(columns, map(described, page), empty="no sessions")
+    mention(store, as_json)
+
+
+def mention(store: str, as_json: bool) -> None:
+    """Tell a person of sessions that this address does not show."""
+    for also in [] if as_json else elsewhere(store):
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[dim]{escape(also)}[/]")
 
 
 @app.command()
@@ -52,12 +63,13 @@ async def show(
 
     holdfast sessions show user-7 --limit 20
     """
-    async with existing(store) as opened:
-        info = await opened.describe(session_id)
-        history = opened.session(session_id)
-        items = await history.get_items(limit=limit, generation=generation)
-        earlier = [kept.number for kept in await history.generations()]
     output = Output(as_json)
+    with output.busy("reading"):
+        async with existing(store) as opened:
+            info = await opened.describe(session_id)
+            history = opened.session(session_id)
+            items = await history.get_items(limit=limit, generation=generation)
+            earlier = [kept.number for kept in await history.generations()]
     if as_json:
         output.value({**described(info), "generations": earlier, "items": items}, "")
         return
@@ -88,7 +100,9 @@ def line_of(item: Item) -> str:
 @command
 async def search(
     query: Annotated[str, typer.Argument(help="Words; each must begin a word of the item.")],
-    session_id: Annotated[str | None, typer.Option("--session", help="Only in this session.")] = None,
+    session_id: Annotated[
+        str | None, typer.Option("--session", help="Only in this session.", autocompletion=completing.sessions)
+    ] = None,
     owner: Annotated[str | None, typer.Option(help="Only sessions of this owner.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 20,
     store: StoreUrl = DEFAULT_STORE,
@@ -100,14 +114,20 @@ async def search(
     """
     if not query.strip():
         raise InvalidInput("give at least one word to look for")
+    output = Output(as_json)
+    with output.busy("searching; the first search of a store takes longest"):
+        hits = await found(store, query, session_id=session_id, owner=owner, limit=limit)
+    rows = [{"session": hit.session_id, "position": hit.position, "text": hit.text, "item": hit.item} for hit in hits]
+    output.table(("session", "position", "text"), rows, empty="nothing found")
+    mention(store, as_json)
+
+
+async def found(store: str, query: str, *, session_id: str | None, owner: str | None, limit: int) -> list[Hit]:
     async with existing(store) as opened:
         if session_id is None:
-            hits = await opened.search(query, owner=owner, limit=limit)
-        else:
-            await opened.describe(session_id)
-            hits = await opened.session(session_id).search(query, limit=limit)
-    rows = [{"session": hit.session_id, "position": hit.position, "text": hit.text, "item": hit.item} for hit in hits]
-    Output(as_json).table(("session", "position", "text"), rows, empty="nothing found")
+            return await opened.search(query, owner=owner, limit=limit)
+        await opened.describe(session_id)
+        return await opened.session(session_id).search(query, limit=limit)
 
 
 @app.command()

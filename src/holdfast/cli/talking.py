@@ -3,23 +3,33 @@
 import asyncio
 import shlex
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from holdfast.agents.agent import Agent
 from holdfast.base.ids import new_id
+from holdfast.cli import completing
 from holdfast.cli.failing import command
 from holdfast.cli.following import Screen, asked, complain, exit_code, told, watched
 from holdfast.cli.keyboard import Left, ask, on_interrupt
 from holdfast.cli.loading import AgentName, ModelName, chosen_agent
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl
+from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, store_option
 from holdfast.cli.output import AsJson, Output
-from holdfast.runtime.contract import RunOutcome
+from holdfast.runtime.contract import RunInfo, RunOutcome
+from holdfast.runtime.errors import SessionBusy
 from holdfast.runtime.handle import RunHandle
+from holdfast.runtime.records import Status
 from holdfast.runtime.runtime import Runtime
 
-SessionName = Annotated[str | None, typer.Option("--session", help="The conversation to go on with.")]
+UNDER_WAY: tuple[Status, ...] = ("running", "waiting", "queued")
+LEASE = 10.0
+"""Seconds in which a turn belongs to a process that died. A person waits for it."""
+
+SessionName = Annotated[
+    str | None, typer.Option("--session", help="The conversation to go on with.", autocompletion=completing.sessions)
+]
 
 
 @command
@@ -34,14 +44,13 @@ async def run(
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Let an agent answer one input. Exit code 3 when it waits for an approval.
+    """Let an agent answer one input. Exit code 3 when it waits for an approval, 4 when another run has the session.
 
     holdfast run "Refund order 7" --agent app:support --session user-7
     """
-    chosen = chosen_agent(agent, model)
     said = typer.get_text_stream("stdin").read() if text == "-" else text
-    async with Runtime.open(store, agents=[chosen]) as rt:
-        started = await rt.start(chosen.name, said, session_id=session, key=key)
+    async with chosen_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen], lease=LEASE) as rt:
+        started = await rt.start(chosen.name, said, session_id=session, key=key, on_busy="reject")
         outcome = await watched(started, None if as_json else Screen())
     if as_json:
         Output(True).value(told(outcome), "")
@@ -63,20 +72,26 @@ async def chat(
 
     holdfast chat --model local
     """
-    chosen = chosen_agent(agent, model)
     name = session or new_id("chat")
     screen = Screen()
-    used = chosen.model if isinstance(chosen.model, str) else type(chosen.model).__name__ if chosen.model else "default"
-    screen.line(f"[bold]{escape(chosen.name)}[/] [dim](model: {escape(used)}; conversation: {escape(name)})[/]")
-    async with Runtime.open(store, agents=[chosen]) as rt:
+    async with chosen_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen], lease=LEASE) as rt:
+        screen.line(f"[bold]{escape(chosen.name)}[/] [dim](model: {model_of(chosen)}; conversation: {escape(name)})[/]")
         conversation = Conversation(rt, name, screen)
         with suppress(EOFError, Left):
+            await conversation.settled()
             while True:
                 said = await ask("\n> ")
-                if said.strip() and await conversation.settled():
-                    await conversation.turn(await rt.start(chosen.name, said, session_id=name))
-    again = " ".join(["holdfast chat", *([shlex.quote(agent)] if agent else []), "--session", shlex.quote(name)])
+                if said.strip():
+                    await conversation.turn(chosen.name, said)
+    options = ["--session", name, *(["--model", model] if model else []), *store_option(store)]
+    again = shlex.join(["holdfast", "chat", *([agent] if agent else []), *options])
     screen.line(f"\n[dim]Go on with: {escape(again)}[/]")
+
+
+def model_of(agent: Agent[Any]) -> str:
+    if agent.model is None:
+        return "default"
+    return escape(agent.model if isinstance(agent.model, str) else type(agent.model).__name__)
 
 
 class Conversation:
@@ -85,19 +100,34 @@ class Conversation:
     def __init__(self, rt: Runtime, session_id: str, screen: Screen) -> None:
         self.rt, self.session_id, self.screen = rt, session_id, screen
 
+    async def turn(self, agent: str, said: str) -> None:
+        """Say something, once earlier turns are over: also those of processes that died, or of other programs."""
+        while await self.settled():
+            try:
+                run = await self.rt.start(agent, said, session_id=self.session_id, on_busy="reject")
+            except SessionBusy:
+                continue  # somebody was quicker
+            complain(await self.answered(run, await self.watched(run)))
+            return
+
     async def settled(self) -> bool:
-        """Put the questions left open again; False when they stay open, for then no other turn can begin."""
-        for info in await self.rt.runs(status="waiting", session_id=self.session_id):
+        """Bring earlier turns to their end, and put the questions left open again.
+
+        False when they stay open, for then no other turn can begin.
+        """
+        for info in [info for status in UNDER_WAY for info in await self.earlier(status)]:
+            if info.status != "waiting":
+                self.screen.line("[dim]An earlier turn is not over: it goes on, or is taken up if its process died.[/]")
             run = await self.rt.run(info.run_id)
-            outcome = await self.answered(run, await run.wait())
+            outcome = await self.answered(run, await self.watched(run, after=info.steps))
             complain(outcome)
             if outcome.status == "waiting":
                 self.screen.line("[yellow]This has to be decided before the conversation can go on.[/]")
                 return False
         return True
 
-    async def turn(self, run: RunHandle) -> None:
-        complain(await self.answered(run, await self.watched(run)))
+    async def earlier(self, status: Status) -> list[RunInfo]:
+        return await self.rt.runs(status=status, session_id=self.session_id)
 
     async def answered(self, run: RunHandle, outcome: RunOutcome) -> RunOutcome:
         """Ask the person whatever the run wants to know, until it ends or they leave it waiting."""

@@ -9,13 +9,14 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from holdfast.cli import completing
 from holdfast.cli.failing import FAILED, command
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, existing
-from holdfast.cli.output import AsJson, Output, moment
+from holdfast.cli.output import AsJson, Output, moment, print_utf8
 from holdfast.history.checking import Report
 from holdfast.history.store import SessionInfo, Store, open_store
 
-SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.")]
+SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.", autocompletion=completing.sessions)]
 
 
 def described(info: SessionInfo) -> dict[str, Any]:
@@ -48,7 +49,7 @@ async def export(
         with Output(as_json or file is None).busy("reading"):
             lines = [line async for line in await opened.export(session_id)]
     if file is None:
-        print("\n".join(lines))
+        print_utf8("\n".join(lines).encode())
     else:
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         text = f"{len(lines) - 1} items written to {escape(str(file))}"
@@ -84,7 +85,8 @@ def lines_of(file: Path) -> Iterator[str]:
 @command
 async def check(
     session_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="The session; all of them without it.")
+        str | None,
+        typer.Argument(metavar="[ID]", help="The session; all of them without it.", autocompletion=completing.sessions),
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,

@@ -16,7 +16,7 @@ from rich.markup import escape
 from holdfast.base.errors import InvalidInput
 from holdfast.cli.failing import FAILED, command
 from holdfast.cli.keyboard import Left, ask, on_interrupt
-from holdfast.cli.output import AsJson, Output
+from holdfast.cli.output import AsJson, Output, print_utf8
 from holdfast.cli.processes import worker_processes
 from holdfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, WorkerSession
 from holdfast.workers.probe import probe_sandbox
@@ -143,7 +143,7 @@ async def repl(
             async with interruptible(session):
                 if as_json:
                     told = await facts(session, source, timeout=None)
-                    print(msgspec.json.encode(told).decode(), flush=True)
+                    print_utf8(msgspec.json.encode(told))
                 else:
                     await show(session, source, timeout=None)
             if not session.is_alive:

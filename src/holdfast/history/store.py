@@ -206,7 +206,8 @@ def open_store(url: Any, **options: Any) -> Opening:
     """Open the store at ``url``, creating its tables if need be.
 
     ``memory://`` · ``sqlite:///path`` · ``postgresql+asyncpg://...`` (any SQLAlchemy asyncio URL) · ``redis://...``;
-    or an SQLAlchemy ``AsyncEngine`` or a redis-py asyncio client, which stay the caller's.
+    or an SQLAlchemy ``AsyncEngine`` or a redis-py asyncio client, which stay the caller's. What ``SQLiteSession`` and
+    ``SQLAlchemySession`` wrote is in tables of its own: ``sqlite:///path?tables=agent_sessions,agent_messages``.
     """
     return Opening(lambda: open_backend(url, **options))
 

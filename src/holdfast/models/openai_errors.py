@@ -47,6 +47,8 @@ def advice_on(request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
     error = request.error
     if isinstance(error, ResponseFailed):
         return ModelRetryAdvice(suggested=error.error_code in _TRANSIENT, replay_safety=_safe_unless(request.stateful))
+    if isinstance(error, MissingExtra):  # perhaps the client itself
+        return None
     library = load_openai("asking for advice")
     if isinstance(error, library.APIStatusError):
         return _on_status(error, request)

@@ -1,34 +1,34 @@
 """Reading along with a run, from any process: its journal, and between its entries what a model is saying."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 
 from holdfast.runtime.contract import Event
 from holdfast.runtime.events import event_of
 from holdfast.runtime.feeds import Follower, Mark
 from holdfast.runtime.home import Home
 from holdfast.runtime.patience import Backoff
-from holdfast.runtime.records import RESTING, JournalEntry, entry_of
+from holdfast.runtime.records import JournalEntry, entry_of
 from holdfast.store.contract import Logged
 
 
-async def follow(home: Home, run_id: str, *, after: int) -> AsyncIterator[Event]:
-    """Every event behind ``after``, then what happens, until the run ends or waits.
+async def follow(home: Home, run_id: str, *, after: int, stop: Collection[str]) -> AsyncIterator[Event]:
+    """Every event behind ``after``, then what happens, until the run has one of these statuses to ``stop`` at.
 
     What a model was saying comes before the entry that has all of it, and behind the entries before that.
     """
     with home.feeds.following(run_id) as follower:
-        reading = Reading(home, run_id, after)
+        reading = Reading(home, run_id, after, stop)
         backoff = Backoff(most=home.poll)
         while True:
-            resting = await reading.fetch()
+            over = await reading.fetch()
             # What was said before an entry was written is here by now, so entries that nobody has announced are
             # next once this is empty.
             while follower.waiting or reading.rows:
                 for event in await reading.next(follower):
                     yield event
                 backoff.reset()
-            if resting:
+            if over:
                 return
             await follower.stirred(within=backoff.grown())
 
@@ -36,17 +36,17 @@ async def follow(home: Home, run_id: str, *, after: int) -> AsyncIterator[Event]
 class Reading:
     """How far a reader is, and the rows that it has fetched but not shown."""
 
-    def __init__(self, home: Home, run_id: str, after: int) -> None:
-        self._home, self._run_id, self._fetched = home, run_id, after
+    def __init__(self, home: Home, run_id: str, after: int, stop: Collection[str]) -> None:
+        self._home, self._run_id, self._fetched, self._stop = home, run_id, after, stop
         self._shown: Mark = (0, 0)
         self.rows: deque[tuple[Logged, JournalEntry]] = deque()
 
     async def fetch(self) -> bool:
-        """Get what is new in the journal; true when there is nothing and the run rests."""
+        """Get what is new in the journal; true when there is nothing and the run has stopped."""
         # The header first: what it counts is then in the journal for sure.
         record = await self._home.record(self._run_id)
         if record.journal_length <= self._fetched:
-            return record.status in RESTING
+            return record.status in self._stop
         for row in await self._home.backend.journal(self._run_id, after=self._fetched):
             self._fetched = row.seq
             self.rows.append((row, entry_of(row)))

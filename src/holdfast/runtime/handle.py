@@ -2,19 +2,23 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+from holdfast.base.errors import InvalidInput
 from holdfast.runs.finishing import read_output
 from holdfast.runtime.contract import Approval, Event, RunInfo, RunOutcome
 from holdfast.runtime.filing import approval_of
 from holdfast.runtime.following import follow
 from holdfast.runtime.home import Home
 from holdfast.runtime.patience import Backoff
-from holdfast.runtime.records import RESTING, SHOWN, CancelMode, Header, header_of
+from holdfast.runtime.records import ENDED, RESTING, SHOWN, CancelMode, Header, header_of
 from holdfast.store.contract import RunRecord
 
 if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
+
+
+Until: TypeAlias = Literal["rest", "end"]
 
 
 class RunHandle:
@@ -35,12 +39,16 @@ class RunHandle:
     async def info(self) -> RunInfo:
         return info_of(await self._home.record(self.run_id))
 
-    async def events(self, after: int = 0) -> AsyncIterator[Event]:
+    async def events(self, after: int = 0, *, until: Until = "rest") -> AsyncIterator[Event]:
         """Every event behind ``after``, then what happens, until the run ends or waits.
 
-        Leaving early disturbs nothing; go on later behind the last ``seq`` that was seen.
+        With ``until="end"`` it stays through pauses, whoever decides and wherever, until the run is completed, failed
+        or cancelled. Leaving early disturbs nothing; go on later behind the last ``seq`` that was seen.
         """
-        async with aclosing(follow(self._home, self.run_id, after=after)) as found:  # type: ignore[type-var]
+        if until not in get_args(Until):
+            raise InvalidInput(f"events last until 'rest' or until 'end', not {until!r}")
+        stop = RESTING if until == "rest" else ENDED
+        async with aclosing(follow(self._home, self.run_id, after=after, stop=stop)) as found:  # type: ignore[type-var]
             async for event in found:
                 yield event
 

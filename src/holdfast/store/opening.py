@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl
 
 from holdfast.base.errors import InvalidInput, MissingExtra
 from holdfast.store.contract import Backend
+from holdfast.store.relational.connection import Names
 
 if TYPE_CHECKING:
     from holdfast.store.sql.backend import SqlBackend
@@ -40,10 +41,12 @@ async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
 
     address, _, query = url.removeprefix("sqlite://").partition("?")
     given = dict(parse_qsl(query))
+    if "tables" in given:
+        options = {"names": names_in(given.pop("tables")), **options}
     if "synchronous" in given:
         options = {"synchronous": given.pop("synchronous").upper(), **options}
     if given:
-        raise InvalidInput(f"sqlite takes no {', '.join(given)}; it takes synchronous=normal or synchronous=full")
+        raise InvalidInput(f"sqlite takes no {', '.join(given)}; it takes synchronous=normal or full, and tables=")
     path = address.removeprefix("/")
     return await opened(share(path if path not in ("", MEMORY) else MEMORY, **options))
 
@@ -53,7 +56,19 @@ async def open_sql(url: str, options: dict[str, Any]) -> Backend:
         from holdfast.store.sql.backend import SqlBackend
     except ImportError as error:
         raise MissingExtra("sql", "a store in an SQL database") from error
+    address, _, query = url.partition("?")
+    rest = [part for part in query.split("&") if part and not part.startswith("tables=")]
+    if tables := dict(parse_qsl(query)).get("tables"):
+        url, options = "?".join([address, *(["&".join(rest)] if rest else [])]), {"names": names_in(tables), **options}
     return await opened(SqlBackend.from_url(url, **options))
+
+
+def names_in(tables: str) -> Names:
+    """``tables=SESSIONS,ITEMS`` in the address of a database."""
+    names = tables.split(",")
+    if len(names) != 2:
+        raise InvalidInput(f"tables= takes two names, such as agent_sessions,agent_messages, not {tables!r}")
+    return Names(*names)
 
 
 async def open_redis(url: str, options: dict[str, Any]) -> Backend:

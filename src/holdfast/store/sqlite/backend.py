@@ -294,7 +294,8 @@ class SqliteBackend(RelationalReads):
             return self.explained(error.__cause__)
         if not isinstance(error, sqlite3.Error):
             return error
-        problem = StoreUnavailable(f"{self.path}: {error}")
+        reason = cannot_open(Path(self.path)) if "unable to open" in str(error) else str(error)
+        problem = StoreUnavailable(f"{self.path}: {reason}")
         problem.__cause__ = error
         return problem
 
@@ -386,3 +387,12 @@ def identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def cannot_open(path: Path) -> str:
+    """Why there is no opening a file; SQLite itself only says that it cannot."""
+    if path.is_dir():
+        return "this is a folder, not a database"
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}: make it first"
+    return "it may not be opened or created here: look at the permissions of the file and its folder"

@@ -1,0 +1,24 @@
+"""Addresses of databases that name the tables to use."""
+
+from pathlib import Path
+
+import holdfast
+
+
+async def reached_by_their_tables(url: str) -> bool:
+    session = holdfast.SQLAlchemySession.from_url("user-7", url=url, create_tables=True)
+    await session.add_items([{"role": "user", "content": "hello"}])
+    await session.close()
+    joint = "&" if "?" in url else "?"
+    async with holdfast.open_store(f"{url}{joint}tables=agent_sessions,agent_messages") as store:
+        found = [info.session_id for info in await store.sessions()]
+    async with holdfast.open_store(url) as store:
+        return found == ["user-7"] and await store.sessions() == []
+
+
+async def test_an_address_may_name_the_tables_of_ready_made_sessions(tmp_path: Path) -> None:
+    assert await reached_by_their_tables(f"sqlite+aiosqlite:///{tmp_path / 'store.db'}")
+
+
+async def test_an_address_of_postgres_may_name_the_tables_of_ready_made_sessions(postgres_url: str) -> None:
+    assert await reached_by_their_tables(postgres_url)
