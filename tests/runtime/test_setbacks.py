@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import holdfast
 from holdfast import Runtime
 from holdfast.runs import steps
 from holdfast.runtime.records import Called, JournalEntry, Owned
-from holdfast.runtime.setbacks import MOST, setbacks
+from holdfast.runtime.setbacks import MOST, counted
 
 SOURCE = Path(holdfast.__file__).parent.parent
 
@@ -69,7 +70,7 @@ async def test_a_run_that_was_given_up_can_be_cancelled_and_frees_its_session(tm
 def test_only_recoveries_since_the_run_came_further_count():
     recovered = JournalEntry(Owned("somebody", "recovered"))
     again = [recovered, JournalEntry(steps.Resumed()), JournalEntry(steps.Started(("c1",)))]
-    assert setbacks([*again, *again, *again]) == 3
-    assert setbacks([*again, JournalEntry(steps.CallsMade(())), *again]) == 1
-    assert setbacks([*again, JournalEntry(Called())]) == 0
-    assert setbacks([*again, JournalEntry(Owned("somebody", "continued")), *again]) == 2
+    assert reduce(counted, [*again, *again, *again], 0) == 3
+    assert reduce(counted, [*again, JournalEntry(steps.CallsMade(())), *again], 0) == 1
+    assert reduce(counted, [*again, JournalEntry(Called())], 0) == 0
+    assert reduce(counted, [*again, JournalEntry(Owned("somebody", "continued")), *again], 0) == 2

@@ -20,12 +20,14 @@ from holdfast.runs.steps import AskModel
 from holdfast.runtime.context_changes import ContextChanges
 from holdfast.runtime.filing import standing, withdrawals
 from holdfast.runtime.fitting import missing_agent, orphans, refused, tool_missing
+from holdfast.runtime.folding import Folding
 from holdfast.runtime.home import Home
-from holdfast.runtime.journal import Replayed, replay, taken_in
+from holdfast.runtime.journal import Replayed, taken_in
 from holdfast.runtime.keeping import JournalKeeper, Passed
 from holdfast.runtime.leases import Hold
 from holdfast.runtime.patience import Backoff
 from holdfast.runtime.records import ENDED, CancelMode, Header, Problem, Rested, encoded, header_of
+from holdfast.runtime.replaying import replay
 from holdfast.runtime.setbacks import MOST, keeps_ending
 from holdfast.runtime.undoing import rewound
 from holdfast.store.contract import RunRecord, SaveRun
@@ -87,6 +89,7 @@ class Execution:
         graph = self.home.graphs.get(self.header.agent)
         self.keeper, self.live = self._fresh_keeper(), None
         replayed = await replay(self.home.backend, self.record)
+        self.keeper.folding = Folding(self.home.backend, self.record, replayed)
         self.keeper.asked, self.keeper.trace = replayed.asked, replayed.state.trace
         if self.cancelling == "immediate":
             return await self._rest("cancelled")

@@ -162,7 +162,11 @@ def logged(entry: JournalEntry) -> tuple[str, bytes]:
 
 
 def entry_of(row: Logged) -> JournalEntry:
-    return _entries.decode(row.data)
+    return entry_in(row.data)
+
+
+def entry_in(data: bytes) -> JournalEntry:
+    return _entries.decode(data)
 
 
 def header_of(record: RunRecord) -> Header:

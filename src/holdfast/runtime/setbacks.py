@@ -1,6 +1,6 @@
 """Runs whose process ends again and again at the same step: they are tried later each time, and not for ever."""
 
-from collections.abc import Iterable
+from functools import reduce
 
 from holdfast.agents.graph import AgentGraph
 from holdfast.runs import steps
@@ -37,21 +37,17 @@ _DOING: dict[type, str] = {
 }
 
 
-def setbacks(entries: Iterable[JournalEntry]) -> int:
+def counted(before: int, entry: JournalEntry) -> int:
     """How often the run had to be recovered since it last came further, or since a person let it go on."""
-    found = 0
-    for entry in entries:
-        if type(entry.it) in _PROGRESS:
-            found = 0
-        elif isinstance(entry.it, Owned) and entry.it.how == "recovered":
-            found += 1
-    return found
+    if type(entry.it) in _PROGRESS:
+        return 0
+    return before + (isinstance(entry.it, Owned) and entry.it.how == "recovered")
 
 
 async def pause(home: Home, record: RunRecord) -> float:
     """Seconds to leave a run alone that has no owner any more: none at first, longer each time that did not help."""
     rows = await home.backend.journal(record.run_id, after=max(0, record.journal_length - _TAIL))
-    before = setbacks(entry_of(row) for row in rows)
+    before = reduce(counted, map(entry_of, rows), 0)
     return 0.0 if before + 1 >= MOST else home.lease * (2**before - 1) / 4
 
 

@@ -278,7 +278,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True, tag="journal"):
 
 
 class Emit(msgspec.Struct, frozen=True, kw_only=True, tag="emit"):
-    """Append (type, data) events to a run's event log."""
+    """Append (type, data) events to a run's event log. What is there can be made again from its journal."""
 
     run_id: str
     events: tuple[tuple[str, bytes], ...]
