@@ -16,6 +16,7 @@ from holdfast.runs.state import Record, Responses, State, Transcript, UsageRecor
 from holdfast.runs.upgrades import CURRENT_SCHEMA_VERSION
 from holdfast.runtime.journal import Cut, Place, Replayed
 from holdfast.runtime.records import encoded
+from holdfast.runtime.setbacks import Setbacks
 from holdfast.store.contract import Backend, RunRecord
 
 WRITER = f"{__version__}/{CURRENT_SCHEMA_VERSION}"
@@ -37,7 +38,7 @@ class Fold(Record, frozen=True):
     consumed: tuple[UsageRecord, ...] = ()
     asked: tuple[tuple[Place, str], ...] = ()
     context: SavedContext | None = None
-    setbacks: int = 0
+    setbacks: Setbacks = Setbacks()
 
 
 _folds = msgspec.json.Decoder(Fold, dec_hook=from_hook)

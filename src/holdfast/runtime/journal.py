@@ -13,7 +13,7 @@ from holdfast.runs.contexts import SavedContext
 from holdfast.runs.state import State, UsageRecord
 from holdfast.runs.usage import usage_of
 from holdfast.runtime.records import ENDED, Asked, JournalEntry, Note, Rested, Settled
-from holdfast.runtime.setbacks import counted
+from holdfast.runtime.setbacks import Setbacks
 
 Place = tuple[tuple[str, ...], str]
 """A call: the route to its run, and its id."""
@@ -43,8 +43,7 @@ class Replayed:
     """How many entries of the journal this is."""
     context_at: int = 1
     """Which of them has the context."""
-    setbacks: int = 0
-    """How often it had to be recovered since it last came further."""
+    setbacks: Setbacks = field(default_factory=Setbacks)
     cut: Cut = Cut()
     """How much of it folds have."""
 
@@ -63,7 +62,7 @@ class Replayed:
     def _take_in(self, entry: JournalEntry) -> None:
         it = entry.it
         self.length += 1
-        self.setbacks = counted(self.setbacks, entry)
+        self.setbacks = self.setbacks.after(entry)
         if entry.trace is not None:
             self.state = replace(self.state, trace=entry.trace)
         if entry.context is not None:
