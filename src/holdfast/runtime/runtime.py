@@ -75,6 +75,7 @@ class Runtime:
             backend: Any = PatientBackend(opened, patience)
             renewing = Renewing(backend, ttl=lease)
             home = Home(backend, graphs, renewing, RunConfig.of(run_config), lease, approval_ttl, patience=patience)
+            await home.set_clock()
             async with Scope() as scope:
                 driving = Driving(home, scope)
                 scope.start(renewing.run(), name="holdfast leases")

@@ -422,4 +422,14 @@ class Backend(Protocol):
         """By id, those with an id above ``after``."""
         ...
 
+    async def approvals_due(
+        self, *, status: str, at: float, limit: int, after: ApprovalRecord | None
+    ) -> list[ApprovalRecord]:
+        """Those that expire at that time or earlier, the earliest first, and behind ``after``."""
+        ...
+
+    async def time(self) -> float:
+        """The time by the clock that decides about leases: the server's, where there is one."""
+        ...
+
     async def lease(self, name: str) -> Lease | None: ...

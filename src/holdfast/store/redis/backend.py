@@ -363,6 +363,14 @@ class RedisBackend:
     ) -> list[ApprovalRecord]:
         raise Unsupported(_NO_RUNS)
 
+    async def approvals_due(
+        self, *, status: str, at: float, limit: int, after: ApprovalRecord | None
+    ) -> list[ApprovalRecord]:
+        raise Unsupported(_NO_RUNS)
+
+    async def time(self) -> float:
+        raise Unsupported(_NO_RUNS)
+
     # --- shared parts ---------------------------------------------------------------------------
 
     @property
