@@ -76,7 +76,7 @@ def folded(run: Replayed, mark: tuple[int, int]) -> bytes:
         context=run.context if run.context_at > cut.length else None,
         setbacks=run.setbacks,
     )
-    return zlib.compress(encoded(fold), 1)
+    return zlib.compress(encoded(fold))
 
 
 async def newest(backend: Backend, record: RunRecord, *, upto: int | None) -> tuple[Replayed, tuple[int, int]] | None:
