@@ -293,6 +293,26 @@ def test_a_process_killed_while_branching_leaves_all_or_nothing(tmp_path: Path) 
         asyncio.run(check())
 
 
+async def test_what_is_noted_about_a_session_is_not_listed_as_one_and_goes_with_it(tmp_path: Path) -> None:
+    session = AdvancedSQLiteSession(session_id="s", db_path=tmp_path / "a.db")
+    await session.add_items([{"role": "user", "content": "one"}])
+    async with open_store(f"sqlite:///{tmp_path / 'a.db'}", names=NAMES) as store:
+        lookalike = f"log_{'0' * 32}"
+        await store.session(lookalike).add_items([{"role": "user", "content": "mine"}])
+        await store.session("t").add_items([{"role": "user", "content": "two"}])
+        await session.add_items([{"role": "user", "content": "three"}])
+        listed = await store.sessions()
+        assert {info.session_id for info in listed} == {"s", "t", lookalike}
+        paged = [await store.sessions(limit=1)]
+        while paged[-1]:
+            paged.append(await store.sessions(limit=1, after=paged[-1][-1].cursor))
+        assert [info for page in paged for info in page] == listed
+        await store.delete("s")
+        left = await store.backend.sessions(owner=None, query=None, limit=9, after=None)
+        assert {record.session_id for record in left} == {"t", lookalike}
+    session.close()
+
+
 # --- random programs ----------------------------------------------------------------------------
 
 

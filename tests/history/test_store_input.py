@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import HoldfastError, InvalidInput, NotFound, open_store
 from holdfast.history.store import Store
+from holdfast.store.relational.connection import Names
 from holdfast.testing import SqliteFaults
 
 HUGE = 10**30
@@ -122,3 +123,38 @@ async def test_a_search_looks_at_many_candidates_in_few_steps(tmp_path: Path) ->
         await session.rewind(3)  # nearly all that matches is not shown any more
         assert len(await store.search("word", limit=5)) == 3
         assert len(asked) < 12
+
+
+@pytest.mark.parametrize(
+    ("url", "known"),
+    [
+        ("memory://", "clock"),
+        ("sqlite:///{path}/a.db", "synchronous, busy_timeout"),
+        ("sqlite+aiosqlite:///{path}/a.db", "engine_kwargs"),
+        ("redis://localhost:1/0", "prefix, ttl"),
+    ],
+)
+async def test_an_option_that_a_store_does_not_have_is_named_with_those_it_has(tmp_path: Path, url: str, known: str):
+    with pytest.raises(InvalidInput) as refused:
+        await open_store(url.format(path=tmp_path), colour="red")
+    assert "takes no colour" in str(refused.value)
+    assert known in str(refused.value)
+
+
+@pytest.fixture(params=["sqlite", "sqlite+aiosqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "postgresql":
+        return request.getfixturevalue("postgres_tables_url")
+    return f"{request.param}:///{tmp_path}/a.db"
+
+
+async def test_names_that_share_their_stem_with_another_store_are_refused(database_url: str) -> None:
+    async with open_store(database_url, names=Names("shop_sessions", "shop_items")) as store:
+        await store.session("s").add_items([{"role": "user", "content": "word"}])
+    for names in (Names("shop_sessions", "others"), Names("shop", "shop_items"), Names("shop", "others")):
+        with pytest.raises(InvalidInput, match="shop_schema belongs to a store with other tables"):
+            await open_store(database_url, names=names)
+    async with open_store(database_url, names=Names("shop_sessions", "shop_items")) as store:
+        assert len(await store.session("s").get_items()) == 1
+    async with open_store(database_url, names=Names("other_sessions", "others")) as store:
+        assert await store.sessions() == []

@@ -50,9 +50,11 @@ async def follow(url: str, run_id: str) -> None:
 
 async def stall(url: str) -> None:
     """Be inside a tool for long: to be stopped there, and let go on when another process owns the run."""
+    begun = asyncio.Event()
 
     @function_tool
     async def charge(order: str) -> str:
+        begun.set()
         print("inside the tool", flush=True)
         await asyncio.sleep(60)
         return "too late"
@@ -60,24 +62,28 @@ async def stall(url: str) -> None:
     [shop] = agents(Ledger(os.devnull))
     async with Runtime.open(url, agents=[shop.clone(tools=[charge])], lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
+        await begun.wait()
         while run.local:  # noqa: ASYNC110 - nothing else tells
             await asyncio.sleep(0.01)
         print("passed on", flush=True)
 
 
-async def block(url: str, ledger: str) -> None:
-    """Be inside a tool that lets nothing else happen for four times the lease."""
-    book = Ledger(ledger)
+async def block(url: str, ledger: str, passed: str) -> None:
+    """Be inside a tool that lets nothing else happen until somebody else has the run: there is a file then."""
+    book, begun = Ledger(ledger), asyncio.Event()
 
     @function_tool
     async def charge(ctx: ToolContext[Any], order: str) -> str:
+        begun.set()
         print("inside the tool", flush=True)
-        time.sleep(4 * LEASE)  # noqa: ASYNC251 - this is what is tested
+        while not os.path.exists(passed):  # noqa: ASYNC240
+            time.sleep(0.01)  # noqa: ASYNC251 - this is what is tested
         return book.charge(ctx.idempotency_key, order)
 
     [shop] = agents(book)
     async with Runtime.open(url, agents=[shop.clone(tools=[charge])], lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
+        await begun.wait()
         while run.local:  # noqa: ASYNC110 - nothing else tells
             await asyncio.sleep(0.01)
         print("passed on", flush=True)

@@ -6,8 +6,11 @@ import hashlib
 import pytest
 from durable_kit import Refunds, calls, completed, only_approval, says, soon, types, until
 
-from holdfast import Agent, ApprovalSettled, InvalidDecision, NotFound, Runtime, function_tool
+from holdfast import Agent, ApprovalSettled, InvalidDecision, NotFound, Runtime, function_tool, open_store
+from holdfast.history.store import Store
+from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.testing import ScriptedModel
+from holdfast.testing.storage import FakeClock
 
 
 async def test_a_question_shows_exactly_what_is_asked(store_url):
@@ -164,6 +167,61 @@ async def test_a_question_that_expires_wakes_the_run_with_a_no(store_url):
         assert "approval.decided" in await types(run)
     assert refunds.made == []
     assert "in time" in agent.model.calls[1].input[-1]["output"]
+
+
+async def test_a_question_expires_by_the_clock_of_the_store(tmp_path):
+    clock = FakeClock()
+    backend = SqliteBackend(str(tmp_path / "app.db"), clock=clock)
+    agents = [Refunds().agent()]
+    async with Runtime.open(Store(backend), agents=agents, lease=1000, approval_ttl=600) as runtime:
+        run = await runtime.start("support", "refund 7", session_id="s")
+        [asked] = (await soon(run.wait())).approvals
+        assert asked.expires_at == pytest.approx(clock.now + 600, abs=60)
+        clock.turn(300)
+        async with Runtime.open(Store(backend), lease=1000) as other:
+            clock.turn(400)
+            with pytest.raises(ApprovalSettled) as refused:
+                await other.decide(asked.id, "approve")
+        assert refused.value.status == "expired"
+    await backend.close()
+
+
+class Counting:
+    """A store that counts the questions which are read from it."""
+
+    def __init__(self, backend):
+        self.backend, self.indexes_words = backend, backend.indexes_words
+        self.looks = self.questions = 0
+
+    async def approvals(self, **where):
+        return self.counted(await self.backend.approvals(**where))
+
+    async def approvals_due(self, **where):
+        self.looks += 1
+        return self.counted(await self.backend.approvals_due(**where))
+
+    def counted(self, found):
+        self.questions += len(found)
+        return found
+
+    def __getattr__(self, name):
+        return getattr(self.backend, name)
+
+
+async def test_questions_that_may_wait_are_not_read_to_find_those_that_expire(store_url):
+    async with open_store(store_url) as store:
+        counting = Counting(store.backend)
+        agent = Refunds().agent(*[calls(("refund", {"order": "7", "amount": 5}, "c1")) for _ in range(3)])
+        async with Runtime.open(Store(counting), agents=[agent], lease=0.1, approval_ttl=600) as runtime:
+            for _ in range(3):
+                await soon((await runtime.start("support", "refund 7")).wait())
+            counting.looks = counting.questions = 0
+
+            async def looked_twice():
+                return counting.looks >= 2
+
+            await until(looked_twice)
+            assert counting.questions == 0
 
 
 async def test_a_nested_agent_asks_and_goes_on(store_url):

@@ -77,13 +77,14 @@ async def test_a_tool_that_takes_longer_than_the_lease_keeps_its_run(shared_url,
 
 
 async def test_a_tool_that_blocks_the_event_loop_beyond_the_lease_is_not_run_again(spawn, shared_url, tmp_path):
-    ledger = Ledger(tmp_path / "ledger")
-    async with spawn("block", shared_url, str(ledger.path)) as blocked:
+    ledger, passed = Ledger(tmp_path / "ledger"), tmp_path / "passed"
+    async with spawn("block", shared_url, str(ledger.path), str(passed)) as blocked:
         assert await blocked.line() == "inside the tool"
         async with Runtime.open(shared_url, agents=agents(ledger), lease=LEASE) as runtime:
             run = await runtime.start("shop", "charge", session_id="s", key="order-7")
             [asked] = (await soon(run.wait())).approvals
             assert asked.kind == "uncertain"
+            passed.touch()
             assert await blocked.line() == "passed on"
             assert (await (await runtime.run(run.id)).wait()).approvals == (asked,)
             await runtime.decide(asked.id, "done", output="charged 0")

@@ -4,6 +4,9 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,10 @@ import doomed
 from durable_kit import soon
 
 import holdfast
-from holdfast import Runtime
+from holdfast import Agent, FunctionModel, Runtime, function_tool
 from holdfast.runs import steps
-from holdfast.runtime.records import Called, JournalEntry, Owned
-from holdfast.runtime.setbacks import MOST, setbacks
+from holdfast.runtime.records import Called, JournalEntry, Outlived, Owned
+from holdfast.runtime.setbacks import MOST, Setbacks
 
 SOURCE = Path(holdfast.__file__).parent.parent
 
@@ -66,10 +69,47 @@ async def test_a_run_that_was_given_up_can_be_cancelled_and_frees_its_session(tm
         assert (await (await runtime.run(found["id"])).info()).status == "cancelled"
 
 
+def test_an_owner_that_is_only_slow_has_not_ended(tmp_path):
+    """Two processes take the run from each other, held up by a tool each time, until it is fast at last."""
+    tries = [threading.Event() for _ in range(MOST + 2)]
+
+    @function_tool(on_uncertain="retry")
+    async def hold_up() -> str:
+        now = next(place for place, begun in enumerate(tries) if not begun.is_set())
+        tries[now].set()
+        if now + 1 < len(tries):
+            assert tries[now + 1].wait(30)  # the loop stands still until another has taken the run up
+        return "done at last"
+
+    def answer(request):
+        return "done" if any("output" in item for item in request.input) else FunctionModel.call("hold_up")
+
+    async def owner() -> str:
+        agent = Agent("slow", tools=[hold_up], model=FunctionModel(answer))
+        async with Runtime.open(f"sqlite:///{tmp_path / 'app.db'}", agents=[agent], lease=0.2) as runtime:
+            run = await runtime.start("slow", "go", session_id="s", key="once")
+            outcome = await asyncio.wait_for(run.wait(), 30)
+            assert outcome.final_output == "done", outcome.error
+            return await anext(event.data["by"] async for event in run.events() if event.type == "run.outlived")
+
+    with ThreadPoolExecutor(2) as pool:
+        told = [found.result() for found in [pool.submit(asyncio.run, owner()) for _ in range(2)]]
+    assert told[0] == told[1]
+
+
 def test_only_recoveries_since_the_run_came_further_count():
     recovered = JournalEntry(Owned("somebody", "recovered"))
     again = [recovered, JournalEntry(steps.Resumed()), JournalEntry(steps.Started(("c1",)))]
-    assert setbacks([*again, *again, *again]) == 3
-    assert setbacks([*again, JournalEntry(steps.CallsMade(())), *again]) == 1
-    assert setbacks([*again, JournalEntry(Called())]) == 0
-    assert setbacks([*again, JournalEntry(Owned("somebody", "continued")), *again]) == 2
+    lost = [*again, JournalEntry(Outlived("somebody"))]
+
+    def counted(*entries):
+        return reduce(Setbacks.after, entries, Setbacks())
+
+    assert counted(*again, *again, *again) == (3, 0)
+    assert counted(*again, JournalEntry(steps.CallsMade(())), *again) == (1, 0)
+    assert counted(*again, JournalEntry(Called())) == (0, 0)
+    assert counted(*again, JournalEntry(Owned("somebody", "continued")), *again) == (2, 0)
+    assert counted(*lost, *again, *lost) == (1, 2)
+    assert not counted(*again * (MOST - 1), *lost * 2).too_many
+    assert counted(*again * (MOST - 1), *lost * 3).too_many
+    assert counted(*lost * 15).too_many

@@ -14,6 +14,7 @@ from holdfast.history.codec import Unreadable
 from holdfast.history.contract import SessionSettings, checked_limit
 from holdfast.history.searching import Hit, search_index, search_terms
 from holdfast.history.session import StoredSession
+from holdfast.history.turn_log import is_log, log_name
 from holdfast.store.contract import Annotate, Backend, Cursor, Erase, Head, SessionRecord, Splice
 from holdfast.store.opening import open_backend
 
@@ -77,13 +78,21 @@ class Store:
     async def sessions(
         self, *, owner: str | None = None, query: str | None = None, limit: int = 50, after: str | None = None
     ) -> list[SessionInfo]:
-        """Sessions, those changed last first. ``query`` is part of an id or annotation, ``after`` a cursor."""
+        """Sessions, those changed last first. ``query`` is part of an id or annotation, ``after`` a cursor.
+
+        A branch of an :class:`AdvancedSQLiteSession` is a session too; its annotation ``branch_of`` says of which.
+        """
         if query is not None:
             checked_text("query", query)
-        found = await self.backend.sessions(
-            owner=checked_owner(owner), query=query, limit=checked_limit(limit) or 0, after=parsed_cursor(after)
-        )
-        return [SessionInfo.of(record) for record in found]
+        where, most = {"owner": checked_owner(owner), "query": query}, checked_limit(limit) or 0
+        found: list[SessionInfo] = []
+        behind, there_may_be_more = parsed_cursor(after), True
+        while there_may_be_more and len(found) < most:
+            page = await self.backend.sessions(**where, limit=most - len(found), after=behind)
+            found += [SessionInfo.of(record) for record in page if not await is_log(self.backend, record)]
+            if there_may_be_more := bool(page):
+                behind = Cursor(page[-1].updated_at, page[-1].session_id)
+        return found
 
     async def describe(self, session_id: str) -> SessionInfo:
         record = await self.backend.record(checked_name("session id", session_id))
@@ -108,7 +117,11 @@ class Store:
         """Destroy the session, its generations and everything noted about it. Forks keep what they show."""
         with suppress(SessionDamaged):  # there it is, and beyond repair
             await self.stored_record(checked_name("session id", session_id))
-        await self.backend.commit(Erase(session_id=session_id, forget=True))
+        gone = [session_id]
+        log = await self.backend.record(log_name(session_id))
+        if log is not None and await is_log(self.backend, log):
+            gone.append(log.session_id)
+        await self.backend.commit(*(Erase(session_id=name, forget=True) for name in gone))
 
     async def search(self, query: str, *, owner: str | None = None, limit: int = 20) -> list[Hit]:
         """Items of all sessions in which every word of ``query`` begins a word, newest sessions first."""

@@ -1,6 +1,7 @@
 """What is known of a session besides its items: when they were written, and what answering them cost."""
 
 import hashlib
+import re
 from bisect import bisect_right
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -9,7 +10,7 @@ import msgspec
 
 from holdfast.base.items import Item
 from holdfast.base.usage import InputTokensDetails, OutputTokensDetails
-from holdfast.store.contract import Backend, Splice
+from holdfast.store.contract import Backend, SessionRecord, Splice
 
 
 class Written(msgspec.Struct, frozen=True, tag="written"):
@@ -53,12 +54,21 @@ class Spent(msgspec.Struct, frozen=True, tag="spent"):
         return {name: value for name, value in found.items() if name not in ("type", "branch", "tape", "seq")}
 
 
+_LOG_NAME = re.compile(r"log_[0-9a-f]{32}")
 _decoder: msgspec.json.Decoder[Written | Spent] = msgspec.json.Decoder(Written | Spent)
 
 
 def log_name(session_id: str) -> str:
     """The id under which the log of a session is stored; sessions with long ids have one too."""
     return f"log_{hashlib.sha256(session_id.encode()).hexdigest()[:32]}"
+
+
+async def is_log(backend: Backend, record: SessionRecord) -> bool:
+    """Whether this is the log of a session and no session itself."""
+    if not _LOG_NAME.fullmatch(record.session_id):
+        return False
+    page = await backend.read(record.session_id, stop=1)
+    return page is not None and any(_decoded(row.data) is not None for row in page.rows)
 
 
 def logged(session_id: str, entry: Written | Spent) -> Splice:

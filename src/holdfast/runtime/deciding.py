@@ -87,9 +87,11 @@ async def open_question(home: Home, approval_id: str) -> tuple[ApprovalRecord, R
     run = await home.record(record.run_id)
     if run.status in ENDED:
         raise ApprovalSettled(approval_id, status="withdrawn", reason=f"the run {run.run_id!r} is {run.status}")
-    if record.expires_at is not None and record.expires_at <= home.clock():
-        await expire(home, record)
-        raise ApprovalSettled(approval_id, status="expired", at=record.expires_at)
+    if record.expires_at is not None:
+        await home.set_clock()
+        if record.expires_at <= home.clock():
+            await expire(home, record)
+            raise ApprovalSettled(approval_id, status="expired", at=record.expires_at)
     return record, run
 
 

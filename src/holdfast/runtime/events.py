@@ -12,6 +12,7 @@ from holdfast.runtime.records import (
     Called,
     CancelAsked,
     JournalEntry,
+    Outlived,
     Owned,
     Rested,
     Settled,
@@ -31,6 +32,7 @@ _TYPES: dict[type, str] = {
     Settled: "approval.decided",
     CancelAsked: "run.cancel_requested",
     Called: "run.resumed",
+    Outlived: "run.outlived",
 }
 
 
@@ -79,7 +81,7 @@ def _data(entry: JournalEntry) -> dict[str, Any]:
                 "tool": str(it.tool),
                 "kind": "uncertain" if it.uncertain else "approval",
             }
-        case Owned() | Rested() | CancelAsked() | Called():
+        case Owned() | Outlived() | Rested() | CancelAsked() | Called():
             plain: dict[str, Any] = msgspec.to_builtins(it)
             plain.pop("type", None)
             return plain

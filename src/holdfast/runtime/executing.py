@@ -20,15 +20,28 @@ from holdfast.runs.steps import AskModel
 from holdfast.runtime.context_changes import ContextChanges
 from holdfast.runtime.filing import standing, withdrawals
 from holdfast.runtime.fitting import missing_agent, orphans, refused, tool_missing
+from holdfast.runtime.folding import Folding
 from holdfast.runtime.home import Home
-from holdfast.runtime.journal import Replayed, replay, taken_in
+from holdfast.runtime.journal import Replayed, taken_in
 from holdfast.runtime.keeping import JournalKeeper, Passed
 from holdfast.runtime.leases import Hold
 from holdfast.runtime.patience import Backoff
-from holdfast.runtime.records import ENDED, CancelMode, Header, Problem, Rested, encoded, header_of
-from holdfast.runtime.setbacks import MOST, keeps_ending
+from holdfast.runtime.records import (
+    ENDED,
+    CancelMode,
+    Header,
+    JournalEntry,
+    Outlived,
+    Problem,
+    Rested,
+    encoded,
+    header_of,
+    logged,
+)
+from holdfast.runtime.replaying import replay
+from holdfast.runtime.setbacks import keeps_ending
 from holdfast.runtime.undoing import rewound
-from holdfast.store.contract import RunRecord, SaveRun
+from holdfast.store.contract import Journal, RunRecord, SaveRun
 
 SUSPENDED = Problem("suspended", "its runtime was closed; the next one that is opened with its agent goes on with it")
 
@@ -58,10 +71,19 @@ class Execution:
             while not await self._went() and not self.home.closing:
                 await backoff.pause()
         except Passed:
+            await self._outlive()
             self.home.feeds.live(self.record.run_id, "run.passed_on", {"reason": "another runtime owns it now"})
         finally:
             self.home.renewing.holds.discard(self.hold)
             self.home.feeds.written(self.record.run_id, rests=True)
+
+    async def _outlive(self) -> None:
+        """Say that this process is there, although it lost the run: no run is given up because it was slow."""
+        note = logged(JournalEntry(Outlived(self.home.owner)))
+        try:
+            await self.home.backend.commit(Journal(run_id=self.record.run_id, entries=(note,)))
+        except HoldfastError as problem:
+            _log.warning("run %s: that it passed on could not be written down: %s", self.record.run_id, problem)
 
     async def _went(self) -> bool:
         """Drive the run once; false when it has to be loaded again and driven further."""
@@ -87,12 +109,13 @@ class Execution:
         graph = self.home.graphs.get(self.header.agent)
         self.keeper, self.live = self._fresh_keeper(), None
         replayed = await replay(self.home.backend, self.record)
+        self.keeper.folding = Folding(self.home.backend, self.record, replayed)
         self.keeper.asked, self.keeper.trace = replayed.asked, replayed.state.trace
         if self.cancelling == "immediate":
             return await self._rest("cancelled")
         if graph is None:
             return await self._rest("blocked", problem=unknown_agent(self.header.agent))
-        if replayed.setbacks >= MOST:
+        if replayed.setbacks.too_many:
             if self.cancelling is not None:
                 return await self._rest("cancelled")
             return await self._rest("blocked", problem=keeps_ending(replayed.state, graph, replayed.setbacks))

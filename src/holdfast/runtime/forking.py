@@ -4,9 +4,9 @@ from holdfast.base.errors import InvalidInput
 from holdfast.base.ids import new_id
 from holdfast.runs.state import State
 from holdfast.runtime.home import Home
-from holdfast.runtime.journal import replay
 from holdfast.runtime.queueing import created
 from holdfast.runtime.records import Begun, Header, header_of, request_digest
+from holdfast.runtime.replaying import replay
 from holdfast.store.contract import RunRecord
 
 

@@ -30,6 +30,7 @@ class Home:
     lease: float
     approval_ttl: float | None
     clock: Clock = time.time
+    """The time of day as the store has it, as of the last time that it was set."""
     owner: str = field(default_factory=lambda: new_id("runtime"))
     feeds: Feeds = field(default_factory=Feeds)
     patience: Patience = field(default_factory=Patience)
@@ -43,6 +44,13 @@ class Home:
     def poll(self) -> float:
         """Seconds between two looks at what other runtimes have done."""
         return min(self.lease / 4, 1.0)
+
+    async def set_clock(self) -> None:
+        """Tell the time by the store's clock, as its leases do: processes agree on it, whatever their own say."""
+        before = time.monotonic()
+        now = await self.backend.time()
+        halfway = (before + time.monotonic()) / 2
+        self.clock = lambda: now + time.monotonic() - halfway
 
     async def record(self, run_id: str) -> RunRecord:
         found = await self.backend.run(run_id)

@@ -6,19 +6,28 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.base.errors import NotFound
 from holdfast.base.usage import Usage
 from holdfast.runs import steps
 from holdfast.runs.apply import apply
 from holdfast.runs.contexts import SavedContext
-from holdfast.runs.state import InSession, State
+from holdfast.runs.state import State, UsageRecord
 from holdfast.runs.usage import usage_of
-from holdfast.runtime.records import ENDED, Asked, Begun, JournalEntry, Note, Rested, Settled, entry_of
-from holdfast.runtime.setbacks import setbacks
-from holdfast.store.contract import Backend, RunRecord
+from holdfast.runtime.records import ENDED, Asked, JournalEntry, Note, Rested, Settled
+from holdfast.runtime.setbacks import Setbacks
 
 Place = tuple[tuple[str, ...], str]
 """A call: the route to its run, and its id."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How much of a run folds have: entries of its journal, and what these came to."""
+
+    length: int = 0
+    transcript: int = 0
+    responses: int = 0
+    verdicts: int = 0
+    consumed: int = 0
 
 
 @dataclass
@@ -27,60 +36,49 @@ class Replayed:
 
     state: State
     context: SavedContext | None
-    usage: Usage = field(default_factory=Usage)
+    consumed: list[UsageRecord] = field(default_factory=list)
+    """What each answer of a model cost, those of nested runs included."""
     asked: dict[Place, str] = field(default_factory=dict)
-    length: int = 0
-    setbacks: int = 0
-    """How often it had to be recovered since it last came further."""
+    length: int = 1
+    """How many entries of the journal this is."""
+    context_at: int = 1
+    """Which of them has the context."""
+    setbacks: Setbacks = field(default_factory=Setbacks)
+    cut: Cut = Cut()
+    """How much of it folds have."""
 
+    @property
+    def usage(self) -> Usage:
+        found = Usage()
+        for record in self.consumed:
+            found.add(usage_of(record))
+        return found
 
-async def replay(backend: Backend, record: RunRecord, *, upto: int | None = None) -> Replayed:
-    """The run after the first ``upto`` entries of its journal, or after all of them."""
-    rows = await backend.journal(record.run_id, after=0)
-    entries = [entry_of(row) for row in rows[:upto]]
-    begun = entries[0].it
-    assert isinstance(begun, Begun)  # noqa: S101 - the first entry is written with the run
-    if begun.parent is None:
-        state = State(run_id=record.run_id, input=begun.input, max_turns=begun.max_turns)
-        replayed = Replayed(state, begun.context)
-    else:
-        replayed = await _forked(backend, record, begun)
-    replayed.setbacks = setbacks(entries)
-    return _folded(replayed, entries[1:])
+    def go_on(self, entries: Iterable[JournalEntry]) -> None:
+        """Take in what happened next."""
+        for entry in entries:
+            self._take_in(entry)
 
-
-async def _forked(backend: Backend, record: RunRecord, begun: Begun) -> Replayed:
-    parent = await backend.run(begun.parent or "")
-    if parent is None:
-        raise NotFound("run", begun.parent)
-    found = await replay(backend, parent, upto=begun.at)
-    state = replace(found.state, run_id=record.run_id, trace=None)
-    if isinstance(state.conversation, InSession) and record.session_id is not None:
-        state = replace(state, conversation=replace(state.conversation, session_id=record.session_id))
-    return Replayed(state, found.context, found.usage)
-
-
-def _folded(replayed: Replayed, entries: Iterable[JournalEntry]) -> Replayed:
-    for entry in entries:
-        replayed.length += 1
+    def _take_in(self, entry: JournalEntry) -> None:
         it = entry.it
+        self.length += 1
+        self.setbacks = self.setbacks.after(entry)
         if entry.trace is not None:
-            replayed.state = replace(replayed.state, trace=entry.trace)
+            self.state = replace(self.state, trace=entry.trace)
         if entry.context is not None:
-            replayed.context = entry.context
+            self.context, self.context_at = entry.context, self.length
         if isinstance(it, Asked):
-            replayed.asked[entry.route, it.call_id] = it.approval_id
+            self.asked[entry.route, it.call_id] = it.approval_id
         elif isinstance(it, Settled):
-            replayed.asked.pop((entry.route, it.decided.call_id), None)
-            replayed.state = taken_in(replayed.state, entry.route, it.decided)
+            self.asked.pop((entry.route, it.decided.call_id), None)
+            self.state = taken_in(self.state, entry.route, it.decided)
         elif isinstance(it, Rested):
             if it.status in ENDED:
-                replayed.asked.clear()  # they were taken back with its end
+                self.asked.clear()  # they were taken back with its end
         elif not isinstance(it, Note):
-            replayed.state = taken_in(replayed.state, entry.route, it, stored=entry.stored)
+            self.state = taken_in(self.state, entry.route, it, stored=entry.stored)
             if isinstance(it, steps.Answered):
-                replayed.usage.add(usage_of(it.response.usage))
-    return replayed
+                self.consumed.append(it.response.usage)
 
 
 def taken_in(state: State, route: tuple[str, ...], outcome: steps.Outcome, *, stored: int | None = None) -> State:

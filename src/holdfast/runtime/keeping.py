@@ -20,6 +20,7 @@ from holdfast.runs.state import State
 from holdfast.runs.steps import Outcome
 from holdfast.runtime.context_changes import ContextChanges
 from holdfast.runtime.filing import dated, filed, saved
+from holdfast.runtime.folding import Folding
 from holdfast.runtime.home import Home
 from holdfast.runtime.journal import Place, without_children
 from holdfast.runtime.leases import Hold
@@ -46,6 +47,7 @@ class JournalKeeper:
         self.trace: dict[str, Any] | None = None
         """The trace that the journal says the run is in."""
         self.context_changes: ContextChanges | None = None
+        self.folding: Folding | None = None
         self.session: StoredSession | None = None if record.session_id is None else home.session(record.session_id)
         self._marks = marks
         self._seen = record.journal_length
@@ -153,12 +155,16 @@ class JournalKeeper:
     async def _commit(self, more: tuple[Op, ...], release: bool) -> None:
         entries, items, filed = list(self._entries), list(self._items), list(self._ops)
         ops: list[Op] = [*self.hold.fences(), *self._spliced(items), *filed, *more]
-        if entries:
-            ops.append(Journal(run_id=self.record.run_id, entries=tuple(logged(entry) for entry in entries)))
+        rows = tuple(logged(entry) for entry in entries)
+        if rows:
+            ops.append(Journal(run_id=self.record.run_id, entries=rows))
+            ops += await self.folding.due() if self.folding is not None else ()
         if release:
             ops += self.hold.releases()
         await self._written(ops, entries)
         self._seen += len(entries)
+        if self.folding is not None:
+            self.folding.wrote(data for _, data in rows)
         del self._entries[: len(entries)], self._items[: len(items)], self._ops[: len(filed)]
         self.home.feeds.written(self.record.run_id, upto=entries[-1].mark if entries else None)
 
@@ -168,7 +174,7 @@ class JournalKeeper:
 
     def forget(self) -> None:
         """Do not write what was taken in: the store will not have it."""
-        self._entries, self._items, self._ops = [], [], []
+        self._entries, self._items, self._ops, self.folding = [], [], [], None
 
     async def _written(self, ops: list[Op], entries: list[JournalEntry]) -> None:
         backoff = Backoff()

@@ -131,22 +131,16 @@ class Reaper:
 
     async def _sweep(self) -> None:
         """What need not be done at every look: questions expire, and blocked runs are tried again."""
-        now = self.home.clock()
-        if now < self._next_sweep:
+        if time.monotonic() < self._next_sweep:
             return
-        self._next_sweep = now + self.home.poll * 4
+        self._next_sweep = time.monotonic() + self.home.poll * 4
         await self._unblock(all_of_them=False)
-        after = ""
-        while True:
-            page = await self.home.backend.approvals(
-                status="pending", run_id=None, session_id=None, limit=200, after=after
-            )
+        await self.home.set_clock()
+        now, last = self.home.clock(), None
+        while page := await self.home.backend.approvals_due(status="pending", at=now, limit=200, after=last):
             for record in page:
-                if record.expires_at is not None and record.expires_at <= now:
-                    await self._expire(record.approval_id)
-            if len(page) < 200:
-                return
-            after = page[-1].approval_id
+                await self._expire(record.approval_id)
+            last = page[-1]
 
     async def _expire(self, approval_id: str) -> None:
         record = await self.home.backend.approval(approval_id)

@@ -83,6 +83,12 @@ class Owned(Record, frozen=True, tag="run.owned"):
     how: Literal["started", "continued", "recovered"] = "started"
 
 
+class Outlived(Record, frozen=True, tag="run.outlived"):
+    """A runtime lives that was too slow to keep the run: whoever took the run up did not find it ended."""
+
+    by: str
+
+
 class Asked(Record, frozen=True, tag="approval.requested"):
     """A person is asked about a call."""
 
@@ -120,7 +126,7 @@ class Called(Record, frozen=True, tag="run.resumed"):
     agent: str | None = None
 
 
-Note: TypeAlias = Begun | Owned | Asked | Settled | CancelAsked | Rested | Called
+Note: TypeAlias = Begun | Owned | Outlived | Asked | Settled | CancelAsked | Rested | Called
 
 
 class JournalEntry(Record, frozen=True):
@@ -162,7 +168,11 @@ def logged(entry: JournalEntry) -> tuple[str, bytes]:
 
 
 def entry_of(row: Logged) -> JournalEntry:
-    return _entries.decode(row.data)
+    return entry_in(row.data)
+
+
+def entry_in(data: bytes) -> JournalEntry:
+    return _entries.decode(data)
 
 
 def header_of(record: RunRecord) -> Header:

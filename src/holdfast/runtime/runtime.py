@@ -23,7 +23,6 @@ from holdfast.runtime.driving import Driving
 from holdfast.runtime.filing import approval_of
 from holdfast.runtime.handle import RunHandle, info_of
 from holdfast.runtime.home import Home, graphs_of
-from holdfast.runtime.journal import replay
 from holdfast.runtime.leases import Renewing
 from holdfast.runtime.patience import Patience, PatientBackend
 from holdfast.runtime.reaper import Reaper
@@ -33,6 +32,7 @@ from holdfast.runtime.records import (
     Status,
     header_of,
 )
+from holdfast.runtime.replaying import replay
 from holdfast.store.contract import Backend
 from holdfast.store.opening import open_backend
 
@@ -75,6 +75,7 @@ class Runtime:
             backend: Any = PatientBackend(opened, patience)
             renewing = Renewing(backend, ttl=lease)
             home = Home(backend, graphs, renewing, RunConfig.of(run_config), lease, approval_ttl, patience=patience)
+            await home.set_clock()
             async with Scope() as scope:
                 driving = Driving(home, scope)
                 scope.start(renewing.run(), name="holdfast leases")

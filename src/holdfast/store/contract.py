@@ -292,7 +292,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True, tag="journal"):
 
 
 class Emit(msgspec.Struct, frozen=True, kw_only=True, tag="emit"):
-    """Append (type, data) events to a run's event log."""
+    """Append (type, data) events to a run's event log. What is there can be made again from its journal."""
 
     run_id: str
     events: tuple[tuple[str, bytes], ...]
@@ -434,6 +434,16 @@ class Backend(Protocol):
         self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
     ) -> list[ApprovalRecord]:
         """By id, those with an id above ``after``."""
+        ...
+
+    async def approvals_due(
+        self, *, status: str, at: float, limit: int, after: ApprovalRecord | None
+    ) -> list[ApprovalRecord]:
+        """Those that expire at that time or earlier, the earliest first, and behind ``after``."""
+        ...
+
+    async def time(self) -> float:
+        """The time by the clock that decides about leases: the server's, where there is one."""
         ...
 
     async def lease(self, name: str) -> Lease | None: ...

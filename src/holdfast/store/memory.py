@@ -1,5 +1,6 @@
 """The reference backend: plain dictionaries, nothing durable. The other backends are tested against it."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -152,6 +153,22 @@ class MemoryBackend:
             and session_id in (None, approval.session_id)
         ]
         return sorted(found, key=lambda approval: approval.approval_id)[:limit]
+
+    async def approvals_due(
+        self, *, status: str, at: float, limit: int, after: ApprovalRecord | None
+    ) -> list[ApprovalRecord]:
+        self.check_open()
+        behind = (-math.inf, "") if after is None else (after.expires_at or 0.0, after.approval_id)
+        found = [
+            (approval.expires_at, approval.approval_id, approval)
+            for approval in self.tables.approvals.values()
+            if approval.status == status and approval.expires_at is not None and approval.expires_at <= at
+        ]
+        return [one for *place, one in sorted(found, key=lambda row: row[:2]) if tuple(place) > behind][:limit]
+
+    async def time(self) -> float:
+        self.check_open()
+        return self.clock()
 
     async def lease(self, name: str) -> Lease | None:
         self.check_open()

@@ -1,6 +1,7 @@
 """From an address to a backend."""
 
 from collections.abc import Awaitable, Callable
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -28,16 +29,25 @@ async def open_backend(url: Any, **options: Any) -> Backend:
     raise InvalidInput(f"{scheme!r} is not a kind of store; known are {SCHEMES}")
 
 
+def checked(options: dict[str, Any], maker: Callable[..., Any], kind: str) -> dict[str, Any]:
+    """The options, if whatever makes the backend takes all of them."""
+    parameters = signature(maker).parameters.values()
+    known = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+    if unknown := [name for name in options if name not in known]:
+        raise InvalidInput(f"{kind} takes no {', '.join(unknown)}; its options are {', '.join(known)}")
+    return options
+
+
 async def open_memory(url: str, options: dict[str, Any]) -> Backend:
     from holdfast.store.memory import MemoryBackend
 
-    return MemoryBackend(**options)
+    return MemoryBackend(**checked(options, MemoryBackend, "a store in memory"))
 
 
 async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
     if not url.startswith("sqlite://"):  # sqlite+aiosqlite://: somebody wants SQLAlchemy
         return await open_sql(url, options)
-    from holdfast.store.sqlite.backend import MEMORY, share
+    from holdfast.store.sqlite.backend import MEMORY, SqliteBackend, share
 
     address, _, query = url.removeprefix("sqlite://").partition("?")
     given = dict(parse_qsl(query))
@@ -48,6 +58,7 @@ async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
     if given:
         raise InvalidInput(f"sqlite takes no {', '.join(given)}; it takes synchronous=normal or full, and tables=")
     path = address.removeprefix("/")
+    checked(options, SqliteBackend, "a store in SQLite")
     return await opened(share(path if path not in ("", MEMORY) else MEMORY, **options))
 
 
@@ -60,7 +71,7 @@ async def open_sql(url: str, options: dict[str, Any]) -> Backend:
     rest = [part for part in query.split("&") if part and not part.startswith("tables=")]
     if tables := dict(parse_qsl(query)).get("tables"):
         url, options = "?".join([address, *(["&".join(rest)] if rest else [])]), {"names": names_in(tables), **options}
-    return await opened(SqlBackend.from_url(url, **options))
+    return await opened(SqlBackend.from_url(url, **checked(options, SqlBackend.from_url, "a store in an SQL database")))
 
 
 def names_in(tables: str) -> Names:
@@ -76,7 +87,7 @@ async def open_redis(url: str, options: dict[str, Any]) -> Backend:
         from holdfast.store.redis.backend import RedisBackend
     except ImportError as error:
         raise MissingExtra("redis", "a store in Redis") from error
-    return RedisBackend.from_url(url, **options)
+    return RedisBackend.from_url(url, **checked(options, RedisBackend.from_url, "a store in Redis"))
 
 
 async def open_injected(handle: Any, options: dict[str, Any]) -> Backend:
@@ -85,11 +96,11 @@ async def open_injected(handle: Any, options: dict[str, Any]) -> Backend:
     if module == "sqlalchemy" and hasattr(handle, "sync_engine"):
         from holdfast.store.sql.backend import SqlBackend
 
-        return await opened(SqlBackend(handle, **options))
+        return await opened(SqlBackend(handle, **checked(options, SqlBackend, "a store with your engine")))
     if module == "redis":
         from holdfast.store.redis.backend import RedisBackend
 
-        return RedisBackend(handle, **options)
+        return RedisBackend(handle, **checked(options, RedisBackend, "a store with your client"))
     raise InvalidInput(f"a store is opened by a URL, an AsyncEngine or a Redis client, not {type(handle).__name__}")
 
 

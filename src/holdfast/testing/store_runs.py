@@ -3,9 +3,11 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.base.errors import ApprovalMoved, FenceLost, NotFound, RunMoved
 from holdfast.store.contract import (
+    ApprovalRecord,
     Backend,
     DropLease,
     Emit,
@@ -203,6 +205,30 @@ class RunClauses(StoreFixtures):
         assert await names(run_id="r1") == ["c"]
         assert await names(session_id="s") == ["c"]
         assert await names(status="denied", run_id="r1") == []
+
+    async def test_approvals_are_listed_whose_time_is_up(self, run_backend: Backend, clock: FakeClock) -> None:
+        def until(approval_id: str, seconds: float | None, status: str = "pending") -> SaveApproval:
+            at = None if seconds is None else clock.now + seconds
+            return replace(asked(approval_id), status=status, expires_at=at)
+
+        await run_backend.commit(until("d", 5), until("a", 9), until("c", 5), until("b", None), until("e", 11))
+        await run_backend.commit(until("f", 5, "approved"))
+
+        async def due(seconds: float, *, limit: int = 9, after: ApprovalRecord | None = None) -> list[ApprovalRecord]:
+            return await run_backend.approvals_due(status="pending", at=clock.now + seconds, limit=limit, after=after)
+
+        found = await due(10)
+        assert [one.approval_id for one in found] == ["c", "d", "a"]
+        assert await due(10, limit=1) == found[:1]
+        assert await due(10, after=found[0]) == found[1:]
+        assert await due(10, after=found[1]) == found[2:]
+        assert await due(5) == found[:2]
+        assert await due(4) == []
+
+    async def test_the_time_is_that_of_the_leases(self, run_backend: Backend, clock: FakeClock) -> None:
+        before = await run_backend.time()
+        clock.turn(7)
+        assert (before, await run_backend.time()) == (clock.now - 7, clock.now)
 
     async def test_one_of_two_deciders_wins(self, run_backend: Backend) -> None:
         await run_backend.commit(asked("a"))

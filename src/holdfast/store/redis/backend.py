@@ -233,6 +233,14 @@ class RedisBackend:
     ) -> list[ApprovalRecord]:
         raise Unsupported(_NO_RUNS)
 
+    async def approvals_due(
+        self, *, status: str, at: float, limit: int, after: ApprovalRecord | None
+    ) -> list[ApprovalRecord]:
+        raise Unsupported(_NO_RUNS)
+
+    async def time(self) -> float:
+        raise Unsupported(_NO_RUNS)
+
 
 def readable(session_id: str, fields: dict[bytes, bytes]) -> SessionRecord | None:
     """The record, or ``None`` if it is gone or damaged: that must not hide the other sessions of a list."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from holdfast.base.errors import InvalidInput
 from holdfast.base.items import decode_item, text_of, words_of
 from holdfast.store.contract import Splice
 from holdfast.store.relational.connection import Connection, Names
@@ -30,12 +31,26 @@ ColumnsOf = Callable[[str], Collection[str]]
 
 def around(migrate: Callable[[], None], db: Connection, names: Names, columns_of: ColumnsOf, *, now: float) -> None:
     """Migrate, and take over that layout's tables if they have the names of ours."""
+    check_names(db, names, columns_of)
     foreign = "message_data" in columns_of(names.items)
     if foreign:
         set_aside(db, names, columns_of)
     migrate()
     if foreign:
         take_over(db, names, columns_of, now)
+
+
+def check_names(db: Connection, names: Names, columns_of: ColumnsOf) -> None:
+    """Make sure that the tables which all names of this stem share were not made for others."""
+    shared = names.fill("{_schema}")
+    if not columns_of(shared) or not (db.one("SELECT MAX(version) FROM {_schema}", {}) or [None])[0]:
+        return
+    missing = [table for table in (names.sessions, names.items) if "tape" not in columns_of(table)]
+    if missing:
+        raise InvalidInput(
+            f"the table {shared} belongs to a store with other tables: there is no {' and no '.join(missing)} of it. "
+            "Open that store by its own names, or give this one a table of sessions that begins otherwise"
+        )
 
 
 def set_aside(db: Connection, names: Names, columns_of: ColumnsOf) -> None:

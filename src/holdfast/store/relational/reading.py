@@ -76,5 +76,10 @@ class RelationalReads(ABC):
             reads.approvals, status=status, run_id=run_id, session_id=session_id, limit=limit, after=after
         )
 
+    async def approvals_due(
+        self, *, status: str, at: float, limit: int, after: ApprovalRecord | None
+    ) -> list[ApprovalRecord]:
+        return await self.see(reads.approvals_due, status=status, at=at, limit=limit, after=after)
+
     async def lease(self, name: str) -> Lease | None:
         return await self.see(reads.lease, name)

@@ -289,6 +289,19 @@ def approvals(
     return [approval_record(row) for row in found]
 
 
+def approvals_due(
+    db: Connection, *, status: str, at: float, limit: int, after: contract.ApprovalRecord | None
+) -> list[contract.ApprovalRecord]:
+    where, params = "status = :status AND expires_at <= :at", dict[str, Any](status=status, at=at, limit=limit)
+    if after is not None:
+        where += " AND expires_at >= :since AND (expires_at > :since OR approval_id > :behind)"
+        params |= {"since": after.expires_at, "behind": after.approval_id}
+    found = db.all(
+        f"SELECT {_APPROVAL} FROM {{_approvals}} WHERE {where} ORDER BY expires_at, approval_id LIMIT :limit", params
+    )
+    return [approval_record(row) for row in found]
+
+
 def lease(db: Connection, name: str) -> Lease | None:
     row = db.one("SELECT owner, token, expires_at FROM {_leases} WHERE name = :name", {"name": name})
     return Lease(name, *row) if row and row[0] else None

@@ -194,7 +194,12 @@ LIVE_RUNS = Migration(
     ("CREATE INDEX {_runs}_by_session_status ON {_runs} (session_id, status, position)",),
 )
 
-MIGRATIONS = (HISTORIES, RUNS, POSTGRESQL_SEARCH, POSTGRESQL_COMMIT, LIVE_RUNS)
+QUESTIONS_DUE = Migration(
+    "questions_by_expiry",
+    ("CREATE INDEX {_approvals}_by_expiry ON {_approvals} (status, expires_at, approval_id)",),
+)
+
+MIGRATIONS = (HISTORIES, RUNS, POSTGRESQL_SEARCH, POSTGRESQL_COMMIT, LIVE_RUNS, QUESTIONS_DUE)
 NEWEST = len(MIGRATIONS)
 
 

@@ -195,6 +195,9 @@ class SqlBackend(RelationalReads):
 
     # --- reading --------------------------------------------------------------------------------
 
+    async def time(self) -> float:
+        return await self.see(self.transactions.now)
+
     async def see(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Read on a connection of its own, once more if that turns out to be broken."""
         await self.open()

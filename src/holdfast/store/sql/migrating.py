@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import random
 import time
+from functools import partial
 
 import sqlalchemy
 from sqlalchemy.exc import DBAPIError
@@ -34,7 +35,9 @@ class Migrating:
         table = self.as_stored(self.names.fill("{_schema}"))
         if not sqlalchemy.inspect(raw).has_table(table):
             return 0
-        return schema.version(self.transactions.adapted(raw), where=self.where)
+        connection = self.transactions.adapted(raw)
+        adopting.check_names(connection, self.names, partial(self.columns_of, raw))
+        return schema.version(connection, where=self.where)
 
     def migrate_postgresql(self, raw: sqlalchemy.Connection) -> None:
         def alone(connection: SqlConnection) -> None:
@@ -76,15 +79,14 @@ class Migrating:
         connection = MigratingConnection(raw, self.dialect, self.transactions.statements)
         now = self.transactions.now(connection)
 
-        def columns_of(table: str) -> list[str]:
-            inspector = sqlalchemy.inspect(raw)
-            name = self.as_stored(table)
-            return [column["name"] for column in inspector.get_columns(name)] if inspector.has_table(name) else []
-
         def migrate() -> None:
             schema.migrate(connection, dialect=self.dialect.name, types=self.dialect.types, where=self.where, now=now)
 
-        adopting.around(migrate, connection, self.names, columns_of, now=now)
+        adopting.around(migrate, connection, self.names, partial(self.columns_of, raw), now=now)
+
+    def columns_of(self, raw: sqlalchemy.Connection, table: str) -> list[str]:
+        inspector, name = sqlalchemy.inspect(raw), self.as_stored(table)
+        return [column["name"] for column in inspector.get_columns(name)] if inspector.has_table(name) else []
 
     def as_stored(self, table: str) -> str:
         """A table's name as the catalogue has it: PostgreSQL lowers every name that is not quoted."""

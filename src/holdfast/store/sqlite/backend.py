@@ -301,6 +301,9 @@ class SqliteBackend(RelationalReads):
 
     # --- reading --------------------------------------------------------------------------------
 
+    async def time(self) -> float:
+        return self.clock()
+
     async def see(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a read on a connection that waits for no writer."""
         if self.path == MEMORY:
