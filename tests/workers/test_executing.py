@@ -111,6 +111,43 @@ async def test_rich_objects_come_back_as_mime_bundles(session):
     assert messages[-1].data == {"text/html": "<b>hi</b>", "image/png": b"\x89PNG"}
 
 
+ODD = {
+    "an attribute": ("class Odd:\n    def __getattr__(self, name): raise RuntimeError", {}),
+    "the class": ("class Odd:\n    __class__ = property(lambda self: 1 / 0)", {}),
+    "a length": (
+        "class Long:\n    def __len__(self): raise RuntimeError\nclass Odd:\n    def _repr_html_(self): return Long()",
+        {},
+    ),
+    "leaving": ("class Odd:\n    def _repr_html_(self): raise SystemExit", {}),
+    "garbage": ("from unittest.mock import MagicMock as Odd", {}),
+    "a text of its own": (
+        "class Markup(str): pass\nclass Odd:\n    def _repr_html_(self): return Markup('<b>')",
+        {"text/html": "<b>"},
+    ),
+    "a bundle": (
+        "class Odd:\n    def _repr_mimebundle_(self, include, exclude): return {'text/html': '<i>'}, {'meta': 1}",
+        {"text/html": "<i>"},
+    ),
+}
+
+
+@pytest.mark.parametrize("trouble", ODD)
+async def test_an_odd_object_costs_its_representation_and_not_the_result(session, trouble):
+    code, data = ODD[trouble]
+    result = await session.run(f"{code}\ndisplay(Odd())\nOdd()")
+    assert (result.error, result.data) == (None, data)
+    assert "Odd" in result.repr or "Mock" in result.repr
+    assert len(result.displays) == 1
+
+
+async def test_a_representation_without_end_is_stopped_like_any_code(session):
+    result = await session.run(
+        "class Odd:\n    def _repr_html_(self):\n        while True: pass\nx = 1\nOdd()", timeout=0.5
+    )
+    assert (result.timed_out, result.state) == (True, "preserved")
+    assert (await session.run("x")).value == 1
+
+
 async def test_values_that_are_not_plain_data_come_back_as_text_only(session):
     result = await session.run("class Odd:\n    def __repr__(self): raise ValueError\nOdd()")
     assert result.value is None
