@@ -6,7 +6,14 @@ import time
 import pytest
 
 from holdfast.base.errors import Closed, InvalidInput, NotFound
-from holdfast.workers import ExecuteMessage, HeartbeatMessage, OutputMessage, ResultMessage, SessionState
+from holdfast.workers import (
+    ExecuteMessage,
+    HeartbeatMessage,
+    OutputMessage,
+    RequestFailed,
+    ResultMessage,
+    SessionState,
+)
 
 
 async def busy(session, code="while True: pass"):
@@ -195,3 +202,30 @@ async def test_files_of_a_closed_session_are_gone(session):
 async def test_warm_up_code_runs_before_the_session_is_ready(start):
     session = await start(warmup_code="import json\nready = True")
     assert (await session.run("ready")).value is True
+
+
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+async def test_objects_that_object_cost_the_question_and_not_the_worker(session, is_busy):
+    await session.run(
+        "class Odd:\n    __class__ = property(lambda self: 1 / 0)\nodd = Odd()\n"
+        "class Meta(type):\n    __module__ = property(lambda self: 1 / 0)\n"
+        "class Thing(metaclass=Meta): pass\nthing = Thing()"
+    )
+    task = await busy(session, "import time\nwhile True: time.sleep(0.01)") if is_busy else None
+    with pytest.raises(RequestFailed, match="ZeroDivisionError"):
+        await session.complete("odd.x")
+    with pytest.raises(RequestFailed, match="ZeroDivisionError"):
+        await session.namespace()
+    assert (await session.heartbeat()).busy is is_busy
+    if task is not None:
+        assert (await session.interrupt()).state == "preserved"
+        await task
+    assert (await session.run("1")).value == 1
+
+
+async def test_an_answer_above_the_frame_limit_is_an_error_of_the_question(start):
+    session = await start(frame_limit=4096)
+    await session.run("for n in range(500): globals()[f'name{n}'] = n")
+    with pytest.raises(RequestFailed, match="FrameTooLarge"):
+        await session.namespace()
+    assert (await session.run("name7")).value == 7

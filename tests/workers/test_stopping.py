@@ -275,3 +275,23 @@ async def test_processes_started_by_user_code_do_not_outlive_the_session(session
             break
         await asyncio.sleep(0.01)
     assert not os.path.exists(f"/proc/{sleeper}")
+
+
+async def test_an_interrupt_never_cuts_a_message_in_two(session):
+    code = "class Big:\n    def _repr_html_(self): return 'x' * 900_000\nbig = Big(); x = 5\nwhile True: display(big)"
+    for n in range(8):
+        task = asyncio.create_task(session.run(code, timeout=None))
+        while session.info.telemetry["control_messages"] < 20 * (n + 1):
+            await asyncio.sleep(0.001)
+        assert (await session.interrupt()).state == "preserved"
+        assert (await task).error.interrupted
+        assert (await session.run("x", timeout=10)).value == 5
+
+
+async def test_a_handler_that_is_not_python_does_not_keep_an_interrupt_away(session):
+    task = await running(
+        session,
+        "import faulthandler, signal, time; faulthandler.register(signal.SIGINT, file=open('f', 'w')); time.sleep(60)",
+    )
+    assert (await session.interrupt()).state == "preserved"
+    assert (await task)[-1].exception_type == "KeyboardInterrupt"

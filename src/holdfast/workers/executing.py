@@ -118,14 +118,19 @@ class Executing(SessionCore):
         talk = self._usable()
         if not talk.exchange.answer(input_id):
             return False
-        talk.live().send(m.InputResponseMessage(input_id=input_id, data=data, eof=eof))
+        self._answer(talk, m.InputResponseMessage(input_id=input_id, data=data, eof=eof))
         return True
+
+    def _answer(self, talk: Conversation, answer: m.InputResponseMessage) -> None:
+        talk.live().send(answer)
+        # A thread may have asked, and the main thread, which reads, be busy.
+        talk.live().ring()
 
     def _close_questions(self, talk: Conversation) -> bool:
         open_questions = list(talk.exchange.questions)
         for input_id in open_questions:
             talk.exchange.answer(input_id)
-            talk.live().send(m.InputResponseMessage(input_id=input_id, eof=True))
+            self._answer(talk, m.InputResponseMessage(input_id=input_id, eof=True))
         return bool(open_questions)
 
     # -- stopping code

@@ -1,8 +1,9 @@
 """The worker's end of the protocol socket.
 
 Only the main thread reads, and a signal can make it look for mail while user code runs. Any thread may
-write; whoever holds the pen also writes what was queued meanwhile, so a signal handler never waits for a
-lock that the interrupted frame holds.
+write, one at a time. The main one never waits for the pen, which its own interrupted frame may hold: what
+it has to say is queued, and whoever holds the pen writes it. While it writes, no signal may make it leave:
+half a frame would be the end of the conversation.
 """
 
 import collections
@@ -10,6 +11,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -28,6 +30,9 @@ class Post:
         self.inbox: collections.deque[AnyMessage] = collections.deque()
         self.fds: list[int] = []
         self.reading = False
+        self.writing = 0
+        self.written: Callable[[], None] = lambda: None
+        self._main = threading.get_ident()
         self._reader = FrameReader(limit=limit)
         self._pen = threading.Lock()
         self._outbox: collections.deque[bytes] = collections.deque()
@@ -36,7 +41,21 @@ class Post:
 
     def send(self, message: Message) -> None:
         """Send, or raise FrameTooLarge or the encoder's complaint with nothing sent."""
-        self._outbox.append(frame(encode(message), limit=self.limit))
+        data = frame(encode(message), limit=self.limit)
+        if threading.get_ident() != self._main:
+            with self._pen:
+                self.sock.sendall(data)
+            self._write_queued()
+            return
+        self.writing += 1
+        try:
+            self._outbox.append(data)
+            self._write_queued()
+        finally:
+            self.writing -= 1
+        self.written()
+
+    def _write_queued(self) -> None:
         while self._outbox and self._pen.acquire(blocking=False):
             try:
                 while self._outbox:
@@ -44,22 +63,31 @@ class Post:
             finally:
                 self._pen.release()
 
+    def seal(self) -> None:
+        """Wait for whoever writes to finish, and let nobody write any more: another process goes on."""
+        self._pen.acquire()
+
+    def renew(self) -> None:
+        """After a fork: what other threads had in hand is the other process's to finish."""
+        self._pen = threading.Lock()
+        self._outbox.clear()
+
     # -- reading
 
     def receive(self, timeout: float | None = None) -> AnyMessage | None:
         """The next message; None after ``timeout`` seconds. Raises Gone when the host has closed."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self.inbox:
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0 or not select.select([self.sock], [], [], left)[0]:
-                    return None
-            self.reading = True
-            try:
+        self.reading = True
+        try:
+            while not self.inbox:
+                if deadline is not None:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not select.select([self.sock], [], [], left)[0]:
+                        return None
                 self._read(0)
-            finally:
-                self.reading = False
-        return self.inbox.popleft()
+            return self.inbox.popleft()
+        finally:
+            self.reading = False
 
     def glance(self) -> None:
         """Take in what has arrived, without waiting. For the signal handler, when nobody is reading."""

@@ -130,8 +130,12 @@ class Streams:
 
     def __init__(self) -> None:
         self.timer = Timer()
-        self.outs = [Out(number, self.timer) for number in (1, 2)]
+        self.outs = self._made()
         self._write, self._exit = os.write, os._exit
+        self._abandoned: list[Out] = []
+
+    def _made(self) -> list[Out]:
+        return [Out(number, self.timer) for number in (1, 2)]
 
     def install(self) -> None:
         for out, name in zip(self.outs, ("stdout", "stderr"), strict=True):
@@ -142,6 +146,16 @@ class Streams:
         os.register_at_fork(before=self.flush)
         sys.addaudithook(self._audit)
         os.write, os._exit = self.write, self.exit
+
+    def renew(self) -> None:
+        """After a fork: a thread that is not here may hold the lock of a stream. New ones take their places."""
+        # Kept, for to collect them is to wait for their locks.
+        self._abandoned += self.outs
+        self.outs = self._made()
+        for old, out in zip(self._abandoned[-2:], self.outs, strict=True):
+            for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
+                if getattr(sys, name) is old:
+                    setattr(sys, name, out)
 
     def flush(self) -> None:
         for out in self.outs:
