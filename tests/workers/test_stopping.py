@@ -19,6 +19,7 @@ from holdfast.workers import (
     WorkerDied,
     WorkerSession,
 )
+from worker_kit import children
 
 STUBBORN = "while True:\n    try:\n        GO\n        while True: pass\n    except BaseException: pass"
 
@@ -295,3 +296,18 @@ async def test_a_handler_that_is_not_python_does_not_keep_an_interrupt_away(sess
     )
     assert (await session.interrupt()).state == "preserved"
     assert (await task)[-1].exception_type == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize("end", ["terminate", "shutdown"])
+@pytest.mark.parametrize("turns", [0, 1, 5, 40])
+async def test_a_session_that_is_ended_while_it_starts_is_gone_when_that_returns(config, end, turns):
+    before = children()
+    session = WorkerSession(config)
+    starting = asyncio.create_task(session.start())
+    for _ in range(turns):
+        await asyncio.sleep(0.002)
+    await getattr(session, end)()
+    assert children() == before
+    assert session.state is SessionState.TERMINATED
+    outcome = (await asyncio.gather(starting, return_exceptions=True))[0]
+    assert outcome is None or isinstance(outcome, Closed)

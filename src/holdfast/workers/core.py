@@ -33,6 +33,7 @@ class SessionCore:
         self._turn = asyncio.Lock()
         self._changing = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
+        self._birth: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._greeted: asyncio.Future[None] | None = None
         self._home: Home | None = None

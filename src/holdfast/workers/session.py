@@ -45,11 +45,14 @@ class WorkerSession(Executing, Looking, Returning):
         self._apply(Event.STARTED)
         try:
             async with asyncio.timeout(self.config.ready_timeout):
-                await self._be_born()
+                self._birth = asyncio.create_task(self._be_born(), name="worker-birth")
+                await self._birth
             await self._warm_up()
         except BaseException as problem:
             self._apply(Event.FAILED)
             await self._tear_down(Cause("start", "the start failed"))
+            if self._closing is not None and not isinstance(problem, Exception) and not _cancelling():
+                raise Closed("the session was stopped while it started") from None
             if isinstance(problem, TimeoutError) and not isinstance(problem, ExecutionTimeout):
                 raise StartFailed(f"not ready within {self.config.ready_timeout} s") from problem
             if isinstance(problem, WorkerDied):
@@ -132,8 +135,12 @@ class WorkerSession(Executing, Looking, Returning):
         await asyncio.shield(self._closing)
 
     async def _finish(self) -> None:
+        if self._birth is not None:
+            self._birth.cancel()
         await self._tear_down(Cause("shutdown", "the session was closed"))
-        self._apply(Event.CLOSED)
+        # A start that was under way cleans up after itself.
+        async with self._changing:
+            self._apply(Event.CLOSED)
 
     async def restart(self) -> None:
         """A new worker with an empty namespace; the session and its files stay. Not after termination.
@@ -243,3 +250,9 @@ class WorkerSession(Executing, Looking, Returning):
             if talk.execution is not None:
                 talk.link.ring()
             self._schedule_beat()
+
+
+def _cancelling() -> bool:
+    """Whether somebody wants the task that runs this to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
