@@ -50,14 +50,20 @@ class Executing(SessionCore):
         deadline = None if limit is None else loop.time() + limit
         talk = await self._take_turn(message, limit)
         execution = self._begin(talk, message)
-        timer = None if deadline is None else loop.call_at(deadline, execution.outlet.expire)
+        timer = None if deadline is None else loop.call_at(deadline, self._expire, talk, execution)
         return Running(talk, execution, execution.outlet, limit, timer)
 
+    def _expire(self, talk: Conversation, execution: Execution) -> None:
+        """The time is up: stop the code now, however slowly its messages are read."""
+        if not execution.ended.done():
+            execution.outlet.expire()
+            self._spawn(self._stop(talk, execution, self.config.grace))
+
     async def overrun(self, running: "Running") -> ExecutionTimeout:
-        """The time is up: stop the code, and say what became of the variables."""
+        """The code that was out of time has been stopped: say what became of the variables."""
         running.outlet.discard()
-        stopped = await self._stop(running.talk, running.execution, self.config.grace)
-        return ExecutionTimeout(running.execution.id, running.limit or 0.0, stopped.state)
+        await asyncio.shield(running.execution.ended)
+        return ExecutionTimeout(running.execution.id, running.limit or 0.0, _outcome(running.execution).state)
 
     def leave(self, running: "Running") -> None:
         """Nobody listens any more; code that still runs is stopped."""
@@ -162,6 +168,7 @@ class Executing(SessionCore):
 
     async def _stop(self, talk: Conversation, execution: Execution, grace: float) -> Interrupted:
         """The ladder: ask and ring, ring again at half time, kill."""
+        execution.outlet.unbound()
         for _ in range(2):
             if talk.cause is None and not execution.ended.done():
                 link = talk.live()
@@ -175,7 +182,11 @@ class Executing(SessionCore):
             if talk.link is not None:
                 talk.link.kill(Cause("killed", f"the code did not stop within {grace} s"))
             await asyncio.shield(execution.ended)
-        last = execution.ended.result()
-        if isinstance(last, m.ErrorMessage) and last.state == "lost":
-            return Interrupted(stopped=True, state="lost", reason=last.exception_message)
-        return Interrupted(stopped=True, state="preserved")
+        return _outcome(execution)
+
+
+def _outcome(execution: Execution) -> Interrupted:
+    last = execution.ended.result()
+    if isinstance(last, m.ErrorMessage) and last.state == "lost":
+        return Interrupted(stopped=True, state="lost", reason=last.exception_message)
+    return Interrupted(stopped=True, state="preserved")

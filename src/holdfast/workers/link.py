@@ -160,6 +160,7 @@ class Link:
             pipe.pause()
 
     def resume(self) -> None:
+        self.line.resume()
         for pipe in self.pipes.values():
             pipe.resume()
 

@@ -9,12 +9,13 @@ from holdfast.workers.errors import Cause, RequestFailed, WorkerDied
 from holdfast.workers.exchange import Deliver, Drain, Exchange, General, Reply, Step
 from holdfast.workers.interceptors import Interceptors
 from holdfast.workers.link import Link
-from holdfast.workers.outlet import Clip, Outlet, Stream
+from holdfast.workers.outlet import Clip, Outlet, Shelf, Stream
 from holdfast.workers.wire import messages as m
 
 _STREAMS: tuple[Stream, Stream] = ("stdout", "stderr")
 # A peer that announces frames of this many limits has lost the framing and will not find it again.
 _HOPELESS = 64
+_HEAVIEST_SHELF = 16 << 20
 
 
 class Execution:
@@ -44,8 +45,7 @@ class Conversation:
         self.exchange = Exchange()
         self.execution: Execution | None = None
         self.link: Link | None = None
-        self.general: collections.deque[m.Message] = collections.deque(maxlen=config.general_queue)
-        self.general_dropped = 0
+        self.general = Shelf(most=config.general_queue, heaviest=_HEAVIEST_SHELF)
         self.arrived = asyncio.Event()
         self.counts: collections.Counter[str] = collections.Counter()
         self._noted, self._over = noted, over
@@ -77,15 +77,19 @@ class Conversation:
         try:
             link.send(message, fds)
             if self.execution is not None:
+                link.line.resume()
                 link.ring()
             reply = await answer
         finally:
             self.exchange.forget(message.id)
             self._requests.pop(message.id, None)
         if isinstance(reply, m.ErrorMessage):
-            if reply.state == "lost":
-                raise WorkerDied(self.cause or Cause("signal", reply.exception_message))
+            if self.cause is not None:
+                raise WorkerDied(self.cause)
             raise RequestFailed(reply.exception_type, reply.exception_message)
+        if type(reply) is not type(message):
+            said = f"the worker answered a {type(message).__name__} with a {type(reply).__name__}"
+            raise RequestFailed("ProtocolError", said)
         return reply
 
     cause: Cause | None = None
@@ -172,6 +176,9 @@ class Conversation:
                 execution.over(step.message)
         elif execution.outlet.full and self.link is not None:
             self.link.pause()
+            if not isinstance(step.message, m.OutputMessage) and not self._requests:
+                # What floods comes by the protocol itself, and nobody waits there for an answer.
+                self.link.line.pause()
 
     def _finish(self, execution: Execution) -> None:
         for stream, clip in execution.clips.items():
@@ -191,7 +198,5 @@ class Conversation:
         return m.OutputMessage(data=text, stream=stream, execution_id=execution_id, dropped=dropped)
 
     def _file(self, message: m.Message) -> None:
-        if len(self.general) == self.general.maxlen:
-            self.general_dropped += 1
-        self.general.append(message)
+        self.general.put(message)
         self.arrived.set()
