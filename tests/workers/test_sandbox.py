@@ -1,6 +1,7 @@
 """Escapes, tried one by one from inside, with the full sandbox."""
 
 import asyncio
+import dataclasses
 import os
 import pwd
 import socket
@@ -217,6 +218,34 @@ async def test_a_memory_bomb_is_an_error_of_the_code(jailed):
     assert await refused(session, "x = []\nwhile True: x.append(bytearray(1 << 20))") == "MemoryError"
     await session.run("del x")
     assert (await session.run("len(bytearray(50 << 20))")).value == 50 << 20
+
+
+BOMBS = {
+    "shared": "import mmap\nheld = []\nwhile True:\n    held.append(mmap.mmap(-1, 8 << 20)); held[-1].write(bytes(8 << 20))",
+    "processes": (
+        "import os, time\nfor _ in range(5):\n    if os.fork() == 0:\n        block = bytearray(80 << 20); time.sleep(60)\n"
+        "time.sleep(60)"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+async def test_memory_that_no_process_is_blamed_for_ends_the_worker_and_the_cause_is_told(start, kind):
+    session = await start(sandbox=dataclasses.replace(start.config.sandbox, memory_mb=100))
+    result = await session.run(BOMBS[kind], timeout=30)
+    assert (result.state, result.error.cause) == ("lost", "memory-limit")
+    assert "150 MB are allowed" in result.reason
+    assert session.info.cause.kind == "memory-limit"
+
+
+async def test_pages_that_processes_share_are_counted_once(jailed):
+    session = await jailed(sandbox=SandboxPolicy(require="namespaces", memory_mb=100))
+    code = (
+        "import os, time\nblock = bytearray(80 << 20)\nchildren = []\nfor _ in range(6):\n    pid = os.fork()\n"
+        "    if pid == 0:\n        time.sleep(1); os._exit(0)\n    children.append(pid)\n"
+        "[os.waitpid(pid, 0)[1] for pid in children]"
+    )
+    assert (await session.run(code)).value == [0] * 6
 
 
 async def test_memory_and_files_together_are_limited_by_a_control_group_and_the_cause_is_told(jailed):

@@ -74,9 +74,7 @@ async def _remove(path: str) -> None:
 
 
 def _wanted(policy: SandboxPolicy, name: str) -> list[tuple[str, dict[str, int]]]:
-    memory = policy.memory_mb * MB if policy.memory_mb else None
-    # Above the limit of one process, which ends in a MemoryError the code can handle, and below its double.
-    whole = memory + memory // 2 if memory else None
+    whole = policy.whole_memory_mb * MB if policy.whole_memory_mb else None
     if os.path.exists(f"{_ROOT}/cgroup.controllers"):
         base = _own_group()
         limits = {"memory.max": whole, "memory.swap.max": 0, "pids.max": policy.processes}

@@ -43,6 +43,9 @@ class SandboxPolicy:
     takes the best the machine offers and says in ``info`` which that was; demand more and it refuses to
     start where that cannot be had.
 
+    ``memory_mb`` limits each process, which gets a MemoryError. All of a worker's processes together, with the
+    memory they share, may use half as much again; above that the worker is killed, within a moment.
+
     ``cgroup`` adds control groups where this process may make them: exact limits for all processes of a
     worker together, for some milliseconds more at the start.
 
@@ -62,6 +65,11 @@ class SandboxPolicy:
     writable: tuple[str, ...] = ()
     run_as: int = 65534
     cgroup: bool = False
+
+    @property
+    def whole_memory_mb(self) -> int | None:
+        """For all processes together: above the limit of one, whose MemoryError code can handle, below its double."""
+        return None if self.memory_mb is None else self.memory_mb + self.memory_mb // 2
 
     def __post_init__(self) -> None:
         for name in ("memory_mb", "cpu_seconds", "processes", "open_files", "disk_mb"):

@@ -42,6 +42,7 @@ class SessionCore:
         self._cause: Cause | None = None
         self._waiting = 0
         self._beat: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
 
     @property
     def state(self) -> SessionState:

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from holdfast.workers.collect import collect
-from holdfast.workers.core import UNSET, SessionCore
+from holdfast.workers.core import UNSET
 from holdfast.workers.errors import Cause, ExecutionTimeout
 from holdfast.workers.outlet import Outlet
 from holdfast.workers.result import ExecutionResult, Interrupted
 from holdfast.workers.states import Event, SessionState
 from holdfast.workers.talking import Conversation, Execution
+from holdfast.workers.watching import Watching
 from holdfast.workers.wire import messages as m
 
 
@@ -26,7 +27,7 @@ class Running(NamedTuple):
     timer: asyncio.TimerHandle | None
 
 
-class Executing(SessionCore):
+class Executing(Watching):
     async def execute(self, message: m.ExecuteMessage, timeout: float | None = UNSET) -> AsyncIterator[m.Message]:
         """Run code and stream what it does: Ack, then output, displays and questions, then Result or Error.
 
@@ -103,6 +104,7 @@ class Executing(SessionCore):
         self._executions += 1
         self._last_used_at = time.time()
         execution.over = self._ended
+        self._watch_memory()
         return execution
 
     def _ended(self, last: m.Message) -> None:

@@ -71,6 +71,12 @@ class Family:
         else:
             self._line.send(pack(Kill(token=token)))
 
+    def kill_all(self, reason: Cause) -> None:
+        """Kill every worker of the family; the keeper takes along whatever else there is."""
+        for token in list(self.members):
+            self._reasons.setdefault(token, reason)
+        self._line.send(pack(Kill()))
+
     @property
     def _namespaced(self) -> bool:
         done = self.locked.done() and not self.locked.cancelled() and self.locked.exception() is None

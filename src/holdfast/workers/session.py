@@ -162,8 +162,10 @@ class WorkerSession(Executing, Looking, Returning):
         return usable and self._talk is not None and self._talk.cause is None
 
     async def _tear_down(self, reason: Cause) -> None:
-        if self._beat is not None:
-            self._beat.cancel()
+        for timer in (self._beat, self._watch):
+            if timer is not None:
+                timer.cancel()
+        self._watch = None
         talk, home, self._home = self._talk, self._home, None
         if talk is not None and talk.link is not None:
             talk.link.kill(reason)
@@ -249,6 +251,7 @@ class WorkerSession(Executing, Looking, Returning):
             talk.link.send(m.HeartbeatMessage())
             if talk.execution is not None:
                 talk.link.ring()
+            self._watch_memory()
             self._schedule_beat()
 
 
