@@ -131,6 +131,8 @@ class Family:
             self.locked.set_exception(StartFailed("the keeper ended before the worker was ready"))
             self.locked.exception()
         lost = Cause("killed", "the worker's keeper was killed")
+        if self.groups.killed_for_memory:
+            lost = Cause("memory-limit", "the memory of the control group ran out", signal=signal.SIGKILL)
         for token in list(self.members):
             self._farewell(token, self._reasons.get(token) or lost)
 
