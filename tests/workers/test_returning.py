@@ -1,6 +1,7 @@
 """Snapshots, forks, transactions and checkpoints."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -94,6 +95,16 @@ async def test_a_fork_is_a_second_session_with_the_same_variables(session):
     finally:
         await twin.shutdown()
     assert (await session.run("x")).value == [1, 2]
+
+
+async def test_a_fork_says_what_it_does_not_have(session):
+    twin = await session.fork()
+    assert twin.info.metadata == {**session.info.metadata, "hazards": ()}
+    await twin.terminate()
+    await session.run("import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()")
+    twin = await session.fork()
+    assert "threads" in twin.info.metadata["hazards"][0]
+    await twin.terminate()
 
 
 async def test_a_fork_outlives_its_origin(session):
@@ -234,6 +245,10 @@ async def test_a_copy_too_many_is_refused_and_the_worker_goes_on(jailed):
     assert (refused.error.exception_type, refused.state) == ("CannotCopy", "preserved")
     with pytest.raises(RequestFailed, match="drop some snapshots"):
         await session.rollback(points[0])
+    started = time.monotonic()
+    with pytest.raises(RequestFailed, match="CannotCopy"):
+        await session.fork()
+    assert time.monotonic() - started < 2, "nobody waits for the end of what never was"
     assert (await session.run("x = 2; x")).value == 2
     await session.drop(points.pop())
     await session.drop(points.pop())

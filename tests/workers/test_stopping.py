@@ -19,7 +19,7 @@ from holdfast.workers import (
     WorkerDied,
     WorkerSession,
 )
-from worker_kit import children
+from worker_kit import children, until
 
 STUBBORN = "while True:\n    try:\n        GO\n        while True: pass\n    except BaseException: pass"
 
@@ -311,3 +311,34 @@ async def test_a_session_that_is_ended_while_it_starts_is_gone_when_that_returns
     assert session.state is SessionState.TERMINATED
     outcome = (await asyncio.gather(starting, return_exceptions=True))[0]
     assert outcome is None or isinstance(outcome, Closed)
+
+
+async def test_a_caller_whom_a_restart_surprises_does_not_take_the_turn_along(session):
+    async def twice():
+        await session.run("1")
+        await session.run("2")
+
+    callers = [asyncio.create_task(twice()), asyncio.create_task(session.run("import time; time.sleep(60)"))]
+    await until(lambda: session.info.execution_count == 2)
+    await session.restart()
+    refused, lost = await asyncio.gather(*callers, return_exceptions=True)
+    assert isinstance(refused, Closed)
+    assert lost.state == "lost"
+    assert (await session.run("3", timeout=5)).value == 3
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 5, 8])
+async def test_a_restart_that_is_given_up_leaves_nothing_open(config, turns):
+    def open_here():
+        return len(os.listdir("/proc/self/fd")), children()
+
+    before = open_here()
+    session = WorkerSession(config)
+    await session.start()
+    restarting = asyncio.create_task(session.restart())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    restarting.cancel()
+    await asyncio.gather(restarting, return_exceptions=True)
+    await session.terminate()
+    assert open_here() == before

@@ -76,8 +76,15 @@ class SessionCore:
     ) -> m.Message:
         """A request that must not meet running code: it queues with the executions."""
         self._usable()
-        async with self._turn:
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
             return await (talk or self._usable()).request(message, fds=fds)
+        finally:
+            self._turn.release()
 
     def _directory(self) -> tuple[int, str | None]:
         if self._home is None or self._home.family.directory is None:

@@ -77,7 +77,8 @@ class Executing(Watching):
 
     async def _take_turn(self, message: m.ExecuteMessage, limit: float | None) -> Conversation:
         talk = self._usable()
-        if not self._turn.locked():
+        if not self._turn.locked() and not self._waiting:
+            # Free, and nobody is about to have it: this does not wait.
             await self._turn.acquire()
             return talk
         self._waiting += 1

@@ -197,6 +197,10 @@ class Link:
             return
         self._listener.heard(message)
 
+    def never_was(self) -> None:
+        """The worker to be at the other end was not made, and nobody will report its end."""
+        self._farewell(Cause("start", "no worker was made"))
+
     def _farewell(self, cause: Cause) -> None:
         if self.gone.done():
             return

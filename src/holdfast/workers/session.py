@@ -7,12 +7,12 @@ Every method may be called from any task at any time. What cannot be done any mo
 import asyncio
 import contextlib
 from contextlib import AsyncExitStack
-from typing import Self
+from typing import Self, cast
 
 from holdfast.base.errors import Closed
 from holdfast.workers.birth import Home, bear
 from holdfast.workers.carrying import carry_work
-from holdfast.workers.errors import Cause, ExecutionTimeout, StartFailed, WorkerDied
+from holdfast.workers.errors import Cause, ExecutionTimeout, RequestFailed, StartFailed, WorkerDied
 from holdfast.workers.executing import Executing
 from holdfast.workers.link import Endpoints, Link
 from holdfast.workers.looking import Looking
@@ -169,13 +169,16 @@ class WorkerSession(Executing, Looking, Returning):
         talk, home, self._home = self._talk, self._home, None
         if talk is not None and talk.link is not None:
             talk.link.kill(reason)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_KILL_WAIT):
-                    await asyncio.shield(talk.link.gone)
-            if talk.cause is None:
-                talk.ended(reason)
-        if home is not None and talk is not None and talk.link is not None:
-            await home.leave(talk.link)
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_KILL_WAIT):
+                        await asyncio.shield(talk.link.gone)
+            finally:
+                # Also when nobody waits for it any more.
+                if talk.cause is None:
+                    talk.ended(reason)
+                if home is not None:
+                    await home.leave(talk.link)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -186,7 +189,10 @@ class WorkerSession(Executing, Looking, Returning):
             self._apply(Event.RESTED)
 
     async def fork(self) -> "WorkerSession":
-        """A second session with a copy of everything in this one; both share sandbox and directory."""
+        """A second session with a copy of everything in this one; both share sandbox and directory.
+
+        What a copy does not have, threads for one, is named in its ``info.metadata["hazards"]``.
+        """
         home, talk = self._home, self._usable()
         if home is None:
             raise Closed("the session's worker is gone")
@@ -197,12 +203,14 @@ class WorkerSession(Executing, Looking, Returning):
         twin._apply(Event.STARTED)
         try:
             message = m.SnapshotMessage(action="fork", point=token)
-            await self._between(message, fds=endpoints.theirs, talk=talk)
+            reply = cast(m.SnapshotMessage, await self._between(message, fds=endpoints.theirs, talk=talk))
             async with asyncio.timeout(self.config.ready_timeout):
                 await greeted
-            twin.metadata |= self.metadata
+            twin.metadata |= {**self.metadata, "hazards": reply.hazards}
             twin._apply(Event.SAID_READY)
-        except BaseException:
+        except BaseException as problem:
+            if isinstance(problem, RequestFailed):
+                conversation.link.never_was()
             await twin.terminate()
             raise
         finally:

@@ -212,7 +212,13 @@ class Snapshots:
             )
             return
         hazards = self.hazards()
-        if not self._fork_away():
+        try:
+            copy = self._fork_away()
+        except CannotCopy:
+            for fd in fds:
+                os.close(fd)
+            raise
+        if not copy:
             for fd in fds:
                 os.close(fd)
             runtime.post.send(SnapshotMessage(of=message.id, action="fork", hazards=hazards))
