@@ -34,6 +34,7 @@ class SessionCore:
         self._turn = asyncio.Lock()
         self._changing = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
+        self._birth: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._greeted: asyncio.Future[None] | None = None
         self._home: Home | None = None
@@ -42,6 +43,7 @@ class SessionCore:
         self._cause: Cause | None = None
         self._waiting = 0
         self._beat: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
 
     @property
     def state(self) -> SessionState:
@@ -75,8 +77,15 @@ class SessionCore:
     ) -> m.Message:
         """A request that must not meet running code: it queues with the executions."""
         self._usable()
-        async with self._turn:
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
             return await (talk or self._usable()).request(message, fds=fds)
+        finally:
+            self._turn.release()
 
     def _directory(self) -> tuple[int, str | None]:
         if self._home is None or self._home.family.directory is None:
