@@ -55,8 +55,9 @@ class SessionCore:
             raise Closed(f"a session that is {self.state.value} cannot have {event.value}") from problem
 
     def _usable(self) -> Conversation:
-        warming = self.state is SessionState.WARMING and self._changing.locked()
-        usable = self.state in (SessionState.READY, SessionState.BUSY, SessionState.IDLE) or warming
+        usable = self.state in (SessionState.READY, SessionState.BUSY, SessionState.IDLE)
+        if not usable and self.state is SessionState.WARMING and self._changing.locked():
+            usable = self._greeted is not None and self._greeted.done()
         if usable and self._talk is not None:
             return self._talk
         if self.state is SessionState.ERROR and self._cause is not None:
