@@ -342,3 +342,21 @@ async def test_a_restart_that_is_given_up_leaves_nothing_open(config, turns):
     await asyncio.gather(restarting, return_exceptions=True)
     await session.terminate()
     assert open_here() == before
+
+
+async def test_a_session_that_got_code_before_it_was_ready_is_busy_with_it_afterwards(config):
+    session = WorkerSession(config)
+    starting = asyncio.create_task(session.start())
+    early = None
+    while early is None or early.done():
+        early = asyncio.create_task(session.run("import time; time.sleep(60)", timeout=None))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if early.done():
+            assert isinstance(early.exception(), Closed | WorkerDied)
+    await starting
+    assert session.state is SessionState.BUSY
+    assert (await session.interrupt()).state == "preserved"
+    assert session.state is SessionState.READY
+    assert (await early).error.interrupted
+    await session.terminate()

@@ -57,7 +57,9 @@ class SessionCore:
 
     def _usable(self) -> Conversation:
         state = self._machine.state
-        usable = state in _USABLE or (state is SessionState.WARMING and self._changing.locked())
+        usable = state in _USABLE
+        if not usable and state is SessionState.WARMING and self._changing.locked():
+            usable = self._greeted is not None and self._greeted.done()
         if usable and self._talk is not None:
             return self._talk
         if state is SessionState.ERROR and self._cause is not None:

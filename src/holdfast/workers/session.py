@@ -62,6 +62,9 @@ class WorkerSession(Executing, Looking, Returning):
             await self._tear_down(Cause("shutdown", "stopped while starting"))
             raise Closed("the session was stopped while it started")
         self._apply(Event.SAID_READY)
+        if self._talk is not None and self._talk.execution is not None:
+            # Somebody was quick, and waited only for the warm-up.
+            self._apply(Event.BEGAN)
         self._schedule_beat()
 
     async def _be_born(self) -> None:

@@ -1,7 +1,6 @@
 """One worker's conversation: what the link hears, as the exchange orders it, to whoever waits."""
 
 import asyncio
-import collections
 from collections.abc import Callable
 
 from holdfast.workers.config import SessionConfig
