@@ -159,7 +159,8 @@ async def test_a_thread_that_asks_does_not_take_the_mail_of_others(session):
         if isinstance(message, InputMessage):
             assert (await session.interrupt()).state == "preserved"
     assert message.interrupted
-    assert (await session.run("thread.join(5); got", timeout=10)).value == ["EOFError"]
+    # Not by join(): when that is interrupted, Python 3.11 takes the thread for ended.
+    assert (await session.run("while not got: pass\ngot", timeout=10)).value == ["EOFError"]
 
 
 async def test_two_questions_at_once_each_get_their_own_answer(session):
