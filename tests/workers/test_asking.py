@@ -115,3 +115,59 @@ async def test_exit_ends_a_cell_and_takes_nothing_away_from_the_next(session):
     assert (await session.run("exit()")).error.exception_type == "SystemExit"
     assert (await session.run("help(len)")).stdout.startswith("Help on built-in function len")
     assert (await answered(session, "import sys; sys.stdin.readline()", "a"))[-1].value == "a\n"
+
+
+async def test_an_answer_that_comes_too_late_is_refused(start):
+    session = await start(input_timeout=0.05)
+    code = "try:\n    input()\nexcept TimeoutError: print('gave up')\ninput()"
+    questions, late = [], []
+    async for message in session.execute(ExecuteMessage(code=code), timeout=10):
+        if isinstance(message, InputMessage):
+            questions.append(message.id)
+        if isinstance(message, OutputMessage):
+            late.append(await session.input_response(questions[0], "too late"))
+    assert late == [False]
+    assert message.exception_type == "TimeoutError"
+    assert session.info.telemetry["open_questions"] == 0
+
+
+THREADED = (
+    "import threading\ngot = []\n"
+    "def ask():\n"
+    "    try: got.append(input('q'))\n"
+    "    except BaseException as problem: got.append(type(problem).__name__)\n"
+    "thread = threading.Thread(target=ask); thread.start()\n"
+)
+
+
+async def test_a_thread_may_ask_while_the_main_one_computes(session):
+    seen = await answered(session, THREADED + "while not got: pass\ngot", "from afar")
+    assert seen[-1].value == ["from afar"]
+
+
+async def test_a_thread_that_still_asks_when_its_execution_ends_is_told_so(session):
+    code = THREADED + "import os\nwhile not os.path.exists('asked'): pass"
+    async for message in session.execute(ExecuteMessage(code=code), timeout=10):
+        if isinstance(message, InputMessage):
+            await session.files.write("asked", "")
+    assert (await session.run("thread.join(5); got", timeout=10)).value == ["EOFError"]
+
+
+async def test_a_thread_that_asks_does_not_take_the_mail_of_others(session):
+    running = session.execute(ExecuteMessage(code=THREADED + "thread.join()"), timeout=None)
+    async for message in running:
+        if isinstance(message, InputMessage):
+            assert (await session.interrupt()).state == "preserved"
+    assert message.interrupted
+    # Not by join(): when that is interrupted, Python 3.11 takes the thread for ended.
+    assert (await session.run("while not got: pass\ngot", timeout=10)).value == ["EOFError"]
+
+
+async def test_two_questions_at_once_each_get_their_own_answer(session):
+    answers = {"q": "for the thread", "main": "for the main one"}
+    async for message in session.execute(
+        ExecuteMessage(code=THREADED + "mine = input('main'); thread.join(); [mine, got]"), timeout=10
+    ):
+        if isinstance(message, InputMessage):
+            assert await session.input_response(message.id, answers[message.prompt])
+    assert message.value == ["for the main one", ["for the thread"]]

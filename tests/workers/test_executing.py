@@ -14,6 +14,7 @@ from holdfast.workers import (
     ResultMessage,
     SessionState,
 )
+from worker_kit import until
 
 
 async def gather(session, code, **options):
@@ -133,6 +134,43 @@ async def test_rich_objects_come_back_as_mime_bundles(session):
     assert messages[-1].data == {"text/html": "<b>hi</b>", "image/png": b"\x89PNG"}
 
 
+ODD = {
+    "an attribute": ("class Odd:\n    def __getattr__(self, name): raise RuntimeError", {}),
+    "the class": ("class Odd:\n    __class__ = property(lambda self: 1 / 0)", {}),
+    "a length": (
+        "class Long:\n    def __len__(self): raise RuntimeError\nclass Odd:\n    def _repr_html_(self): return Long()",
+        {},
+    ),
+    "leaving": ("class Odd:\n    def _repr_html_(self): raise SystemExit", {}),
+    "garbage": ("from unittest.mock import MagicMock as Odd", {}),
+    "a text of its own": (
+        "class Markup(str): pass\nclass Odd:\n    def _repr_html_(self): return Markup('<b>')",
+        {"text/html": "<b>"},
+    ),
+    "a bundle": (
+        "class Odd:\n    def _repr_mimebundle_(self, include, exclude): return {'text/html': '<i>'}, {'meta': 1}",
+        {"text/html": "<i>"},
+    ),
+}
+
+
+@pytest.mark.parametrize("trouble", ODD)
+async def test_an_odd_object_costs_its_representation_and_not_the_result(session, trouble):
+    code, data = ODD[trouble]
+    result = await session.run(f"{code}\ndisplay(Odd())\nOdd()")
+    assert (result.error, result.data) == (None, data)
+    assert "Odd" in result.repr or "Mock" in result.repr
+    assert len(result.displays) == 1
+
+
+async def test_a_representation_without_end_is_stopped_like_any_code(session):
+    result = await session.run(
+        "class Odd:\n    def _repr_html_(self):\n        while True: pass\nx = 1\nOdd()", timeout=0.5
+    )
+    assert (result.timed_out, result.state) == (True, "preserved")
+    assert (await session.run("x")).value == 1
+
+
 async def test_values_that_are_not_plain_data_come_back_as_text_only(session):
     result = await session.run("class Odd:\n    def __repr__(self): raise ValueError\nOdd()")
     assert result.value is None
@@ -248,3 +286,46 @@ async def test_usage_is_reported_per_execution(session):
     assert result.usage.cpu > 0.005
     assert result.usage.peak_rss > 1_000_000
     assert result.execution_time > 0.005
+
+
+async def test_a_timeout_stops_the_code_also_when_nobody_reads(session):
+    stream = session.execute(ExecuteMessage(code="x = 1\nwhile True: print('x' * 1000)"), timeout=0.3)
+    assert isinstance(await anext(stream), AckMessage)
+    await until(lambda: session.state is SessionState.READY)
+    with pytest.raises(ExecutionTimeout, match="variables preserved"):
+        _ = [message async for message in stream]
+    assert (await session.run("x")).value == 1
+
+
+BIG = "class Big:\n    def _repr_html_(self): return 'x' * 900_000\nbig = Big()\n"
+
+
+async def test_a_slow_reader_slows_displays_too_and_questions_are_answered_meanwhile(session):
+    stream = session.execute(ExecuteMessage(code=BIG + "for _ in range(60): display(big)"), timeout=60)
+    await anext(stream)
+    await until(lambda: session.info.telemetry["queued_bytes"] > 1 << 20)
+    assert "big" in {entry.name for entry in await session.namespace()}
+    shown = []
+    async for message in stream:
+        shown.append(message)
+        assert session.info.telemetry["queued_bytes"] < 4 << 20
+    assert [type(message) for message in shown] == [DisplayMessage] * 60 + [ResultMessage]
+
+
+async def test_code_that_floods_with_displays_can_be_interrupted_also_when_nobody_reads(session):
+    stream = session.execute(ExecuteMessage(code=BIG + "while True: display(big)"), timeout=None)
+    await anext(stream)
+    await until(lambda: session.info.telemetry["queued_bytes"] > 1 << 20)
+    assert (await session.interrupt()).state == "preserved"
+    *_, last = [message async for message in stream]
+    assert last.interrupted
+
+
+async def test_what_is_displayed_for_nobody_does_not_pile_up(session):
+    await session.run(
+        BIG
+        + "import threading\ndef show():\n    for _ in range(60): display(big)\nthreading.Thread(target=show).start()"
+    )
+    await until(lambda: session.info.telemetry["general_dropped"] > 30)
+    assert session.info.telemetry["general_queue"] < 20
+    assert isinstance(await session.receive_message(timeout=5), DisplayMessage)

@@ -6,7 +6,15 @@ import time
 import pytest
 
 from holdfast.base.errors import Closed, InvalidInput, NotFound
-from holdfast.workers import ExecuteMessage, HeartbeatMessage, OutputMessage, ResultMessage, SessionState
+from holdfast.workers import (
+    ExecuteMessage,
+    HeartbeatMessage,
+    OutputMessage,
+    RequestFailed,
+    ResultMessage,
+    SandboxPolicy,
+    SessionState,
+)
 
 
 async def busy(session, code="while True: pass"):
@@ -195,3 +203,90 @@ async def test_files_of_a_closed_session_are_gone(session):
 async def test_warm_up_code_runs_before_the_session_is_ready(start):
     session = await start(warmup_code="import json\nready = True")
     assert (await session.run("ready")).value is True
+
+
+@pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "busy"])
+async def test_objects_that_object_cost_the_question_and_not_the_worker(session, is_busy):
+    await session.run(
+        "class Odd:\n    __class__ = property(lambda self: 1 / 0)\nodd = Odd()\n"
+        "class Meta(type):\n    __module__ = property(lambda self: 1 / 0)\n"
+        "class Thing(metaclass=Meta): pass\nthing = Thing()"
+    )
+    task = await busy(session, "import time\nwhile True: time.sleep(0.01)") if is_busy else None
+    with pytest.raises(RequestFailed, match="ZeroDivisionError"):
+        await session.complete("odd.x")
+    with pytest.raises(RequestFailed, match="ZeroDivisionError"):
+        await session.namespace()
+    assert (await session.heartbeat()).busy is is_busy
+    if task is not None:
+        assert (await session.interrupt()).state == "preserved"
+        await task
+    assert (await session.run("1")).value == 1
+
+
+async def test_an_answer_above_the_frame_limit_is_an_error_of_the_question(start):
+    session = await start(frame_limit=4096)
+    await session.run("for n in range(500): globals()[f'name{n}'] = n")
+    with pytest.raises(RequestFailed, match="FrameTooLarge"):
+        await session.namespace()
+    assert (await session.run("name7")).value == 7
+
+
+async def test_an_interceptor_that_raises_anything_is_contained(start):
+    session = await start(interceptor_strikes=3)
+
+    def cancelled(_message):
+        raise asyncio.CancelledError
+
+    session.add_message_interceptor(cancelled)
+    result = await session.run("print('x'); 5", timeout=10)
+    assert (result.stdout, result.value) == ("x\n", 5)
+    assert session.info.telemetry["interceptors"][0]["quarantined"]
+
+
+async def test_an_interceptor_that_was_removed_sees_nothing_more(session):
+    seen = []
+
+    def first(_message):
+        session.remove_message_interceptor(seen.append)
+        session.remove_message_interceptor(first)
+
+    session.add_message_interceptor(first)
+    session.add_message_interceptor(seen.append)
+    await session.run("1")
+    assert seen == []
+
+
+async def test_directories_without_end_are_not_listed(session):
+    await session.run("import os\nfor _ in range(500):\n    os.mkdir('d'); os.chdir('d')")
+    with pytest.raises(InvalidInput, match="directories lie in each other"):
+        await session.files.list()
+    assert (await session.run("1")).value == 1
+
+
+async def test_a_file_that_does_not_fit_is_refused_with_the_reason(jailed):
+    session = await jailed(sandbox=SandboxPolicy(require="namespaces", disk_mb=2))
+    with pytest.raises(InvalidInput, match="No space left"):
+        await session.files.write("big", bytes(3 << 20))
+    await session.files.write("big", b"small")
+    assert await session.files.read("big") == b"small"
+
+
+async def test_what_is_no_file_is_named(session):
+    await session.run("import os; os.mkdir('folder'); open('file', 'w')")
+    with pytest.raises(InvalidInput, match="'file' is no directory"):
+        await session.files.write("file/below", b"")
+    with pytest.raises(InvalidInput, match="Is a directory"):
+        await session.files.remove("folder")
+    with pytest.raises(NotFound, match="'nowhere'"):
+        await session.files.list("nowhere")
+
+
+async def test_code_that_moves_its_directory_away_costs_its_files_and_not_the_session(session):
+    await session.run("import os; here = os.getcwd(); os.rename(here, here + '-gone'); os.symlink('/etc', here)")
+    for attempt in (session.files.list(), session.files.read("passwd"), session.files.write("x", b"")):
+        with pytest.raises(InvalidInput, match="taken away"):
+            await attempt
+    await session.restart()
+    assert session.info.metadata["left_behind"] == (".",)
+    assert await session.files.list() == []

@@ -19,6 +19,7 @@ from holdfast.workers import (
     ErrorMessage,
     ExecuteMessage,
     PoolConfig,
+    RequestFailed,
     SandboxPolicy,
     SessionConfig,
     SessionPool,
@@ -316,3 +317,30 @@ def alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+TWISTED = """
+import sys
+from holdfast.workers.child.runtime import Runtime
+from holdfast.workers.wire import messages as m
+frame = sys._getframe()
+while not isinstance(frame.f_locals.get("self"), Runtime):
+    frame = frame.f_back
+worker = frame.f_locals["self"]
+worker._answers[m.NamespaceMessage] = lambda asked: worker.post.send({reply})
+"""
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ("m.AckMessage(of=asked.id)", "with a AckMessage"),
+        ("m.HeartbeatMessage(of=asked.id)", "with a HeartbeatMessage"),
+        ("m.ErrorMessage(exception_type='X', execution_id=asked.id, state='lost')", "X"),
+    ],
+)
+async def test_a_reply_of_the_wrong_kind_is_an_error_of_the_request(session, reply, said):
+    assert (await session.run(TWISTED.format(reply=reply))).ok
+    with pytest.raises(RequestFailed, match=said):
+        await session.namespace()
+    assert (await session.run("1")).value == 1

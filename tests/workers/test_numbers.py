@@ -127,3 +127,21 @@ async def test_the_environment_can_ask_for_more_threads():
     async with WorkerSession(config) as session:
         await session.run("import numpy; numpy.ones((400, 400)) @ numpy.ones((400, 400))")
         assert (await session.run(f"len({TASKS})")).value == min(2, os.cpu_count())
+
+
+async def test_what_is_preloaded_keeps_its_caches_out_of_the_users_home(tmp_path):
+    (tmp_path / "caching.py").write_text(
+        "import os\nhome = os.path.expanduser('~')\nopen(os.path.join(home, 'cache'), 'w').write('x')"
+    )
+    tmp_path.chmod(0o755)
+    config = dataclasses.replace(CONFIG, preload=("caching", "matplotlib.pyplot"), import_path=(str(tmp_path),))
+    async with WorkerSession(config) as session:
+        assert session.info.metadata["preload_failed"] == {}
+        used = (await session.run("import caching, matplotlib; [caching.home, matplotlib.get_cachedir()]")).value
+        assert len(set(used)) == 1
+        assert used[0] != os.path.expanduser("~")
+        assert not os.path.exists(used[0]), "it is gone when the workers come"
+        shown = await session.run("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.title('x'); None")
+        assert shown.ok
+        assert shown.displays[0].data["image/png"].startswith(b"\x89PNG")
+        assert shown.stderr == ""

@@ -294,3 +294,19 @@ def test_sessions_kept_warm_are_not_retired_for_being_idle():
     actions = decide(config, View(idle=stock))
     assert [a.id for a in actions if isinstance(a, Retire)] == ["0", "1"]
     assert not any(isinstance(a, Start) for a in actions)
+
+
+async def test_a_task_that_is_ending_can_still_use_a_session():
+    async with SessionPool(config()) as pool:
+
+        async def cleaning_up():
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                async with pool.acquire(timeout=10) as session:
+                    return (await session.run("6 * 7")).value
+
+        task = asyncio.create_task(cleaning_up())
+        await asyncio.sleep(0)
+        task.cancel()
+        assert await task == 42

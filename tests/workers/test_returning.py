@@ -1,8 +1,11 @@
 """Snapshots, forks, transactions and checkpoints."""
 
+import asyncio
+import time
+
 import pytest
 
-from holdfast.workers import RequestFailed, SnapshotPoint, WorkerSession
+from holdfast.workers import RequestFailed, SandboxPolicy, SnapshotPoint, WorkerSession
 
 
 async def test_a_rollback_returns_to_the_snapshot_exactly(session):
@@ -92,6 +95,16 @@ async def test_a_fork_is_a_second_session_with_the_same_variables(session):
     finally:
         await twin.shutdown()
     assert (await session.run("x")).value == [1, 2]
+
+
+async def test_a_fork_says_what_it_does_not_have(session):
+    twin = await session.fork()
+    assert twin.info.metadata == {**session.info.metadata, "hazards": ()}
+    await twin.terminate()
+    await session.run("import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()")
+    twin = await session.fork()
+    assert "threads" in twin.info.metadata["hazards"][0]
+    await twin.terminate()
 
 
 async def test_a_fork_outlives_its_origin(session):
@@ -199,3 +212,80 @@ async def test_a_checkpoint_is_never_loaded_in_the_host(config, tmp_path):
         with pytest.raises(RequestFailed):
             await session.restore(saved)
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("loss", ["sys.stdout = None", "sys.stdout.close()", "sys.stderr = object()"])
+async def test_code_that_lost_its_streams_can_go_back_all_the_same(session, loss):
+    await session.run(f"import sys; x = 1; {loss}")
+    point = await session.snapshot()
+    await session.run("x = 2")
+    await session.rollback(point)
+    failed = await session.run("x = 3; 1 / 0", transaction="rollback_on_failure")
+    assert (failed.error.exception_type, failed.rolled_back) == ("ZeroDivisionError", True)
+    assert (await session.run("x")).value == 1
+
+
+@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "lambda *_: os.waitpid(-1, os.WNOHANG)"])
+async def test_code_that_collects_its_children_does_not_collect_ours(session, handler):
+    await session.run(f"import os, signal; x = 1; signal.signal(signal.SIGCHLD, {handler})")
+    point = await session.snapshot()
+    await session.run("x = 2")
+    await session.rollback(point)
+    assert (await session.run("x")).value == 1
+    assert (await session.run("callable(signal.getsignal(signal.SIGCHLD))")).value is handler.startswith("lambda")
+
+
+async def test_a_copy_too_many_is_refused_and_the_worker_goes_on(jailed):
+    session = await jailed(sandbox=SandboxPolicy(require="namespaces", processes=8))
+    await session.run("x = 0")
+    points = [await session.snapshot() for _ in range(7)]
+    with pytest.raises(RequestFailed, match="CannotCopy"):
+        await session.snapshot()
+    refused = await session.run("x = 1", transaction="rollback_on_failure")
+    assert (refused.error.exception_type, refused.state) == ("CannotCopy", "preserved")
+    with pytest.raises(RequestFailed, match="drop some snapshots"):
+        await session.rollback(points[0])
+    started = time.monotonic()
+    with pytest.raises(RequestFailed, match="CannotCopy"):
+        await session.fork()
+    assert time.monotonic() - started < 2, "nobody waits for the end of what never was"
+    assert (await session.run("x = 2; x")).value == 2
+    await session.drop(points.pop())
+    await session.drop(points.pop())
+    await session.rollback(points[0])
+    assert (await session.run("x")).value == 0
+
+
+async def test_a_snapshot_whose_process_is_gone_cannot_be_gone_back_to(jailed):
+    session = await jailed()
+    await session.run("import os; x = 1")
+    point = await session.snapshot()
+    await session.run(
+        "for p in os.listdir('/proc'):\n    if p.isdigit() and int(p) not in (1, os.getpid()): os.kill(int(p), 9)"
+    )
+    with pytest.raises(RequestFailed, match="its process is gone"):
+        await session.rollback(point)
+    assert (await session.run("x = 2; x")).value == 2
+
+
+@pytest.mark.parametrize("deed", ["print('x' * 200)", "display('x' * 50_000)"])
+async def test_threads_that_write_meanwhile_do_not_lock_up_the_copy(session, deed):
+    await session.run(
+        f"import threading\ndef write():\n    while True: {deed}\n"
+        "def begin():\n    for _ in range(3): threading.Thread(target=write, daemon=True).start()\nbegin()"
+    )
+    for _ in range(15):
+        async with asyncio.timeout(10):
+            point = await session.snapshot()
+            assert point.hazards
+            await session.rollback(point)
+            assert (await session.run("begin()")).ok
+            await session.drop(point)
+
+
+async def test_a_checkpoint_is_not_the_end_of_a_worker_whose_objects_object(session):
+    await session.run("class Odd:\n    def __reduce__(self): raise SystemExit\nodd = Odd(); x = 1")
+    assert (await session.checkpoint()).lost["odd"].startswith("SystemExit")
+    await session.run("Odd.__reduce__ = lambda self: (_ for _ in ()).throw(KeyboardInterrupt)")
+    assert (await session.checkpoint()).lost["odd"].startswith("KeyboardInterrupt")
+    assert (await session.run("x")).value == 1

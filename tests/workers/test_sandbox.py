@@ -1,6 +1,7 @@
 """Escapes, tried one by one from inside, with the full sandbox."""
 
 import asyncio
+import dataclasses
 import os
 import pwd
 import socket
@@ -165,6 +166,9 @@ SYSCALLS = {
     "open_by_handle_at": "libc.syscall(304, -1, 0, 0)",
     "kexec_load": "libc.syscall(246, 0, 0, 0, 0)",
     "pidfd_getfd": "libc.syscall(438, 0, 0, 0)",
+    "personality": "libc.personality(0x0400000)",
+    "shmget": "libc.shmget(0, 4096, 0o1600)",
+    "kcmp": "libc.syscall(312, 1, 2, 0, 0, 0)",
     "clone_newuser": "libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0)",
 }
 
@@ -173,6 +177,14 @@ SYSCALLS = {
 async def test_a_dangerous_system_call_is_refused(inside, name):
     code = f"import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nr = {SYSCALLS[name]}\n[r, ctypes.get_errno()]"
     assert (await inside.run(code)).value == [-1, 1]
+
+
+async def test_memory_in_files_without_a_name_cannot_be_had(inside):
+    result = await inside.run("import os; os.memfd_create('x')")
+    assert result.error.exception_type == "OSError"
+    assert "not implemented" in result.error.exception_message
+    code = "import ctypes\nback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda n: n + 1); back(41)"
+    assert (await inside.run(code)).value == 42, "what libraries use it for works without"
 
 
 async def test_clone3_is_answered_so_that_libc_falls_back(inside):
@@ -206,6 +218,34 @@ async def test_a_memory_bomb_is_an_error_of_the_code(jailed):
     assert await refused(session, "x = []\nwhile True: x.append(bytearray(1 << 20))") == "MemoryError"
     await session.run("del x")
     assert (await session.run("len(bytearray(50 << 20))")).value == 50 << 20
+
+
+BOMBS = {
+    "shared": "import mmap\nheld = []\nwhile True:\n    held.append(mmap.mmap(-1, 8 << 20)); held[-1].write(bytes(8 << 20))",
+    "processes": (
+        "import os, time\nfor _ in range(5):\n    if os.fork() == 0:\n        block = bytearray(80 << 20); time.sleep(60)\n"
+        "time.sleep(60)"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+async def test_memory_that_no_process_is_blamed_for_ends_the_worker_and_the_cause_is_told(start, kind):
+    session = await start(sandbox=dataclasses.replace(start.config.sandbox, memory_mb=100))
+    result = await session.run(BOMBS[kind], timeout=30)
+    assert (result.state, result.error.cause) == ("lost", "memory-limit")
+    assert "150 MB are allowed" in result.reason
+    assert session.info.cause.kind == "memory-limit"
+
+
+async def test_pages_that_processes_share_are_counted_once(jailed):
+    session = await jailed(sandbox=SandboxPolicy(require="namespaces", memory_mb=100))
+    code = (
+        "import os, time\nblock = bytearray(80 << 20)\nchildren = []\nfor _ in range(6):\n    pid = os.fork()\n"
+        "    if pid == 0:\n        time.sleep(1); os._exit(0)\n    children.append(pid)\n"
+        "[os.waitpid(pid, 0)[1] for pid in children]"
+    )
+    assert (await session.run(code)).value == [0] * 6
 
 
 async def test_memory_and_files_together_are_limited_by_a_control_group_and_the_cause_is_told(jailed):
@@ -339,11 +379,21 @@ async def test_the_middle_level_denies_files_network_and_calls_too(tmp_path):
         {"network": "some"},
         {"level": "locked", "network": ("a.b",)},
         {"level": "castle"},
+        *(
+            {"network": (name,)}
+            for name in ("bad host!", "", "http://a.b", "a.b:80", "a.b/c", "a..b", ".", "bücher.de", 7)
+        ),
+        {"network": ()},
     ],
 )
 def test_a_policy_that_contradicts_itself_is_refused(wrong):
     with pytest.raises(InvalidInput):
         SandboxPolicy(**wrong)
+
+
+@pytest.mark.parametrize("name", ["localhost", "api.example.org", "*.pypi.org", "127.0.0.1", "::1", "a_b.c-d.e", "*"])
+def test_names_of_hosts_are_taken_as_they_are(name):
+    assert SandboxPolicy(network=(name,)).network == (name,)
 
 
 async def test_a_level_that_cannot_be_had_is_refused_and_nothing_is_started():

@@ -1,11 +1,16 @@
 """Long runs: nothing lost, nothing grows."""
 
 import asyncio
+import dataclasses
+import os
+import random
+import time
 
 import pytest
 
+from holdfast.base.errors import HoldfastError
 from holdfast.workers import ExecuteMessage, OutputMessage, SandboxPolicy, SessionConfig, WorkerSession, fork_server
-from worker_kit import until
+from worker_kit import children, until
 
 pytestmark = pytest.mark.soak
 CONFIG = SessionConfig(sandbox=SandboxPolicy(require="namespaces"), output_limit=None)
@@ -61,3 +66,80 @@ async def test_hundreds_of_snapshots_and_rollbacks_leave_nothing():
             await session.drop(point)
         assert (await session.run("n")).value == 0
         await until(lambda: session.usage().processes == 2)
+
+
+CODES = (
+    "1 + 1", "print('x' * 1000)", "import time; time.sleep(0.05)", "input()", "1 / 0", "import os; os._exit(1)",
+    "while True: pass", "display([1])", "import subprocess; subprocess.run(['echo', 'a'])", "import os; os.fork()",
+    "import threading; threading.Thread(target=print, args=('t',)).start()", "for n in range(20_000): print(n)",
+    "await __import__('asyncio').sleep(0.02)",
+)  # fmt: skip
+
+
+class Meddler:
+    """Does anything at any time to one session, and gives up whenever it likes."""
+
+    def __init__(self, session: WorkerSession, chance: random.Random) -> None:
+        self.session, self.chance = session, chance
+        self.points = []
+
+    async def meddle(self, until: float) -> None:
+        while time.monotonic() < until:
+            try:
+                async with asyncio.timeout(self.chance.choice([0.05, 0.3, 2, 10])):
+                    await self.chance.choice(
+                        [self.run] * 7 + [self.snapshot, self.rollback, self.look, self.fork, self.stop, self.restart]
+                    )()
+                    if not self.session.is_alive:
+                        await self.session.restart()
+            except (HoldfastError, TimeoutError):
+                continue
+
+    async def run(self):
+        policy = self.chance.choice(["commit_always", "commit_always", "rollback_on_failure", "rollback_always"])
+        timeout = self.chance.choice([0.05, 0.2, 1])
+        await self.session.run(self.chance.choice(CODES), timeout=timeout, transaction=policy)
+
+    async def snapshot(self):
+        self.points.append(await self.session.snapshot())
+
+    async def rollback(self):
+        if self.points:
+            await self.session.rollback(self.chance.choice(self.points))
+
+    async def look(self):
+        await self.session.namespace()
+        await self.session.heartbeat()
+        await self.session.checkpoint()
+        await self.session.files.write("a", b"x")
+
+    async def fork(self):
+        twin = await self.session.fork()
+        try:
+            await twin.run("1", timeout=1)
+        finally:
+            await twin.terminate()
+
+    async def stop(self):
+        await self.session.interrupt()
+
+    async def restart(self):
+        if self.chance.random() < 0.3:
+            await self.session.restart()
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_anything_at_any_time_from_any_task_neither_hangs_nor_leaks(seed):
+    config = dataclasses.replace(CONFIG, grace=0.2, shutdown_timeout=2, input_timeout=0.3, output_limit=1 << 20)
+    before = len(os.listdir("/proc/self/fd")), children()
+    session = WorkerSession(config)
+    await session.start()
+    meddlers = [Meddler(session, random.Random(f"{seed} {n}")) for n in range(6)]
+    async with asyncio.timeout(60):
+        end = time.monotonic() + 4
+        await asyncio.gather(*(meddler.meddle(end) for meddler in meddlers))
+        if not session.is_alive:
+            await session.restart()
+        assert (await session.run("6 * 7", timeout=10)).value == 42
+        await session.terminate()
+    assert (len(os.listdir("/proc/self/fd")), children()) == before

@@ -19,6 +19,7 @@ from holdfast.workers import (
     WorkerDied,
     WorkerSession,
 )
+from worker_kit import children, until
 
 STUBBORN = "while True:\n    try:\n        GO\n        while True: pass\n    except BaseException: pass"
 
@@ -275,3 +276,87 @@ async def test_processes_started_by_user_code_do_not_outlive_the_session(session
             break
         await asyncio.sleep(0.01)
     assert not os.path.exists(f"/proc/{sleeper}")
+
+
+async def test_an_interrupt_never_cuts_a_message_in_two(session):
+    code = "class Big:\n    def _repr_html_(self): return 'x' * 900_000\nbig = Big(); x = 5\nwhile True: display(big)"
+    for n in range(8):
+        task = asyncio.create_task(session.run(code, timeout=None))
+        while session.info.telemetry["control_messages"] < 20 * (n + 1):
+            await asyncio.sleep(0.001)
+        assert (await session.interrupt()).state == "preserved"
+        assert (await task).error.interrupted
+        assert (await session.run("x", timeout=10)).value == 5
+
+
+async def test_a_handler_that_is_not_python_does_not_keep_an_interrupt_away(session):
+    task = await running(
+        session,
+        "import faulthandler, signal, time; faulthandler.register(signal.SIGINT, file=open('f', 'w')); time.sleep(60)",
+    )
+    assert (await session.interrupt()).state == "preserved"
+    assert (await task)[-1].exception_type == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize("end", ["terminate", "shutdown"])
+@pytest.mark.parametrize("turns", [0, 1, 5, 40])
+async def test_a_session_that_is_ended_while_it_starts_is_gone_when_that_returns(config, end, turns):
+    before = children()
+    session = WorkerSession(config)
+    starting = asyncio.create_task(session.start())
+    for _ in range(turns):
+        await asyncio.sleep(0.002)
+    await getattr(session, end)()
+    assert children() == before
+    assert session.state is SessionState.TERMINATED
+    outcome = (await asyncio.gather(starting, return_exceptions=True))[0]
+    assert outcome is None or isinstance(outcome, Closed)
+
+
+async def test_a_caller_whom_a_restart_surprises_does_not_take_the_turn_along(session):
+    async def twice():
+        await session.run("1")
+        await session.run("2")
+
+    callers = [asyncio.create_task(twice()), asyncio.create_task(session.run("import time; time.sleep(60)"))]
+    await until(lambda: session.info.execution_count == 2)
+    await session.restart()
+    refused, lost = await asyncio.gather(*callers, return_exceptions=True)
+    assert isinstance(refused, Closed)
+    assert lost.state == "lost"
+    assert (await session.run("3", timeout=5)).value == 3
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 5, 8])
+async def test_a_restart_that_is_given_up_leaves_nothing_open(config, turns):
+    def open_here():
+        return len(os.listdir("/proc/self/fd")), children()
+
+    before = open_here()
+    session = WorkerSession(config)
+    await session.start()
+    restarting = asyncio.create_task(session.restart())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    restarting.cancel()
+    await asyncio.gather(restarting, return_exceptions=True)
+    await session.terminate()
+    assert open_here() == before
+
+
+async def test_a_session_that_got_code_before_it_was_ready_is_busy_with_it_afterwards(config):
+    session = WorkerSession(config)
+    starting = asyncio.create_task(session.start())
+    early = None
+    while early is None or early.done():
+        early = asyncio.create_task(session.run("import time; time.sleep(60)", timeout=None))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if early.done():
+            assert isinstance(early.exception(), Closed | WorkerDied)
+    await starting
+    assert session.state is SessionState.BUSY
+    assert (await session.interrupt()).state == "preserved"
+    assert session.state is SessionState.READY
+    assert (await early).error.interrupted
+    await session.terminate()

@@ -7,9 +7,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 
-from holdfast.workers.files import as_owner
-
-_DEEPEST = 64
+from holdfast.workers.files import DEEPEST, as_owner
 
 
 async def carry_work(source: int, target: int) -> tuple[str, ...]:
@@ -21,8 +19,12 @@ async def carry_work(source: int, target: int) -> tuple[str, ...]:
 
     def work() -> tuple[str, ...]:
         left: list[str] = []
-        with _opened("work", os.O_DIRECTORY, source) as old, _opened("work", os.O_DIRECTORY, target) as new:
-            _carry(old, new, ".", left)
+        try:
+            with _opened("work", os.O_DIRECTORY, source) as old, _opened("work", os.O_DIRECTORY, target) as new:
+                _carry(old, new, ".", left)
+        except OSError:
+            # The code itself moved its directory away.
+            left.append(".")
         return tuple(left)
 
     copying = asyncio.ensure_future(asyncio.to_thread(work))
@@ -40,7 +42,7 @@ def _carry(source: int, target: int, where: str, left: list[str], depth: int = 0
         try:
             with as_owner(target):
                 carried = _carry_one(name, source, target)
-            if carried is None or (carried and depth == _DEEPEST):
+            if carried is None or (carried and depth == DEEPEST):
                 left.append(path)
             elif carried:
                 with _opened(name, os.O_DIRECTORY, source) as inner, _opened(name, os.O_DIRECTORY, target) as copy:

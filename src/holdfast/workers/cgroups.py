@@ -2,10 +2,14 @@
 
 Version 2 with delegation, or version 1 as root. Where neither is to be had, nothing is done: resource
 limits and namespaces hold all the same.
+
+Of version 2, only a group without processes of its own may hand its controllers on. A program that has its
+group for itself is moved into one below it, beside those of its workers.
 """
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +17,7 @@ from contextlib import asynccontextmanager
 from holdfast.workers.config import MB, SandboxPolicy
 
 _ROOT = "/sys/fs/cgroup"
+_OURS = "holdfast-host"
 
 
 class Groups:
@@ -26,8 +31,7 @@ class Groups:
 
     def admit(self, pid: int) -> None:
         for path in self.paths:
-            with open(f"{path}/cgroup.procs", "w") as file:
-                file.write(str(pid))
+            _write(f"{path}/cgroup.procs", str(pid))
 
     @property
     def killed_for_memory(self) -> bool:
@@ -74,18 +78,18 @@ async def _remove(path: str) -> None:
 
 
 def _wanted(policy: SandboxPolicy, name: str) -> list[tuple[str, dict[str, int]]]:
-    memory = policy.memory_mb * MB if policy.memory_mb else None
-    # Above the limit of one process, which ends in a MemoryError the code can handle, and below its double.
-    whole = memory + memory // 2 if memory else None
+    whole = policy.whole_memory_mb * MB if policy.whole_memory_mb else None
+    # The keeper and the worker themselves are not counted.
+    processes = None if policy.processes is None else policy.processes + 2
     if os.path.exists(f"{_ROOT}/cgroup.controllers"):
         base = _own_group()
-        limits = {"memory.max": whole, "memory.swap.max": 0, "pids.max": policy.processes}
+        limits = {"memory.max": whole, "memory.swap.max": whole and 0, "pids.max": processes}
         return [(f"{base}/{name}", {k: v for k, v in limits.items() if v is not None})] if base else []
     found: list[tuple[str, dict[str, int]]] = []
     if whole is not None:
         found.append((f"{_ROOT}/memory/{name}", {"memory.limit_in_bytes": whole}))
-    if policy.processes is not None:
-        found.append((f"{_ROOT}/pids/{name}", {"pids.max": policy.processes + 2}))
+    if processes is not None:
+        found.append((f"{_ROOT}/pids/{name}", {"pids.max": processes}))
     return found
 
 
@@ -95,19 +99,73 @@ def _own_group() -> str:
             lines = [line.strip().split(":", 2)[2] for line in file if line.startswith("0::")]
     except OSError:
         return ""
-    return f"{_ROOT}{lines[0]}".rstrip("/") if lines else ""
+    return f"{_ROOT}{lines[0]}".rstrip("/").removesuffix(f"/{_OURS}") if lines else ""
+
+
+def hand_on(group: str, controllers: set[str]) -> None:
+    """Let the groups below this one have these controllers, of version 2. Raises OSError with the reason."""
+    missing = controllers - set(_read(f"{group}/cgroup.subtree_control").split())
+    absent = missing - set(_read(f"{group}/cgroup.controllers").split())
+    if absent:
+        raise OSError(errno.ENODEV, f"the control group {group} has no {' and no '.join(sorted(absent))}")
+    for _ in range(10):
+        if not missing:
+            return
+        try:
+            _write(f"{group}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(missing)))
+            missing = set()
+        except OSError as problem:
+            if problem.errno != errno.EBUSY:
+                raise
+            _step_down(group)
+    raise OSError(errno.EBUSY, f"new processes keep coming into the control group {group}")
+
+
+def _step_down(group: str) -> None:
+    """Move this program and what it started into a group below, if nobody else is here."""
+    members = [int(word) for word in _read(f"{group}/cgroup.procs").split()]
+    if not all(_is_ours(pid) for pid in members):
+        text = f"others are in the control group {group}; give the program one of its own, with Delegate=yes"
+        raise OSError(errno.EBUSY, text)
+    os.makedirs(f"{group}/{_OURS}", exist_ok=True)
+    for pid in members:
+        with contextlib.suppress(ProcessLookupError):
+            _write(f"{group}/{_OURS}/cgroup.procs", str(pid))
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether this is our process or descends from it. One that is gone meanwhile is no stranger."""
+    while pid not in (0, 1, os.getpid()):
+        try:
+            pid = int(_read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
+        except OSError:
+            return True
+    return pid == os.getpid()
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
 
 
 def _make(path: str, settings: dict[str, int]) -> OSError | None:
     """Make a group with these limits, all of them or none. Returns why it cannot be made."""
+    parent = os.path.dirname(path)
     try:
+        if os.path.exists(f"{parent}/cgroup.subtree_control"):
+            hand_on(parent, {name.partition(".")[0] for name in settings})
         os.mkdir(path)
     except OSError as problem:
         return problem
     try:
         for name, value in settings.items():
-            with open(f"{path}/{name}", "w") as file:
-                file.write(str(value))
+            if name != "memory.swap.max" or os.path.exists(f"{path}/{name}"):
+                _write(f"{path}/{name}", str(value))
     except OSError as problem:
         os.rmdir(path)
         return problem

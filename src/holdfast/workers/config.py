@@ -1,5 +1,7 @@
 """How sessions, their sandbox and pools are set up. Frozen values, checked when made."""
 
+import ipaddress
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,11 +12,27 @@ from holdfast.workers.wire.frames import DEFAULT_LIMIT
 from holdfast.workers.wire.orders import LEVELS, Level
 
 MB = 1024 * 1024
+_HOST = re.compile(r"(?=.*[A-Za-z0-9*])[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
 
 
 def _positive(name: str, value: float | None) -> None:
     if value is not None and value <= 0:
         raise InvalidInput(f"{name} must be above zero, not {value}")
+
+
+def _check_hosts(names: tuple[str, ...]) -> None:
+    if not names:
+        raise InvalidInput("a list of reachable hosts needs a name; network='none' reaches nothing")
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidInput(f"{name!r} is no host name")
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            if not _HOST.fullmatch(name):
+                raise InvalidInput(
+                    f"{name!r} is no host name: write api.example.org or *.example.org, without scheme, port or path"
+                ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +42,9 @@ class SandboxPolicy:
     ``level`` is the strongest level to use; ``require`` the weakest to accept. With the defaults a session
     takes the best the machine offers and says in ``info`` which that was; demand more and it refuses to
     start where that cannot be had.
+
+    ``memory_mb`` limits each process, which gets a MemoryError. All of a worker's processes together, with the
+    memory they share, may use half as much again; above that the worker is killed, within a moment.
 
     ``cgroup`` adds control groups where this process may make them: exact limits for all processes of a
     worker together, for some milliseconds more at the start.
@@ -45,6 +66,11 @@ class SandboxPolicy:
     run_as: int = 65534
     cgroup: bool = False
 
+    @property
+    def whole_memory_mb(self) -> int | None:
+        """For all processes together: above the limit of one, whose MemoryError code can handle, below its double."""
+        return None if self.memory_mb is None else self.memory_mb + self.memory_mb // 2
+
     def __post_init__(self) -> None:
         for name in ("memory_mb", "cpu_seconds", "processes", "open_files", "disk_mb"):
             _positive(name, getattr(self, name))
@@ -54,6 +80,8 @@ class SandboxPolicy:
             raise InvalidInput(f"cannot require {self.require!r} and use at most {self.level!r}")
         if isinstance(self.network, str) and self.network not in ("none", "host"):
             raise InvalidInput("network is 'none', 'host' or a tuple of host names")
+        if isinstance(self.network, tuple):
+            _check_hosts(self.network)
         if isinstance(self.network, tuple) and self.require != "namespaces":
             object.__setattr__(self, "require", "namespaces")
             if self.level != "namespaces":

@@ -34,6 +34,7 @@ class SessionCore:
         self._turn = asyncio.Lock()
         self._changing = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
+        self._birth: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._greeted: asyncio.Future[None] | None = None
         self._home: Home | None = None
@@ -42,6 +43,7 @@ class SessionCore:
         self._cause: Cause | None = None
         self._waiting = 0
         self._beat: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
 
     @property
     def state(self) -> SessionState:
@@ -55,7 +57,9 @@ class SessionCore:
 
     def _usable(self) -> Conversation:
         state = self._machine.state
-        usable = state in _USABLE or (state is SessionState.WARMING and self._changing.locked())
+        usable = state in _USABLE
+        if not usable and state is SessionState.WARMING and self._changing.locked():
+            usable = self._greeted is not None and self._greeted.done()
         if usable and self._talk is not None:
             return self._talk
         if state is SessionState.ERROR and self._cause is not None:
@@ -75,8 +79,15 @@ class SessionCore:
     ) -> m.Message:
         """A request that must not meet running code: it queues with the executions."""
         self._usable()
-        async with self._turn:
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
             return await (talk or self._usable()).request(message, fds=fds)
+        finally:
+            self._turn.release()
 
     def _directory(self) -> tuple[int, str | None]:
         if self._home is None or self._home.family.directory is None:

@@ -174,6 +174,10 @@ class Exchange:
         if message.of == self.running and self._presumed:
             self._presumed = False
             return ()
+        if message.of in self.questions:
+            # The code that asked waits no longer.
+            del self.questions[message.of]
+            return ()
         return self._stray(message)
 
     def _during(self, message: m.Message, execution_id: str) -> tuple[Step, ...]:

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from holdfast.workers.collect import collect
-from holdfast.workers.core import UNSET, SessionCore
+from holdfast.workers.core import UNSET
 from holdfast.workers.errors import Cause, ExecutionTimeout
 from holdfast.workers.outlet import Outlet
 from holdfast.workers.result import ExecutionResult, Interrupted
 from holdfast.workers.states import Event, SessionState
 from holdfast.workers.talking import Conversation, Execution
+from holdfast.workers.watching import Watching
 from holdfast.workers.wire import messages as m
 
 
@@ -26,7 +27,7 @@ class Running(msgspec.Struct, frozen=True):
     limit: float | None
 
 
-class Executing(SessionCore):
+class Executing(Watching):
     async def execute(self, message: m.ExecuteMessage, timeout: float | None = UNSET) -> AsyncIterator[m.Message]:
         """Run code and stream what it does: Ack, then output, displays and questions, then Result or Error.
 
@@ -48,9 +49,10 @@ class Executing(SessionCore):
         limit = self.config.default_execute_timeout if timeout is UNSET else timeout
         talk = self._usable()
         deadline = None if limit is None else talk.loop.time() + limit
-        if self._turn.locked():
+        if self._turn.locked() or self._waiting:
             talk = await self._wait_for_turn(message, limit)
         else:
+            # Free, and nobody is about to have it: this does not wait.
             await self._turn.acquire()
         try:
             execution = talk.begin(message, self._ended)
@@ -60,15 +62,21 @@ class Executing(SessionCore):
         self._apply(Event.BEGAN)
         self._executions += 1
         self._last_used_at = time.time()
+        self._watch_memory()
         if deadline is not None:
-            talk.expire_at(deadline)
+            talk.expire_at(deadline, self._expire)
         return Running(talk, execution, execution.outlet, limit)
 
+    def _expire(self, talk: Conversation, execution: Execution) -> None:
+        """The time is up: stop the code now, however slowly its messages are read."""
+        execution.outlet.expire()
+        self._spawn(self._stop(talk, execution, self.config.grace))
+
     async def overrun(self, running: "Running") -> ExecutionTimeout:
-        """The time is up: stop the code, and say what became of the variables."""
+        """The code that was out of time has been stopped: say what became of the variables."""
         running.outlet.discard()
-        stopped = await self._stop(running.talk, running.execution, self.config.grace)
-        return ExecutionTimeout(running.execution.id, running.limit or 0.0, stopped.state)
+        await running.execution.end()
+        return ExecutionTimeout(running.execution.id, running.limit or 0.0, _outcome(running.execution).state)
 
     def leave(self, running: "Running") -> None:
         """Nobody listens any more; code that still runs is stopped."""
@@ -111,14 +119,19 @@ class Executing(SessionCore):
         talk = self._usable()
         if not talk.exchange.answer(input_id):
             return False
-        talk.live().send(m.InputResponseMessage(input_id=input_id, data=data, eof=eof))
+        self._answer(talk, m.InputResponseMessage(input_id=input_id, data=data, eof=eof))
         return True
+
+    def _answer(self, talk: Conversation, answer: m.InputResponseMessage) -> None:
+        talk.live().send(answer)
+        # A thread may have asked, and the main thread, which reads, be busy.
+        talk.live().ring()
 
     def _close_questions(self, talk: Conversation) -> bool:
         open_questions = list(talk.exchange.questions)
         for input_id in open_questions:
             talk.exchange.answer(input_id)
-            talk.live().send(m.InputResponseMessage(input_id=input_id, eof=True))
+            self._answer(talk, m.InputResponseMessage(input_id=input_id, eof=True))
         return bool(open_questions)
 
     # -- stopping code
@@ -150,6 +163,7 @@ class Executing(SessionCore):
 
     async def _stop(self, talk: Conversation, execution: Execution, grace: float) -> Interrupted:
         """The ladder: ask and ring, ring again at half time, kill."""
+        execution.outlet.unbound()
         for _ in range(2):
             if talk.cause is None and execution.last is None:
                 link = talk.live()
@@ -157,12 +171,17 @@ class Executing(SessionCore):
                 link.ring()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace / 2):
-                    last = await execution.end()
+                    await execution.end()
                 break
         else:
             if talk.link is not None:
                 talk.link.kill(Cause("killed", f"the code did not stop within {grace} s"))
-            last = await execution.end()
-        if isinstance(last, m.ErrorMessage) and last.state == "lost":
-            return Interrupted(stopped=True, state="lost", reason=last.exception_message)
-        return Interrupted(stopped=True, state="preserved")
+            await execution.end()
+        return _outcome(execution)
+
+
+def _outcome(execution: Execution) -> Interrupted:
+    last = execution.last
+    if isinstance(last, m.ErrorMessage) and last.state == "lost":
+        return Interrupted(stopped=True, state="lost", reason=last.exception_message)
+    return Interrupted(stopped=True, state="preserved")

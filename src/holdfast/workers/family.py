@@ -71,6 +71,12 @@ class Family:
         else:
             self._line.send(pack(Kill(token=token)))
 
+    def kill_all(self, reason: Cause) -> None:
+        """Kill every worker of the family; the keeper takes along whatever else there is."""
+        for token in list(self.members):
+            self._reasons.setdefault(token, reason)
+        self._line.send(pack(Kill()))
+
     @property
     def _namespaced(self) -> bool:
         done = self.locked.done() and not self.locked.cancelled() and self.locked.exception() is None
@@ -125,6 +131,8 @@ class Family:
             self.locked.set_exception(StartFailed("the keeper ended before the worker was ready"))
             self.locked.exception()
         lost = Cause("killed", "the worker's keeper was killed")
+        if self.groups.killed_for_memory:
+            lost = Cause("memory-limit", "the memory of the control group ran out", signal=signal.SIGKILL)
         for token in list(self.members):
             self._farewell(token, self._reasons.get(token) or lost)
 

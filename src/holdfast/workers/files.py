@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from holdfast.base.errors import InvalidInput, NotFound
 
+DEEPEST = 64
+"""How many directories may lie in each other; code may make thousands, and each one costs a descriptor."""
+
 
 @dataclass(frozen=True)
 class FileEntry:
@@ -53,6 +56,8 @@ class Files:
             await asyncio.to_thread(work)
         except FileNotFoundError:
             raise NotFound("file", path) from None
+        except OSError as problem:
+            raise InvalidInput(f"{path!r} cannot be removed: {problem.strerror}") from problem
 
     def _write(self, path: str, content: bytes) -> None:
         with self._parent(path, make=True) as (parent, name):
@@ -60,11 +65,13 @@ class Files:
             try:
                 with as_owner(parent):
                     fd = os.open(name, flags, 0o644, dir_fd=parent)
+                with open(fd, "wb", buffering=0) as file:
+                    _regular(file.fileno(), path)
+                    left = memoryview(content)
+                    while left:
+                        left = left[file.write(left) :]
             except OSError as problem:
                 raise InvalidInput(f"{path!r} cannot be written: {problem.strerror}") from problem
-            with open(fd, "wb") as file:
-                _regular(file.fileno(), path)
-                file.write(content)
 
     def _read(self, path: str, limit: int) -> bytes:
         with self._parent(path, make=False) as (parent, name):
@@ -83,12 +90,7 @@ class Files:
     def _list(self, path: str) -> Entries:
         found: Entries = []
         with self._parent(f"{path}/_", make=False) as (top, _):
-            for where, _folders, names, parent in os.fwalk(".", dir_fd=top, follow_symlinks=False):
-                for name in names:
-                    facts = os.stat(name, dir_fd=parent, follow_symlinks=False)
-                    if stat.S_ISREG(facts.st_mode):
-                        full = os.path.normpath(os.path.join(path, where, name))
-                        found.append(FileEntry(full, facts.st_size, facts.st_mtime))
+            _gather(top, os.path.normpath(path), found)
         return sorted(found, key=lambda entry: entry.path)
 
     @contextlib.contextmanager
@@ -96,21 +98,24 @@ class Files:
         """The open parent directory and the last name, reached without following a link."""
         steps = _steps(path)
         base, outside = self._directory()
-        if outside is None:
-            at = os.open("work", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=base)
-        else:
-            at = os.open(outside, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if outside is None:
+                at = os.open("work", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=base)
+            else:
+                at = os.open(outside, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as problem:
+            raise InvalidInput(f"the session's directory was taken away: {problem.strerror}") from problem
         try:
             for step in steps[:-1]:
                 if make:
-                    with contextlib.suppress(FileExistsError), as_owner(at):
+                    with contextlib.suppress(OSError), as_owner(at):
                         os.mkdir(step, 0o755, dir_fd=at)
                 try:
                     following = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
                 except FileNotFoundError:
-                    raise NotFound("file", path) from None
+                    raise NotFound("file", path.removesuffix("/_")) from None
                 except OSError as problem:
-                    raise InvalidInput(f"{path!r} leads out of the session's directory") from problem
+                    raise InvalidInput(f"{path!r}: {step!r} is no directory of the session") from problem
                 os.close(at)
                 at = following
             yield at, steps[-1]
@@ -125,6 +130,33 @@ def _steps(path: str) -> list[str]:
     if not steps or ".." in steps:
         raise InvalidInput(f"{path!r} is not a path inside the session's directory")
     return steps
+
+
+def _gather(directory: int, where: str, found: Entries, depth: int = 0) -> None:
+    """The regular files in an open directory and below. What vanishes meanwhile is not there."""
+    for name in os.listdir(directory):
+        path = os.path.normpath(os.path.join(where, name))
+        with contextlib.suppress(FileNotFoundError):
+            facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
+            if stat.S_ISREG(facts.st_mode):
+                found.append(FileEntry(path, facts.st_size, facts.st_mtime))
+            elif stat.S_ISDIR(facts.st_mode):
+                _descend(directory, name, path, found, depth)
+
+
+def _descend(directory: int, name: str, path: str, found: Entries, depth: int) -> None:
+    if depth >= DEEPEST:
+        raise InvalidInput(f"more than {DEEPEST} directories lie in each other: {path!r}")
+    try:
+        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+    except NotADirectoryError:
+        return
+    except PermissionError as problem:
+        raise InvalidInput(f"{path!r} cannot be listed: {problem.strerror}") from problem
+    try:
+        _gather(inner, path, found, depth + 1)
+    finally:
+        os.close(inner)
 
 
 def _regular(fd: int, path: str) -> None:

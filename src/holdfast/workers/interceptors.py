@@ -40,7 +40,7 @@ class Interceptors:
         if not self.records:
             return
         for interceptor, record in list(self.records.items()):
-            if not record.quarantined:
+            if not record.quarantined and interceptor in self.records:
                 self._show(interceptor, record, message)
 
     def _show(self, interceptor: Interceptor, record: Record, message: Message) -> None:
@@ -48,7 +48,9 @@ class Interceptors:
         failed = False
         try:
             interceptor(message)
-        except Exception:  # noqa: BLE001 - somebody else's code; logged and contained
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # noqa: BLE001 - somebody else's code; logged and contained
             failed = True
             record.errors += 1
             _log.exception("an interceptor failed; the message is routed all the same")

@@ -34,6 +34,7 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._drained: asyncio.Future[None] | None = None
         self.closed = False
+        self._paused = False
         self._loop.add_reader(sock, self.read)
 
     def send(self, payload: bytes, fds: tuple[int, ...] = ()) -> None:
@@ -79,6 +80,17 @@ class Line:
             self._heard(payload)
             if self.closed:
                 return
+
+    def pause(self) -> None:
+        """Take in nothing more for now; the other side will have to wait."""
+        if not self.closed and not self._paused:
+            self._paused = True
+            self._loop.remove_reader(self.sock)
+
+    def resume(self) -> None:
+        if self._paused and not self.closed:
+            self._paused = False
+            self._loop.add_reader(self.sock, self.read)
 
     def _receive(self) -> bytes:
         data, ancillary, _, _ = self.sock.recvmsg(_CHUNK, _SPACE)

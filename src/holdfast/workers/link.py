@@ -175,6 +175,7 @@ class Link:
         if not self._paused:
             return
         self._paused = False
+        self.line.resume()
         for pipe in self.pipes.values():
             pipe.resume()
 
@@ -211,6 +212,10 @@ class Link:
             self._listener.garbled(str(problem))
             return
         self._listener.heard(message)
+
+    def never_was(self) -> None:
+        """The worker to be at the other end was not made, and nobody will report its end."""
+        self._farewell(Cause("start", "no worker was made"))
 
     def _farewell(self, cause: Cause) -> None:
         if self.gone.done():

@@ -25,7 +25,7 @@ class Looking(SessionCore):
                 "output_bytes": talk.counts["bytes"],
                 "queued_bytes": outlet.held if outlet is not None else 0,
                 "general_queue": len(talk.general),
-                "general_dropped": talk.general_dropped,
+                "general_dropped": talk.general.dropped,
                 "violations": talk.exchange.violations,
                 "open_questions": len(talk.exchange.questions),
                 "interceptors": [vars(record).copy() for record in self.interceptors.records.values()],
@@ -70,10 +70,9 @@ class Looking(SessionCore):
         talk = self._usable()
         async with asyncio.timeout(timeout):
             while True:
-                for at, message in enumerate(talk.general):
-                    if message_type is None or isinstance(message, message_type):
-                        del talk.general[at]
-                        return message
+                message = talk.general.take(message_type)
+                if message is not None:
+                    return message
                 if talk.cause is not None:
                     raise WorkerDied(talk.cause)
                 talk.arrived.clear()

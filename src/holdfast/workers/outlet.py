@@ -3,12 +3,23 @@
 import asyncio
 import codecs
 import collections
+import sys
 from collections.abc import Callable
 from typing import Literal
 
-from holdfast.workers.wire.messages import Message, OutputMessage
+from holdfast.workers.wire.messages import DisplayMessage, InputMessage, Message, OutputMessage, encode
 
 Stream = Literal["stdout", "stderr"]
+_OVERHEAD = 1000
+
+
+def weight(message: Message) -> int:
+    """About how many bytes a message keeps. Only of what code may send many of."""
+    if isinstance(message, OutputMessage):
+        return len(message.data)
+    if isinstance(message, DisplayMessage | InputMessage):
+        return len(encode(message)) + _OVERHEAD
+    return 0
 
 
 class Outlet:
@@ -26,20 +37,20 @@ class Outlet:
     def __init__(self, *, limit: int, emptied: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self.limit = limit
         self._emptied, self._loop = emptied, loop
-        self._messages: collections.deque[Message] = collections.deque()
+        self._messages: collections.deque[tuple[int, Message]] = collections.deque()
 
     @property
     def full(self) -> bool:
-        return self.held > self.limit
+        return self.held > self.limit and not self._late
 
     def put(self, message: Message, *, last: bool = False) -> None:
-        if self.ended:
+        if self.ended or self._late:
             return
         self.ended = last
         if not self._discarding:
-            if isinstance(message, OutputMessage):
-                self.held += len(message.data)
-            self._messages.append(message)
+            size = weight(message)
+            self.held += size
+            self._messages.append((size, message))
         if self._waiter is not None:
             self._wake()
 
@@ -54,25 +65,31 @@ class Outlet:
         """The next message if one waits."""
         if not self._messages:
             return None
-        message = self._messages.popleft()
-        if isinstance(message, OutputMessage):
+        size, message = self._messages.popleft()
+        if size:
             was_full = self.full
-            self.held -= len(message.data)
+            self.held -= size
             if was_full and not self.full:
                 self._emptied()
         return message
 
     def expire(self) -> None:
-        """The reader's time is up: ``get`` raises TimeoutError unless something waits."""
+        """The reader's time is up: it gets what waits now, and then TimeoutError."""
         self._late = True
         self._wake()
+        self._emptied()
+
+    def unbound(self) -> None:
+        """The code is being stopped: its last words must not wait behind what nobody reads."""
+        self.limit = sys.maxsize
+        self._emptied()
 
     async def get(self) -> Message | None:
         while not self._messages:
-            if self.ended:
-                return None
             if self._late:
                 raise TimeoutError
+            if self.ended:
+                return None
             if self._waiter is None:
                 self._waiter = self._loop.create_future()
             await self._waiter
@@ -83,6 +100,36 @@ class Outlet:
             if not self._waiter.done():
                 self._waiter.set_result(None)
             self._waiter = None
+
+
+class Shelf:
+    """Messages for nobody in particular: the newest, bounded in number and in bytes, the others counted."""
+
+    def __init__(self, *, most: int, heaviest: int) -> None:
+        self.most, self.heaviest = most, heaviest
+        self.dropped = 0
+        self._held = 0
+        self._messages: collections.deque[tuple[int, Message]] = collections.deque()
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def put(self, message: Message) -> None:
+        size = len(message.data) if isinstance(message, OutputMessage) else len(encode(message))
+        self._messages.append((size, message))
+        self._held += size
+        while len(self._messages) > self.most or (self._held > self.heaviest and len(self._messages) > 1):
+            self._held -= self._messages.popleft()[0]
+            self.dropped += 1
+
+    def take(self, kind: type[Message] | None) -> Message | None:
+        """The oldest of this kind."""
+        for at, (size, message) in enumerate(self._messages):
+            if kind is None or isinstance(message, kind):
+                del self._messages[at]
+                self._held -= size
+                return message
+        return None
 
 
 class Clip:

@@ -102,10 +102,17 @@ class SessionPool(Stocking):
                 async with asyncio.timeout(timeout):
                     await waiter
         except TimeoutError as late:
-            self.metrics["acquisition_timeouts"] += 1
-            raise PoolExhausted(f"no session was free within {timeout} s") from late
+            if waiter.cancelled() or not waiter.done():
+                self.metrics["acquisition_timeouts"] += 1
+                raise PoolExhausted(f"no session was free within {timeout} s") from late
+        except asyncio.CancelledError:
+            # A session given at that very moment is not lost.
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.release(waiter.result())
+            raise
         finally:
-            self._withdraw(waiter)
+            with contextlib.suppress(ValueError):
+                self._waiters.remove(waiter)
         self.metrics["acquisition_success"] += 1
         self.metrics["acquisition_microseconds"] += int((time.monotonic() - started) * 1e6)
         return waiter.result()
@@ -118,15 +125,6 @@ class SessionPool(Stocking):
         if waiting >= self.config.max_waiting and len(self._stock) <= waiting:
             self.metrics["acquisition_refused"] += 1
             raise PoolExhausted(f"{waiting} callers wait already")
-
-    def _withdraw(self, waiter: "asyncio.Future[WorkerSession]") -> None:
-        """A caller that left: its place is freed, and a session given at that very moment is not lost."""
-        with contextlib.suppress(ValueError):
-            self._waiters.remove(waiter)
-        task = asyncio.current_task()
-        leaving = task is not None and task.cancelling() > 0
-        if waiter.done() and not waiter.cancelled() and waiter.exception() is None and leaving:
-            self.release(waiter.result())
 
     def release(self, session: WorkerSession) -> None:
         """Give a session back; it ends. A foreign or a second release is an error."""

@@ -7,12 +7,12 @@ Every method may be called from any task at any time. What cannot be done any mo
 import asyncio
 import contextlib
 from contextlib import AsyncExitStack
-from typing import Self
+from typing import Self, cast
 
 from holdfast.base.errors import Closed
 from holdfast.workers.birth import Home, bear
 from holdfast.workers.carrying import carry_work
-from holdfast.workers.errors import Cause, ExecutionTimeout, StartFailed, WorkerDied
+from holdfast.workers.errors import Cause, ExecutionTimeout, RequestFailed, StartFailed, WorkerDied
 from holdfast.workers.executing import Executing
 from holdfast.workers.link import Endpoints, Link
 from holdfast.workers.looking import Looking
@@ -45,11 +45,14 @@ class WorkerSession(Executing, Looking, Returning):
         self._apply(Event.STARTED)
         try:
             async with asyncio.timeout(self.config.ready_timeout):
-                await self._be_born()
+                self._birth = asyncio.create_task(self._be_born(), name="worker-birth")
+                await self._birth
             await self._warm_up()
         except BaseException as problem:
             self._apply(Event.FAILED)
             await self._tear_down(Cause("start", "the start failed"))
+            if self._closing is not None and not isinstance(problem, Exception) and not _cancelling():
+                raise Closed("the session was stopped while it started") from None
             if isinstance(problem, TimeoutError) and not isinstance(problem, ExecutionTimeout):
                 raise StartFailed(f"not ready within {self.config.ready_timeout} s") from problem
             if isinstance(problem, WorkerDied):
@@ -59,6 +62,9 @@ class WorkerSession(Executing, Looking, Returning):
             await self._tear_down(Cause("shutdown", "stopped while starting"))
             raise Closed("the session was stopped while it started")
         self._apply(Event.SAID_READY)
+        if self._talk is not None and self._talk.execution is not None:
+            # Somebody was quick, and waited only for the warm-up.
+            self._apply(Event.BEGAN)
         self._schedule_beat()
 
     async def _be_born(self) -> None:
@@ -132,8 +138,12 @@ class WorkerSession(Executing, Looking, Returning):
         await asyncio.shield(self._closing)
 
     async def _finish(self) -> None:
+        if self._birth is not None:
+            self._birth.cancel()
         await self._tear_down(Cause("shutdown", "the session was closed"))
-        self._apply(Event.CLOSED)
+        # A start that was under way cleans up after itself.
+        async with self._changing:
+            self._apply(Event.CLOSED)
 
     async def restart(self) -> None:
         """A new worker with an empty namespace; the session and its files stay. Not after termination.
@@ -155,18 +165,23 @@ class WorkerSession(Executing, Looking, Returning):
         return usable and self._talk is not None and self._talk.cause is None
 
     async def _tear_down(self, reason: Cause) -> None:
-        if self._beat is not None:
-            self._beat.cancel()
+        for timer in (self._beat, self._watch):
+            if timer is not None:
+                timer.cancel()
+        self._watch = None
         talk, home, self._home = self._talk, self._home, None
         if talk is not None and talk.link is not None:
             talk.link.kill(reason)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_KILL_WAIT):
-                    await asyncio.shield(talk.link.gone)
-            if talk.cause is None:
-                talk.ended(reason)
-        if home is not None and talk is not None and talk.link is not None:
-            await home.leave(talk.link)
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_KILL_WAIT):
+                        await asyncio.shield(talk.link.gone)
+            finally:
+                # Also when nobody waits for it any more.
+                if talk.cause is None:
+                    talk.ended(reason)
+                if home is not None:
+                    await home.leave(talk.link)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -177,7 +192,10 @@ class WorkerSession(Executing, Looking, Returning):
             self._apply(Event.RESTED)
 
     async def fork(self) -> "WorkerSession":
-        """A second session with a copy of everything in this one; both share sandbox and directory."""
+        """A second session with a copy of everything in this one; both share sandbox and directory.
+
+        What a copy does not have, threads for one, is named in its ``info.metadata["hazards"]``.
+        """
         home, talk = self._home, self._usable()
         if home is None:
             raise Closed("the session's worker is gone")
@@ -188,12 +206,14 @@ class WorkerSession(Executing, Looking, Returning):
         twin._apply(Event.STARTED)
         try:
             message = m.SnapshotMessage(action="fork", point=token)
-            await self._between(message, fds=endpoints.theirs, talk=talk)
+            reply = cast(m.SnapshotMessage, await self._between(message, fds=endpoints.theirs, talk=talk))
             async with asyncio.timeout(self.config.ready_timeout):
                 await greeted
-            twin.metadata |= self.metadata
+            twin.metadata |= {**self.metadata, "hazards": reply.hazards}
             twin._apply(Event.SAID_READY)
-        except BaseException:
+        except BaseException as problem:
+            if isinstance(problem, RequestFailed):
+                conversation.link.never_was()
             await twin.terminate()
             raise
         finally:
@@ -242,4 +262,11 @@ class WorkerSession(Executing, Looking, Returning):
             talk.link.send(m.HeartbeatMessage())
             if talk.execution is not None:
                 talk.link.ring()
+            self._watch_memory()
             self._schedule_beat()
+
+
+def _cancelling() -> bool:
+    """Whether somebody wants the task that runs this to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,7 +1,6 @@
 """One worker's conversation: what the link hears, as the exchange orders it, to whoever waits."""
 
 import asyncio
-import collections
 from collections.abc import Callable
 
 from holdfast.workers.config import SessionConfig
@@ -9,12 +8,13 @@ from holdfast.workers.errors import Cause, RequestFailed, WorkerDied
 from holdfast.workers.exchange import DRAIN, Deliver, Drain, Exchange, General, Reply, Step
 from holdfast.workers.interceptors import Interceptors
 from holdfast.workers.link import Link
-from holdfast.workers.outlet import Clip, Outlet, Stream
+from holdfast.workers.outlet import Clip, Outlet, Shelf, Stream
 from holdfast.workers.wire import messages as m
 
 _STREAMS: tuple[Stream, Stream] = ("stdout", "stderr")
 # A peer that announces frames of this many limits has lost the framing and will not find it again.
 _HOPELESS = 64
+_HEAVIEST_SHELF = 16 << 20
 
 
 class Execution:
@@ -66,14 +66,14 @@ class Conversation:
         self.exchange = Exchange()
         self.execution: Execution | None = None
         self.link: Link | None = None
-        self.general: collections.deque[m.Message] = collections.deque(maxlen=config.general_queue)
-        self.general_dropped = 0
+        self.general = Shelf(most=config.general_queue, heaviest=_HEAVIEST_SHELF)
         self.arrived = asyncio.Event()
         self.counts = {"control": 0, "bulk": 0, "bytes": 0}
         self._noted, self._over = noted, over
         self._requests: dict[str, asyncio.Future[m.Message]] = {}
         self._background = {stream: Clip(None) for stream in _STREAMS}
         self._deadline: float | None = None
+        self._late: Callable[[Conversation, Execution], None] = lambda *_: None
         self._timer: asyncio.TimerHandle | None = None
 
     # -- speaking
@@ -95,13 +95,13 @@ class Conversation:
         self.execution, self._deadline = execution, None
         return execution
 
-    def expire_at(self, when: float) -> None:
-        """Set the loop's time at which the running execution's is up.
+    def expire_at(self, when: float, late: "Callable[[Conversation, Execution], None]") -> None:
+        """Set the loop's time at which the running execution's is up, and ``late`` is called.
 
         The timer of an earlier execution is left to go off and set again then: nearly all code ends long
         before its deadline, and a timer set and cancelled for each costs as much as a small cell.
         """
-        self._deadline = when
+        self._deadline, self._late = when, late
         if self._timer is not None and self._timer.when() > when:
             self._timer.cancel()
             self._timer = None
@@ -113,9 +113,9 @@ class Conversation:
         if self.execution is None or self._deadline is None:
             return
         if self._deadline > self.loop.time():
-            self.expire_at(self._deadline)
+            self.expire_at(self._deadline, self._late)
         else:
-            self.execution.outlet.expire()
+            self._late(self, self.execution)
 
     async def request(self, message: m.Message, *, fds: tuple[int, ...] = ()) -> m.Message:
         """Send and wait for the reply. Raises RequestFailed or WorkerDied; answered also while code runs."""
@@ -126,15 +126,19 @@ class Conversation:
         try:
             link.send(message, fds)
             if self.execution is not None:
+                link.line.resume()
                 link.ring()
             reply = await answer
         finally:
             self.exchange.forget(message.id)
             self._requests.pop(message.id, None)
         if isinstance(reply, m.ErrorMessage):
-            if reply.state == "lost":
-                raise WorkerDied(self.cause or Cause("signal", reply.exception_message))
+            if self.cause is not None:
+                raise WorkerDied(self.cause)
             raise RequestFailed(reply.exception_type, reply.exception_message)
+        if type(reply) is not type(message):
+            said = f"the worker answered a {type(message).__name__} with a {type(reply).__name__}"
+            raise RequestFailed("ProtocolError", said)
         return reply
 
     cause: Cause | None = None
@@ -219,6 +223,9 @@ class Conversation:
         execution.outlet.put(step.message)
         if execution.outlet.full and self.link is not None:
             self.link.pause()
+            if not isinstance(step.message, m.OutputMessage) and not self._requests:
+                # What floods comes by the protocol itself, and nobody waits there for an answer.
+                self.link.line.pause()
 
     def _finish(self, execution: Execution, last: m.Message) -> None:
         if execution.clips:
@@ -248,7 +255,5 @@ class Conversation:
         return m.OutputMessage(data=text, stream=stream, execution_id=execution_id, dropped=dropped)
 
     def _file(self, message: m.Message) -> None:
-        if len(self.general) == self.general.maxlen:
-            self.general_dropped += 1
-        self.general.append(message)
+        self.general.put(message)
         self.arrived.set()

@@ -3,11 +3,15 @@
 import builtins
 import io
 import sys
+import threading
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.workers.child.post import Post
-from holdfast.workers.wire.messages import InputMessage, InputResponseMessage
+from holdfast.workers.wire.messages import AckMessage, InputMessage, InputResponseMessage
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 
 class Asker(Protocol):
@@ -26,6 +30,7 @@ class Asking:
         self.allowed = True
         self.stdin = Stdin(self)
         self._plain_input = builtins.input
+        self._threads: dict[str, SimpleQueue[InputResponseMessage]] = {}
 
     def input(self, prompt: object = "", /) -> str:
         if sys.stdin is not self.stdin:
@@ -49,17 +54,53 @@ class Asking:
         sys.stderr.flush()
         timeout = runtime.settings.get("input_timeout")
         question = InputMessage(prompt=prompt, execution_id=runtime.current, password=password, timeout=timeout)
-        runtime.post.send(question)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        main = threading.current_thread() is threading.main_thread()
+        answer: InputResponseMessage | None = None
+        try:
+            answer = self._asked(question) if main else self._asked_by_thread(question)
+        finally:
+            if answer is None:
+                # Nobody waits any more, and the host should know.
+                runtime.post.send(AckMessage(of=question.id, note="withdrawn"))
+        if answer is None:
+            raise TimeoutError(f"input() got no answer within {timeout} seconds")
+        if answer.eof:
+            raise EOFError("input() has no more answers: the session is closing")
+        return answer.data
+
+    def _asked(self, question: InputMessage) -> InputResponseMessage | None:
+        self.runtime.post.send(question)
+        deadline = None if question.timeout is None else time.monotonic() + question.timeout
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             answer = self._next(left)
-            if answer is None:
-                raise TimeoutError(f"input() got no answer within {timeout} seconds")
-            if answer.input_id == question.id:
-                if answer.eof:
-                    raise EOFError("input() has no more answers: the session is closing")
-                return answer.data
+            if answer is None or answer.input_id == question.id:
+                return answer
+
+    def _asked_by_thread(self, question: InputMessage) -> InputResponseMessage | None:
+        """Only the main thread reads the mail; it hands the answer over when it is rung."""
+        from queue import Empty, SimpleQueue
+
+        box = self._threads[question.id] = SimpleQueue()
+        try:
+            self.runtime.post.send(question)
+            return box.get(timeout=question.timeout)
+        except Empty:
+            return None
+        finally:
+            del self._threads[question.id]
+
+    def deliver(self, answer: InputResponseMessage) -> bool:
+        """Give an answer to the thread that waits for it, if one does."""
+        box = self._threads.get(answer.input_id)
+        if box is not None:
+            box.put(answer)
+        return box is not None
+
+    def close(self) -> None:
+        """The execution is over, and nobody will answer its threads any more."""
+        for question in list(self._threads):
+            self.deliver(InputResponseMessage(input_id=question, eof=True))
 
     def _next(self, timeout: float | None) -> InputResponseMessage | None:
         """The next answer; other mail is attended to as while any code runs."""
@@ -68,7 +109,11 @@ class Asking:
         try:
             while True:
                 message = post.receive(timeout)
-                if message is None or isinstance(message, InputResponseMessage):
+                if message is None:
+                    return None
+                if isinstance(message, InputResponseMessage):
+                    if self.deliver(message):
+                        continue
                     return message
                 post.inbox.appendleft(message)
                 self.runtime.attend()

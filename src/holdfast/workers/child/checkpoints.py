@@ -142,12 +142,12 @@ def _pickle(values: dict[str, Any], references: dict[int, str]) -> tuple[bytes, 
     lost: dict[str, str] = {}
     try:
         return _dump(values, references), lost
-    except Exception:  # noqa: BLE001 - find the culprits below
+    except BaseException:  # noqa: BLE001 - find the culprits below
         kept = dict(values)
     for name, value in values.items():
         try:
             _dump({name: value}, references)
-        except Exception as problem:  # noqa: BLE001 - any failure means: cannot be kept
+        except BaseException as problem:  # noqa: BLE001 - any failure means: cannot be kept
             lost[name] = f"{type(problem).__name__}: {problem}"
             del kept[name]
     return _dump(kept, references), lost

@@ -1,8 +1,9 @@
 """The worker's end of the protocol socket.
 
 Only the main thread reads, and a signal can make it look for mail while user code runs. Any thread may
-write; whoever holds the pen also writes what was queued meanwhile, so a signal handler never waits for a
-lock that the interrupted frame holds.
+write, one at a time. The main one never waits for the pen, which its own interrupted frame may hold: what
+it has to say is queued, and whoever holds the pen writes it. While it writes, no signal may make it leave:
+half a frame would be the end of the conversation.
 """
 
 import collections
@@ -10,6 +11,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -28,6 +30,9 @@ class Post:
         self.inbox: collections.deque[AnyMessage] = collections.deque()
         self.fds: list[int] = []
         self.reading = False
+        self.writing = 0
+        self.written: Callable[[], None] = lambda: None
+        self._main = threading.get_ident()
         self._reader = FrameReader(limit=limit)
         self._pen = threading.Lock()
         self._outbox: list[bytes] = []
@@ -36,40 +41,71 @@ class Post:
 
     def send(self, message: Message) -> None:
         """Send, or raise FrameTooLarge or the encoder's complaint with nothing sent."""
-        self.hold(message)
+        data = frame(encode(message), limit=self.limit)
+        if threading.get_ident() == self._main:
+            self._outbox.append(data)
+            self.release()
+            return
+        with self._pen:
+            self._write()
+            self.sock.sendall(data)
         self.release()
 
     def hold(self, message: Message) -> None:
-        """Queue a message that leaves with the next one, or by ``release``."""
+        """Queue a message of the main thread that leaves with the next one, or by ``release``."""
         self._outbox.append(frame(encode(message), limit=self.limit))
 
     def release(self) -> None:
         """Write all that is queued, at once: each write may wake the host."""
+        if not self._outbox:
+            return
+        if threading.get_ident() != self._main:
+            self._write_if_free()
+            return
+        self.writing += 1
+        try:
+            self._write_if_free()
+        finally:
+            self.writing -= 1
+        self.written()
+
+    def _write_if_free(self) -> None:
         while self._outbox and self._pen.acquire(blocking=False):
             try:
-                while batch := self._outbox[:]:
-                    self.sock.sendall(batch[0] if len(batch) == 1 else b"".join(batch))
-                    # Not before: an interrupt of the running code may strike while its output is written.
-                    del self._outbox[: len(batch)]
+                self._write()
             finally:
                 self._pen.release()
+
+    def _write(self) -> None:
+        while batch := self._outbox[:]:
+            self.sock.sendall(batch[0] if len(batch) == 1 else b"".join(batch))
+            del self._outbox[: len(batch)]
+
+    def seal(self) -> None:
+        """Wait for whoever writes to finish, and let nobody write any more: another process goes on."""
+        self._pen.acquire()
+
+    def renew(self) -> None:
+        """After a fork: what other threads had in hand is the other process's to finish."""
+        self._pen = threading.Lock()
+        self._outbox.clear()
 
     # -- reading
 
     def receive(self, timeout: float | None = None) -> AnyMessage | None:
         """The next message; None after ``timeout`` seconds. Raises Gone when the host has closed."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self.inbox:
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0 or not select.select([self.sock], [], [], left)[0]:
-                    return None
-            self.reading = True
-            try:
+        self.reading = True
+        try:
+            while not self.inbox:
+                if deadline is not None:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not select.select([self.sock], [], [], left)[0]:
+                        return None
                 self._read(0)
-            finally:
-                self.reading = False
-        return self.inbox.popleft()
+            return self.inbox.popleft()
+        finally:
+            self.reading = False
 
     def glance(self) -> None:
         """Take in what has arrived, without waiting. For the signal handler, when nobody is reading."""

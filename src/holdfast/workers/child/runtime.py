@@ -23,14 +23,15 @@ from holdfast.workers.child.asking import Asking
 from holdfast.workers.child.cells import Cells, describe
 from holdfast.workers.child.post import Gone, Post
 from holdfast.workers.child.showing import Showing
-from holdfast.workers.child.snapshots import Snapshots
+from holdfast.workers.child.snapshots import CannotCopy, Snapshots
+from holdfast.workers.child.streams import Streams
 from holdfast.workers.child.syscalls import set_signal
 from holdfast.workers.wire import messages as m
 from holdfast.workers.wire.frames import FrameTooLarge
 from holdfast.workers.wire.orders import ForkOrder
 
 DOORBELL: int = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
-_INTERRUPT = int(signal.SIGINT)
+_INTERRUPT, _IGNORE = int(signal.SIGINT), int(signal.SIG_IGN)
 FEATURES = ("ack", "display", "input", "checkpoint", "snapshot", "namespace", "transactions", "completion")
 
 
@@ -39,8 +40,10 @@ class Leave(Exception):
 
 
 class Runtime:
-    def __init__(self, post: Post, lineage: socket.socket, order: ForkOrder, *, namespace: dict[str, Any]) -> None:
-        self.post, self.order, self.namespace = post, order, namespace
+    def __init__(
+        self, post: Post, lineage: socket.socket, order: ForkOrder, *, namespace: dict[str, Any], streams: Streams
+    ) -> None:
+        self.post, self.order, self.namespace, self.streams = post, order, namespace, streams
         self.settings = order.settings
         self.token = order.token
         self.notes: tuple[str, ...] = ()
@@ -51,19 +54,17 @@ class Runtime:
         self.current: str | None = None
         self.interrupted = False
         self.meter = measures.Meter()
-        self.soon: Callable[[], bool] = lambda: False
-        """Whether what the post holds will be released within milliseconds, whatever the code does."""
         self._answers: dict[type, Callable[[Any], None]] = {
             m.HelloMessage: self._hello,
             m.ExecuteMessage: self._execute,
-            m.NamespaceMessage: self._namespace,
-            m.CompletionMessage: self._complete,
-            m.HeartbeatMessage: self._heartbeat,
+            m.NamespaceMessage: self._guarded(self._namespace),
+            m.CompletionMessage: self._guarded(self._complete),
+            m.HeartbeatMessage: self._guarded(self._heartbeat),
             m.CancelMessage: self._interrupt,
             m.InterruptMessage: self._interrupt,
-            m.CheckpointMessage: self._checkpoint,
-            m.RestoreMessage: self._restore,
-            m.SnapshotMessage: self.snapshots.answer,
+            m.CheckpointMessage: self._guarded(self._checkpoint),
+            m.RestoreMessage: self._guarded(self._restore),
+            m.SnapshotMessage: self._guarded(self.snapshots.answer),
             m.InputResponseMessage: lambda _: None,
             m.ShutdownMessage: self._shutdown,
         }
@@ -75,6 +76,7 @@ class Runtime:
 
     def serve(self) -> int:
         """Until told to leave. Returns the exit status."""
+        self.post.written = self._strike_if_due
         set_signal(DOORBELL, self._ring)
         set_signal(_INTERRUPT, self._sigint)
         builtins.input = self.asking.input
@@ -106,10 +108,9 @@ class Runtime:
             message = inbox.popleft()
             if type(message) in self._urgent:
                 self.dispatch(message)
-            else:
+            elif not isinstance(message, m.InputResponseMessage) or not self.asking.deliver(message):
                 inbox.append(message)
-        if self.interrupted and self.current is not None:
-            self._strike()
+        self._strike_if_due()
 
     # -- signals
 
@@ -123,17 +124,25 @@ class Runtime:
             os._exit(0)
 
     def _sigint(self, _signum: int, _frame: Any) -> None:
-        if self.current is not None:
+        if self.post.writing:
+            self.interrupted = True
+        elif self.current is not None:
             raise KeyboardInterrupt
+
+    def _strike_if_due(self) -> None:
+        """An interrupt waits until what is being written has been written."""
+        if self.interrupted and self.current is not None and not self.post.writing:
+            self._strike()
 
     def _strike(self) -> None:
         """Interrupt the running code and the processes it started."""
         self.interrupted = False
         self.struck = True
-        kept = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        kept = set_signal(_INTERRUPT, _IGNORE)
         with contextlib.suppress(OSError):
-            os.killpg(0, signal.SIGINT)
-        signal.signal(signal.SIGINT, kept)
+            os.killpg(0, _INTERRUPT)
+        # None: set by something that is not Python, and not ours to put back.
+        set_signal(_INTERRUPT, self._sigint if kept is None else kept)
         raise KeyboardInterrupt
 
     struck = False
@@ -153,19 +162,27 @@ class Runtime:
     def _execute(self, message: m.ExecuteMessage) -> None:
         # It leaves with the first output, with the result of a quick cell, or soon.
         self.post.hold(m.AckMessage(of=message.id, execution_id=message.id))
-        if message.transaction_policy != "commit_always" or not self.soon():
+        if message.transaction_policy != "commit_always" or not self.streams.timer.arm():
             self.post.release()
         if message.transaction_policy == "commit_always":
             self._send_outcome(self._outcome(message), message.id)
             return
         point = f"transaction:{message.id}"
-        resumed, _ = self.snapshots.take(point)
+        try:
+            resumed, _ = self.snapshots.take(point)
+        except CannotCopy as problem:
+            # Without a way back nothing is begun.
+            self._fail(message.id, problem)
+            return
         if resumed:
             return
         outcome = self._outcome(message)
         if message.transaction_policy == "rollback_always" or isinstance(outcome, m.ErrorMessage):
-            self._send_outcome(msgspec.structs.replace(outcome, rolled_back=True), message.id)
-            self.snapshots.hand_over(point)
+            undone = msgspec.structs.replace(outcome, rolled_back=True)
+            try:
+                self.snapshots.hand_over(point, farewell=lambda: self._send_outcome(undone, message.id))
+            except CannotCopy as problem:
+                outcome = self._failure(message.id, problem)
         self.snapshots.drop(point)
         self._send_outcome(outcome, message.id)
 
@@ -191,6 +208,7 @@ class Runtime:
         except KeyboardInterrupt as raised:
             self.current = None
             error = raised
+        self.asking.close()
         measures.flush()
         if self.snapshots.foreign:
             # The user's code forked and let the copy run on. It has no business with the host.
@@ -215,8 +233,8 @@ class Runtime:
         try:
             self.post.send(outcome)
         except (FrameTooLarge, TypeError, ValueError, OverflowError, RecursionError) as problem:
-            name = type(problem).__name__
-            self.post.send(m.ErrorMessage(execution_id=execution, exception_type=name, exception_message=str(problem)))
+            failure = self._failure(execution, problem)
+            self.post.send(msgspec.structs.replace(failure, rolled_back=outcome.rolled_back))
 
     def _namespace(self, message: m.NamespaceMessage) -> None:
         self.post.send(m.NamespaceMessage(of=message.id, entries=inspection.entries(self.namespace)))
@@ -245,17 +263,32 @@ class Runtime:
         self.interrupted = hit
 
     def _checkpoint(self, message: m.CheckpointMessage) -> None:
-        self._guarded(message.id, lambda: checkpoints.save(self.cells, message))
+        self.post.send(checkpoints.save(self.cells, message))
 
     def _restore(self, message: m.RestoreMessage) -> None:
-        self._guarded(message.id, lambda: checkpoints.load(self.cells, message))
+        self.post.send(checkpoints.load(self.cells, message))
 
-    def _guarded(self, request: str, work: Callable[[], m.Message]) -> None:
-        try:
-            self.post.send(work())
-        except Exception as problem:  # noqa: BLE001 - the request failed; the worker goes on
-            name = type(problem).__name__
-            self.post.send(m.ErrorMessage(execution_id=request, exception_type=name, exception_message=str(problem)))
+    def _guarded(self, work: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Whatever goes wrong with a request is its answer; the worker, and code that runs, go on."""
+
+        def answered(message: m.Message) -> None:
+            try:
+                work(message)
+            except (Leave, Gone, BrokenPipeError, ConnectionResetError):
+                raise
+            except BaseException as problem:
+                self._fail(message.id, problem)
+                if isinstance(problem, KeyboardInterrupt) and self.current is not None:
+                    raise
+
+        return answered
+
+    def _failure(self, request: str, problem: BaseException) -> m.ErrorMessage:
+        name, text = type(problem).__name__, measures.message_of(problem)
+        return m.ErrorMessage(execution_id=request, exception_type=name, exception_message=text)
+
+    def _fail(self, request: str, problem: BaseException) -> None:
+        self.post.send(self._failure(request, problem))
 
     def _complain(self, text: str) -> None:
         self.post.send(m.ErrorMessage(exception_type="ProtocolError", exception_message=text))

@@ -77,9 +77,15 @@ DENIED: dict[str, tuple[int, int]] = {
     "sysfs": (139, -1),
     "nfsservctl": (180, 42),
     "lookup_dcookie": (212, 18),
+    "open_tree_attr": (467, 467),
+    "personality": (135, 92),
+    # Memory that no limit of a process counts.
+    "shmget": (29, 194),
+    "memfd_secret": (447, 447),
 }
-# The kernel turns a handful of these into device access from inside a namespace; ENOSYS lets libc fall back.
-_CLONE, _CLONE3, _SOCKET = (56, 220), (435, 435), (41, 198)
+# As if the kernel had no such call, so that libraries fall back to what can be checked or counted.
+ABSENT = {"clone3": (435, 435), "memfd_create": (319, 279)}
+CLONE, SOCKET = (56, 220), (41, 198)
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
@@ -121,9 +127,10 @@ def program(*, families: tuple[int, ...], arch: str) -> list[Step]:
     for numbers in DENIED.values():
         if numbers[column] >= 0:
             steps += [Step(_EQUAL, numbers[column], no=1), refuse(_EPERM)]
-    steps += [Step(_EQUAL, _CLONE3[column], no=1), refuse(_ENOSYS)]
+    for numbers in ABSENT.values():
+        steps += [Step(_EQUAL, numbers[column], no=1), refuse(_ENOSYS)]
     steps += [
-        Step(_EQUAL, _CLONE[column], no=4),
+        Step(_EQUAL, CLONE[column], no=4),
         Step(_LOAD, _OFFSET_ARGUMENT_0),
         Step(_ANY_BIT, ANY_NEW_NAMESPACE & ~0x80, no=1),
         refuse(_EPERM),
@@ -131,7 +138,7 @@ def program(*, families: tuple[int, ...], arch: str) -> list[Step]:
     ]
     checks = [Step(_EQUAL, family, yes=len(families) - at) for at, family in enumerate(families)]
     body = [Step(_LOAD, _OFFSET_ARGUMENT_0), *checks, refuse(_EAFNOSUPPORT)]
-    steps += [Step(_EQUAL, _SOCKET[column], no=len(body)), *body]
+    steps += [Step(_EQUAL, SOCKET[column], no=len(body)), *body]
     return [*steps, Step(_RETURN, _ALLOW)]
 
 

@@ -4,6 +4,7 @@ Started by exec with a clean environment, never forked from the application, so 
 the application's memory. It preloads modules, walls itself in, and waits.
 """
 
+import contextlib
 import gc
 import importlib
 import os
@@ -12,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from typing import NoReturn
 
 import msgspec
@@ -34,7 +36,8 @@ def main(fd: int) -> NoReturn:
     host = _watch(order.host_pid)
     try:
         site = walls.Site(order.jail)
-        preloaded, failed = preload(order.preload, order.import_path)
+        with own_home() if order.preload else contextlib.nullcontext():
+            preloaded, failed = preload(order.preload, order.import_path)
         site.prepare()
     except Exception as problem:  # noqa: BLE001 - whatever it is, the host must hear of it
         parcels.send(sock, ServerDown(error=f"{type(problem).__name__}: {problem}"))
@@ -58,6 +61,16 @@ def main(fd: int) -> NoReturn:
     )
     parcels.send(sock, up)
     serve(site, receiver, host)
+
+
+@contextlib.contextmanager
+def own_home() -> Iterator[None]:
+    """Modules that are imported keep caches; none of that belongs into the home of the host's user."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="holdfast-preload-") as home:
+        os.environ |= {"HOME": home, "XDG_CACHE_HOME": home, "XDG_CONFIG_HOME": home, "MPLCONFIGDIR": home}
+        yield
 
 
 def preload(modules: tuple[str, ...], path: tuple[str, ...]) -> tuple[dict[str, float], dict[str, str]]:

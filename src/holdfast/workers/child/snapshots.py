@@ -12,13 +12,21 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.workers.child import parcels, syscalls
+from holdfast.workers.child import measures, parcels, syscalls
 from holdfast.workers.wire.messages import ErrorMessage, ReadyMessage, SnapshotMessage, fresh_origin
 
 if TYPE_CHECKING:
     from holdfast.workers.child.runtime import Runtime
+
+
+_CHILD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
+
+
+class CannotCopy(OSError):
+    """No copy could be made or gone back to. The worker goes on as it is."""
 
 
 class Snapshots:
@@ -51,21 +59,34 @@ class Snapshots:
     def take(self, point: str) -> tuple[bool, str]:
         """Leave a frozen copy. Returns (False, "") here, and (True, word) in the copy when it is woken."""
         ours, theirs = socket.socketpair()
-        if not self._fork_away():
+        try:
+            copy = self._fork_away()
+        except CannotCopy:
+            ours.close()
+            theirs.close()
+            raise
+        if not copy:
             theirs.close()
             self.points[point] = ours
             return False, ""
-        word = self._freeze(point, ours, theirs)
-        return True, word
+        ours.close()
+        return True, self._freeze(point, theirs)
 
-    def hand_over(self, point: str, *, word: str = "") -> None:
-        """Wake the copy and cease to exist. Does not return."""
+    def hand_over(self, point: str, *, word: str = "", farewell: Callable[[], None] = lambda: None) -> None:
+        """Wake the copy, say a last word and cease to exist. Does not return unless the copy cannot take over."""
         sock = self.points[point]
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        parcels.send(sock, {"word": word, "unread": self.runtime.post.unread})
-        sock.recv(1)
+        measures.flush()
+        answer = b""
+        with contextlib.suppress(OSError):
+            parcels.send(sock, {"word": word, "unread": self.runtime.post.unread})
+            answer = sock.recv(1)
+        if answer != b"!":
+            problem = "the limit of processes is reached; drop some snapshots" if answer else "its process is gone"
+            raise CannotCopy(f"cannot go back to the snapshot: {problem}")
+        farewell()
+        self.runtime.post.seal()
+        with contextlib.suppress(OSError):
+            sock.send(b".")
         os._exit(0)
 
     def drop(self, point: str) -> None:
@@ -100,49 +121,80 @@ class Snapshots:
 
     def _fork_away(self) -> bool:
         """Fork a copy whose parent is the keeper. True in the copy."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        measures.flush()
         self._forking = True
+        # The user's code may collect its children, or have the kernel do it: not this one.
+        kept = syscalls.set_signal(_CHILD, _DEFAULT)
         try:
-            middle = os.fork()
-            if middle == 0:
-                between = os.getpid()
-                if os.fork():
-                    os._exit(0)
-                os.setsid()
-                # Not before the keeper is the parent, or the death that kills would be the middle one's.
-                while os.getppid() == between:
-                    time.sleep(0.0001)
-                if sys.platform.startswith("linux"):
-                    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
-                fresh_origin()
-                return True
-            os.waitpid(middle, 0)
-            return False
+            return self._forked_twice()
+        except OSError as problem:
+            raise CannotCopy(f"cannot copy the worker: {problem.strerror}") from problem
         finally:
             self._forking = False
+            if kept is not None:
+                syscalls.set_signal(_CHILD, kept)
 
-    def _freeze(self, point: str, ours: socket.socket, theirs: socket.socket) -> str:
-        ours.close()
-        receiver = parcels.Receiver(theirs)
-        payload = receiver.receive()
+    def _forked_twice(self) -> bool:
+        threads = threading.active_count() > 1
+        middle = os.fork()
+        if middle == 0:
+            if threads:
+                self.runtime.streams.renew()
+            self.runtime.post.renew()
+            between = os.getpid()
+            try:
+                if os.fork():
+                    os._exit(0)
+            except OSError as problem:
+                os._exit(problem.errno or 1)
+            os.setsid()
+            # Not before the keeper is the parent, or the death that kills would be the middle one's.
+            while os.getppid() == between:
+                time.sleep(0.0001)
+            if sys.platform.startswith("linux"):
+                syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+            fresh_origin()
+            return True
+        _, status = os.waitpid(middle, 0)
+        if status:
+            number = os.waitstatus_to_exitcode(status)
+            raise OSError(number, os.strerror(number))
+        return False
+
+    def _freeze(self, point: str, line: socket.socket) -> str:
+        """Wait to be woken, leaving a copy that waits in turn. Returns the word with which it was woken."""
         import msgspec
 
-        order = msgspec.msgpack.decode(payload) if payload else {}
-        if not order:
-            os._exit(0)
-        ours, ours_again = socket.socketpair()
-        if self._fork_away():
-            theirs.close()
-            return self._freeze(point, ours, ours_again)
-        ours_again.close()
-        self.points[point] = ours
-        if point.startswith("transaction:"):
-            self.drop(point)
+        while True:
+            payload = parcels.Receiver(line).receive()
+            order = msgspec.msgpack.decode(payload) if payload else {}
+            if not order:
+                os._exit(0)
+            if point.startswith("transaction:"):
+                # One goes back there once.
+                self.points.pop(point, None)
+                break
+            ours, theirs = socket.socketpair()
+            try:
+                copy = self._fork_away()
+            except CannotCopy:
+                ours.close()
+                theirs.close()
+                line.send(b"?")
+                continue
+            if not copy:
+                theirs.close()
+                self.points[point] = ours
+                break
+            ours.close()
+            line.close()
+            line = theirs
         self.runtime.post.take_up(order["unread"])
         self.announce()
-        theirs.send(b"!")
-        theirs.close()
+        line.send(b"!")
+        # Until the other has said its last word, the socket is still its own.
+        line.recv(1)
+        line.close()
         word: str = order["word"]
         return word
 
@@ -160,7 +212,13 @@ class Snapshots:
             )
             return
         hazards = self.hazards()
-        if not self._fork_away():
+        try:
+            copy = self._fork_away()
+        except CannotCopy:
+            for fd in fds:
+                os.close(fd)
+            raise
+        if not copy:
             for fd in fds:
                 os.close(fd)
             runtime.post.send(SnapshotMessage(of=message.id, action="fork", hazards=hazards))

@@ -144,8 +144,12 @@ class Streams:
     def __init__(self, release: Callable[[], None]) -> None:
         self._release = release
         self.timer = Timer()
-        self.outs = [Out(number, self.timer, self.before) for number in (1, 2)]
+        self.outs = self._made()
         self._write, self._exit = os.write, os._exit
+        self._abandoned: list[Out] = []
+
+    def _made(self) -> list[Out]:
+        return [Out(number, self.timer, self.before) for number in (1, 2)]
 
     def install(self) -> None:
         for out, name in zip(self.outs, ("stdout", "stderr"), strict=True):
@@ -160,6 +164,16 @@ class Streams:
     def before(self) -> None:
         with contextlib.suppress(OSError):
             self._release()
+
+    def renew(self) -> None:
+        """After a fork: a thread that is not here may hold the lock of a stream. New ones take their places."""
+        # Kept, for to collect them is to wait for their locks.
+        self._abandoned += self.outs
+        self.outs = self._made()
+        for old, out in zip(self._abandoned[-2:], self.outs, strict=True):
+            for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
+                if getattr(sys, name) is old:
+                    setattr(sys, name, out)
 
     def flush(self) -> None:
         self.before()

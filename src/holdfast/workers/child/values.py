@@ -8,6 +8,7 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 _NUMBERS = (int, float, bool)
 # What MessagePack can carry.
 _LEAST, _MOST = -(2**63), 2**64 - 1
+_MEASURED = (str, bytes, list, tuple, dict)
 _REPRESENTATIONS = {
     "_repr_html_": "text/html",
     "_repr_markdown_": "text/markdown",
@@ -68,13 +69,11 @@ def _encodable(text: str) -> bool:
 def text(value: Any, *, limit: int) -> str:
     """``repr`` that neither fails nor floods."""
     try:
-        shown = repr(value)
+        shown = str.__str__(repr(value))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a broken __repr__ must not cost the result
         shown = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
-    if type(shown) is not str:
-        shown = str(shown)
     if not shown.isascii():
         shown = shown.encode("utf-8", "backslashreplace").decode()
     if len(shown) > limit:
@@ -87,35 +86,43 @@ def bundle(value: Any, *, limit: int) -> dict[str, Any]:
 
     Forms over the limit are left out and named, with their sizes, under ``LEFT_OUT``.
     """
-    if type(value) in _PLAIN or isinstance(value, type):
+    if type(value) in _PLAIN or issubclass(type(value), type):
         return {}
     found: dict[str, Any] = {}
-    whole = getattr(value, "_repr_mimebundle_", None)
-    if callable(whole):
-        given = _quietly(whole)
-        if isinstance(given, tuple):
-            given = given[0]
-        if isinstance(given, dict):
-            found.update({str(mime): item for mime, item in given.items()})
+    given = _given(value, "_repr_mimebundle_", include=None, exclude=None)
+    if issubclass(type(given), dict):
+        found.update({mime: _builtin(item) for mime, item in given.items() if type(mime) is str})
     for method, mime in _REPRESENTATIONS.items():
-        produce = getattr(value, method, None)
-        if mime not in found and callable(produce):
-            given = _quietly(produce)
-            if isinstance(given, tuple):
-                given = given[0]
-            if given is not None:
-                found[mime] = given
+        if mime not in found and (given := _given(value, method)) is not None:
+            found[mime] = _builtin(given)
     found.update(_quietly(_figure, value) or {})
     found.update(_quietly(_table, value) or {})
     kept = {mime: item for mime, item in found.items() if plain(item, limit=limit) is not None}
-    left_out = {mime: len(item) for mime, item in found.items() if mime not in kept and hasattr(item, "__len__")}
+    left_out = {mime: len(item) for mime, item in found.items() if mime not in kept and type(item) in _MEASURED}
     return {**kept, LEFT_OUT: left_out} if left_out else kept
 
 
-def _quietly(produce: Any, *arguments: Any) -> Any:
+def _given(value: Any, method: str, **arguments: Any) -> Any:
+    """What the object's own method gives for it, without the metadata that may come along."""
+    produce = _quietly(getattr, value, method, None)
+    given = _quietly(produce, **arguments) if callable(produce) else None
+    return given[0] if type(given) is tuple and given else given
+
+
+def _builtin(item: Any) -> Any:
+    """Text and bytes of the library's own kind as what they are."""
+    for kind in (str, bytes):
+        if issubclass(type(item), kind):
+            return item if type(item) is kind else kind.__getitem__(item, slice(None))
+    return item
+
+
+def _quietly(produce: Any, *arguments: Any, **named: Any) -> Any:
     try:
-        return produce(*arguments)
-    except Exception:  # noqa: BLE001 - a failing representation is left out, as notebooks do
+        return produce(*arguments, **named)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - a failing representation is left out, as notebooks do
         return None
 
 

@@ -44,10 +44,8 @@ def main(place: Place, order: ForkOrder, protocol: int, out: int, err: int) -> N
         lineage = arrange_descriptors(protocol, out, err, place.lineage)
         environment(place, order)
         post = Post(socket.socket(fileno=_PROTOCOL), limit=order.settings.get("frame_limit", 16 << 20))
-        runtime = Runtime(post, lineage, order, namespace=fresh_main())
-        streams = Streams(post.release)
-        streams.install()
-        runtime.soon = streams.timer.arm
+        runtime = Runtime(post, lineage, order, namespace=fresh_main(), streams=Streams(post.release))
+        runtime.streams.install()
         fresh_randomness()
         gc.enable()
         try:

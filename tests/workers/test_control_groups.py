@@ -1,0 +1,137 @@
+"""Control groups of version 2, in a mount and a control group namespace of the test's own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# The program is alone in a group that it sees as the root of a version 2 tree: what delegation gives.
+DELEGATED = """
+import asyncio, os, sys
+from holdfast.workers import SandboxPolicy, SessionConfig, WorkerSession
+from holdfast.workers.cgroups import hand_on, made_for
+from holdfast.workers.child import syscalls
+
+group, controllers = sys.argv[1], set(sys.argv[2:])
+with open(f"{group}/cgroup.procs", "w") as file:
+    file.write(str(os.getpid()))
+syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWCGROUP)
+syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+syscalls.mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0)
+
+def here():
+    with open("/proc/self/cgroup") as file:
+        return next(line for line in file if line.startswith("0::")).strip()
+"""
+HANDS_ON = """
+assert here() == "0::/"
+hand_on("/sys/fs/cgroup", controllers)
+assert here() == "0::/holdfast-host", here()
+with open("/sys/fs/cgroup/cgroup.subtree_control") as file:
+    assert set(file.read().split()) == controllers
+os.mkdir("/sys/fs/cgroup/below")
+with open("/sys/fs/cgroup/below/cgroup.controllers") as file:
+    assert set(file.read().split()) == controllers
+hand_on("/sys/fs/cgroup", controllers)
+os.rmdir("/sys/fs/cgroup/below")
+print("handed on")
+"""
+REFUSES = """
+other = os.fork()
+if other == 0:
+    if os.fork():
+        os._exit(0)
+    import time
+    os.closerange(0, 3)
+    time.sleep(60)
+    os._exit(0)
+os.waitpid(other, 0)
+try:
+    hand_on("/sys/fs/cgroup", controllers)
+except OSError as refused:
+    print(refused)
+assert here() == "0::/"
+try:
+    hand_on("/sys/fs/cgroup", {"teleport"})
+except OSError as refused:
+    print(refused)
+"""
+LIMITS = """
+async def main():
+    policy = SandboxPolicy(memory_mb=100, disk_mb=400, cgroup=True)
+    fill = "x = bytearray(60 << 20)\\nwith open('fill', 'wb') as f:\\n    for _ in range(300): f.write(bytes(1 << 20))"
+    async with WorkerSession(SessionConfig(sandbox=policy)) as session:
+        print(session.info.metadata["sandbox_notes"])
+        result = await session.run(fill, timeout=20)
+        print(result.state, result.error and result.error.cause)
+    print([name for name in os.listdir("/sys/fs/cgroup") if name.startswith("holdfast") and name != "holdfast-host"])
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def delegated():
+    """Runs a script in a group of its own that has all controllers of version 2 which this machine can give."""
+    with open("/proc/self/mounts") as file:
+        roots = [line.split()[1] for line in file if line.split()[2] == "cgroup2"]
+    if not roots or os.geteuid() != 0 or not os.access(roots[0], os.W_OK):
+        pytest.skip("no control groups of version 2 that this user may make")
+    root, group = roots[0], f"{roots[0]}/holdfast-test-{os.getpid()}"
+    with open(f"{root}/cgroup.subtree_control") as file:
+        before = set(file.read().split())
+    with open(f"{root}/cgroup.controllers") as file:
+        given = set(file.read().split()) & {"memory", "pids", "hugetlb"}
+    if not given:
+        pytest.skip("no controller is bound to version 2 here")
+    try:
+        with open(f"{root}/cgroup.subtree_control", "w") as file:
+            file.write(" ".join(f"+{name}" for name in given))
+        os.mkdir(group)
+    except OSError as problem:
+        pytest.skip(f"no control groups of version 2: {problem}")
+
+    def run(script: str) -> tuple[set[str], list[str]]:
+        done = subprocess.run(
+            [sys.executable, "-c", DELEGATED + script, group, *given],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": "src"},
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return given, done.stdout.splitlines()
+
+    yield run
+    for path, _, _ in sorted(os.walk(group), reverse=True):
+        with open(f"{path}/cgroup.kill", "w") as file:
+            file.write("1")
+        while True:
+            try:
+                os.rmdir(path)
+                break
+            except OSError:
+                continue
+    with open(f"{root}/cgroup.subtree_control", "w") as file:
+        file.write(" ".join(f"-{name}" for name in given - before))
+
+
+def test_a_program_alone_in_its_group_steps_down_and_hands_its_controllers_on(delegated):
+    _, said = delegated(HANDS_ON)
+    assert said == ["handed on"]
+
+
+def test_others_are_not_moved_and_what_is_not_there_is_named(delegated):
+    _, said = delegated(REFUSES)
+    assert "Delegate=yes" in said[0]
+    assert "has no teleport" in said[1]
+
+
+def test_the_limits_hold_and_the_cause_is_told_or_their_lack_is_noted(delegated):
+    given, said = delegated(LIMITS)
+    if {"memory", "pids"} <= given:
+        assert said == ["()", "lost memory-limit", "[]"]
+    else:
+        assert "has no memory" in said[0]
+        assert said[1:] == ["preserved None", "[]"]
