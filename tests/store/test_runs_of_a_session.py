@@ -17,6 +17,8 @@ from servers import dsn
 
 LIVE = ("queued", "woken", "running", "waiting", "blocked")
 INDEX = "holdfast_runs_by_session_status"
+LATER = (INDEX, "holdfast_approvals_by_expiry")
+BEFORE = schema.MIGRATIONS.index(schema.LIVE_RUNS)  # the newest version without the index
 
 
 def ended(first: int, last: int) -> list[SaveRun]:
@@ -68,8 +70,9 @@ async def test_a_file_from_before_gets_the_index(tmp_path: Path) -> None:
     async with owned(SqliteBackend(path)) as backend:
         await backend.commit(*ended(0, 2))
     with closing(sqlite3.connect(path)) as raw, raw:
-        raw.execute(f"DROP INDEX {INDEX}")
-        raw.execute("DELETE FROM holdfast_schema WHERE name = ?", (schema.LIVE_RUNS.name,))
+        for index in LATER:
+            raw.execute(f"DROP INDEX {index}")
+        raw.execute("DELETE FROM holdfast_schema WHERE version >= ?", (BEFORE + 1,))
     async with owned(SqliteBackend(path)) as backend:
         assert len(await backend.runs(status=None, session_id="s", limit=9, after=0)) == 2
         await backend.commit(*ended(2, 3))
@@ -83,8 +86,9 @@ async def test_a_database_from_before_gets_the_index(postgres_url: str) -> None:
         await backend.commit(*ended(0, 2))
     admin = await asyncpg.connect(dsn(postgres_url))
     try:
-        await admin.execute(f"DROP INDEX {INDEX}")
-        await admin.execute("DELETE FROM holdfast_schema WHERE name = $1", schema.LIVE_RUNS.name)
+        for index in LATER:
+            await admin.execute(f"DROP INDEX {index}")
+        await admin.execute("DELETE FROM holdfast_schema WHERE version >= $1", BEFORE + 1)
         async with owned(await open_backend(postgres_url)) as backend:
             assert len(await backend.runs(status=("completed",), session_id="s", limit=9, after=0)) == 2
         assert await admin.fetchval("SELECT 1 FROM pg_indexes WHERE indexname = $1", INDEX)

@@ -79,9 +79,12 @@ class Execution:
 
     async def _outlive(self) -> None:
         """Say that this process is there, although it lost the run: no run is given up because it was slow."""
+        run_id, backend = self.record.run_id, self.home.backend
         note = logged(JournalEntry(Outlived(self.home.owner)))
         try:
-            await self.home.backend.commit(Journal(run_id=self.record.run_id, entries=(note,)))
+            found = await backend.run(run_id)
+            if found is not None and found.status not in ENDED:
+                await backend.commit(Journal(run_id=run_id, entries=(note,)))
         except HoldfastError as problem:
             _log.warning("run %s: that it passed on could not be written down: %s", self.record.run_id, problem)
 
