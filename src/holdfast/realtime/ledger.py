@@ -4,6 +4,7 @@ Items stand where ``previous_item_id`` puts them, also when the item before them
 generated and what the user heard of it are kept apart, and the history shows the latter.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from holdfast.realtime.audio import PCM16, AudioFormat
@@ -36,7 +37,7 @@ class Ledger:
         self._orphans: dict[str, list[str]] = {}
         self._calls: dict[str, str] = {}
         self._answers: dict[str | None, list[str]] = {}
-        self._sent: dict[tuple[str, int], int] = {}
+        self._sent: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._outputs: dict[str, str] = {}
         self._retold: set[str] = set()
         self._snapshot: tuple[int, list[RealtimeItem]] = (0, [])
@@ -102,8 +103,7 @@ class Ledger:
 
     def sent_audio(self, item_id: str, content_index: int, length: int) -> None:
         """So many further bytes of audio were passed on."""
-        place = (item_id, content_index)
-        self._sent[place] = self._sent.get(place, 0) + length
+        self._sent[item_id, content_index] += length
 
     def cut(self, item_id: str, content_index: int, heard_ms: int) -> float | None:
         """The user heard no more than this. Gives the milliseconds sent in vain, ``None`` if that was known before."""

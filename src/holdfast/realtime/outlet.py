@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate, compress
 from typing import Generic, Self, TypeVar
 from weakref import WeakSet
 
@@ -30,58 +31,66 @@ class Lost:
 
 
 class Feed(Generic[T]):
-    """One iterator's unread events, in the order in which they happened."""
+    """One iterator's unread events, in the order in which they happened. ``gap`` is what it has lost and not heard of.
 
-    __slots__ = ("__weakref__", "_busy", "_waiting", "bytes", "dropped", "flowing", "gap", "kept", "limit")
+    A flowing event is its place in a deque and no object more: there are hundreds in a second of speech. Each kept one
+    knows how many flowing ones go before it, of all that there ever were; ``gone`` counts those no longer here.
+    """
+
+    __slots__ = (
+        "__weakref__", "_busy", "_sizes", "_waiting", "bytes", "dropped", "flowing", "gap", "gone", "kept", "limit",
+    )  # fmt: skip
 
     def __init__(self, *, limit: int) -> None:
-        self.flowing: deque[tuple[int, T, int]] = deque()
-        self.bytes = 0
+        self.flowing: deque[T] = deque()
+        self._sizes: deque[int] = deque()
+        self.bytes = self.gone = 0
         self.kept: deque[tuple[int, T]] = deque()
         self._waiting: asyncio.Future[None] | None = None
         self._busy = False
-        self.gap, self.dropped = Lost(), Lost()
+        self.gap: Lost | None = None
+        self.dropped = Lost()
         self.limit = limit
 
     def __len__(self) -> int:
         return len(self.flowing) + len(self.kept)
 
-    def put_flowing(self, seq: int, event: T, size: int) -> None:
-        flowing = self.flowing
+    def put_flowing(self, event: T, size: int = 0) -> None:
+        self.flowing.append(event)
+        self._sizes.append(size)
         self.bytes += size
-        while len(flowing) >= self.limit or (self.bytes > FLOWING_BYTES and flowing):
-            gone = flowing.popleft()[2]
-            self.bytes -= gone
-            self._lose(gone)
-        flowing.append((seq, event, size))
+        while len(self.flowing) > self.limit or (self.bytes > FLOWING_BYTES and len(self.flowing) > 1):
+            self.flowing.popleft()
+            self.gone += 1
+            size = self._sizes.popleft()
+            self.bytes -= size
+            self._lose(size)
         if self._waiting is not None:
             self.wake()
 
-    def put(self, seq: int, event: T, *, most: int | None) -> None:
+    def put(self, event: T, *, most: int | None) -> None:
         if most is not None and len(self.kept) >= most:
             self.kept.popleft()
             self._lose(0)
-        self.kept.append((seq, event))
+        self.kept.append((self.gone + len(self.flowing), event))
         if self._waiting is not None:
             self.wake()
 
     def forget(self, unwanted: Callable[[T], bool]) -> None:
         """Drop the flowing events that nobody wants any more. They do not count as lost."""
-        self.flowing = deque(entry for entry in self.flowing if not unwanted(entry[1]))
-        self.bytes = sum(size for _, _, size in self.flowing)
+        wanted = [not unwanted(event) for event in self.flowing]
+        self.flowing = deque(compress(self.flowing, wanted))
+        self._sizes = deque(compress(self._sizes, wanted))
+        self.bytes = sum(self._sizes)
+        before = [0, *accumulate(wanted)]
+        self.kept = deque((self.gone + before[max(0, place - self.gone)], event) for place, event in self.kept)
 
     def take(self) -> T:
-        flowing, kept = self.flowing, self.kept
-        if not kept or (flowing and flowing[0][0] < kept[0][0]):
-            _, event, size = flowing.popleft()
-            self.bytes -= size
-            return event
-        return kept.popleft()[1]
-
-    def take_gap(self) -> "Lost":
-        """What was lost since the last call."""
-        gap, self.gap = self.gap, Lost()
-        return gap
+        if self.kept and self.kept[0][0] <= self.gone:
+            return self.kept.popleft()[1]
+        self.gone += 1
+        self.bytes -= self._sizes.popleft()
+        return self.flowing.popleft()
 
     def wake(self) -> None:
         waiting, self._waiting = self._waiting, None
@@ -99,6 +108,7 @@ class Feed(Generic[T]):
             self._waiting, self._busy = None, False
 
     def _lose(self, size: int) -> None:
+        self.gap = self.gap or Lost()
         for lost in (self.gap, self.dropped):
             lost.count += 1
             lost.bytes += size
@@ -110,27 +120,30 @@ class Outlet(Generic[T]):
     def __init__(self, lost: Callable[[Lost], T], *, flowing: int = FLOWING) -> None:
         self._lost = lost
         self._limit = flowing
-        self._seq = 0
         # What came before anybody iterated, or what the only iterator left behind.
         self._unclaimed: Feed[T] | None = Feed(limit=flowing)
         self._never_read = True
         self._feeds: WeakSet[Feed[T]] = WeakSet()
-        self._targets: tuple[Feed[T], ...] = (self._unclaimed,)
+        self._targets: tuple[Feed[T], ...]
+        self.flow: Callable[..., None]
+        """Takes an event of the kind that a slow iterator may lose, and how many bytes it carries."""
+        self._aim(self._unclaimed)
         self.closed = False
         self.error: BaseException | None = None
         self.error_was_read = False
 
-    def flow(self, event: T, size: int = 0) -> None:
-        """An event of the kind that a slow iterator may lose; ``size`` is how many bytes it carries."""
-        seq = self._seq = self._seq + 1
+    def _flow_to_all(self, event: T, size: int = 0) -> None:
         for feed in self._targets:
-            feed.put_flowing(seq, event, size)
+            feed.put_flowing(event, size)
+
+    def _aim(self, *targets: Feed[T]) -> None:
+        self._targets = targets
+        self.flow = targets[0].put_flowing if len(targets) == 1 else self._flow_to_all
 
     def put(self, event: T) -> None:
         """An event that every iterator will see."""
-        self._seq += 1
         for feed in self._targets:
-            feed.put(self._seq, event, most=KEPT_UNREAD if self._never_read else None)
+            feed.put(event, most=KEPT_UNREAD if self._never_read else None)
 
     def forget(self, unwanted: Callable[[T], bool]) -> None:
         for feed in self._targets:
@@ -158,7 +171,7 @@ class Outlet(Generic[T]):
         feed, self._unclaimed = self._unclaimed or Feed(limit=self._limit), None
         self._never_read = False
         self._feeds.add(feed)
-        self._targets = tuple(self._feeds)
+        self._aim(*self._feeds)
         return Iteration(self, feed)
 
     def leave(self, feed: Feed[T]) -> None:
@@ -166,12 +179,13 @@ class Outlet(Generic[T]):
         self._feeds.discard(feed)
         if not self._feeds:
             self._unclaimed = feed
-        self._targets = tuple(self._feeds) or (feed,)
+        self._aim(*(self._feeds or (feed,)))
 
     async def next(self, feed: Feed[T]) -> T:
         while True:
-            if feed.gap.count:
-                return self._lost(feed.take_gap())
+            if feed.gap is not None:
+                gap, feed.gap = feed.gap, None
+                return self._lost(gap)
             if len(feed):
                 return feed.take()
             if self.closed:
@@ -193,12 +207,12 @@ class Iteration(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
+        feed = self._feed
+        if feed.gap is None and (feed.flowing or feed.kept) and not self._left:
+            return feed.take()
         if self._left:
             raise StopAsyncIteration
-        feed = self._feed
-        if feed.gap.count or not (feed.flowing or feed.kept):
-            return await self._outlet.next(feed)
-        return feed.take()
+        return await self._outlet.next(feed)
 
     async def aclose(self) -> None:
         self._leave()

@@ -50,11 +50,14 @@ class Pump:
     def take(self, event: told.RealtimeModelEvent) -> Awaitable[None] | None:
         """Do what the event asks for. If there is something to wait for before the next event, it is given back."""
         room = self._room
-        size = len(event.data) if type(event) is told.RealtimeModelAudioEvent else getattr(event, "size", 0)
-        room.outlet.flow(RealtimeRawModelEvent(event, room.info), size)
         step = _STEPS.get(type(event))
+        if step is None:
+            room.outlet.flow(RealtimeRawModelEvent(event, room.info), getattr(event, "size", 0))
+            return None
+        size = len(event.data) if type(event) is told.RealtimeModelAudioEvent else 0
+        room.outlet.flow(RealtimeRawModelEvent(event, room.info), size)
         try:
-            return None if step is None else step(self, event)
+            return step(self, event)
         except Exception as error:  # noqa: BLE001 - a strange event must not stop the model's reader
             log.warning("the event %r could not be handled: %s", event.type, error, exc_info=error)
             room.fail(error)
@@ -76,7 +79,7 @@ class Pump:
         room.ledger.sent_audio(event.item_id, event.content_index, len(event.data))
         response.item_id, response.spoke = event.item_id, True
         audio = RealtimeAudio(event, event.item_id, event.content_index, room.info)
-        if self._holds_back(response):
+        if self._guard.holds_back and response.snapshot.guardrails:
             self._guard.hold(response, audio)
         else:
             room.play(response, audio)
@@ -103,13 +106,10 @@ class Pump:
         room = self._room
         over = RealtimeAudioEnd(room.info, event.item_id, event.content_index)
         response = room.responses.playing(event.item_id, event.response_id)
-        if response is None or not self._holds_back(response):
+        if response is None or not (self._guard.holds_back and response.snapshot.guardrails):
             room.emit(over)
         elif not response.muted:
             self._guard.hold(response, over)
-
-    def _holds_back(self, response: Response) -> bool:
-        return self._guard.holds_back and bool(response.snapshot.guardrails)
 
     def _audio_interrupted(self, event: told.RealtimeModelAudioInterruptedEvent) -> None:
         room = self._room

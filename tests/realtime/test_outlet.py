@@ -1,0 +1,65 @@
+"""The order in which an iterator gets its events, against a plain list of them."""
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.realtime.outlet import FLOWING_BYTES, Lost, Outlet
+
+LIMIT = 4
+MEBIBYTE = 2**20
+ACTS = st.one_of(
+    st.tuples(st.just("flow"), st.integers(0, 9).map(lambda number: number * MEBIBYTE)),
+    st.tuples(st.sampled_from(["put", "forget", "read"]), st.just(0)),
+)
+
+
+class Expected:
+    """What waits, oldest first: (name, whether it flows, size)."""
+
+    def __init__(self):
+        self.waiting, self.lost = [], Lost()
+
+    def flowing(self):
+        return [entry for entry in self.waiting if entry[1]]
+
+    def flow(self, name, size):
+        self.waiting.append((name, True, size))
+        while len(self.flowing()) > LIMIT or (
+            sum(entry[2] for entry in self.flowing()) > FLOWING_BYTES and len(self.flowing()) > 1
+        ):
+            gone = self.flowing()[0]
+            self.waiting.remove(gone)
+            self.lost = Lost(self.lost.count + 1, self.lost.bytes + gone[2])
+
+    def read(self):
+        if self.lost.count:
+            lost, self.lost = self.lost, Lost()
+            return lost
+        return self.waiting.pop(0)[0]
+
+
+@given(st.lists(ACTS, max_size=60))
+def test_an_iterator_gets_what_happened_in_order_but_for_what_it_lost(acts):
+    asyncio.run(compared(acts))
+
+
+async def compared(acts):
+    outlet, expected = Outlet(lambda lost: lost, flowing=LIMIT), Expected()
+    iterator = outlet.iterate()
+    for name, (act, size) in enumerate(acts):
+        if act == "flow":
+            outlet.flow(name, size)
+            expected.flow(name, size)
+        elif act == "put":
+            outlet.put(name)
+            expected.waiting.append((name, False, 0))
+        elif act == "forget":
+            outlet.forget(lambda name: name % 3 == 0)
+            expected.waiting = [entry for entry in expected.waiting if not entry[1] or entry[0] % 3]
+        elif expected.waiting or expected.lost.count:
+            assert await anext(iterator) == expected.read()
+    outlet.close()
+    rest = [event async for event in iterator]
+    assert rest == [expected.read() for _ in range(len(expected.waiting) + bool(expected.lost.count))]
