@@ -116,6 +116,18 @@ def test_a_chat_asks_inline_and_keeps_the_conversation(holdfast, told, paid):
     assert "item 11" in holdfast("chat", AGENT, "--session", "user-7", stdin="more\n").stdout
 
 
+def test_a_chat_of_programs_is_lines_in_and_json_out_until_somebody_must_decide(holdfast, paid):
+    result = holdfast("chat", AGENT, "--session", "user-7", "--json", stdin="hello\n\nmore\npay\nnever said\n")
+    outcomes = [json.loads(line) for line in result.stdout.splitlines()]
+    assert result.exit_code == 3
+    assert [outcome["status"] for outcome in outcomes] == ["completed", "completed", "waiting"]
+    assert {outcome["session_id"] for outcome in outcomes} == {"user-7"}
+    assert outcomes[0]["final_output"].startswith("You said hello")
+    assert [approval["tool"] for approval in outcomes[2]["approvals"]] == ["pay"]
+    assert paid() == []
+    assert "never said" not in holdfast("sessions", "show", "user-7").stdout
+
+
 def test_a_chat_ends_with_the_words_that_go_on_with_it(holdfast, tmp_path):
     other = f"sqlite:///{tmp_path / 'other.db'}"
     said = holdfast("chat", AGENT, "--session", "my chat", stdin="hello\n").stdout

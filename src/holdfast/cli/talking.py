@@ -5,18 +5,19 @@ import shlex
 from contextlib import suppress
 from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.markup import escape
 
 from holdfast.agents.agent import Agent
 from holdfast.base.ids import new_id
 from holdfast.cli import completing
-from holdfast.cli.failing import command
+from holdfast.cli.failing import WAITING, command
 from holdfast.cli.following import Screen, asked, complain, exit_code, told, watched
 from holdfast.cli.keyboard import Left, ask, on_interrupt
 from holdfast.cli.loading import AgentName, ModelName, chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, store_option
-from holdfast.cli.output import AsJson, Output
+from holdfast.cli.output import AsJson, Output, print_utf8
 from holdfast.runtime.contract import RunInfo, RunOutcome
 from holdfast.runtime.errors import SessionBusy
 from holdfast.runtime.handle import RunHandle
@@ -65,7 +66,10 @@ async def chat(
     session: SessionName = None,
     model: ModelName = None,
     store: StoreUrl = DEFAULT_STORE,
-) -> None:
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Each line of standard input is a turn, and a line of JSON its outcome.")
+    ] = False,
+) -> int:
     """Talk to an agent. Ctrl-C stops its turn and keeps the conversation; at the prompt it ends, as Ctrl-D does.
 
     holdfast chat app.py:support --session user-7
@@ -75,6 +79,8 @@ async def chat(
     name = session or new_id("chat")
     screen = Screen()
     async with chosen_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen], lease=LEASE) as rt:
+        if as_json:
+            return await dictated(rt, chosen.name, name)
         screen.line(f"[bold]{escape(chosen.name)}[/] [dim](model: {model_of(chosen)}; conversation: {escape(name)})[/]")
         conversation = Conversation(rt, name, screen)
         with suppress(EOFError, Left):
@@ -86,6 +92,19 @@ async def chat(
     options = ["--session", name, *(["--model", model] if model else []), *store_option(store)]
     again = shlex.join(["holdfast", "chat", *([agent] if agent else []), *options])
     screen.line(f"\n[dim]Go on with: {escape(again)}[/]")
+    return 0
+
+
+async def dictated(rt: Runtime, agent: str, session_id: str) -> int:
+    """A conversation between programs, until there is no more input or a turn waits for a decision."""
+    code = 0
+    with suppress(EOFError, Left):
+        while code != WAITING:
+            if said := (await ask("")).strip():
+                outcome = await watched(await rt.start(agent, said, session_id=session_id, on_busy="reject"), None)
+                print_utf8(msgspec.json.encode({"session_id": session_id, **told(outcome)}))
+                code = exit_code(outcome)
+    return code
 
 
 def model_of(agent: Agent[Any]) -> str:
