@@ -155,10 +155,21 @@ class Conversation:
         self.counts["control"] += 1
         steps = self.exchange.hear(message)
         if self.interceptors.records:
-            if DRAIN in steps and self.link is not None:
-                self.link.drain()
-            self.interceptors.show(message)
+            steps = self._show(message, steps)
         self._take(steps)
+
+    def _show(self, message: m.AnyMessage, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        """Let interceptors see what comes before a message, and then itself. Returns what is left to do."""
+        if not steps and isinstance(message, m.AckMessage) and message.of == self.exchange.running:
+            # They have seen the one that was presumed.
+            return steps
+        if steps and isinstance(steps[0], Deliver) and steps[0].message is not message:
+            self._acknowledge(steps[0])
+            steps = steps[1:]
+        if DRAIN in steps and self.link is not None:
+            self.link.drain()
+        self.interceptors.show(message)
+        return steps
 
     def wrote(self, stream: Stream, data: bytes) -> None:
         self.counts["bulk"] += 1
@@ -171,12 +182,17 @@ class Conversation:
         execution = self.execution
         if execution is not None and self.link is not None and not self.exchange.streaming and self.link.taken():
             # Written behind the worker's back: its acknowledgement is on the way.
-            self._take(self.exchange.presume())
+            for step in self.exchange.presume():
+                self._acknowledge(step)
         if execution is None or not self.exchange.streaming:
             return self._background[stream]
         if stream not in execution.clips:
             execution.clips[stream] = Clip(execution.output_limit)
         return execution.clips[stream]
+
+    def _acknowledge(self, presumed: Deliver) -> None:
+        self.interceptors.show(presumed.message)
+        self._deliver(presumed)
 
     def garbled(self, problem: str) -> None:
         self._take(self.exchange.garbage(problem))
