@@ -8,13 +8,14 @@ The rules it keeps, whatever a worker sends:
 - a reply reaches the request it names, once.
 """
 
-from typing import Literal
+from typing import Literal, final
 
 import msgspec
 
 from holdfast.workers.wire import messages as m
 
 
+@final
 class Drain(msgspec.Struct, frozen=True):
     """Read what the output pipes hold before going on: it was written before what follows."""
 
@@ -99,10 +100,10 @@ class Exchange:
     def hear(self, message: m.AnyMessage) -> tuple[Step, ...]:
         """What to do about a message from the worker."""
         match message:
-            case m.AckMessage():
-                return self._ack(message)
             case m.ResultMessage():
                 return self._end(message, message.execution_id)
+            case m.AckMessage():
+                return self._ack(message)
             case m.ErrorMessage():
                 return self._error(message)
             case m.InputMessage():

@@ -214,11 +214,11 @@ class Conversation:
 
     def _take(self, steps: tuple[Step, ...]) -> None:
         for step in steps:
-            if isinstance(step, Deliver):
-                self._deliver(step)
-            elif isinstance(step, Drain):
+            if type(step) is Drain:
                 if self.link is not None:
                     self.link.drain()
+            elif isinstance(step, Deliver):
+                self._deliver(step)
             elif isinstance(step, Reply):
                 answer = self._requests.get(step.request_id)
                 if answer is not None and not answer.done():
@@ -236,8 +236,9 @@ class Conversation:
         if step.last:
             self._finish(execution, step.message)
             return
-        execution.outlet.put(step.message)
-        if execution.outlet.full and self.link is not None:
+        outlet = execution.outlet
+        outlet.put(step.message)
+        if outlet.held and outlet.full and self.link is not None:
             self.link.pause()
             if not isinstance(step.message, m.OutputMessage) and not self._requests:
                 # What floods comes by the protocol itself, and nobody waits there for an answer.
