@@ -162,11 +162,13 @@ class Runtime:
     def _execute(self, message: m.ExecuteMessage) -> None:
         # It leaves with the first output, or soon; the result of a quick cell stands for it.
         self.post.hold(message.id)
-        if message.transaction_policy != "commit_always" or not self.streams.timer.arm():
-            self.post.release()
+        timer = self.streams.timer
         if message.transaction_policy == "commit_always":
+            if not timer.armed and not timer.arm():
+                self.post.release()
             self._send_outcome(self._outcome(message), message.id)
             return
+        self.post.release()
         point = f"transaction:{message.id}"
         try:
             resumed, _ = self.snapshots.take(point)
