@@ -124,6 +124,28 @@ async def test_interceptors_see_every_message_in_order(session):
     assert len(seen) == 3
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("1+1", ["AckMessage", "ResultMessage"]),
+        ("1/0", ["AckMessage", "ErrorMessage"]),
+        ("import os; os.writev(1, [b'x']) and None", ["AckMessage", "OutputMessage", "ResultMessage"]),
+        (
+            "import os; os.writev(1, [b'x']); sum(range(20_000_000))",
+            ["AckMessage", "OutputMessage", "ResultMessage"],
+        ),
+    ],
+)
+async def test_interceptors_see_one_acknowledgement_first_whether_or_not_the_worker_sends_it(session, code, expected):
+    seen, streamed = [], []
+    session.add_message_interceptor(seen.append)
+    async for message in session.execute(ExecuteMessage(code=code)):
+        streamed.append(message)
+    assert [type(message).__name__ for message in seen] == expected
+    assert seen == streamed
+    assert (session.info.telemetry["violations"], session.info.telemetry["general_queue"]) == (0, 0)
+
+
 async def test_a_failing_interceptor_is_contained_and_then_quarantined(start):
     session = await start(interceptor_strikes=3, interceptor_budget=10.0)
 

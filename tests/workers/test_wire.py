@@ -152,6 +152,17 @@ def test_output_is_read_before_what_was_said_after_it():
         assert isinstance(exchange.hear(message)[0], Drain)
 
 
+@pytest.mark.parametrize(
+    "last", [m.ResultMessage(execution_id="e"), m.ErrorMessage(exception_type="X", execution_id="e")]
+)
+def test_a_result_stands_for_an_acknowledgement_that_was_not_sent(last):
+    exchange = Exchange()
+    exchange.start("e")
+    first, drain, end = exchange.hear(last)
+    assert (first.message.of, first.last, drain, end) == ("e", False, Drain(), Deliver("e", last, last=True))
+    assert exchange.violations == 0
+
+
 def test_one_execution_at_a_time():
     exchange = Exchange()
     exchange.start("a")

@@ -22,13 +22,16 @@ async def collect(session: "Executing", message: m.ExecuteMessage, timeout: floa
     outlet = running.outlet
     try:
         while (item := outlet.take() or await outlet.get()) is not None:
+            # What every execution has is tried first: that a struct is not of a kind takes long to find out.
+            if isinstance(item, m.AckMessage):
+                continue
+            if isinstance(item, _LAST):
+                last = item
+                break
             if isinstance(item, m.OutputMessage):
                 output.append(item)
             elif isinstance(item, m.DisplayMessage):
                 displays.append(item)
-            elif isinstance(item, _LAST):
-                last = item
-                break
     except TimeoutError:
         late = await session.overrun(running)
     finally:

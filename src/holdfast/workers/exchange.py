@@ -2,19 +2,20 @@
 
 The rules it keeps, whatever a worker sends:
 
-- one execution at a time; its Ack precedes everything else of it;
+- one execution at a time; its Ack precedes everything else of it, and a result alone stands for both;
 - all output precedes the result (``Drain`` comes before what must not overtake it);
 - nothing follows a result; what comes late or for nobody goes to the general queue;
 - a reply reaches the request it names, once.
 """
 
-from typing import Literal
+from typing import Literal, final
 
 import msgspec
 
 from holdfast.workers.wire import messages as m
 
 
+@final
 class Drain(msgspec.Struct, frozen=True):
     """Read what the output pipes hold before going on: it was written before what follows."""
 
@@ -69,7 +70,7 @@ class Exchange:
             raise Busy(f"execution {self.running} is running")
         self.running, self.phase, self._presumed = execution_id, "sent", False
 
-    def presume(self) -> tuple[Step, ...]:
+    def presume(self) -> tuple[Deliver, ...]:
         """The worker is known to have taken up the code: acknowledge it for the worker, whose word is late."""
         if self.running is None or self.phase != "sent":
             return ()
@@ -99,10 +100,10 @@ class Exchange:
     def hear(self, message: m.AnyMessage) -> tuple[Step, ...]:
         """What to do about a message from the worker."""
         match message:
-            case m.AckMessage():
-                return self._ack(message)
             case m.ResultMessage():
                 return self._end(message, message.execution_id)
+            case m.AckMessage():
+                return self._ack(message)
             case m.ErrorMessage():
                 return self._error(message)
             case m.InputMessage():
@@ -188,11 +189,12 @@ class Exchange:
         return DRAIN, General(message)
 
     def _end(self, message: m.Message, execution_id: str) -> tuple[Step, ...]:
-        if execution_id != self.running or self.phase != "acknowledged":
+        if execution_id != self.running or self.phase == "ending":
             return self._stray(message)
+        unsaid = self.presume()
         self.phase = "ending"
         self.questions.clear()
-        return DRAIN, Deliver(execution_id, message, last=True)
+        return *unsaid, DRAIN, Deliver(execution_id, message, last=True)
 
     def _error(self, message: m.ErrorMessage) -> tuple[Step, ...]:
         if message.execution_id in self.requests:

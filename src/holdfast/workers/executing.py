@@ -17,6 +17,10 @@ from holdfast.workers.talking import Conversation, Execution
 from holdfast.workers.watching import Watching
 from holdfast.workers.wire import messages as m
 
+# A member of an enum is looked up by Python code.
+_BEGAN, _ENDED = Event.BEGAN, Event.ENDED
+_RUNNING = (SessionState.BUSY, SessionState.WARMING)
+
 
 class Running(msgspec.Struct, frozen=True):
     """Code that was sent and is being listened to."""
@@ -59,10 +63,11 @@ class Executing(Watching):
         except BaseException:
             self._turn.release()
             raise
-        self._apply(Event.BEGAN)
+        self._apply(_BEGAN)
         self._executions += 1
         self._last_used_at = time.time()
-        self._watch_memory()
+        if self._watch is None:
+            self._watch_memory()
         if deadline is not None:
             talk.expire_at(deadline, self._expire)
         return Running(talk, execution, execution.outlet, limit)
@@ -102,10 +107,10 @@ class Executing(Watching):
 
     def _ended(self, last: m.Message) -> None:
         self._turn.release()
-        if isinstance(last, m.ErrorMessage):
+        if not isinstance(last, m.ResultMessage):
             self._errors += 1
-        if self._machine.state in (SessionState.BUSY, SessionState.WARMING):
-            self._apply(Event.ENDED)
+        if self._machine.state in _RUNNING:
+            self._apply(_ENDED)
         self._last_used_at = time.time()
 
     async def run(

@@ -11,13 +11,14 @@ from holdfast.workers.wire.messages import DisplayMessage, InputMessage, Message
 
 Stream = Literal["stdout", "stderr"]
 _OVERHEAD = 1000
+_HEAVY = (DisplayMessage, InputMessage)
 
 
 def weight(message: Message) -> int:
     """About how many bytes a message keeps. Only of what code may send many of."""
-    if isinstance(message, OutputMessage):
+    if type(message) is OutputMessage:
         return len(message.data)
-    if isinstance(message, DisplayMessage | InputMessage):
+    if type(message) in _HEAVY:
         return len(encode(message)) + _OVERHEAD
     return 0
 
@@ -48,7 +49,7 @@ class Outlet:
             return
         self.ended = last
         if not self._discarding:
-            size = weight(message)
+            size = 0 if last else weight(message)
             self.held += size
             self._messages.append((size, message))
         if self._waiter is not None:

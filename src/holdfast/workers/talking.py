@@ -155,10 +155,21 @@ class Conversation:
         self.counts["control"] += 1
         steps = self.exchange.hear(message)
         if self.interceptors.records:
-            if DRAIN in steps and self.link is not None:
-                self.link.drain()
-            self.interceptors.show(message)
+            steps = self._show(message, steps)
         self._take(steps)
+
+    def _show(self, message: m.AnyMessage, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        """Let interceptors see what comes before a message, and then itself. Returns what is left to do."""
+        if not steps and isinstance(message, m.AckMessage) and message.of == self.exchange.running:
+            # They have seen the one that was presumed.
+            return steps
+        if steps and isinstance(steps[0], Deliver) and steps[0].message is not message:
+            self._acknowledge(steps[0])
+            steps = steps[1:]
+        if DRAIN in steps and self.link is not None:
+            self.link.drain()
+        self.interceptors.show(message)
+        return steps
 
     def wrote(self, stream: Stream, data: bytes) -> None:
         self.counts["bulk"] += 1
@@ -171,12 +182,17 @@ class Conversation:
         execution = self.execution
         if execution is not None and self.link is not None and not self.exchange.streaming and self.link.taken():
             # Written behind the worker's back: its acknowledgement is on the way.
-            self._take(self.exchange.presume())
+            for step in self.exchange.presume():
+                self._acknowledge(step)
         if execution is None or not self.exchange.streaming:
             return self._background[stream]
         if stream not in execution.clips:
             execution.clips[stream] = Clip(execution.output_limit)
         return execution.clips[stream]
+
+    def _acknowledge(self, presumed: Deliver) -> None:
+        self.interceptors.show(presumed.message)
+        self._deliver(presumed)
 
     def garbled(self, problem: str) -> None:
         self._take(self.exchange.garbage(problem))
@@ -198,11 +214,11 @@ class Conversation:
 
     def _take(self, steps: tuple[Step, ...]) -> None:
         for step in steps:
-            if isinstance(step, Deliver):
-                self._deliver(step)
-            elif isinstance(step, Drain):
+            if type(step) is Drain:
                 if self.link is not None:
                     self.link.drain()
+            elif isinstance(step, Deliver):
+                self._deliver(step)
             elif isinstance(step, Reply):
                 answer = self._requests.get(step.request_id)
                 if answer is not None and not answer.done():
@@ -220,8 +236,9 @@ class Conversation:
         if step.last:
             self._finish(execution, step.message)
             return
-        execution.outlet.put(step.message)
-        if execution.outlet.full and self.link is not None:
+        outlet = execution.outlet
+        outlet.put(step.message)
+        if outlet.held and outlet.full and self.link is not None:
             self.link.pause()
             if not isinstance(step.message, m.OutputMessage) and not self._requests:
                 # What floods comes by the protocol itself, and nobody waits there for an answer.

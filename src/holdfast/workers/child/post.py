@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.workers.child.parcels import SPACE
 from holdfast.workers.wire.frames import FrameReader, FrameTooLarge, Oversize, frame
-from holdfast.workers.wire.messages import AnyMessage, ErrorMessage, Message, decode, encode
+from holdfast.workers.wire.messages import AckMessage, AnyMessage, ErrorMessage, Message, decode, encode
 
 
 class Gone(Exception):
@@ -35,7 +35,8 @@ class Post:
         self._main = threading.get_ident()
         self._reader = FrameReader(limit=limit)
         self._pen = threading.Lock()
-        self._outbox: list[bytes] = []
+        # Frames, and executions to be acknowledged.
+        self._outbox: list[bytes | str] = []
 
     # -- writing
 
@@ -44,16 +45,37 @@ class Post:
         data = frame(encode(message), limit=self.limit)
         if threading.get_ident() == self._main:
             self._outbox.append(data)
-            self.release()
+            self._release()
             return
         with self._pen:
             self._write()
             self.sock.sendall(data)
         self.release()
 
-    def hold(self, message: Message) -> None:
-        """Queue a message of the main thread that leaves with the next one, or by ``release``."""
-        self._outbox.append(frame(encode(message), limit=self.limit))
+    def hold(self, execution_id: str) -> None:
+        """Queue the acknowledgement of an execution, which leaves with the next message, or by ``release``."""
+        self._outbox.append(execution_id)
+
+    def conclude(self, outcome: Message) -> None:
+        """Send the last message of an execution, which stands for its acknowledgement if that has not left yet."""
+        data = frame(encode(outcome), limit=self.limit)
+        self.writing += 1
+        try:
+            if self._pen.acquire(blocking=False):
+                try:
+                    if len(self._outbox) == 1 and isinstance(self._outbox[0], str):
+                        self._outbox[0] = data
+                    else:
+                        self._outbox.append(data)
+                    self._write()
+                finally:
+                    self._pen.release()
+            else:
+                self._outbox.append(data)
+            if self._outbox:
+                self._write_if_free()
+        finally:
+            self.writing -= 1
 
     def release(self) -> None:
         """Write all that is queued, at once: each write may wake the host."""
@@ -61,7 +83,10 @@ class Post:
             return
         if threading.get_ident() != self._main:
             self._write_if_free()
-            return
+        else:
+            self._release()
+
+    def _release(self) -> None:
         self.writing += 1
         try:
             self._write_if_free()
@@ -78,7 +103,7 @@ class Post:
 
     def _write(self) -> None:
         while batch := self._outbox[:]:
-            self.sock.sendall(batch[0] if len(batch) == 1 else b"".join(batch))
+            self.sock.sendall(batch[0] if isinstance(batch[0], bytes) and len(batch) == 1 else _joined(batch))
             del self._outbox[: len(batch)]
 
     def seal(self) -> None:
@@ -147,3 +172,9 @@ class Post:
                 except msgspec.DecodeError as error:
                     problem = error
             self.send(ErrorMessage(exception_type=type(problem).__name__, exception_message=str(problem)))
+
+
+def _joined(batch: list[bytes | str]) -> bytes:
+    return b"".join(
+        frame(encode(AckMessage(of=item, execution_id=item))) if isinstance(item, str) else item for item in batch
+    )

@@ -160,13 +160,15 @@ class Runtime:
         self.post.send(m.ReadyMessage(session_id=self.order.session_id, capabilities=features))
 
     def _execute(self, message: m.ExecuteMessage) -> None:
-        # It leaves with the first output, with the result of a quick cell, or soon.
-        self.post.hold(m.AckMessage(of=message.id, execution_id=message.id))
-        if message.transaction_policy != "commit_always" or not self.streams.timer.arm():
-            self.post.release()
+        # It leaves with the first output, or soon; the result of a quick cell stands for it.
+        self.post.hold(message.id)
+        timer = self.streams.timer
         if message.transaction_policy == "commit_always":
+            if not timer.armed and not timer.arm():
+                self.post.release()
             self._send_outcome(self._outcome(message), message.id)
             return
+        self.post.release()
         point = f"transaction:{message.id}"
         try:
             resumed, _ = self.snapshots.take(point)
@@ -231,10 +233,10 @@ class Runtime:
 
     def _send_outcome(self, outcome: m.ResultMessage | m.ErrorMessage, execution: str) -> None:
         try:
-            self.post.send(outcome)
+            self.post.conclude(outcome)
         except (FrameTooLarge, TypeError, ValueError, OverflowError, RecursionError) as problem:
             failure = self._failure(execution, problem)
-            self.post.send(msgspec.structs.replace(failure, rolled_back=outcome.rolled_back))
+            self.post.conclude(msgspec.structs.replace(failure, rolled_back=outcome.rolled_back))
 
     def _namespace(self, message: m.NamespaceMessage) -> None:
         self.post.send(m.NamespaceMessage(of=message.id, entries=inspection.entries(self.namespace)))

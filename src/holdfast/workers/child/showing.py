@@ -1,5 +1,6 @@
 """Showing values to the person who watches: the last one of a cell, figures, whatever code displays."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast.workers.child import measures, values
@@ -17,7 +18,9 @@ class Showing:
 
     def value(self, value: Any) -> tuple[Any, str, dict[str, Any]]:
         """The last value of a cell as data, text and richer forms, after the figures that the cell left open."""
-        self.figures(but=value)
+        # Most cells of most sessions draw nothing.
+        if "matplotlib.pyplot" in sys.modules:
+            self.figures(but=value)
         if value is None:
             return None, "", {}
         return (

@@ -58,6 +58,9 @@ class FrameReader:
             self._skip -= dropped
             data = data[dropped:]
         buffer = self._buffer
+        if not buffer and 4 <= len(data) <= self.limit and HEADER.unpack_from(data)[0] == len(data) - 4:
+            # One whole frame, as nearly always.
+            return [data[4:]]
         # Mostly frames come whole, and nothing need be kept.
         whole = not buffer
         if not whole:

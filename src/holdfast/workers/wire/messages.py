@@ -51,7 +51,10 @@ class ReadyMessage(Message, frozen=True, tag="ready"):
 
 
 class AckMessage(Message, frozen=True, tag="ack"):
-    """The worker has taken up the message ``of``. For an execution it precedes all output."""
+    """The worker has taken up the message ``of``. For an execution it precedes all output.
+
+    The result of an execution that ended at once stands for it; the host then says it in the worker's place.
+    """
 
     of: str
     execution_id: str | None = None
