@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sealing_kit import KEY, Item, call, numbered, output, said
 
 from holdfast.base.errors import InvalidInput, NotFound, StoreUnavailable, Unsupported
 from holdfast.base.items import encode_items
@@ -22,25 +23,7 @@ from holdfast.history.wrapping import SessionWrapper
 from holdfast.store.memory import MemoryBackend
 from holdfast.store.sqlite.backend import SqliteBackend
 
-KEY = "a key of good length, number one"
-Item = dict[str, Any]
 History = StoredSession | SessionWrapper
-
-
-def said(text: str, role: str = "user") -> Item:
-    return {"role": role, "content": text}
-
-
-def numbered(count: int, start: int = 0) -> list[Item]:
-    return [said(f"item {index}") for index in range(start, start + count)]
-
-
-def call(name: str) -> Item:
-    return {"type": "function_call", "call_id": name, "name": "look", "arguments": "{}"}
-
-
-def output(name: str) -> Item:
-    return {"type": "function_call_output", "call_id": name, "output": f"seen {name}"}
 
 
 def reasoning(name: str) -> Item:
