@@ -13,20 +13,23 @@ location.hash = conversation;
 
 // --- the conversation ---------------------------------------------------------------------------------------------
 
-function line(kind, text) {
-  const item = document.createElement("li");
-  item.className = kind;
-  item.textContent = text;
-  el("log").append(item);
-  el("log").scrollTop = el("log").scrollHeight;
-  return item;
-}
 
 const words = (item) => (item.content || []).map((part) => part.text || "").join("");
 const call = (item) => `${item.name}(${Object.entries(JSON.parse(item.arguments)).map((pair) => pair.join(": ")).join(", ")})`;
 
 function follow(runId) {
   const source = new EventSource(`/runs/${runId}/events`);
+  // Each run has a list of its own: what is said while an earlier run is at work or waits stands below its lines.
+  const lines = document.createElement("ol");
+  el("log").append(lines);
+  const line = (kind, text) => {
+    const item = document.createElement("li");
+    item.className = kind;
+    item.textContent = text;
+    lines.append(item);
+    el("log").scrollTop = el("log").scrollHeight;
+    return item;
+  };
   let speaking = null; // words that come while a model is saying them
   const show = {
     "run.queued": (data) => line("user", data.input),
@@ -161,6 +164,9 @@ function changed(card, given) {
 async function begin() {
   showQuestions();
   setInterval(() => showQuestions().catch(() => {}), 3000); // other conversations ask, too
-  for (const run of await ask(`/runs?conversation=${encodeURIComponent(conversation)}`)) await follow(run.run_id);
+  for (const run of await ask(`/runs?conversation=${encodeURIComponent(conversation)}`)) {
+    const ended = follow(run.run_id);
+    if (["completed", "failed", "cancelled"].includes(run.status)) await ended; // a browser has few connections
+  }
 }
 begin();
