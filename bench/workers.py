@@ -4,8 +4,9 @@ import asyncio
 import statistics
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 
-from bench.echoing import in_the_middle, placements, plain_python, timed, trips
+from bench.echoing import Plain, in_the_middle, placed, placements, plain_python, timed, trips
 from bench.effort import pick
 from bench.peers import JUPYTER, Peer, peers_started
 from bench.progress import tell
@@ -70,19 +71,28 @@ async def deaths() -> list[float]:
 async def spins() -> tuple[float, float, float]:
     """Seconds of the same loop in a worker and in a plain, equally warm Python, and their ratio.
 
-    Processor time, not the clock: on a machine with other work the clock measures the others. The two take turns, and
-    of each the best time counts. Where things lie in memory makes some percent, drawn anew with each interpreter that
-    is started, and all workers of one fork-server inherit it: so every pair has a server and a Python of its own.
+    Processor time, not the clock: on a machine with other work the clock measures the others. Even so a core is half
+    as fast while a neighbour uses its other half, for seconds on end; so both are on one core and take turns, and each
+    turn is compared with the one beside it. Where things lie in memory makes another percent or two, drawn anew with
+    each interpreter that is started, and all workers of one fork-server inherit it: so every pair has a server and a
+    Python of its own. Two plain Pythons compared in this way differ by 0.0 to 0.3 %.
     """
     found = []
+    places = list(placements().values())
     for number in range(PAIRS):
         tell(f"workers: processor-bound code, pair {number + 1} of {PAIRS}")
         async with fork_server(CONFIG), WorkerSession(CONFIG) as session, plain_python(PLAIN) as other:
-            taken = [
-                (float((await session.run(SPIN, timeout=60)).stdout), float(await other.ask())) for _ in range(SPINS)
-            ]
-        found.append((min(ours for ours, _ in taken), min(theirs for _, theirs in taken)))
-    return in_the_middle(found)
+            with placed(*places[number % len(places)]) if places else nullcontext():
+                turns = [await in_turn(session, other, worker_first=turn % 2 == 0) for turn in range(SPINS)]
+        found.append(in_the_middle(turns))
+    ours, theirs, ratios = zip(*found, strict=True)
+    return statistics.median(ours), statistics.median(theirs), statistics.median(ratios)
+
+
+async def in_turn(session: WorkerSession, other: Plain, *, worker_first: bool) -> tuple[float, float]:
+    theirs = 0.0 if worker_first else float(await other.ask())
+    ours = float((await session.run(SPIN, timeout=60)).stdout)
+    return ours, theirs or float(await other.ask())
 
 
 async def crowd() -> tuple[int, float]:

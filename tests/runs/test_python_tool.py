@@ -146,7 +146,7 @@ async def test_an_error_is_a_traceback_for_the_model_and_costs_nothing(pool: Ses
 
 
 async def test_a_timeout_stops_the_code_and_says_that_the_variables_are_there(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool, timeout=0.3)
+    tool = holdfast.python_tool(pool, timeout=1.0)
     code = "x = 1\nprint('begun', flush=True)\nwhile True: pass"
     stopped, after = await answers(tool, code, "x")
     assert stopped == "begun\n[stopped: the code took too long; the variables are still there]"
@@ -242,8 +242,8 @@ async def test_a_conversation_that_waits_gets_the_place_of_one_that_has_become_q
 
 
 async def test_runs_of_one_conversation_take_turns_in_order(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool, timeout=1.0)
-    code = "import time; seen = globals().get('seen', []); time.sleep(0.3); seen.append({}); seen"
+    tool = holdfast.python_tool(pool, timeout=2.0)
+    code = "import time; seen = globals().get('seen', []); time.sleep(0.5); seen.append({}); seen"
 
     async def one(number: int) -> list[Any]:
         return await answers(tool, code.format(number), conversation_id="conv")

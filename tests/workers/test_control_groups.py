@@ -1,10 +1,16 @@
 """Control groups of version 2, in a mount and a control group namespace of the test's own."""
 
+import asyncio
 import os
+import socket
 import subprocess
 import sys
 
 import pytest
+
+from holdfast.workers import StartFailed
+from holdfast.workers.cgroups import Groups
+from holdfast.workers.family import Family
 
 # The program is alone in a group that it sees as the root of a version 2 tree: what delegation gives.
 DELEGATED = """
@@ -18,6 +24,8 @@ with open(f"{group}/cgroup.procs", "w") as file:
     file.write(str(os.getpid()))
 syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWCGROUP)
 syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+# Where version 2 is mounted already, it cannot be mounted right upon itself.
+syscalls.mount("tmpfs", "/sys/fs/cgroup", "tmpfs", 0)
 syscalls.mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0)
 
 def here():
@@ -56,6 +64,19 @@ try:
     hand_on("/sys/fs/cgroup", {"teleport"})
 except OSError as refused:
     print(refused)
+"""
+UNIT = """
+unit = "/sys/fs/cgroup/some.service"
+os.makedirs(f"{unit}/below")
+for group in (unit, f"{unit}/below"):
+    try:
+        hand_on(group, set())
+    except OSError as refused:
+        print(refused)
+os.setxattr(unit, "user.delegate", b"1")
+for group in (unit, f"{unit}/below"):
+    hand_on(group, set())
+print("handed on")
 """
 LIMITS = """
 async def main():
@@ -128,6 +149,14 @@ def test_others_are_not_moved_and_what_is_not_there_is_named(delegated):
     assert "has no teleport" in said[1]
 
 
+def test_a_group_that_systemd_did_not_delegate_is_left_alone(delegated):
+    """It would end the whole unit when a worker is killed for memory."""
+    _, said = delegated(UNIT)
+    assert len(said) == 3
+    assert all("some.service" in line and "Delegate=yes" in line for line in said[:2])
+    assert said[2] == "handed on"
+
+
 def test_the_limits_hold_and_the_cause_is_told_or_their_lack_is_noted(delegated):
     given, said = delegated(LIMITS)
     if {"memory", "pids"} <= given:
@@ -135,3 +164,17 @@ def test_the_limits_hold_and_the_cause_is_told_or_their_lack_is_noted(delegated)
     else:
         assert "has no memory" in said[0]
         assert said[1:] == ["preserved None", "[]"]
+
+
+async def test_a_keeper_that_died_at_the_gate_does_not_put_the_host_into_its_group(tmp_path):
+    """To the kernel, process 0 is the one that writes."""
+    keeper = await asyncio.create_subprocess_exec("cat", stdin=subprocess.PIPE)
+    pidfd = os.pidfd_open(keeper.pid)
+    await keeper.communicate(b"")
+    ours, theirs = socket.socketpair()
+    with theirs:
+        family = Family(ours, pidfd, keeper.pid, Groups((str(tmp_path),)))
+        with pytest.raises(StartFailed):
+            family.admit()
+        family.close()
+    assert not (tmp_path / "cgroup.procs").exists()

@@ -62,7 +62,7 @@ async def test_questions_are_answered_while_code_runs(session, code):
     beat = await session.heartbeat()
     assert beat.busy
     assert beat.memory_usage > 1_000_000
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 20
     assert session.state is SessionState.BUSY
     assert session.usage().pss > 1_000_000
     await session.interrupt()

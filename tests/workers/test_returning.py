@@ -248,7 +248,7 @@ async def test_a_copy_too_many_is_refused_and_the_worker_goes_on(jailed):
     started = time.monotonic()
     with pytest.raises(RequestFailed, match="CannotCopy"):
         await session.fork()
-    assert time.monotonic() - started < 2, "nobody waits for the end of what never was"
+    assert time.monotonic() - started < 8, "nobody waits for the end of what never was"
     assert (await session.run("x = 2; x")).value == 2
     await session.drop(points.pop())
     await session.drop(points.pop())

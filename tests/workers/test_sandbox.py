@@ -1,13 +1,13 @@
 """Escapes, tried one by one from inside, with the full sandbox."""
 
 import asyncio
-import dataclasses
 import os
 import pwd
 import socket
 import sys
 import sysconfig
 import tempfile
+import uuid
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +16,8 @@ import pytest
 
 from holdfast.base.errors import InvalidInput
 from holdfast.workers import SandboxPolicy, SandboxUnavailable, SessionConfig, WorkerSession, probe_sandbox
-from holdfast.workers.cgroups import made_for
-from worker_kit import children
+from holdfast.workers.child import landlock
+from worker_kit import children, refused
 
 # What of /tmp a worker must see to have its interpreter, when these tests themselves lie there.
 INTERPRETER_BELOW_TMP = {
@@ -28,14 +28,6 @@ INTERPRETER_BELOW_TMP = {
 @pytest.fixture
 async def inside(jailed):
     return await jailed()
-
-
-async def refused(session, code):
-    """The code must end in an error of its own while the session goes on; returns the error's type."""
-    result = await session.run(code, timeout=20)
-    assert result.error is not None, f"this should not work: {result}"
-    assert result.state == "preserved"
-    return result.error.exception_type
 
 
 async def test_the_reached_level_is_reported(inside):
@@ -75,15 +67,17 @@ async def test_the_interpreter_cannot_be_changed(inside):
 
 async def test_the_session_has_its_own_temporary_and_working_directories(jailed):
     one, two = await jailed(), await jailed()
+    name = uuid.uuid4().hex
     written = await one.run(
-        "import tempfile; open('mine', 'w').write('1'); open(tempfile.gettempdir() + '/t', 'w').write('2'); tempfile.mkstemp()"
+        "import tempfile\nopen('mine', 'w').write('1')\n"
+        f"open(tempfile.gettempdir() + '/{name}', 'w').write('2')\ntempfile.mkstemp()"
     )
     assert written.error is None
     code = "import os, tempfile; [os.listdir('.'), os.listdir(tempfile.gettempdir()), os.getcwd()]"
     here, temporary, where = (await two.run(code)).value
     assert (here, where) == ([], "/session/work")
     assert set(temporary) <= INTERPRETER_BELOW_TMP
-    assert not os.path.exists("/tmp/t")
+    assert not os.path.exists(f"/tmp/{name}")
 
 
 @pytest.mark.parametrize(
@@ -150,6 +144,11 @@ async def test_the_keeper_cannot_be_killed_or_read(inside):
         )
 
 
+def number(x86_64: int, aarch64: int) -> int:
+    """Of a system call, on this machine."""
+    return aarch64 if os.uname().machine == "aarch64" else x86_64
+
+
 SYSCALLS = {
     "ptrace": "libc.ptrace(16, 1, 0, 0)",
     "mount": "libc.mount(b'none', b'/session/tmp', b'tmpfs', 0, None)",
@@ -158,18 +157,18 @@ SYSCALLS = {
     "setns": "libc.setns(0, 0)",
     "chroot": "libc.chroot(b'/session')",
     "io_uring_setup": "libc.syscall(425, 8, ctypes.byref((ctypes.c_char * 120)()))",
-    "bpf": "libc.syscall(321, 0, 0, 0)",
-    "userfaultfd": "libc.syscall(323, 0)",
-    "keyctl": "libc.syscall(250, 0, -3, 0)",
-    "perf_event_open": "libc.syscall(298, 0, 0, -1, -1, 0)",
-    "process_vm_readv": "libc.syscall(310, 1, 0, 0, 0, 0, 0)",
-    "open_by_handle_at": "libc.syscall(304, -1, 0, 0)",
-    "kexec_load": "libc.syscall(246, 0, 0, 0, 0)",
+    "bpf": f"libc.syscall({number(321, 280)}, 0, 0, 0)",
+    "userfaultfd": f"libc.syscall({number(323, 282)}, 0)",
+    "keyctl": f"libc.syscall({number(250, 219)}, 0, -3, 0)",
+    "perf_event_open": f"libc.syscall({number(298, 241)}, 0, 0, -1, -1, 0)",
+    "process_vm_readv": f"libc.syscall({number(310, 270)}, 1, 0, 0, 0, 0, 0)",
+    "open_by_handle_at": f"libc.syscall({number(304, 265)}, -1, 0, 0)",
+    "kexec_load": f"libc.syscall({number(246, 104)}, 0, 0, 0, 0)",
     "pidfd_getfd": "libc.syscall(438, 0, 0, 0)",
     "personality": "libc.personality(0x0400000)",
     "shmget": "libc.shmget(0, 4096, 0o1600)",
-    "kcmp": "libc.syscall(312, 1, 2, 0, 0, 0)",
-    "clone_newuser": "libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0)",
+    "kcmp": f"libc.syscall({number(312, 272)}, 1, 2, 0, 0, 0)",
+    "clone_newuser": f"libc.syscall({number(56, 220)}, 0x10000000 | 17, 0, 0, 0, 0)",
 }
 
 
@@ -194,81 +193,10 @@ async def test_clone3_is_answered_so_that_libc_falls_back(inside):
     assert (await inside.run(code)).stdout == "t\n"
 
 
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the foreign numbers are those of x32")
 async def test_a_call_under_a_foreign_architecture_is_the_end_and_says_so(inside):
     result = await inside.run("import ctypes; ctypes.CDLL(None).syscall(0x40000000 + 39)")
     assert (result.state, result.error.cause) == ("lost", "sandbox")
-
-
-async def test_a_fork_bomb_stops_at_the_limit_and_hurts_nobody(jailed):
-    session = await jailed(sandbox=SandboxPolicy(require="namespaces", processes=20))
-    neighbour = await jailed(sandbox=SandboxPolicy(require="namespaces", processes=20))
-    code = (
-        "import os, time\nmade = 0\n"
-        "try:\n    for _ in range(500):\n        if os.fork() == 0:\n            time.sleep(60)\n        made += 1\n"
-        "except BlockingIOError: pass\nmade"
-    )
-    result = await session.run(code)
-    assert 0 < result.value <= 20
-    assert (await neighbour.run("import subprocess; subprocess.run(['echo', 'fine']).returncode")).value == 0
-
-
-async def test_a_memory_bomb_is_an_error_of_the_code(jailed):
-    session = await jailed(sandbox=SandboxPolicy(require="namespaces", memory_mb=200))
-    assert await refused(session, "x = bytearray(3 << 30)") == "MemoryError"
-    assert await refused(session, "x = []\nwhile True: x.append(bytearray(1 << 20))") == "MemoryError"
-    await session.run("del x")
-    assert (await session.run("len(bytearray(50 << 20))")).value == 50 << 20
-
-
-BOMBS = {
-    "shared": "import mmap\nheld = []\nwhile True:\n    held.append(mmap.mmap(-1, 8 << 20)); held[-1].write(bytes(8 << 20))",
-    "processes": (
-        "import os, time\nfor _ in range(5):\n    if os.fork() == 0:\n        block = bytearray(80 << 20); time.sleep(60)\n"
-        "time.sleep(60)"
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", BOMBS)
-async def test_memory_that_no_process_is_blamed_for_ends_the_worker_and_the_cause_is_told(start, kind):
-    session = await start(sandbox=dataclasses.replace(start.config.sandbox, memory_mb=100))
-    result = await session.run(BOMBS[kind], timeout=30)
-    assert (result.state, result.error.cause) == ("lost", "memory-limit")
-    assert "150 MB are allowed" in result.reason
-    assert session.info.cause.kind == "memory-limit"
-
-
-async def test_pages_that_processes_share_are_counted_once(jailed):
-    session = await jailed(sandbox=SandboxPolicy(require="namespaces", memory_mb=100))
-    code = (
-        "import os, time\nblock = bytearray(80 << 20)\nchildren = []\nfor _ in range(6):\n    pid = os.fork()\n"
-        "    if pid == 0:\n        time.sleep(1); os._exit(0)\n    children.append(pid)\n"
-        "[os.waitpid(pid, 0)[1] for pid in children]"
-    )
-    assert (await session.run(code)).value == [0] * 6
-
-
-async def test_memory_and_files_together_are_limited_by_a_control_group_and_the_cause_is_told(jailed):
-    if not os.access("/sys/fs/cgroup/memory", os.W_OK):
-        pytest.skip("no control groups to be had here")
-    policy = SandboxPolicy(require="namespaces", memory_mb=100, disk_mb=400, cgroup=True)
-    session = await jailed(sandbox=policy)
-    code = (
-        "import tempfile\nx = bytearray(60 << 20)\nwith open(tempfile.gettempdir() + '/fill', 'wb') as f:\n"
-        "    for _ in range(300): f.write(bytes(1 << 20))"
-    )
-    result = await session.run(code, timeout=20)
-    assert (result.state, result.error.cause) == ("lost", "memory-limit")
-
-
-async def test_the_disk_cannot_be_filled(jailed):
-    session = await jailed(sandbox=SandboxPolicy(require="namespaces", disk_mb=8))
-    code = (
-        "import tempfile\nplaces = ['.', tempfile.gettempdir()]\nfor n in range(100):\n"
-        "    with open(f'{places[n % 2]}/{n}', 'wb') as f: f.write(bytes(1 << 20))"
-    )
-    assert await refused(session, code) == "OSError"
-    assert (await session.run("import os; os.statvfs('.').f_blocks * os.statvfs('.').f_frsize")).value == 8 << 20
 
 
 async def test_no_descriptor_and_no_variable_of_the_host_leaks(jailed, monkeypatch):
@@ -366,9 +294,48 @@ async def test_the_middle_level_denies_files_network_and_calls_too(tmp_path):
         assert await refused(session, "open('/etc/shadow')") == "PermissionError"
         assert await refused(session, "import socket; socket.socket(socket.AF_INET)") == "OSError"
         assert await refused(session, f"open('/proc/{os.getpid()}/environ')") == "PermissionError"
-        assert await refused(session, f"import os; os.kill({os.getpid()}, 0)") == "PermissionError"
         assert (await session.run("open('f', 'w').write('mine')")).value == 4
         assert await session.files.read("f") == b"mine"
+
+
+@pytest.mark.parametrize(("level", "network"), [("locked", "none"), ("namespaces", "none"), ("namespaces", "host")])
+async def test_what_an_older_kernel_lets_through_is_noted(level, network, below_tmp):
+    below_tmp.chmod(0o755)
+    (precious := below_tmp / "precious").touch()
+    precious.chmod(0o666)
+    attempts = {
+        "files": f"import os; os.truncate({str(precious)!r}, 0)",
+        "signals": f"import os; os.kill({os.getpid()}, 0)",
+        "abstract sockets": f"import socket; socket.socket(socket.AF_UNIX).connect('\\0{precious}')",
+    }
+    policy = SandboxPolicy(level=level, require=level, network=network)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"\0{precious}")
+        server.listen()
+        async with WorkerSession(SessionConfig(sandbox=policy)) as session:
+            worked = [name for name, code in attempts.items() if (await session.run(code)).ok]
+            notes = session.info.metadata["sandbox_notes"]
+    for name in worked:
+        assert any(f"does not keep {name}" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("version", "namespaces", "own_network", "lacking"),
+    [
+        (7, False, False, []),
+        (6, False, False, []),
+        (5, False, False, ["signals", "abstract sockets"]),
+        (3, False, False, ["signals", "abstract sockets"]),
+        (2, False, False, ["files", "signals", "abstract sockets"]),
+        (1, True, False, ["abstract sockets"]),
+        (1, True, True, []),
+    ],
+)
+def test_of_an_older_landlock_only_what_no_namespace_makes_up_for_is_noted(version, namespaces, own_network, lacking):
+    notes = landlock.gaps(version, namespaces=namespaces, own_network=own_network)
+    assert len(notes) == len(lacking)
+    for name, note in zip(lacking, notes, strict=True):
+        assert note.startswith(f"Landlock {version} does not keep {name} ")
 
 
 @pytest.mark.parametrize(
@@ -397,8 +364,8 @@ def test_names_of_hosts_are_taken_as_they_are(name):
 
 
 async def test_a_level_that_cannot_be_had_is_refused_and_nothing_is_started():
-    """The policy asks for a readable path that does not exist as a bind source: the walls cannot stand."""
-    policy = SandboxPolicy(require="namespaces", writable=("/no/such/path",))
+    """The policy opens the root itself, on which nothing can be mounted: the walls cannot stand."""
+    policy = SandboxPolicy(require="namespaces", writable=("/",))
     session = WorkerSession(SessionConfig(sandbox=policy))
     with pytest.raises(SandboxUnavailable) as caught:
         await session.start()
@@ -407,7 +374,7 @@ async def test_a_level_that_cannot_be_had_is_refused_and_nothing_is_started():
 
 
 async def test_a_weaker_level_is_taken_when_accepted_and_reported():
-    policy = SandboxPolicy(writable=("/no/such/path",))
+    policy = SandboxPolicy(writable=("/",))
     async with WorkerSession(SessionConfig(sandbox=policy)) as session:
         assert session.info.metadata["sandbox"] == "locked"
         assert (await session.run("1")).value == 1
@@ -457,12 +424,3 @@ async def test_a_directory_below_tmp_that_was_given_can_be_written(below_tmp, ja
         await session.run(f"open({str(given / 'f')!r}, 'w').write('abc'); open('/tmp/x', 'w').write('x')")
     ).value == 1
     assert (given / "f").read_text() == "abc"
-
-
-async def test_control_groups_that_cannot_be_made_are_named():
-    async with made_for(SandboxPolicy(cgroup=True), "no-such-parent/group") as groups:
-        assert groups.paths == ()
-        assert all(note.startswith("no control group") for note in groups.notes)
-        assert groups.notes
-    async with made_for(SandboxPolicy(), "x") as groups:
-        assert groups.notes == ()

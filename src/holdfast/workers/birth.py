@@ -106,6 +106,7 @@ async def _fork(
         directory=directory,
         settings=config.worker_settings,
         gated=bool(groups.paths),
+        counted=groups.counts_processes,
     )
     # The worker finds our greeting when it opens its eyes: one journey less.
     endpoints.protocol.send(frame(encode(HelloMessage())))
@@ -119,9 +120,14 @@ async def _fork(
         endpoints.passed()
         theirs.close()
     family = Family(ours, offspring.pidfd, offspring.pid, groups)
+    link = Link(family, token, endpoints, listener, limit=config.frame_limit)
     if groups.paths:
-        family.admit()
-    return family, Link(family, token, endpoints, listener, limit=config.frame_limit)
+        try:
+            family.admit()
+        except StartFailed:
+            link.close()
+            raise
+    return family, link
 
 
 def _directory(uid: int, owned: AsyncExitStack) -> str:

@@ -34,6 +34,10 @@ class Groups:
             _write(f"{path}/cgroup.procs", str(pid))
 
     @property
+    def counts_processes(self) -> bool:
+        return any(os.path.exists(f"{path}/pids.max") for path in self.paths)
+
+    @property
     def killed_for_memory(self) -> bool:
         """Whether the kernel killed something in here because memory ran out."""
         for path in self.paths:
@@ -104,6 +108,7 @@ def _own_group() -> str:
 
 def hand_on(group: str, controllers: set[str]) -> None:
     """Let the groups below this one have these controllers, of version 2. Raises OSError with the reason."""
+    _check_delegated(group)
     missing = controllers - set(_read(f"{group}/cgroup.subtree_control").split())
     absent = missing - set(_read(f"{group}/cgroup.controllers").split())
     if absent:
@@ -119,6 +124,20 @@ def hand_on(group: str, controllers: set[str]) -> None:
                 raise
             _step_down(group)
     raise OSError(errno.EBUSY, f"new processes keep coming into the control group {group}")
+
+
+def _check_delegated(group: str) -> None:
+    """Refuse what systemd keeps for itself: it ends the whole unit when anything in it is killed for memory."""
+    unit = group
+    while len(unit) > len(_ROOT) and not unit.endswith((".service", ".scope")):
+        unit = os.path.dirname(unit)
+    if len(unit) <= len(_ROOT):
+        return
+    for mark in ("user.delegate", "trusted.delegate"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(unit, mark) == b"1":
+                return
+    raise OSError(errno.EPERM, f"the control group {unit} belongs to systemd; start the program with Delegate=yes")
 
 
 def _step_down(group: str) -> None:

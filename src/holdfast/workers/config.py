@@ -13,6 +13,8 @@ from holdfast.workers.wire.orders import LEVELS, Level
 
 MB = 1024 * 1024
 _HOST = re.compile(r"(?=.*[A-Za-z0-9*])[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
+# What no environment has, and what no message carries.
+_UNUSABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def _positive(name: str, value: float | None) -> None:
@@ -33,6 +35,15 @@ def _check_hosts(names: tuple[str, ...]) -> None:
                 raise InvalidInput(
                     f"{name!r} is no host name: write api.example.org or *.example.org, without scheme, port or path"
                 ) from None
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    for name, value in environment.items():
+        for text in (name, value):
+            if not isinstance(text, str) or _UNUSABLE.search(text):
+                raise InvalidInput(f"the environment takes text without NUL, not {name!r}: {value!r}")
+        if not name or "=" in name:
+            raise InvalidInput(f"{name!r} is no name of an environment variable")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +141,7 @@ class SessionConfig:
             _positive(name, getattr(self, name))
         if self.frame_limit < 4096:
             raise InvalidInput("frame_limit must be at least 4096 bytes")
+        _check_environment(self.environment)
 
     @property
     def worker_settings(self) -> dict[str, object]:

@@ -19,6 +19,20 @@ UNSET: Any = object()
 _USABLE = (SessionState.READY, SessionState.BUSY, SessionState.IDLE)
 
 
+class Queued:
+    """Code whose turn has not come."""
+
+    withdrawn = False
+
+    def __init__(self, patience: asyncio.Timeout) -> None:
+        self.patience = patience
+
+    def withdraw(self) -> None:
+        self.withdrawn = True
+        if not self.patience.expired():
+            self.patience.reschedule(0.0)
+
+
 class SessionCore:
     def __init__(self, config: SessionConfig | None = None, *, session_id: str | None = None) -> None:
         self.config = config or SessionConfig()
@@ -42,6 +56,7 @@ class SessionCore:
         self._talk: Conversation | None = None
         self._cause: Cause | None = None
         self._waiting = 0
+        self._queued: dict[str, Queued] = {}
         self._beat: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from holdfast.workers.collect import collect
-from holdfast.workers.core import UNSET
+from holdfast.workers.core import UNSET, Queued
 from holdfast.workers.errors import Cause, ExecutionTimeout
 from holdfast.workers.outlet import Outlet
 from holdfast.workers.result import ExecutionResult, Interrupted
@@ -54,7 +54,9 @@ class Executing(Watching):
         talk = self._usable()
         deadline = None if limit is None else talk.loop.time() + limit
         if self._turn.locked() or self._waiting:
-            talk = await self._wait_for_turn(message, limit)
+            if not await self._wait_for_turn(message, limit):
+                return _withdrawn(talk, message)
+            talk = self._with_the_turn()
         else:
             # Free, and nobody is about to have it: this does not wait.
             await self._turn.acquire()
@@ -90,15 +92,27 @@ class Executing(Watching):
             running.outlet.discard()
             self._spawn(self._stop(running.talk, running.execution, self.config.grace))
 
-    async def _wait_for_turn(self, message: m.ExecuteMessage, limit: float | None) -> Conversation:
+    async def _wait_for_turn(self, message: m.ExecuteMessage, limit: float | None) -> bool:
+        """False when it was cancelled meanwhile, and its turn will not come."""
         self._waiting += 1
+        queued = Queued(asyncio.timeout(limit))
+        self._queued[message.id] = queued
         try:
-            async with asyncio.timeout(limit):
+            async with queued.patience:
                 await self._turn.acquire()
         except TimeoutError:
+            if queued.withdrawn:
+                return False
             raise ExecutionTimeout(message.id, limit or 0.0, "preserved") from None
         finally:
             self._waiting -= 1
+            if self._queued.get(message.id) is queued:
+                del self._queued[message.id]
+        if queued.withdrawn:
+            self._turn.release()
+        return not queued.withdrawn
+
+    def _with_the_turn(self) -> Conversation:
         try:
             return self._usable()
         except BaseException:
@@ -157,9 +171,18 @@ class Executing(Watching):
         return stopped
 
     async def cancel(self, execution_id: str, grace: float = 0.5) -> Interrupted:
-        """Stop this execution if it is running, as ``interrupt`` does."""
+        """Stop this execution, as ``interrupt`` does. One that waits for its turn is not run at all.
+
+        Its caller is told by an ErrorMessage that is marked as interrupted.
+        """
         talk = self._usable()
         execution = talk.execution
+        queued = self._queued.get(execution_id)
+        if queued is not None:
+            queued.withdraw()
+            self._count("cancel_event_triggers")
+            self._count("executions_cancelled")
+            return Interrupted(stopped=True, state="preserved", reason="it had not begun")
         if execution is None or execution.id != execution_id:
             return Interrupted(stopped=False, state="preserved", reason="this execution is not running")
         self._count("cancel_event_triggers")
@@ -183,6 +206,21 @@ class Executing(Watching):
                 talk.link.kill(Cause("killed", f"the code did not stop within {grace} s"))
             await execution.end()
         return _outcome(execution)
+
+
+def _withdrawn(talk: Conversation, message: m.ExecuteMessage) -> Running:
+    """What is left of code that was cancelled before it began: its last message."""
+    last = m.ErrorMessage(
+        exception_type="KeyboardInterrupt",
+        exception_message="cancelled before it began",
+        execution_id=message.id,
+        interrupted=True,
+    )
+    outlet = Outlet(limit=0, emptied=lambda: None, loop=talk.loop)
+    outlet.put(last, last=True)
+    execution = Execution(message.id, outlet, None, lambda _: None)
+    execution.finish(last)
+    return Running(talk, execution, outlet, None)
 
 
 def _outcome(execution: Execution) -> Interrupted:

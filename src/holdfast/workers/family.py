@@ -32,7 +32,6 @@ class Family:
         self.locked: asyncio.Future[Locked] = asyncio.get_running_loop().create_future()
         self.members: dict[str, Farewell] = {}
         self._pidfd = pidfd
-        self._killed: set[str] = set()
         self._reasons: dict[str, Cause] = {}
         self._line = Line(sock, heard=self._heard, gone=self._gone, descriptors=True)
 
@@ -50,7 +49,13 @@ class Family:
 
     def admit(self) -> None:
         """Put the waiting keeper into its control groups and let it go on."""
-        self.groups.admit(self.host_pid)
+        pid = self.host_pid
+        if pid == 0:  # To the kernel, that is whoever writes: this process.
+            raise StartFailed("the keeper ended before it was in its control group")
+        try:
+            self.groups.admit(pid)
+        except OSError as problem:
+            raise StartFailed(f"the keeper cannot be put into its control group: {problem}") from problem
         self._line.send(pack(Proceed()))
 
     def join(self, token: str, farewell: Farewell) -> None:
@@ -120,19 +125,22 @@ class Family:
         else:
             self._farewell(word.token, self._reasons.get(word.token) or self._cause(word))
 
+    @property
+    def out_of_memory(self) -> Cause | None:
+        """Why the control group killed one of the family's processes; None if it did not."""
+        if not self.groups.killed_for_memory:
+            return None
+        return Cause("memory-limit", "the memory of the control group ran out", signal=signal.SIGKILL)
+
     def _cause(self, exited: Exited) -> Cause:
         cause = cause_of(exited)
-        if cause.signal == signal.SIGKILL and self.groups.killed_for_memory:
-            return Cause("memory-limit", "the memory of the control group ran out", signal=signal.SIGKILL)
-        return cause
+        return (cause.signal == signal.SIGKILL and self.out_of_memory) or cause
 
     def _gone(self) -> None:
         if not self.locked.done():
             self.locked.set_exception(StartFailed("the keeper ended before the worker was ready"))
             self.locked.exception()
-        lost = Cause("killed", "the worker's keeper was killed")
-        if self.groups.killed_for_memory:
-            lost = Cause("memory-limit", "the memory of the control group ran out", signal=signal.SIGKILL)
+        lost = self.out_of_memory or Cause("killed", "the worker's keeper was killed")
         for token in list(self.members):
             self._farewell(token, self._reasons.get(token) or lost)
 

@@ -39,15 +39,18 @@ _ENVIRONMENT = {"LANG": "C.UTF-8", "MPLBACKEND": "agg", **ONE_THREAD}
 _START_TIMEOUT = 30.0
 
 
+def writable_of(config: SessionConfig) -> tuple[str, ...]:
+    return (*config.sandbox.writable, *((config.workdir,) if config.workdir else ()))
+
+
 def jail_of(config: SessionConfig, level: Level) -> Jail:
     """The policy in the child's terms, at one level."""
     policy = config.sandbox
     network = policy.network if isinstance(policy.network, str) else "proxy"
-    writable = (*policy.writable, *((config.workdir,) if config.workdir else ()))
     return Jail(
         level=level,
         readable=policy.readable,
-        writable=writable,
+        writable=writable_of(config),
         network=network,
         memory=policy.memory_mb * MB if policy.memory_mb else None,
         cpu_seconds=policy.cpu_seconds,
@@ -213,9 +216,18 @@ def levels_to_try(config: SessionConfig) -> tuple[Level, ...]:
     return possible
 
 
+def _check_paths(config: SessionConfig) -> None:
+    """A path that is not there is a slip for which no level is to blame: a weaker one would only hide it."""
+    for access, paths in (("readable", config.sandbox.readable), ("writable", writable_of(config))):
+        for path in paths:
+            if not os.path.isabs(path) or not os.path.exists(path):
+                raise StartFailed(f"{path!r} is to be {access} in the worker, but there is no such absolute path")
+
+
 @asynccontextmanager
 async def best_server(config: SessionConfig) -> AsyncIterator[ForkServer]:
     """A fork-server at the strongest level that can be had. Raises SandboxUnavailable when none is enough."""
+    _check_paths(config)
     reasons: list[str] = []
     for level in levels_to_try(config):
         async with contextlib.AsyncExitStack() as owned:

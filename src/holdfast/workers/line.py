@@ -32,7 +32,6 @@ class Line:
         self._reader = FrameReader(limit=limit)
         self._backlog: collections.deque[memoryview] = collections.deque()
         self._loop = asyncio.get_running_loop()
-        self._drained: asyncio.Future[None] | None = None
         self.closed = False
         self._paused = False
         self._loop.add_reader(sock, self.read)
@@ -55,13 +54,6 @@ class Line:
                 return
             self._loop.add_writer(self.sock, self._flush)
         self._backlog.append(memoryview(data)[sent:])
-
-    async def flushed(self) -> None:
-        """Wait until everything queued has left or the line is closed."""
-        while self._backlog and not self.closed:
-            if self._drained is None:
-                self._drained = self._loop.create_future()
-            await asyncio.shield(self._drained)
 
     def read(self) -> None:
         """Take in what is there, once. Also called to look before something else is believed."""
@@ -111,7 +103,6 @@ class Line:
         self._loop.remove_writer(self.sock)
         self.sock.close()
         self._backlog.clear()
-        self._settle()
         for fd in self.take_fds():
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -131,9 +122,3 @@ class Line:
                 return
             self._backlog.popleft()
         self._loop.remove_writer(self.sock)
-        self._settle()
-
-    def _settle(self) -> None:
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
-        self._drained = None

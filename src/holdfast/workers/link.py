@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import sys
+import termios
 from collections.abc import Callable
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from holdfast.workers.outlet import Stream
 from holdfast.workers.wire.frames import Oversize
 from holdfast.workers.wire.messages import AnyMessage, Message, decode, encode
 
-_FIONREAD = 0x541B if sys.platform.startswith("linux") else 0x4004667F
+_FIONREAD = termios.FIONREAD
 _SIOCOUTQ = 0x5411
 _NONE = bytes(4)
 _CHUNK = 65536

@@ -56,7 +56,7 @@ class WorkerSession(Executing, Looking, Returning):
             if isinstance(problem, TimeoutError) and not isinstance(problem, ExecutionTimeout):
                 raise StartFailed(f"not ready within {self.config.ready_timeout} s") from problem
             if isinstance(problem, WorkerDied):
-                raise StartFailed(str(problem)) from problem
+                raise StartFailed(f"{problem}{self._last_words()}") from problem
             raise
         if not self._machine.allows(Event.SAID_READY) or self._closing is not None:
             await self._tear_down(Cause("shutdown", "stopped while starting"))
@@ -82,6 +82,11 @@ class WorkerSession(Executing, Looking, Returning):
         self._greeted = asyncio.get_running_loop().create_future()
         self._talk = Conversation(self.config, interceptors=self.interceptors, noted=self._noted, over=self._over)
         return self._talk, self._greeted
+
+    def _last_words(self) -> str:
+        """What the worker said about its death, if it could."""
+        said = self._talk.general.take(m.ErrorMessage) if self._talk is not None else None
+        return f": {cast(m.ErrorMessage, said).exception_message}" if said is not None else ""
 
     def _record_home(self, home: Home) -> None:
         self.metadata |= {

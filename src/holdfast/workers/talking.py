@@ -15,6 +15,9 @@ _STREAMS: tuple[Stream, Stream] = ("stdout", "stderr")
 # A peer that announces frames of this many limits has lost the framing and will not find it again.
 _HOPELESS = 64
 _HEAVIEST_SHELF = 16 << 20
+# Code that has said nothing for so long is acknowledged by what the kernel says of its message. A timer that goes
+# off sooner costs every turn of the loop: it is the next one of the whole processor, and set anew each time.
+_SILENCE = 0.01
 
 
 class Execution:
@@ -75,6 +78,7 @@ class Conversation:
         self._deadline: float | None = None
         self._late: Callable[[Conversation, Execution], None] = lambda *_: None
         self._timer: asyncio.TimerHandle | None = None
+        self._silence: asyncio.TimerHandle | None = None
 
     # -- speaking
 
@@ -93,7 +97,26 @@ class Conversation:
             self.exchange.running = None
             raise
         self.execution, self._deadline = execution, None
+        if self._silence is None:
+            self._silence = self.loop.call_later(_SILENCE, self._break_the_silence, execution)
         return execution
+
+    def _break_the_silence(self, seen: Execution) -> None:
+        """Acknowledge code that was there at the last look and says nothing. Most ends sooner."""
+        self._silence = None
+        execution = self.execution
+        if execution is None or self.exchange.streaming or self.cause is not None:
+            return
+        if execution is not seen or not self._presume():
+            self._silence = self.loop.call_later(_SILENCE, self._break_the_silence, execution)
+
+    def _presume(self) -> bool:
+        """Whether the worker has the code, which is then acknowledged though its own word is late."""
+        if self.link is None or not self.link.taken():
+            return False
+        for step in self.exchange.presume():
+            self._acknowledge(step)
+        return True
 
     def expire_at(self, when: float, late: "Callable[[Conversation, Execution], None]") -> None:
         """Set the loop's time at which the running execution's is up, and ``late`` is called.
@@ -180,10 +203,9 @@ class Conversation:
 
     def _clip(self, stream: Stream) -> Clip:
         execution = self.execution
-        if execution is not None and self.link is not None and not self.exchange.streaming and self.link.taken():
+        if execution is not None and not self.exchange.streaming:
             # Written behind the worker's back: its acknowledgement is on the way.
-            for step in self.exchange.presume():
-                self._acknowledge(step)
+            self._presume()
         if execution is None or not self.exchange.streaming:
             return self._background[stream]
         if stream not in execution.clips:
@@ -204,8 +226,9 @@ class Conversation:
 
     def ended(self, cause: Cause) -> None:
         self.cause = cause
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._silence):
+            if timer is not None:
+                timer.cancel()
         self._take(self.exchange.lost(cause.kind, str(cause)))
         self.arrived.set()
         self._over(cause)

@@ -26,7 +26,10 @@ class Watching(SessionCore):
         home, talk, most = self._home, self._talk, self.config.sandbox.whole_memory_mb
         if home is None or talk is None or talk.cause is not None or most is None:
             return
-        if resident_of(home.family.host_pid) > most * MB:
+        if (cause := home.family.out_of_memory) is not None:
+            # The kernel kills the largest process, which need not be the one whose end would be noticed.
+            home.family.kill_all(cause)
+        elif resident_of(home.family.host_pid) > most * MB:
             self._spawn(self._weigh(home, most * MB))
         elif talk.execution is not None:
             self._watch_memory()

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.workers.child.post import Post
+from holdfast.workers.child.signals import due, settle, undisturbed
 from holdfast.workers.wire.messages import AckMessage, InputMessage, InputResponseMessage
 
 if TYPE_CHECKING:
@@ -69,13 +70,34 @@ class Asking:
         return answer.data
 
     def _asked(self, question: InputMessage) -> InputResponseMessage | None:
-        self.runtime.post.send(question)
+        post = self.runtime.post
+        post.send(question)
         deadline = None if question.timeout is None else time.monotonic() + question.timeout
-        while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            answer = self._next(left)
-            if answer is None or answer.input_id == question.id:
-                return answer
+        # A handler that looked at the mail would take away what is waited for.
+        before, post.waiting = post.waiting, True
+        try:
+            while (answer := self._answer_to(question.id)) is None:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not post.wait(left):
+                    return None
+            return answer
+        finally:
+            post.waiting = before
+
+    @undisturbed
+    def _answer_to(self, question: str) -> InputResponseMessage | None:
+        """The answer, if it is in; other mail is attended to as while any code runs."""
+        inbox = self.runtime.post.inbox
+        self.runtime.attend()
+        found = None
+        for message in inbox:
+            if isinstance(message, InputResponseMessage) and message.input_id == question:
+                found = message
+                inbox.remove(message)
+                break
+        if due:
+            settle(sys._getframe(1))
+        return found
 
     def _asked_by_thread(self, question: InputMessage) -> InputResponseMessage | None:
         """Only the main thread reads the mail; it hands the answer over when it is rung."""
@@ -101,26 +123,6 @@ class Asking:
         """The execution is over, and nobody will answer its threads any more."""
         for question in list(self._threads):
             self.deliver(InputResponseMessage(input_id=question, eof=True))
-
-    def _next(self, timeout: float | None) -> InputResponseMessage | None:
-        """The next answer; other mail is attended to as while any code runs."""
-        post = self.runtime.post
-        held = []
-        try:
-            while True:
-                message = post.receive(timeout)
-                if message is None:
-                    return None
-                if isinstance(message, InputResponseMessage):
-                    if self.deliver(message):
-                        continue
-                    return message
-                post.inbox.appendleft(message)
-                self.runtime.attend()
-                if post.inbox and post.inbox[0] is message:
-                    held.append(post.inbox.popleft())
-        finally:
-            post.inbox.extendleft(reversed(held))
 
 
 class Stdin(io.TextIOBase):

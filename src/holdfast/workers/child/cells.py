@@ -3,8 +3,6 @@
 import ast
 import inspect
 import linecache
-import os
-import traceback
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -103,28 +101,3 @@ def _definitions(tree: ast.Module, code: str) -> dict[str, str]:
             plain = None if node.decorator_list else ast.get_source_segment(code, node)
             found[node.name] = plain or ast.unparse(node)
     return found
-
-
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_ASYNCIO = os.path.dirname(os.path.abspath(inspect.__file__)) + os.sep + "asyncio" + os.sep
-
-
-def describe(error: BaseException, *, limit: int) -> str:
-    """The traceback as the user should see it: the user's frames and what they called, none of ours."""
-    shown = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
-    _strip(shown)
-    text = "".join(shown.format()).encode("utf-8", "backslashreplace").decode()
-    if len(text) > limit:
-        half = limit // 2
-        text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
-    return text
-
-
-def _strip(shown: traceback.TracebackException) -> None:
-    stack = [frame for frame in shown.stack if not frame.filename.startswith(_HERE)]
-    while stack and stack[0].filename.startswith(_ASYNCIO):
-        del stack[0]
-    shown.stack[:] = stack
-    for inner in (shown.__cause__, shown.__context__):
-        if inner is not None:
-            _strip(inner)

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import msgspec
 
-from holdfast.workers.child import parcels, syscalls, walls, worker
+from holdfast.workers.child import measures, parcels, syscalls, walls, worker
 from holdfast.workers.wire.orders import Exited, Failed, ForkOrder, Kill, Locked, Ring
 
 _orders: msgspec.msgpack.Decoder[Ring | Kill] = msgspec.msgpack.Decoder(Ring | Kill)
@@ -55,8 +55,10 @@ class Keeper:
                 os._exit(0)
             listener = self.site.enclose()
             directory = self._directory()
+            opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the host must hear of it
-            parcels.send(self.host, Failed(error=f"{type(problem).__name__}: {problem}"))
+            with contextlib.suppress(OSError):
+                parcels.send(self.host, Failed(error=f"{type(problem).__name__}: {problem}"))
             os._exit(71)
         self._mind_signals()
         pid = os.fork()
@@ -66,7 +68,11 @@ class Keeper:
         for fd in (protocol, out, err):
             os.close(fd)
         self._worker_end.close()
-        self._report(directory, listener)
+        try:
+            self._report(directory, opened, listener)
+        except (BrokenPipeError, ConnectionResetError):
+            # The host has given the worker up.
+            self._end_all()
         self._watch()
 
     def _directory(self) -> str:
@@ -74,15 +80,15 @@ class Keeper:
             return walls.SESSION_DIRECTORY
         return self.order.directory
 
-    def _report(self, directory: str, listener: socket.socket | None) -> None:
-        fds = [os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+    def _report(self, directory: str, opened: int, listener: socket.socket | None) -> None:
+        fds = [opened]
         port = 0
         if listener is not None:
             fds.append(listener.fileno())
             port = listener.getsockname()[1]
         locked = Locked(level=self.site.jail.level, directory=directory, proxy_port=port)
         parcels.send(self.host, locked, tuple(fds))
-        os.close(fds[0])
+        os.close(opened)
         if listener is not None:
             listener.close()
 
@@ -179,7 +185,7 @@ class Keeper:
                 with contextlib.suppress(OSError):
                     parcels.send(
                         self.host,
-                        Exited(token=token, status=status, cpu=cpu, peak_rss=spent.ru_maxrss * 1024),
+                        Exited(token=token, status=status, cpu=cpu, peak_rss=measures.peak_of(spent)),
                     )
         if not self.live:
             self._end_all()
@@ -197,6 +203,8 @@ class Keeper:
 
 
 def _is_child(pid: int) -> bool:
+    if not sys.platform.startswith("linux"):  # Nobody has a successor there.
+        return False
     try:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (ChildProcessError, OverflowError, OSError):

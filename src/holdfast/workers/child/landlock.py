@@ -32,8 +32,8 @@ def abi() -> int:
         return 0
 
 
-def restrict(readable: Iterable[str], writable: Iterable[str], *, tcp: bool) -> tuple[str, ...]:
-    """Confine this thread and its descendants for good. Returns what this kernel cannot enforce.
+def restrict(readable: Iterable[str], writable: Iterable[str], *, tcp: bool) -> int:
+    """Confine this thread and its descendants for good. Returns the version that does it; see ``gaps``.
 
     Call it with no-new-privileges set and before any thread is started. Paths that do not exist are skipped.
     """
@@ -53,7 +53,19 @@ def restrict(readable: Iterable[str], writable: Iterable[str], *, tcp: bool) -> 
         syscall(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0), what="landlock restrict")
     finally:
         os.close(ruleset)
-    return () if version >= 6 else (f"Landlock {version} does not keep signals inside the sandbox",)
+    return version
+
+
+def gaps(version: int, *, namespaces: bool, own_network: bool) -> tuple[str, ...]:
+    """What this version lets through and no namespace holds back."""
+    lacking = (
+        (3, namespaces, "files elsewhere from being emptied"),
+        (6, namespaces, "signals inside the sandbox"),
+        (6, own_network, "abstract sockets of other programs out of reach"),
+    )
+    return tuple(
+        f"Landlock {version} does not keep {what}" for since, held, what in lacking if version < since and not held
+    )
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

@@ -6,7 +6,7 @@ import resource
 from holdfast.workers.wire.orders import Jail
 
 
-def apply(jail: Jail, *, own_user_namespace: bool) -> tuple[str, ...]:
+def apply(jail: Jail, *, own_user_namespace: bool, counted: bool) -> tuple[str, ...]:
     """Set the limits of this process and its descendants. Returns what could not be enforced."""
     notes: list[str] = []
     _limit(resource.RLIMIT_CORE, 0)
@@ -20,8 +20,8 @@ def apply(jail: Jail, *, own_user_namespace: bool) -> tuple[str, ...]:
     if jail.processes is not None:
         if own_user_namespace:
             _limit(resource.RLIMIT_NPROC, jail.processes + 2)
-        else:
-            notes.append("the number of processes is not limited: that needs a user namespace")
+        elif not counted:
+            notes.append("the number of processes is not limited: that needs a user namespace or a control group")
     return tuple(notes)
 
 

@@ -5,7 +5,8 @@ import resource
 import sys
 import time
 
-from holdfast.workers.wire.messages import Usage
+from holdfast.workers.child.signals import undisturbed
+from holdfast.workers.wire.messages import ErrorMessage, Usage
 
 
 def message_of(error: BaseException) -> str:
@@ -15,6 +16,13 @@ def message_of(error: BaseException) -> str:
         return "<the exception's str() failed>"
 
 
+def failure(request: str, problem: BaseException) -> ErrorMessage:
+    """The answer to a request that failed."""
+    name, text = type(problem).__name__, message_of(problem)
+    return ErrorMessage(execution_id=request, exception_type=name, exception_message=text)
+
+
+@undisturbed
 def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -29,9 +37,13 @@ def cpu() -> float:
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
+def peak_of(spent: resource.struct_rusage) -> int:
+    """Bytes; Linux counts kilobytes."""
+    return spent.ru_maxrss * (1024 if sys.platform.startswith("linux") else 1)
+
+
 def peak() -> int:
-    unit = 1024 if sys.platform.startswith("linux") else 1
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return peak_of(resource.getrusage(resource.RUSAGE_SELF))
 
 
 def resident() -> int:

@@ -2,20 +2,20 @@
 
 Only the main thread reads, and a signal can make it look for mail while user code runs. Any thread may
 write, one at a time. The main one never waits for the pen, which its own interrupted frame may hold: what
-it has to say is queued, and whoever holds the pen writes it. While it writes, no signal may make it leave:
-half a frame would be the end of the conversation.
+it has to say is queued, and whoever holds the pen writes it. While it writes or reads, no signal makes it
+leave: half a frame would be the end of the conversation.
 """
 
 import collections
 import select
 import socket
+import sys
 import threading
-import time
-from collections.abc import Callable
 
 import msgspec
 
 from holdfast.workers.child.parcels import SPACE
+from holdfast.workers.child.signals import due, settle, undisturbed
 from holdfast.workers.wire.frames import FrameReader, FrameTooLarge, Oversize, frame
 from holdfast.workers.wire.messages import AckMessage, AnyMessage, ErrorMessage, Message, decode, encode
 
@@ -29,9 +29,7 @@ class Post:
         self.sock, self.limit = sock, limit
         self.inbox: collections.deque[AnyMessage] = collections.deque()
         self.fds: list[int] = []
-        self.reading = False
-        self.writing = 0
-        self.written: Callable[[], None] = lambda: None
+        self.waiting = False
         self._main = threading.get_ident()
         self._reader = FrameReader(limit=limit)
         self._pen = threading.Lock()
@@ -40,59 +38,48 @@ class Post:
 
     # -- writing
 
+    @undisturbed
     def send(self, message: Message) -> None:
         """Send, or raise FrameTooLarge or the encoder's complaint with nothing sent."""
         data = frame(encode(message), limit=self.limit)
-        if threading.get_ident() == self._main:
-            self._outbox.append(data)
-            self._release()
+        if threading.get_ident() != self._main:
+            with self._pen:
+                self._write()
+                self.sock.sendall(data)
+            self._write_if_free()
             return
-        with self._pen:
-            self._write()
-            self.sock.sendall(data)
-        self.release()
+        self._outbox.append(data)
+        self._write_if_free()
+        if due:
+            settle(sys._getframe(1))
 
     def hold(self, execution_id: str) -> None:
         """Queue the acknowledgement of an execution, which leaves with the next message, or by ``release``."""
         self._outbox.append(execution_id)
 
+    @undisturbed
     def conclude(self, outcome: Message) -> None:
         """Send the last message of an execution, which stands for its acknowledgement if that has not left yet."""
         data = frame(encode(outcome), limit=self.limit)
-        self.writing += 1
-        try:
-            if self._pen.acquire(blocking=False):
-                try:
-                    if len(self._outbox) == 1 and isinstance(self._outbox[0], str):
-                        self._outbox[0] = data
-                    else:
-                        self._outbox.append(data)
-                    self._write()
-                finally:
-                    self._pen.release()
-            else:
-                self._outbox.append(data)
-            if self._outbox:
-                self._write_if_free()
-        finally:
-            self.writing -= 1
+        if self._pen.acquire(blocking=False):
+            try:
+                if len(self._outbox) == 1 and isinstance(self._outbox[0], str):
+                    self._outbox[0] = data
+                else:
+                    self._outbox.append(data)
+                self._write()
+            finally:
+                self._pen.release()
+        else:
+            self._outbox.append(data)
+        self._write_if_free()
 
+    @undisturbed
     def release(self) -> None:
         """Write all that is queued, at once: each write may wake the host."""
-        if not self._outbox:
-            return
-        if threading.get_ident() != self._main:
-            self._write_if_free()
-        else:
-            self._release()
-
-    def _release(self) -> None:
-        self.writing += 1
-        try:
-            self._write_if_free()
-        finally:
-            self.writing -= 1
-        self.written()
+        self._write_if_free()
+        if due:
+            settle(sys._getframe(1))
 
     def _write_if_free(self) -> None:
         while self._outbox and self._pen.acquire(blocking=False):
@@ -117,23 +104,19 @@ class Post:
 
     # -- reading
 
-    def receive(self, timeout: float | None = None) -> AnyMessage | None:
-        """The next message; None after ``timeout`` seconds. Raises Gone when the host has closed."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        self.reading = True
-        try:
-            while not self.inbox:
-                if deadline is not None:
-                    left = deadline - time.monotonic()
-                    if left <= 0 or not select.select([self.sock], [], [], left)[0]:
-                        return None
-                self._read(0)
-            return self.inbox.popleft()
-        finally:
-            self.reading = False
+    def receive(self) -> AnyMessage:
+        """The next message. Raises Gone when the host has closed."""
+        while not self.inbox:
+            self._read(0)
+        return self.inbox.popleft()
 
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until there is something to ``glance`` at; False after ``timeout`` seconds."""
+        return bool(select.select([self.sock], [], [], timeout)[0])
+
+    @undisturbed
     def glance(self) -> None:
-        """Take in what has arrived, without waiting. For the signal handler, when nobody is reading."""
+        """Take in what has arrived, without waiting."""
         try:
             while True:
                 self._read(socket.MSG_DONTWAIT)

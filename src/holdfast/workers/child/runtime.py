@@ -18,21 +18,30 @@ from typing import Any
 
 import msgspec
 
-from holdfast.workers.child import checkpoints, inspection, measures
+from holdfast.workers.child import measures, signals
 from holdfast.workers.child.asking import Asking
-from holdfast.workers.child.cells import Cells, describe
+from holdfast.workers.child.cells import Cells
 from holdfast.workers.child.post import Gone, Post
+from holdfast.workers.child.requests import Requests
 from holdfast.workers.child.showing import Showing
-from holdfast.workers.child.snapshots import CannotCopy, Snapshots
+from holdfast.workers.child.snapshots import POSSIBLE, CannotCopy, Snapshots
 from holdfast.workers.child.streams import Streams
 from holdfast.workers.child.syscalls import set_signal
+from holdfast.workers.child.tracebacks import describe
 from holdfast.workers.wire import messages as m
 from holdfast.workers.wire.frames import FrameTooLarge
 from holdfast.workers.wire.orders import ForkOrder
 
 DOORBELL: int = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 _INTERRUPT, _IGNORE = int(signal.SIGINT), int(signal.SIG_IGN)
-FEATURES = ("ack", "display", "input", "checkpoint", "snapshot", "namespace", "transactions", "completion")
+# Where the host can see that code was taken up, it does not wait to be told. A timer here would tell it by a
+# signal, which ends the sleep of C code.
+_HOST_KNOWS = sys.platform.startswith("linux")
+# No signal has this number.
+_STRIKE = 0
+FEATURES: tuple[str, ...] = ("ack", "display", "input", "checkpoint", "namespace", "completion")
+if POSSIBLE:
+    FEATURES += ("snapshot", "transactions")
 
 
 class Leave(Exception):
@@ -52,19 +61,13 @@ class Runtime:
         self.asking = Asking(self)
         self.showing = Showing(self)
         self.current: str | None = None
-        self.interrupted = False
         self.meter = measures.Meter()
         self._answers: dict[type, Callable[[Any], None]] = {
+            **Requests(self).answers,
             m.HelloMessage: self._hello,
             m.ExecuteMessage: self._execute,
-            m.NamespaceMessage: self._guarded(self._namespace),
-            m.CompletionMessage: self._guarded(self._complete),
-            m.HeartbeatMessage: self._guarded(self._heartbeat),
             m.CancelMessage: self._interrupt,
             m.InterruptMessage: self._interrupt,
-            m.CheckpointMessage: self._guarded(self._checkpoint),
-            m.RestoreMessage: self._guarded(self._restore),
-            m.SnapshotMessage: self._guarded(self.snapshots.answer),
             m.InputResponseMessage: lambda _: None,
             m.ShutdownMessage: self._shutdown,
         }
@@ -74,11 +77,12 @@ class Runtime:
             m.ShutdownMessage,
         }  # fmt: skip
 
+    @signals.idle
     def serve(self) -> int:
         """Until told to leave. Returns the exit status."""
-        self.post.written = self._strike_if_due
+        signals.install()
         set_signal(DOORBELL, self._ring)
-        set_signal(_INTERRUPT, self._sigint)
+        set_signal(_INTERRUPT, signals.Guarded(self._sigint))
         builtins.input = self.asking.input
         sys.stdin = sys.__stdin__ = self.asking.stdin  # type: ignore[misc, assignment]
         getpass.getpass = self.asking.getpass
@@ -86,13 +90,11 @@ class Runtime:
         os.register_at_fork(after_in_child=self.snapshots.forked)
         while True:
             try:
-                message = self.post.receive()
-                if message is not None:
-                    self.dispatch(message)
+                self.dispatch(self.post.receive())
+                if signals.due:
+                    signals.settle(sys._getframe())
             except (Leave, Gone, BrokenPipeError, ConnectionResetError):
                 return 0
-            except KeyboardInterrupt:
-                continue
 
     def dispatch(self, message: m.AnyMessage) -> None:
         answer = self._answers.get(type(message))
@@ -101,51 +103,49 @@ class Runtime:
             return
         answer(message)
 
+    @signals.undisturbed
     def attend(self) -> None:
-        """Answer the urgent mail that is in; leave the rest where it is."""
+        """While code runs: answer the urgent mail that has come, and leave the rest in the inbox."""
         inbox = self.post.inbox
-        for _ in range(len(inbox)):
-            message = inbox.popleft()
-            if type(message) in self._urgent:
-                self.dispatch(message)
-            elif not isinstance(message, m.InputResponseMessage) or not self.asking.deliver(message):
-                inbox.append(message)
-        self._strike_if_due()
-
-    # -- signals
-
-    def _ring(self, _signum: int, _frame: Any) -> None:
-        if self.post.reading or self.current is None:
-            return
         try:
             self.post.glance()
-            self.attend()
+            for _ in range(len(inbox)):
+                message = inbox.popleft()
+                if type(message) in self._urgent:
+                    self.dispatch(message)
+                elif not isinstance(message, m.InputResponseMessage) or not self.asking.deliver(message):
+                    inbox.append(message)
         except (Gone, Leave, BrokenPipeError, ConnectionResetError):
             os._exit(0)
 
+    # -- signals
+
+    @signals.undisturbed
+    def _ring(self, _signum: int, frame: Any) -> None:
+        if self.current is None:
+            self.rung = True
+        elif not self.post.waiting:
+            self.attend()
+        signals.settle(frame)
+
     def _sigint(self, _signum: int, _frame: Any) -> None:
-        if self.post.writing:
-            self.interrupted = True
-        elif self.current is not None:
+        if self.current is not None:
             raise KeyboardInterrupt
 
-    def _strike_if_due(self) -> None:
-        """An interrupt waits until what is being written has been written."""
-        if self.interrupted and self.current is not None and not self.post.writing:
-            self._strike()
-
-    def _strike(self) -> None:
+    @signals.undisturbed
+    def _strike(self, _signum: int, _frame: Any) -> None:
         """Interrupt the running code and the processes it started."""
-        self.interrupted = False
+        if self.current is None:
+            return
         self.struck = True
         kept = set_signal(_INTERRUPT, _IGNORE)
         with contextlib.suppress(OSError):
             os.killpg(0, _INTERRUPT)
         # None: set by something that is not Python, and not ours to put back.
-        set_signal(_INTERRUPT, self._sigint if kept is None else kept)
+        set_signal(_INTERRUPT, signals.Guarded(self._sigint) if kept is None else kept)
         raise KeyboardInterrupt
 
-    struck = False
+    struck = rung = False
 
     # -- answers
 
@@ -160,11 +160,10 @@ class Runtime:
         self.post.send(m.ReadyMessage(session_id=self.order.session_id, capabilities=features))
 
     def _execute(self, message: m.ExecuteMessage) -> None:
-        # It leaves with the first output, or soon; the result of a quick cell stands for it.
+        # It leaves with whatever is said first; the result of code that says nothing stands for it.
         self.post.hold(message.id)
-        timer = self.streams.timer
         if message.transaction_policy == "commit_always":
-            if not timer.armed and not timer.arm():
+            if not _HOST_KNOWS:
                 self.post.release()
             self._send_outcome(self._outcome(message), message.id)
             return
@@ -174,7 +173,7 @@ class Runtime:
             resumed, _ = self.snapshots.take(point)
         except CannotCopy as problem:
             # Without a way back nothing is begun.
-            self._fail(message.id, problem)
+            self.post.send(measures.failure(message.id, problem))
             return
         if resumed:
             return
@@ -184,32 +183,31 @@ class Runtime:
             try:
                 self.snapshots.hand_over(point, farewell=lambda: self._send_outcome(undone, message.id))
             except CannotCopy as problem:
-                outcome = self._failure(message.id, problem)
+                outcome = measures.failure(message.id, problem)
         self.snapshots.drop(point)
         self._send_outcome(outcome, message.id)
 
     def _outcome(self, message: m.ExecuteMessage) -> m.ResultMessage | m.ErrorMessage:
-        self.interrupted = self.struck = False
+        signals.due.pop(_STRIKE, None)
+        self.struck = False
         started, spent = time.perf_counter(), time.process_time()
         error: BaseException | None = None
         value: Any = None
         text = ""
         data: dict[str, Any] = {}
+        self.asking.allowed = message.allow_input is not False and self.settings.get("allow_input", True)
+        self.current = message.id
         try:
-            try:
-                self.asking.allowed = message.allow_input is not False and self.settings.get("allow_input", True)
-                self.current = message.id
-                last = self.cells.run(message.code, filename=message.filename, capture_source=message.capture_source)
-                value, text, data = self.showing.value(last)
-                self.current = None
-            except BaseException as raised:  # noqa: BLE001 - whatever user code raises is a result
-                error = raised
-                with contextlib.suppress(Exception):
-                    self.showing.figures()
-                self.current = None
-        except KeyboardInterrupt as raised:
-            self.current = None
+            value, text, data = self._run(message)
+        except BaseException as raised:  # noqa: BLE001 - whatever user code raises is a result
             error = raised
+            try:
+                self.showing.figures()
+            except KeyboardInterrupt as interrupt:
+                error = interrupt
+            except BaseException:  # noqa: BLE001, S110 - the code has failed before
+                pass
+        self.current = None
         self.asking.close()
         measures.flush()
         if self.snapshots.foreign:
@@ -231,66 +229,29 @@ class Runtime:
             interrupted=self.struck and isinstance(error, KeyboardInterrupt),
         )
 
+    @signals.interruptible
+    def _run(self, message: m.ExecuteMessage) -> tuple[Any, str, dict[str, Any]]:
+        if self.rung:
+            # For this code, it may be, which had not begun.
+            self.rung = False
+            self.attend()
+            signals.settle(sys._getframe())
+        last = self.cells.run(message.code, filename=message.filename, capture_source=message.capture_source)
+        return self.showing.value(last)
+
     def _send_outcome(self, outcome: m.ResultMessage | m.ErrorMessage, execution: str) -> None:
         try:
             self.post.conclude(outcome)
         except (FrameTooLarge, TypeError, ValueError, OverflowError, RecursionError) as problem:
-            failure = self._failure(execution, problem)
+            failure = measures.failure(execution, problem)
             self.post.conclude(msgspec.structs.replace(failure, rolled_back=outcome.rolled_back))
-
-    def _namespace(self, message: m.NamespaceMessage) -> None:
-        self.post.send(m.NamespaceMessage(of=message.id, entries=inspection.entries(self.namespace)))
-
-    def _complete(self, message: m.CompletionMessage) -> None:
-        matches = inspection.completions(self.namespace, message.code)
-        self.post.send(m.CompletionMessage(of=message.id, matches=matches))
-
-    def _heartbeat(self, message: m.HeartbeatMessage) -> None:
-        spent, percent = self.meter.since_last()
-        self.post.send(
-            m.HeartbeatMessage(
-                of=message.id,
-                memory_usage=measures.resident(),
-                cpu_percent=percent,
-                cpu_seconds=spent,
-                namespace_size=len(inspection.user_names(self.namespace)),
-                busy=self.current is not None,
-            )
-        )
 
     def _interrupt(self, message: m.CancelMessage | m.InterruptMessage) -> None:
         hit = self.current is not None and message.execution_id in (None, self.current)
         note = "interrupting" if hit else "not running"
         self.post.send(m.AckMessage(of=message.id, execution_id=message.execution_id, note=note))
-        self.interrupted = hit
-
-    def _checkpoint(self, message: m.CheckpointMessage) -> None:
-        self.post.send(checkpoints.save(self.cells, message))
-
-    def _restore(self, message: m.RestoreMessage) -> None:
-        self.post.send(checkpoints.load(self.cells, message))
-
-    def _guarded(self, work: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Whatever goes wrong with a request is its answer; the worker, and code that runs, go on."""
-
-        def answered(message: m.Message) -> None:
-            try:
-                work(message)
-            except (Leave, Gone, BrokenPipeError, ConnectionResetError):
-                raise
-            except BaseException as problem:
-                self._fail(message.id, problem)
-                if isinstance(problem, KeyboardInterrupt) and self.current is not None:
-                    raise
-
-        return answered
-
-    def _failure(self, request: str, problem: BaseException) -> m.ErrorMessage:
-        name, text = type(problem).__name__, measures.message_of(problem)
-        return m.ErrorMessage(execution_id=request, exception_type=name, exception_message=text)
-
-    def _fail(self, request: str, problem: BaseException) -> None:
-        self.post.send(self._failure(request, problem))
+        if hit:
+            signals.due[_STRIKE] = self._strike
 
     def _complain(self, text: str) -> None:
         self.post.send(m.ErrorMessage(exception_type="ProtocolError", exception_message=text))

@@ -27,7 +27,14 @@ _fork = msgspec.msgpack.Decoder(ForkOrder)
 
 def main(fd: int) -> NoReturn:
     """Serve the host behind ``fd`` until it goes away."""
-    sock = socket.socket(fileno=fd)
+    try:
+        begin(socket.socket(fileno=fd))
+    except (BrokenPipeError, ConnectionResetError):
+        os._exit(0)
+
+
+def begin(sock: socket.socket) -> NoReturn:
+    """Prepare what all workers share, and serve."""
     receiver = parcels.Receiver(sock)
     payload = receiver.receive()
     if payload is None:

@@ -4,6 +4,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast.workers.child import measures, values
+from holdfast.workers.child.signals import interruptible
 from holdfast.workers.wire import messages as m
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Showing:
             values.bundle(value, limit=self._most),
         )
 
+    @interruptible
     def figures(self, *, but: Any = None) -> None:
         """Show the figures that the cell left open; not twice the one that is its value."""
         for figure in values.open_figures():

@@ -6,6 +6,7 @@ Every copy is forked twice, so that the keeper is its parent and the user's ``wa
 """
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
     from holdfast.workers.child.runtime import Runtime
 
 
+_BURIED_WITHIN = 0.1
 _CHILD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
+
+
+POSSIBLE = sys.platform.startswith("linux")
+"""Elsewhere the parent of an orphan cannot be chosen: nobody would look after a copy, or tell how it ended."""
 
 
 class CannotCopy(OSError):
@@ -121,14 +127,22 @@ class Snapshots:
 
     def _fork_away(self) -> bool:
         """Fork a copy whose parent is the keeper. True in the copy."""
+        if not POSSIBLE:
+            raise CannotCopy("snapshots, forks and transactions of a worker need Linux; a checkpoint does not")
         measures.flush()
         self._forking = True
         # The user's code may collect its children, or have the kernel do it: not this one.
         kept = syscalls.set_signal(_CHILD, _DEFAULT)
+        until = time.monotonic() + _BURIED_WITHIN
         try:
-            return self._forked_twice()
-        except OSError as problem:
-            raise CannotCopy(f"cannot copy the worker: {problem.strerror}") from problem
+            while True:
+                try:
+                    return self._forked_twice()
+                except OSError as problem:
+                    # One that was dropped a moment ago counts until the keeper has buried it.
+                    if problem.errno != errno.EAGAIN or time.monotonic() > until:
+                        raise CannotCopy(f"cannot copy the worker: {problem.strerror}") from problem
+                    time.sleep(0.001)
         finally:
             self._forking = False
             if kept is not None:
@@ -151,8 +165,7 @@ class Snapshots:
             # Not before the keeper is the parent, or the death that kills would be the middle one's.
             while os.getppid() == between:
                 time.sleep(0.0001)
-            if sys.platform.startswith("linux"):
-                syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
             fresh_origin()
             return True
         _, status = os.waitpid(middle, 0)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.workers.child.signals import Guarded, due, settle, undisturbed
 from holdfast.workers.child.syscalls import libc, set_signal
 
 _BURST, _WINDOW, _DELAY = 32, 0.01, 0.002
@@ -42,17 +43,21 @@ class Raw(io.FileIO):
         super().__init__(fd, "w", closefd=False)
         self._before = before
 
+    @undisturbed
     def write(self, data: Any, /) -> int:
         self.writes += 1
         self._before()
         return super().write(data)
 
 
-_flush = io.BufferedWriter.flush
+_flush, _write = io.BufferedWriter.flush, io.BufferedWriter.write
 
 
 class Held(io.BufferedWriter):
-    """Its ``flush``, which a text stream calls for every line, notices a flood."""
+    """Its ``flush``, which a text stream calls for every line, notices a flood.
+
+    A handler raises after what was given has been taken, or it would be written twice or not at all.
+    """
 
     def __init__(self, fd: int, before: Callable[[], None], flooded: Callable[[], None]) -> None:
         self.descriptor = Raw(fd, before)
@@ -61,12 +66,24 @@ class Held(io.BufferedWriter):
         self._window = 0.0
         self._lines = 0
 
+    @undisturbed
+    def write(self, data: Any, /) -> int:
+        taken = _write(self, data)
+        if due:
+            settle(sys._getframe(1))
+        return taken
+
+    @undisturbed
     def flush(self) -> None:
         written = self.descriptor.writes
         _flush(self)
-        if written == self.descriptor.writes:
-            # Nothing was held: the end of a cell, not a line.
-            return
+        # Otherwise nothing was held: the end of a cell, not a line.
+        if written != self.descriptor.writes:
+            self._count_line()
+        if due:
+            settle(sys._getframe(1))
+
+    def _count_line(self) -> None:
         now = time.monotonic()
         if now - self._window > _WINDOW:
             self._window, self._lines = now, 0
@@ -156,7 +173,7 @@ class Streams:
             setattr(sys, name, out)
             setattr(sys, f"__{name}__", out)
         if _ALARM:
-            set_signal(_ALARM, self._alarm)
+            set_signal(_ALARM, Guarded(self._alarm))
         os.register_at_fork(before=self.flush, after_in_child=self.timer.forget)
         sys.addaudithook(self._audit)
         os.write, os._exit = self.write, self.exit
@@ -175,11 +192,14 @@ class Streams:
                 if getattr(sys, name) is old:
                     setattr(sys, name, out)
 
+    @undisturbed
     def flush(self) -> None:
         self.before()
         for out in self.outs:
             with contextlib.suppress(OSError, ValueError, RuntimeError):
                 out.flush()
+        if due:
+            settle(sys._getframe(1))
 
     def write(self, fd: int, data: Any, /) -> int:
         """``os.write``, after what was printed before it."""
@@ -196,16 +216,11 @@ class Streams:
         if event in _WRITERS:
             self.flush()
 
+    @undisturbed
     def _alarm(self, _signum: int, _frame: Any) -> None:
         self.timer.armed = False
         self.before()
         for out in self.outs:
-            try:
-                settled = out.settle()
-            except RuntimeError:
-                # The signal came inside this very writer; once more when it is done.
-                settled = False
-            except (OSError, ValueError):
-                continue
-            if not settled:
-                self.timer.arm()
+            with contextlib.suppress(OSError, ValueError):
+                if not out.settle():
+                    self.timer.arm()

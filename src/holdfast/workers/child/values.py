@@ -3,6 +3,8 @@
 import sys
 from typing import Any
 
+from holdfast.workers.child.signals import sent_here
+
 LEFT_OUT = "application/vnd.holdfast.left-out+json"
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _NUMBERS = (int, float, bool)
@@ -72,7 +74,9 @@ def text(value: Any, *, limit: int) -> str:
         shown = str.__str__(repr(value))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 - a broken __repr__ must not cost the result
+    except BaseException as error:  # a broken __repr__ must not cost the result
+        if sent_here(error):
+            raise
         shown = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     if not shown.isascii():
         shown = shown.encode("utf-8", "backslashreplace").decode()
@@ -122,7 +126,9 @@ def _quietly(produce: Any, *arguments: Any, **named: Any) -> Any:
         return produce(*arguments, **named)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # noqa: BLE001 - a failing representation is left out, as notebooks do
+    except BaseException as error:  # a failing representation is left out, as notebooks do
+        if sent_here(error):
+            raise
         return None
 
 

@@ -161,10 +161,13 @@ class Site:
         sys_.pivot_into(root)
 
 
-def lock(jail: Jail, directory: str, readable: tuple[str, ...]) -> tuple[str, ...]:
-    """Lock the calling process in for good, as far as its level says. Returns what could not be enforced."""
+def lock(jail: Jail, directory: str, readable: tuple[str, ...], *, counted: bool) -> tuple[str, ...]:
+    """Lock the calling process in for good, as far as its level says. Returns what could not be enforced.
+
+    ``counted`` says that a control group limits the number of processes.
+    """
     own = jail.level == "namespaces"
-    notes = limits.apply(jail, own_user_namespace=own)
+    notes = limits.apply(jail, own_user_namespace=own, counted=counted)
     if jail.level == "plain":
         return notes
     sys_.drop_capabilities()
@@ -175,9 +178,9 @@ def lock(jail: Jail, directory: str, readable: tuple[str, ...]) -> tuple[str, ..
     else:
         readable, private = (*readable, "/dev"), (directory, f"/proc/{os.getpid()}")
     open_network = jail.network == "host" or own
-    notes += landlock.restrict(readable, (*jail.writable, *devices, *private), tcp=open_network)
+    version = landlock.restrict(readable, (*jail.writable, *devices, *private), tcp=open_network)
     seccomp.install(families=families_of(jail))
-    return notes
+    return notes + landlock.gaps(version, namespaces=own, own_network=own and jail.network != "host")
 
 
 def families_of(jail: Jail) -> tuple[int, ...]:

@@ -42,18 +42,17 @@ def main(place: Place, order: ForkOrder, protocol: int, out: int, err: int) -> N
         fresh_origin()
         own_signals()
         lineage = arrange_descriptors(protocol, out, err, place.lineage)
-        environment(place, order)
         post = Post(socket.socket(fileno=_PROTOCOL), limit=order.settings.get("frame_limit", 16 << 20))
         runtime = Runtime(post, lineage, order, namespace=fresh_main(), streams=Streams(post.release))
         runtime.streams.install()
         fresh_randomness()
         gc.enable()
         try:
-            notes = walls.lock(place.jail, place.directory, place.readable)
+            environment(place, order)
+            runtime.notes = walls.lock(place.jail, place.directory, place.readable, counted=order.counted)
         except Exception as problem:  # noqa: BLE001 - unlocked, nothing may run; the host must hear why
-            post.send(ErrorMessage(exception_type="SandboxFailed", exception_message=str(problem)))
+            post.send(ErrorMessage(exception_type=type(problem).__name__, exception_message=str(problem)))
             os._exit(71)
-        runtime.notes = notes
         status = runtime.serve()
     except BaseException:  # noqa: BLE001 - nothing may unwind into the keeper
         import traceback
@@ -149,7 +148,8 @@ def fresh_randomness() -> None:
 
 def rehearse() -> None:
     """Go once through what every cell needs, so that workers inherit it warm."""
-    from holdfast.workers.child.cells import Cells, describe
+    from holdfast.workers.child.cells import Cells
+    from holdfast.workers.child.tracebacks import describe
 
     cells = Cells({"__builtins__": builtins, "__name__": "__main__"})
     cells.run("x = [1]; x", filename="<rehearsal>", capture_source=True)

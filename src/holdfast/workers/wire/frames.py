@@ -47,11 +47,6 @@ class FrameReader:
         """The bytes of the frame that is not complete yet."""
         return bytes(self._buffer)
 
-    @property
-    def midway(self) -> bool:
-        """Whether the stream stopped inside a frame: at end of stream, that is a truncation."""
-        return bool(self._buffer) or self._skip > 0
-
     def feed(self, data: bytes) -> list[bytes | Oversize]:
         if self._skip:
             dropped = min(self._skip, len(data))

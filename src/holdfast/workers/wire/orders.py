@@ -59,6 +59,7 @@ class ForkOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     directory: str = ""
     settings: dict[str, Any] = {}
     gated: bool = False
+    counted: bool = False
 
 
 class ServerUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="up"):
@@ -127,9 +128,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     error: str
 
 
-ToServer = ForkOrder
 FromServer = ServerUp | ServerDown | Forked
-ToKeeper = Ring | Kill | Proceed
 FromKeeper = Locked | Exited | Failed
 
 pack = msgspec.msgpack.Encoder().encode

@@ -1,0 +1,130 @@
+"""Signals leave the code of a worker only where leaving breaks nothing.
+
+Python calls a signal's handler between any two instructions of the main thread, and what the handler raises
+appears there: in the user's code, where it belongs, or in ours, where half a frame, a line written twice or a
+lost message would be left behind. So functions are marked, which costs them nothing, and a handler first looks
+at the stack: the innermost marked function says what may be done. What has to wait is called by ``settle``.
+"""
+
+import _signal  # type: ignore[import-not-found]
+import contextlib
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Literal, TypeVar
+
+from holdfast.workers.child.syscalls import set_signal
+from holdfast.workers.child.tracebacks import describe
+
+Handler = Callable[[int, FrameType | None], Any]
+Zone = Literal["code", "ours", "idle"]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_zones: dict[int, Zone] = {}
+_get_signal = _signal.getsignal
+_main = 0
+
+due: dict[int, Handler] = {}
+"""What waits to be called, by signal. Whoever marks a function as undisturbed settles it at the end."""
+
+
+def undisturbed(function: _F) -> _F:
+    """Nothing is raised in this function, nor in what it calls, by a handler."""
+    return _marked(function, "ours")
+
+
+def interruptible(function: _F) -> _F:
+    """This function runs the user's code, which handlers may make leave; its caller takes whatever it raises."""
+    return _marked(function, "code")
+
+
+def idle(function: _F) -> _F:
+    """No code runs that an exception could belong to: handlers are called, and what they raise is shown."""
+    return _marked(function, "idle")
+
+
+def _marked(function: _F, zone: Zone) -> _F:
+    _zones[id(function.__code__)] = zone
+    return function
+
+
+def zone(frame: FrameType | None) -> Zone:
+    """Where the main thread stands. A stack without a mark, a greenlet's, is the user's."""
+    while frame is not None:
+        found = _zones.get(id(frame.f_code))
+        if found is not None:
+            return found
+        frame = frame.f_back
+    return "code"
+
+
+class Guarded:
+    """A handler that is called when it may raise."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+
+    @undisturbed
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        due[signum] = self.handler
+        settle(frame)
+
+
+@undisturbed
+def settle(frame: FrameType | None) -> None:
+    """Call what is due, if the code that goes on at ``frame`` allows it."""
+    if not due or threading.get_ident() != _main:
+        return
+    where = zone(frame)
+    if where == "ours":
+        return
+    signum, handler = due.popitem()
+    try:
+        if where == "code":
+            _call(handler, signum, frame)
+        else:
+            _contain(handler, signum, frame)
+    finally:
+        settle(frame)
+
+
+@interruptible
+def _call(handler: Handler, signum: int, frame: FrameType | None) -> None:
+    handler(signum, frame)
+
+
+def sent_here(error: BaseException) -> bool:
+    """Whether a handler raised this, so that it is no fault of the code in which it appeared."""
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code is _call.__code__:
+            return True
+        step = step.tb_next
+    return False
+
+
+def _contain(handler: Handler, signum: int, frame: FrameType | None) -> None:
+    try:
+        _call(handler, signum, frame)
+    except BaseException as error:  # noqa: BLE001 - nothing is running that it could end
+        with contextlib.suppress(Exception):
+            sys.stderr.write(describe(error, limit=10_000))
+
+
+def install() -> None:
+    """From now on every handler that the user's code sets is a guarded one, and looks to it as it was set."""
+    global _main
+    _main = threading.get_ident()
+
+    def signal(signalnum: int, handler: Any, /) -> Any:
+        return _bare(set_signal(signalnum, Guarded(handler) if callable(handler) else handler))
+
+    def getsignal(signalnum: int, /) -> Any:
+        return _bare(_get_signal(signalnum))
+
+    _signal.signal, _signal.getsignal = signal, getsignal
+
+
+def _bare(handler: Any) -> Any:
+    return handler.handler if isinstance(handler, Guarded) else handler

@@ -1,0 +1,29 @@
+"""What went wrong, as the user should see it."""
+
+import inspect
+import os
+import traceback
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_ASYNCIO = os.path.dirname(os.path.abspath(inspect.__file__)) + os.sep + "asyncio" + os.sep
+
+
+def describe(error: BaseException, *, limit: int) -> str:
+    """The traceback as the user should see it: the user's frames and what they called, none of ours."""
+    shown = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    _strip(shown)
+    text = "".join(shown.format()).encode("utf-8", "backslashreplace").decode()
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+    return text
+
+
+def _strip(shown: traceback.TracebackException) -> None:
+    stack = [frame for frame in shown.stack if not frame.filename.startswith(_HERE)]
+    while stack and stack[0].filename.startswith(_ASYNCIO):
+        del stack[0]
+    shown.stack[:] = stack
+    for inner in (shown.__cause__, shown.__context__):
+        if inner is not None:
+            _strip(inner)

@@ -1,0 +1,77 @@
+"""All that workers can do outside of Linux. Its argument is an interpreter for them; it prints what is worth a look."""
+
+import without_linux  # noqa: F401, I001 - before anything else is imported
+
+import asyncio
+import os
+import sys
+from dataclasses import replace
+
+from holdfast.workers import PoolConfig, SandboxPolicy, SessionConfig, SessionPool, WorkerSession
+from holdfast.workers.errors import RequestFailed, SandboxUnavailable
+
+
+async def main(python: str) -> None:
+    config = SessionConfig(python=python)
+    print("/proc:", len(os.listdir("/proc")), "mode:", config.mode)
+    try:
+        await WorkerSession(replace(config, sandbox=SandboxPolicy(require="locked"))).start()
+    except SandboxUnavailable as refused:
+        print("demanded:", refused)
+    async with WorkerSession(config) as session:
+        known = session.info.metadata
+        print("level:", known["sandbox"], "features:", *sorted(known["features"]))
+        await talk(session)
+        await stop(session)
+        await go_back(session)
+        await keep(session)
+    async with SessionPool(PoolConfig(session=config, min_idle=1)) as pool, pool.acquire() as leased:
+        assert (await leased.run("1 + 1")).value == 2
+    print("done")
+
+
+async def talk(session: WorkerSession) -> None:
+    assert (await session.run("import os, sys, time; x = 6 * 7; print(sys.platform); x")).value == 42
+    written = await session.run("print('a'); sys.stdout.flush(); os.write(1, b'b'); os.system('echo c'); None")
+    print("written:", written.stdout)
+    failed = await session.run("1 / 0")
+    assert failed.error is not None
+    assert failed.error.exception_type == "ZeroDivisionError"
+    assert (await session.heartbeat()).memory_usage > 0
+
+
+async def stop(session: WorkerSession) -> None:
+    for code in ("while True: pass", "time.sleep(60)"):
+        running = asyncio.ensure_future(session.run(f"print('begun', flush=True)\n{code}"))
+        while not (await session.heartbeat()).busy:
+            pass
+        assert {name.name for name in await session.namespace()} >= {"x"}
+        assert (await session.interrupt()).state == "preserved"
+        await running
+    assert (await session.run("x")).value == 42
+
+
+async def go_back(session: WorkerSession) -> None:
+    for attempt in (session.snapshot, session.fork):
+        try:
+            await attempt()
+        except RequestFailed as refused:
+            print("refused:", refused)
+    result = await session.run("x = 1", transaction="rollback_on_failure")
+    assert result.error is not None
+    print("transaction:", result.error.exception_message)
+    assert (await session.run("x")).value == 42
+
+
+async def keep(session: WorkerSession) -> None:
+    await session.files.write("note.txt", b"kept")
+    saved = await session.checkpoint()
+    died = await session.run("os._exit(3)")
+    print("died:", died.state, died.reason)
+    await session.restart()
+    await session.restore(saved)
+    assert (await session.run("x")).value == 42
+    assert await session.files.read("note.txt") == b"kept"
+
+
+asyncio.run(main(sys.argv[1]))

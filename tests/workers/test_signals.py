@@ -1,0 +1,189 @@
+"""Signals that the code of a worker handles itself, and those that holdfast sends it."""
+
+import asyncio
+import textwrap
+
+import pytest
+
+from holdfast.workers import DisplayMessage, ExecuteMessage, InputMessage, InterruptMessage, OutputMessage
+
+TICKING = """
+import signal, sys
+class Tick(Exception): pass
+inside = False
+def ring(*_):
+    global inside
+    if inside:
+        inside = False
+        raise Tick
+signal.signal(signal.SIGALRM, ring)
+seen = at = 0
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.00037)
+while seen < 300:
+    try:
+        inside = True
+        while True:
+            at += 1
+            STEP
+    except Tick:
+        seen += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+at
+"""
+
+
+def ticking(step: str) -> str:
+    """Does something with the numbers from one on, again and again left in the middle by a handler that raises."""
+    return TICKING.replace("STEP", step)
+
+
+async def test_a_handler_that_raises_leaves_no_display_in_halves(session):
+    result = await session.run(ticking("display(at)"), timeout=50)
+    assert result.error is None, result.error.traceback
+    shown = [int(display.data["text/plain"]) for display in result.displays]
+    assert shown == sorted(set(shown))
+    assert result.value - len(shown) <= 300
+    assert session.info.telemetry["violations"] == 0
+    assert (await session.run("1 + 1")).value == 2
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "sys.stdout.write(f'{at}\\n')",
+        "sys.stdout.write(f'{at}\\n'); sys.stdout.flush()",
+        "sys.stdout.buffer.write(b'%d\\n' % at)",
+        "sys.stdout.write('.' * 9000 + f'\\n{at}\\n')",
+    ],
+)
+async def test_a_handler_that_raises_leaves_every_line_once(start, step):
+    session = await start(output_limit=None)
+    result = await session.run(ticking(step), timeout=50)
+    assert result.error is None, result.error.traceback
+    lines = [int(line) for line in result.stdout.split() if not line.startswith(".")]
+    assert lines == sorted(set(lines))
+    assert result.value - len(lines) <= 300
+    assert (await session.run("1 + 1")).value == 2
+
+
+async def test_interrupts_leave_every_line_once(start):
+    session = await start(output_limit=None)
+    code = textwrap.dedent("""
+        import sys
+        at = seen = 0
+        while seen < 100:
+            try:
+                display(seen)
+                while True:
+                    at += 1
+                    sys.stdout.write(f"{at}\\n")
+            except KeyboardInterrupt:
+                seen += 1
+        at
+    """)
+    text = ""
+    async for item in session.execute(ExecuteMessage(code=code), timeout=50):
+        if isinstance(item, DisplayMessage):
+            await session.send_message(InterruptMessage())
+        elif isinstance(item, OutputMessage):
+            text += item.data
+    lines = [int(line) for line in text.split()]
+    assert lines == sorted(set(lines))
+    assert item.value - len(lines) <= 100
+
+
+async def test_a_handler_may_give_up_a_question(session):
+    code = textwrap.dedent("""
+        import signal
+        def late(*_): raise TimeoutError("nobody came")
+        signal.signal(signal.SIGALRM, late)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            answer = input("quick: ")
+        except TimeoutError as problem:
+            answer = str(problem)
+        answer, input("slow: ")
+    """)
+    async with asyncio.timeout(20):
+        async for item in session.execute(ExecuteMessage(code=code)):
+            if isinstance(item, InputMessage) and item.prompt == "slow: ":
+                assert await session.input_response(item.id, "here")
+    assert list(item.value) == ["nobody came", "here"]
+
+
+async def test_a_handler_that_raises_between_executions_is_shown_and_the_session_goes_on(session):
+    await session.run(
+        "import signal\n"
+        "calls = 0\n"
+        "def ring(*_):\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        "    raise LookupError('rang')\n"
+        "signal.signal(signal.SIGALRM, ring)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.01)\n"
+    )
+    shown = ""
+    async with asyncio.timeout(10):
+        while "LookupError: rang" not in shown:
+            shown += (await session.receive_message(OutputMessage)).data
+    assert "child" not in shown, "none of our frames"
+    assert (await session.run("calls")).value == 1
+
+
+async def test_a_handler_looks_to_the_code_as_it_was_set(session):
+    code = textwrap.dedent("""
+        import signal
+        def ring(*_): pass
+        first = signal.signal(signal.SIGALRM, ring)
+        second = signal.getsignal(signal.SIGALRM)
+        third = signal.signal(signal.SIGALRM, first)
+        first is signal.SIG_DFL, second is ring, third is ring, signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    """)
+    assert list((await session.run(code)).value) == [True] * 4
+
+
+async def test_a_handler_that_does_not_end_can_be_interrupted(session):
+    code = (
+        "import signal\n"
+        "def ring(*_):\n"
+        "    print('in the handler', flush=True)\n"
+        "    while True: pass\n"
+        "signal.signal(signal.SIGALRM, ring)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.01)\n"
+        "while True: STEP\n"
+    )
+    for step in ("pass", "display(1)", "print(1)"):
+        async for item in session.execute(ExecuteMessage(code=code.replace("STEP", step)), timeout=20):
+            if isinstance(item, OutputMessage) and "in the handler" in item.data:
+                stopped = asyncio.ensure_future(session.interrupt())
+        assert (await stopped).state == "preserved"
+
+
+async def test_a_handler_that_raises_in_a_representation_ends_the_code_and_not_the_representation(session):
+    code = textwrap.dedent("""
+        import signal
+        class Slow:
+            def __repr__(self):
+                while True: pass
+        def late(*_): raise TimeoutError("enough")
+        signal.signal(signal.SIGALRM, late)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        display(Slow())
+    """)
+    assert (await session.run(code, timeout=20)).error.exception_type == "TimeoutError"
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("libc.usleep(100_000)", 0),
+        ("libc.nanosleep((ctypes.c_long * 2)(0, 100_000_000), None)", 0),
+        ("libc.poll(None, 0, 100)", 0),
+        ("libc.sleep(1)", 0),
+    ],
+)
+async def test_code_that_sleeps_without_python_is_not_woken(session, call, expected):
+    code = f"import ctypes, time; libc = ctypes.CDLL(None); began = time.monotonic(); {call}, time.monotonic() - began"
+    for _ in range(3):
+        returned, took = (await session.run(code)).value
+        assert (returned, took > 0.09) == (expected, True)

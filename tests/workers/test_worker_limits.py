@@ -1,0 +1,118 @@
+"""What a worker may use: memory, processes and disk, by itself and by a control group."""
+
+import dataclasses
+import os
+
+import pytest
+
+from holdfast.workers import SandboxPolicy
+from holdfast.workers.cgroups import made_for
+from worker_kit import refused
+
+FORKS = (
+    "import os, time\nmade = 0\n"
+    "try:\n    for _ in range(500):\n        if os.fork() == 0:\n            time.sleep(60)\n        made += 1\n"
+    "except BlockingIOError: pass\nmade"
+)
+
+
+async def test_a_fork_bomb_stops_at_the_limit_and_hurts_nobody(jailed):
+    session = await jailed(sandbox=SandboxPolicy(require="namespaces", processes=20))
+    neighbour = await jailed(sandbox=SandboxPolicy(require="namespaces", processes=20))
+    assert 0 < (await session.run(FORKS)).value <= 20
+    assert (await neighbour.run("import subprocess; subprocess.run(['echo', 'fine']).returncode")).value == 0
+
+
+async def test_a_memory_bomb_is_an_error_of_the_code(jailed):
+    session = await jailed(sandbox=SandboxPolicy(require="namespaces", memory_mb=200))
+    assert await refused(session, "x = bytearray(3 << 30)") == "MemoryError"
+    assert await refused(session, "x = []\nwhile True: x.append(bytearray(1 << 20))") == "MemoryError"
+    await session.run("del x")
+    assert (await session.run("len(bytearray(50 << 20))")).value == 50 << 20
+
+
+BOMBS = {
+    "shared": "import mmap\nheld = []\nwhile True:\n    held.append(mmap.mmap(-1, 8 << 20)); held[-1].write(bytes(8 << 20))",
+    "processes": (
+        "import os, time\nfor _ in range(5):\n    if os.fork() == 0:\n        block = bytearray(80 << 20); time.sleep(60)\n"
+        "time.sleep(60)"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+async def test_memory_that_no_process_is_blamed_for_ends_the_worker_and_the_cause_is_told(start, kind):
+    session = await start(sandbox=dataclasses.replace(start.config.sandbox, memory_mb=100))
+    result = await session.run(BOMBS[kind], timeout=30)
+    assert (result.state, result.error.cause) == ("lost", "memory-limit")
+    assert "150 MB are allowed" in result.reason
+    assert session.info.cause.kind == "memory-limit"
+
+
+async def test_pages_that_processes_share_are_counted_once(jailed):
+    session = await jailed(sandbox=SandboxPolicy(require="namespaces", memory_mb=100))
+    code = (
+        "import os, time\nblock = bytearray(80 << 20)\nchildren = []\nfor _ in range(6):\n    pid = os.fork()\n"
+        "    if pid == 0:\n        time.sleep(1); os._exit(0)\n    children.append(pid)\n"
+        "[os.waitpid(pid, 0)[1] for pid in children]"
+    )
+    assert (await session.run(code)).value == [0] * 6
+
+
+@pytest.fixture
+async def grouped(jailed):
+    """Sessions whose memory and processes a control group counts."""
+    async with made_for(SandboxPolicy(cgroup=True), f"test-{os.getpid()}") as groups:
+        if groups.notes:
+            pytest.skip(f"no control groups to be had here: {groups.notes}")
+
+    async def begin(level="namespaces", **policy):
+        return await jailed(sandbox=SandboxPolicy(level=level, require=level, cgroup=True, **policy))
+
+    return begin
+
+
+FILLS = (
+    "x = bytearray(60 << 20)\nwith open(tempfile.gettempdir() + '/fill', 'wb') as f:\n"
+    "    for _ in range(300): f.write(bytes(1 << 20))"
+)
+
+
+async def test_memory_and_files_together_are_limited_by_a_control_group_and_the_cause_is_told(grouped):
+    session = await grouped(memory_mb=100, disk_mb=400)
+    result = await session.run(f"import tempfile\n{FILLS}", timeout=20)
+    assert (result.state, result.error.cause) == ("lost", "memory-limit")
+
+
+async def test_a_process_that_the_control_group_kills_for_memory_takes_its_worker_along(grouped):
+    session = await grouped(memory_mb=100, disk_mb=400)
+    code = f"import os, tempfile, time\nif os.fork():\n    time.sleep(60)\n{FILLS}"
+    result = await session.run(code, timeout=30)
+    assert (result.state, result.error.cause) == ("lost", "memory-limit")
+    assert session.info.cause.kind == "memory-limit"
+
+
+@pytest.mark.parametrize("level", ["plain", "locked"])
+async def test_without_namespaces_a_control_group_limits_the_processes(grouped, level):
+    session = await grouped(level=level, processes=20)
+    assert (await session.run(FORKS)).value == 20
+    assert not any("number of processes" in note for note in session.info.metadata["sandbox_notes"])
+
+
+async def test_the_disk_cannot_be_filled(jailed):
+    session = await jailed(sandbox=SandboxPolicy(require="namespaces", disk_mb=8))
+    code = (
+        "import tempfile\nplaces = ['.', tempfile.gettempdir()]\nfor n in range(100):\n"
+        "    with open(f'{places[n % 2]}/{n}', 'wb') as f: f.write(bytes(1 << 20))"
+    )
+    assert await refused(session, code) == "OSError"
+    assert (await session.run("import os; os.statvfs('.').f_blocks * os.statvfs('.').f_frsize")).value == 8 << 20
+
+
+async def test_control_groups_that_cannot_be_made_are_named():
+    async with made_for(SandboxPolicy(cgroup=True), "no-such-parent/group") as groups:
+        assert groups.paths == ()
+        assert all(note.startswith("no control group") for note in groups.notes)
+        assert groups.notes
+    async with made_for(SandboxPolicy(), "x") as groups:
+        assert groups.notes == ()
