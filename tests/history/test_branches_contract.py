@@ -1,5 +1,6 @@
 """The session contract on a branch, be it main or another."""
 
+import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ class InAFile:
     def reopen(self, tmp_path: Path, clock: FakeClock):
         @asynccontextmanager
         async def reopen():
-            async with owned(SqliteBackend(tmp_path / "store.db", names=NAMES)) as backend:
+            async with owned(SqliteBackend(tmp_path / "store.db", names=NAMES, clock=clock)) as backend:
                 place = SimpleNamespace(backend=backend, sessions=[], clock=clock)
                 yield place
                 for session in place.sessions:
@@ -50,25 +51,27 @@ class OnABranch:
 
     def __init__(self, session: AdvancedSQLiteSession) -> None:
         self.session, self.session_id = session, session.session_id
+        self.going = asyncio.Lock()  # what one task writes to main must not find the other branch current
 
     @property
     def session_settings(self) -> SessionSettings | None:
         return self.session.session_settings
 
     async def there(self) -> AdvancedSQLiteSession:
-        try:
-            await self.session.head()
-        except NotFound:  # somebody else cleared the session
-            await self.session.switch_to_branch("main")
-        while self.session.inner.name == "main":
+        async with self.going:
             try:
-                await self.session.switch_to_branch("other")
-            except InvalidInput:
-                await self.session.add_items([user("in main")])
+                await self.session.head()
+            except NotFound:  # somebody else cleared the session
+                await self.session.switch_to_branch("main")
+            while self.session.inner.name == "main":
                 try:
-                    await self.session.create_branch_from_turn(1, "other")
+                    await self.session.switch_to_branch("other")
                 except InvalidInput:
-                    continue  # somebody else was faster
+                    await self.session.add_items([user("in main")])
+                    try:
+                        await self.session.create_branch_from_turn(1, "other")
+                    except InvalidInput:
+                        continue  # another object was faster
         return self.session
 
     async def get_items(self, limit: int | None = None) -> list[Any]:

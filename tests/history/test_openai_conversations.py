@@ -339,7 +339,7 @@ async def test_items_of_others_are_never_taken_for_ours(server: OpenAIServer) ->
 
 
 async def test_a_request_that_takes_too_long_is_not_taken_for_undone(server: OpenAIServer) -> None:
-    session = OpenAIConversationsSession(openai_client=server.client(timeout=0.2, max_retries=2))
+    session = OpenAIConversationsSession(openai_client=server.client(timeout=1.0, max_retries=2))
     hold = asyncio.Event()
     server.fail_next(None, Fault(hold=hold, plain=True))
     with pytest.raises(BatchIncomplete) as caught:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from damage import damage_memory, damage_sqlite
 from holdfast.history.contract import Session, SessionSettings
 from holdfast.history.session import StoredSession
 from holdfast.store.memory import MemoryBackend
@@ -24,11 +25,7 @@ class TestOverMemory(SessionContract):
 
     @pytest.fixture
     def corrupt(self):
-        async def corrupt(place: MemoryBackend, session_id: str, position: int, data: bytes | None) -> None:
-            page = await place.read(session_id, start=position, stop=position + 1)
-            place.tables.tapes[page.rows[0].tape, page.rows[0].seq] = data
-
-        return corrupt
+        return damage_memory
 
     @pytest.fixture
     def count_rows(self):
@@ -58,17 +55,8 @@ class TestOverSqlite(SessionContract):
         return faults.after
 
     @pytest.fixture
-    def corrupt(self, path: Path):
-        async def corrupt(place: SqliteBackend, session_id: str, position: int, data: bytes | None) -> None:
-            page = await place.read(session_id, start=position, stop=position + 1)
-            spot = (page.rows[0].tape, page.rows[0].seq)
-            with closing(sqlite3.connect(path)) as raw, raw:
-                if data is None:
-                    raw.execute(f"DELETE FROM {self.names.items} WHERE tape = ? AND seq = ?", spot)
-                else:
-                    raw.execute(f"UPDATE {self.names.items} SET data = ? WHERE tape = ? AND seq = ?", (data, *spot))
-
-        return corrupt
+    def corrupt(self):
+        return damage_sqlite
 
     @pytest.fixture
     def count_rows(self, path: Path):

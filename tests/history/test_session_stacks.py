@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy
-from sqlalchemy.ext.asyncio import create_async_engine
 
+from damage import damage_sql
 from holdfast.history.compacting import CompactingSession, Trigger
 from holdfast.history.contract import SessionSettings
 from holdfast.history.encrypted import EncryptedSession
@@ -28,19 +27,8 @@ class TestOverPostgresql(SessionContract):
         return lambda: owned(SqlBackend.from_url(postgres_tables_url, clock=clock))
 
     @pytest.fixture
-    def corrupt(self, postgres_tables_url: str):
-        async def corrupt(place: SqlBackend, session_id: str, position: int, data: bytes | None) -> None:
-            page = await place.read(session_id, start=position, stop=position + 1)
-            engine = create_async_engine(postgres_tables_url)
-            async with engine.begin() as raw:
-                statement = "DELETE FROM holdfast_items" if data is None else "UPDATE holdfast_items SET data = :data"
-                await raw.execute(
-                    sqlalchemy.text(f"{statement} WHERE tape = :tape AND seq = :seq"),
-                    {"tape": page.rows[0].tape, "seq": page.rows[0].seq, **({} if data is None else {"data": data})},
-                )
-            await engine.dispose()
-
-        return corrupt
+    def corrupt(self):
+        return damage_sql
 
 
 class TestOverAioSqlite(SessionContract):

@@ -72,6 +72,7 @@ async def test_a_file_from_before_gets_the_index(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as raw, raw:
         for index in LATER:
             raw.execute(f"DROP INDEX {index}")
+        raw.execute("ALTER TABLE holdfast_links DROP COLUMN held")
         raw.execute("DELETE FROM holdfast_schema WHERE version >= ?", (BEFORE + 1,))
     async with owned(SqliteBackend(path)) as backend:
         assert len(await backend.runs(status=None, session_id="s", limit=9, after=0)) == 2
@@ -88,6 +89,7 @@ async def test_a_database_from_before_gets_the_index(postgres_url: str) -> None:
     try:
         for index in LATER:
             await admin.execute(f"DROP INDEX {index}")
+        await admin.execute("ALTER TABLE holdfast_links DROP COLUMN held")
         await admin.execute("DELETE FROM holdfast_schema WHERE version >= $1", BEFORE + 1)
         async with owned(await open_backend(postgres_url)) as backend:
             assert len(await backend.runs(status=("completed",), session_id="s", limit=9, after=0)) == 2

@@ -2,9 +2,10 @@
 
 import asyncio
 import itertools
+import sqlite3
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,25 @@ async def test_processes_that_open_a_new_database_at_once_all_succeed(
 
 
 # --- cancellation -------------------------------------------------------------------------------
+
+
+async def test_a_later_commit_does_not_overtake_one_whose_caller_was_cancelled(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with owned(SqlBackend.from_url(f"sqlite+aiosqlite:///{path}")) as backend:
+        await backend.commit(Splice(session_id="other", add=(b"x",)))
+        for name in "abc":
+            with closing(sqlite3.connect(path, isolation_level=None)) as rival:
+                rival.execute("BEGIN IMMEDIATE")
+                first = asyncio.create_task(backend.commit(Splice(session_id=name, add=(b"first",))))
+                while not backend.loans.under_way:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                first.cancel()
+                # SQLite asks for a lock ever less often: whoever comes now would be the first to get it.
+                done, _ = await asyncio.wait(backend.loans.under_way, timeout=0.4)
+                assert not done, "the rival has the lock"
+                rival.execute("COMMIT")
+            await backend.commit(Splice(session_id=name, add=(b"later",)))
+            assert await items(backend, name) == [b"first", b"later"]
 
 
 async def test_cancelling_anything_anywhere_strands_nothing(postgres_tables_url: str) -> None:

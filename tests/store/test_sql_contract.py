@@ -8,8 +8,12 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from damage import damage_sql
+from holdfast.store.contract import Erase
 from holdfast.store.sql.backend import SqlBackend
 from holdfast.testing import FakeClock, SqliteFaults, StoreContract, owned
+from holdfast.testing.storage import Reopen
+from holdfast.testing.store_fixtures import Stored, append, forked, rewound, shown
 
 
 class FaultyCursor(sqlite3.Cursor):
@@ -42,28 +46,58 @@ def faulty_connections(faults: SqliteFaults) -> type[sqlite3.Connection]:
     return FaultyConnection
 
 
-async def damage(backend: SqlBackend, session_id: str, position: int, data: bytes | None) -> None:
-    page = await backend.read(session_id, start=position, stop=position + 1)
-    place = {"tape": page.rows[0].tape, "seq": page.rows[0].seq}
-    async with backend.engine.begin() as connection:
-        if data is None:
-            await connection.execute(
-                sqlalchemy.text("DELETE FROM holdfast_items WHERE tape = :tape AND seq = :seq"), place
-            )
-        else:
-            await connection.execute(
-                sqlalchemy.text("UPDATE holdfast_items SET data = :data WHERE tape = :tape AND seq = :seq"),
-                {**place, "data": data},
-            )
+async def stored_items(backend: SqlBackend) -> dict[tuple[int, int], bytes | None]:
+    await backend.open()
+    async with backend.engine.connect() as connection:
+        found = await connection.execute(sqlalchemy.text("SELECT tape, seq, data FROM holdfast_items"))
+        return {(tape, seq): bytes(data) for tape, seq, data in found}
 
 
 class SqlContract(StoreContract):
+    examples = 8
+
     @pytest.fixture
     def corrupt(self):
-        return damage
+        return damage_sql
+
+    @pytest.fixture
+    def stored(self):
+        return stored_items
+
+    @pytest.mark.parametrize("held", [None, "junk", "[1]"])
+    async def test_a_link_that_does_not_say_what_its_fork_began_with_keeps_all_that_it_may(
+        self, backend: SqlBackend, stored: Stored, held: str | None
+    ) -> None:
+        await append(backend, "parent", b"a", b"given up", tape=1)
+        await backend.commit(await rewound(backend, "parent", 1, b"b", b"c"))
+        await backend.commit(await forked(backend, "parent", "child", 2))
+        async with backend.engine.begin() as connection:
+            await connection.execute(sqlalchemy.text("UPDATE holdfast_links SET held = :held"), {"held": held})
+        await backend.commit(Erase(session_id="parent", forget=True))
+        assert await shown(backend, "child") == [b"a", b"b"]
+        assert await stored(backend) == {(1, 0): b"a", (1, 1): b"given up", (1, 2): b"b"}
+
+    async def test_forks_from_before_links_said_what_they_began_with_are_kept(self, reopen_durable: Reopen) -> None:
+        async with reopen_durable() as old:
+            await append(old, "parent", b"a", b"given up", tape=1)
+            await old.commit(await rewound(old, "parent", 1, b"b"))
+            await old.commit(await forked(old, "parent", "before", 1))
+            async with old.engine.begin() as connection:
+                for statement in (
+                    "ALTER TABLE holdfast_links DROP COLUMN held",
+                    "DELETE FROM holdfast_schema WHERE version > 6",
+                ):
+                    await connection.execute(sqlalchemy.text(statement))
+        async with reopen_durable() as new:
+            await new.commit(await forked(new, "parent", "since", 2))
+            await new.commit(Erase(session_id="parent", forget=True))
+            assert await shown(new, "before") == [b"a"]
+            assert await stored_items(new) == {(1, 0): b"a", (1, 2): b"b"}
 
 
 class TestSqliteFile(SqlContract):
+    examples = 20
+
     @pytest.fixture
     def faults(self) -> SqliteFaults:
         return SqliteFaults()
@@ -100,12 +134,16 @@ class TestSqliteInMemoryOnAnEngineHandedIn(SqlContract):
 
 
 class TestPostgres(SqlContract):
+    examples = 10
+
     @pytest.fixture
     def reopen(self, postgres_tables_url: str, clock: FakeClock):
         return lambda: owned(SqlBackend.from_url(postgres_tables_url, clock=clock))
 
 
 class TestPostgresByStatements(SqlContract):
+    examples = 5
+
     @pytest.fixture
     def reopen(self, postgres_tables_url: str, clock: FakeClock):
         return lambda: owned(
@@ -115,6 +153,8 @@ class TestPostgresByStatements(SqlContract):
 
 class TestPostgresThroughAPooler(SqlContract):
     """With the settings for PgBouncer in transaction mode: no statement outlives its transaction."""
+
+    examples = 2  # a connection for each statement takes its time
 
     @pytest.fixture
     def reopen(self, postgres_tables_url: str, clock: FakeClock):

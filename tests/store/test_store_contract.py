@@ -1,12 +1,12 @@
 """The store contract, applied to the backends that need no server."""
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from damage import damage_memory, damage_sqlite
 from holdfast.store.memory import MemoryBackend
 from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.testing import FakeClock, SqliteFaults, StoreContract, owned
@@ -21,11 +21,14 @@ class TestMemory(StoreContract):
 
     @pytest.fixture
     def corrupt(self):
-        async def corrupt(backend: MemoryBackend, session_id: str, position: int, data: bytes | None) -> None:
-            page = await backend.read(session_id, start=position, stop=position + 1)
-            backend.tables.tapes[page.rows[0].tape, page.rows[0].seq] = data
+        return damage_memory
 
-        return corrupt
+    @pytest.fixture
+    def stored(self):
+        async def stored(backend: MemoryBackend) -> dict[tuple[int, int], bytes | None]:
+            return dict(backend.tables.tapes)
+
+        return stored
 
 
 class TestSqliteFile(StoreContract):
@@ -34,29 +37,25 @@ class TestSqliteFile(StoreContract):
         return SqliteFaults()
 
     @pytest.fixture
-    def path(self, tmp_path: Path) -> Path:
-        return tmp_path / "store.db"
-
-    @pytest.fixture
-    def reopen(self, path: Path, clock: FakeClock, faults: SqliteFaults):
-        return lambda: owned(SqliteBackend(path, clock=clock, connect=faults.connect))
+    def reopen(self, tmp_path: Path, clock: FakeClock, faults: SqliteFaults):
+        return lambda: owned(SqliteBackend(tmp_path / "store.db", clock=clock, connect=faults.connect))
 
     @pytest.fixture
     def failing_after(self, faults: SqliteFaults):
         return faults.after
 
     @pytest.fixture
-    def corrupt(self, path: Path) -> Callable[..., object]:
-        async def corrupt(backend: SqliteBackend, session_id: str, position: int, data: bytes | None) -> None:
-            page = await backend.read(session_id, start=position, stop=position + 1)
-            place = (page.rows[0].tape, page.rows[0].seq)
-            with closing(sqlite3.connect(path)) as raw, raw:
-                if data is None:
-                    raw.execute("DELETE FROM holdfast_items WHERE tape = ? AND seq = ?", place)
-                else:
-                    raw.execute("UPDATE holdfast_items SET data = ? WHERE tape = ? AND seq = ?", (data, *place))
+    def corrupt(self):
+        return damage_sqlite
 
-        return corrupt
+    @pytest.fixture
+    def stored(self, tmp_path: Path):
+        async def stored(backend: SqliteBackend) -> dict[tuple[int, int], bytes | None]:
+            with closing(sqlite3.connect(tmp_path / "store.db")) as raw:
+                found = raw.execute("SELECT tape, seq, data FROM holdfast_items").fetchall()
+            return {(tape, seq): data for tape, seq, data in found}
+
+        return stored
 
 
 class TestSqliteInMemory(StoreContract):

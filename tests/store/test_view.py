@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.store.view import Span, Spans, cut, join, length, position_of, reach
+from holdfast.store.view import Span, Spans, cut, join, length, on_tape, position_of, reach, uncovered
 
 often = settings(derandomize=True, deadline=None, max_examples=300)
 
@@ -82,6 +82,16 @@ def test_reach_ends_after_the_last_place_of_each_tape(view: Spans) -> None:
     view = join(view)
     ends = reach(view)
     assert ends == {tape: max(seq for other, seq in places(view) if other == tape) + 1 for tape, _ in places(view)}
+
+
+@often
+@given(spans(), st.integers(1, 3), st.integers(0, 13))
+def test_what_a_view_leaves_of_a_tape_is_uncovered(view: Spans, tape: int, end: int) -> None:
+    left = list(uncovered(on_tape(view, tape), end))
+    shown = {seq for other, seq in places(view) if other == tape}
+    assert [seq for start, stop in left for seq in range(start, stop)] == [n for n in range(end) if n not in shown]
+    assert all(start < stop for start, stop in left)
+    assert all(before[1] < behind[0] for before, behind in itertools.pairwise(left))
 
 
 @often

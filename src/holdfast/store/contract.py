@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.base.errors import HistoryMoved, HoldfastError, InvalidInput, WrongKey
+from holdfast.base.errors import HoldfastError, WrongKey
 from holdfast.store.view import Span, Spans, join
 
 
@@ -35,6 +35,10 @@ class LeaseHeld(HoldfastError):
     def __init__(self, name: str, *, owner: str, expires_at: float) -> None:
         super().__init__(f"lease {name!r} is held by {owner!r}")
         self.name, self.owner, self.expires_at = name, owner, expires_at
+
+
+def sealed_against(session_id: str) -> WrongKey:
+    return WrongKey(f"session {session_id!r} is encrypted: open it with EncryptedSession and its key")
 
 
 def new_tape() -> int:
@@ -215,12 +219,12 @@ class Splice(msgspec.Struct, frozen=True, kw_only=True, tag="splice"):
     tape: int = msgspec.field(default_factory=new_tape)
     """Used when the session does not exist yet."""
     links: tuple[tuple[int, int], ...] = ()
-    """For a fork: (tape, end) of what it shares with its ancestors."""
+    """For a fork: (tape, end) of what it shares with its ancestors, as its shape shows it."""
     owner: str | None = None
 
 
 class Erase(msgspec.Struct, frozen=True, kw_only=True, tag="erase"):
-    """Destroy a session's items in all generations, and its keys, except what forks of it still show.
+    """Destroy a session's items in all generations, and its keys, except what living forks of it began with.
 
     The record, its version and its annotations stay, unless ``forget``; then a sealed history needs no new seal.
     """
@@ -229,24 +233,6 @@ class Erase(msgspec.Struct, frozen=True, kw_only=True, tag="erase"):
     expected: int | None = None
     seal: bytes | None = None
     forget: bool = False
-
-
-def check_shape(op: Splice) -> None:
-    if op.shape is not None and op.expected is None:
-        raise InvalidInput("a shape needs the version it was made for")
-
-
-def sealed_against(session_id: str) -> WrongKey:
-    return WrongKey(f"session {session_id!r} is encrypted: open it with EncryptedSession and its key")
-
-
-def check_seal(op: Splice | Erase, *, sealed: bool, tape: int, found: Head) -> None:
-    """Refuse an operation on a stored session that would break its seal, as every backend must."""
-    if op.seal is None:
-        if sealed and not (isinstance(op, Erase) and op.forget):
-            raise sealed_against(op.session_id)
-    elif isinstance(op, Splice) and op.tape != tape:
-        raise HistoryMoved(op.session_id, expected=op.expected, found=found)
 
 
 class Annotate(msgspec.Struct, frozen=True, kw_only=True, tag="annotate"):

@@ -5,15 +5,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.base.errors import ApprovalMoved, FenceLost, HistoryMoved, KeyReused, NotFound, RunMoved
-from holdfast.store import contract
+from holdfast.base.errors import HistoryMoved, KeyReused, NotFound
+from holdfast.store import contract, rules
 from holdfast.store.contract import (
     NOWHERE,
     ApprovalRecord,
     Generation,
     Head,
     Lease,
-    LeaseHeld,
     Logged,
     Op,
     Outcome,
@@ -21,6 +20,7 @@ from holdfast.store.contract import (
     RunRecord,
     SessionRecord,
 )
+from holdfast.store.view import on_tape, uncovered
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -33,7 +33,7 @@ class Tables:
         self.records: dict[str, SessionRecord] = {}
         self.erased_upto: dict[int, int] = {}
         self.tapes: dict[tuple[int, int], bytes | None] = {}
-        self.links: dict[tuple[int, str], int] = {}
+        self.links: dict[tuple[int, str], tuple[tuple[int, int], ...]] = {}
         self.archive: dict[tuple[str, int], Generation] = {}
         self.keys: dict[tuple[str, str], tuple[str, Head]] = {}
         self.quarantine: dict[tuple[str, int, int], Quarantined] = {}
@@ -67,7 +67,7 @@ class Tables:
         self.undo.append(lambda: table.__setitem__(key, old))
 
     def splice(self, op: contract.Splice, now: float) -> Head:
-        contract.check_shape(op)
+        rules.check_shape(op)
         if op.key is not None and (op.session_id, op.key.name) in self.keys:
             digest, head = self.keys[op.session_id, op.key.name]
             if digest != op.key.digest:
@@ -76,7 +76,7 @@ class Tables:
         old = self.records.get(op.session_id)
         self.check_version(op.session_id, op.expected)
         if old is not None:
-            contract.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
+            rules.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         generation = old.generation if old else 0
         if op.shape and op.shape.archive and old:
             resumes_at = old.next_seq + len(op.add)
@@ -86,8 +86,8 @@ class Tables:
         new = old or unwritten(op, now)
         for seq, data in enumerate(op.add, start=new.next_seq):
             self.put(self.tapes, (new.tape, seq), data)
-        for tape, upto in op.links:
-            self.put(self.links, (tape, op.session_id), upto)
+        for tape, _ in op.links:
+            self.put(self.links, (tape, op.session_id), on_tape(op.shape.closed if op.shape else (), tape))
         new = msgspec.structs.replace(
             new,
             version=new.version + 1,
@@ -115,7 +115,7 @@ class Tables:
         old = self.records.get(op.session_id)
         if old is None:
             return NOWHERE
-        contract.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
+        rules.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         shared = [tape for tape, session_id in self.links if session_id == op.session_id]
         for tape in shared:
             self.drop(self.links, (tape, op.session_id))
@@ -147,11 +147,11 @@ class Tables:
             self.drop(table, key)
 
     def sweep(self, tape: int) -> None:
-        """Destroy what was erased and what no fork shows."""
-        shared = max((upto for (linked, _), upto in self.links.items() if linked == tape), default=0)
-        erased = self.erased_upto.get(tape, 0)
-        for place in [place for place in self.tapes if place[0] == tape and shared <= place[1] < erased]:
-            self.drop(self.tapes, place)
+        """Destroy what was erased and what no fork began with."""
+        shared = [stretch for (linked, _), held in self.links.items() if linked == tape for stretch in held]
+        for start, stop in uncovered(shared, self.erased_upto.get(tape, 0)):
+            for place in [place for place in self.tapes if place[0] == tape and start <= place[1] < stop]:
+                self.drop(self.tapes, place)
 
     def annotate(self, op: contract.Annotate, now: float) -> Head:
         old = self.records.get(op.session_id) or unwritten(op, now)
@@ -175,15 +175,13 @@ class Tables:
 
     def save_run(self, op: contract.SaveRun, now: float) -> None:
         old = self.runs.get(op.run_id)
-        found = old.revision if old else 0
-        if found != op.expected:
-            raise RunMoved(op.run_id, expected=op.expected, found=found)
+        rules.check_revision(op, found=old.revision if old else 0)
         new = RunRecord(
             run_id=op.run_id,
             order=old.order if old else 1 + max((run.order for run in self.runs.values()), default=0),
             session_id=op.session_id,
             status=op.status,
-            revision=found + 1,
+            revision=op.expected + 1,
             data=op.data,
             journal_length=old.journal_length if old else 0,
             event_length=old.event_length if old else 0,
@@ -210,15 +208,13 @@ class Tables:
 
     def save_approval(self, op: contract.SaveApproval, now: float) -> None:
         old = self.approvals.get(op.approval_id)
-        found = old.revision if old else 0
-        if found != op.expected:
-            raise ApprovalMoved(op.approval_id, expected=op.expected, found=found)
+        rules.check_revision(op, found=old.revision if old else 0)
         new = ApprovalRecord(
             approval_id=op.approval_id,
             run_id=old.run_id if old else op.run_id,
             session_id=old.session_id if old else op.session_id,
             status=op.status,
-            revision=found + 1,
+            revision=op.expected + 1,
             data=op.data,
             requested_at=old.requested_at if old else now,
             expires_at=op.expires_at,
@@ -226,16 +222,12 @@ class Tables:
         self.put(self.approvals, op.approval_id, new)
 
     def take_lease(self, op: contract.TakeLease, now: float) -> Lease:
-        held = self.leases.get(op.name)
-        if held and held.expires_at > now and held.owner != op.owner:
-            raise LeaseHeld(op.name, owner=held.owner, expires_at=held.expires_at)
-        keeps = held is not None and held.owner == op.owner and held.expires_at > now
-        lease = Lease(op.name, op.owner, (held.token if held else 0) + (not keeps), now + op.ttl)
+        lease = rules.taken(op, self.leases.get(op.name), now)
         self.put(self.leases, op.name, lease)
         return lease
 
     def renew_lease(self, op: contract.RenewLease, now: float) -> Lease:
-        held = self.check_fence(op, now)
+        held = rules.still_held(op, self.leases.get(op.name))
         lease = msgspec.structs.replace(held, expires_at=now + op.ttl)
         self.put(self.leases, op.name, lease)
         return lease
@@ -245,14 +237,8 @@ class Tables:
         if held and held.token == op.token:
             self.put(self.leases, op.name, Lease(op.name, "", held.token, 0))
 
-    def check_fence(self, op: contract.Fence | contract.RenewLease, now: float) -> Lease:
-        held = self.leases.get(op.name)
-        if held is None or held.token != op.token or not held.owner:
-            raise FenceLost(op.name, expected=op.token, found=held.token if held else 0)
-        return held
-
     def fence(self, op: contract.Fence, now: float) -> None:
-        self.check_fence(op, now)
+        rules.still_held(op, self.leases.get(op.name))
 
 
 def unwritten(op: contract.Splice | contract.Annotate, now: float) -> SessionRecord:

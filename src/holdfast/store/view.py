@@ -5,7 +5,7 @@ never reused, and its history is a list of spans over its own and its ancestors'
 span; popping, rewinding, replacing and forking only write a new list of spans.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -60,6 +60,22 @@ def reach(spans: Iterable[Span]) -> dict[int, int]:
     for span in spans:
         ends[span.tape] = max(ends.get(span.tape, 0), span.stop)
     return ends
+
+
+def on_tape(spans: Iterable[Span], tape: int) -> tuple[tuple[int, int], ...]:
+    """The stretches of one tape that a view shows."""
+    return tuple((span.start, span.stop) for span in spans if span.tape == tape and len(span))
+
+
+def uncovered(stretches: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
+    """What lies on a tape before ``end`` and in none of these stretches, in order."""
+    place = 0
+    for start, stop in sorted(stretches):
+        if place < min(start, end):
+            yield place, min(start, end)
+        place = max(place, stop)
+    if place < end:
+        yield place, end
 
 
 def position_of(spans: Iterable[Span], tape: int, seq: int) -> int | None:

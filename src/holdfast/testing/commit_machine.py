@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
 from holdfast.store.contract import (
     Annotate,
@@ -26,8 +26,9 @@ from holdfast.store.contract import (
     TakeLease,
 )
 from holdfast.store.view import cut
-from holdfast.testing.machines import Reopen, SideBySide, faults, steady
-from holdfast.testing.storage import FailingAfter, FakeClock
+from holdfast.testing.machines import SideBySide, faults, steady
+from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
+from holdfast.testing.store_fixtures import Stored
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -56,14 +57,26 @@ intents = st.builds(
 class CommitMachine(SideBySide):
     """Whole commits of random operations, good and bad ones mixed."""
 
-    def __init__(self, reopen: Reopen, *, runs: bool = True, **how: Any) -> None:
+    def __init__(self, reopen: Reopen, *, runs: bool = True, stored: Stored | None = None, **how: Any) -> None:
         super().__init__(reopen, **how)
         self.runs = runs
+        self.stored = stored
 
     @rule(wanted=st.lists(intents, min_size=1, max_size=4), fault=faults)
     def commit(self, wanted: list[Intent], fault: int | None) -> None:
         ops = [op for intent in wanted if (op := self.realised(intent)) is not None]
         self.attempt(lambda: self.backend().commit(*ops), lambda: self.reference.commit(*ops), fault)
+
+    @rule(which=st.integers(0, 2), fault=faults)
+    def fork_what_gave_something_up(self, which: int, fault: int | None) -> None:
+        """A parent whose tape has gaps; by chance alone hardly any program would have one and then erase it."""
+        for kind, number in (("append", 3), ("reshape", 1), ("append", 2), ("fork", 3)):
+            self.commit_one(Intent(kind, which, number, None), fault)
+
+    def commit_one(self, intent: Intent, fault: int | None) -> None:
+        op = self.realised(intent)
+        if op is not None:
+            self.attempt(lambda: self.backend().commit(op), lambda: self.reference.commit(op), fault)
 
     def realised(self, intent: Intent) -> Op | None:
         name = f"{self.prefix}-{intent.which}"
@@ -131,6 +144,14 @@ class CommitMachine(SideBySide):
         there = self.runner.run(self.seen(self.reference))
         assert here == there
 
+    @precondition(lambda self: self.stored is not None)
+    @invariant()
+    def nothing_else_is_stored(self) -> None:
+        tables = self.reference.tables
+        ours = {*tables.erased_upto, *(tape for tape, _ in tables.tapes)}
+        found = self.runner.run(self.stored(self.backend()))  # type: ignore[misc,arg-type]
+        assert {place: data for place, data in found.items() if place[0] in ours} == tables.tapes
+
     async def seen(self, backend: Backend) -> dict[str, Any]:
         """All reads of what this program wrote; other programs may have written to the same storage before."""
         listed = await backend.sessions(owner=None, query=self.prefix, limit=100, after=None)
@@ -171,13 +192,14 @@ def try_commits(
     clock: FakeClock,
     runs: bool = True,
     failing_after: FailingAfter | None = None,
+    stored: Stored | None = None,
     durable: bool = True,
     examples: int = 20,
 ) -> None:
     """Drive a backend and the reference through random commits."""
     run_state_machine_as_test(
         lambda: CommitMachine(  # type: ignore[arg-type]
-            reopen, runs=runs, clock=clock, failing_after=failing_after, durable=durable
+            reopen, runs=runs, stored=stored, clock=clock, failing_after=failing_after, durable=durable
         ),
         settings=steady(examples),
     )

@@ -13,8 +13,8 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 from holdfast.base.items import Item, matches, text_of, words_of
 from holdfast.history.session import StoredSession
 from holdfast.store.contract import Annotate, Backend, Erase, Head
-from holdfast.testing.machines import Reopen, SideBySide, faults, few, positions, steady
-from holdfast.testing.storage import FailingAfter, FakeClock
+from holdfast.testing.machines import SideBySide, faults, few, positions, steady
+from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
 
 
 class Branch:

@@ -8,7 +8,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeAlias
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -17,9 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from holdfast.base.errors import HoldfastError
 from holdfast.store.contract import Backend
 from holdfast.store.memory import MemoryBackend
-from holdfast.testing.storage import FailingAfter, FakeClock
+from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
 
-Reopen: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 MACHINE_STEPS = 30
 
 positions = st.integers(0, 8)

@@ -9,8 +9,8 @@ import pytest
 from holdfast.base.errors import HistoryMoved, KeyReused, NotFound
 from holdfast.store.contract import NOWHERE, Head
 from holdfast.testing.session_fixtures import Meddled, StoredFixtures
-from holdfast.testing.session_plain import Reopen, failed, say, texts
-from holdfast.testing.storage import FailingAfter, FakeClock
+from holdfast.testing.session_plain import failed, say, texts
+from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
 
 
 class ChangeClauses(StoredFixtures):

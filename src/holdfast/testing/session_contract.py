@@ -32,30 +32,28 @@ The rest is optional:
 Clauses that need something which is not supplied are skipped, so that a report shows what was not proven.
 """
 
-from typing import Any
-
 from holdfast.testing.history_machine import try_histories
 from holdfast.testing.session_changes import ChangeClauses
 from holdfast.testing.session_damage import DamageClauses, InputClauses, PairingClauses
 from holdfast.testing.session_fixtures import StoredFixtures
 from holdfast.testing.session_forks import ForkClauses
-from holdfast.testing.session_plain import FourMethodClauses, Reopen, TogetherClauses
+from holdfast.testing.session_plain import FourMethodClauses, TogetherClauses
 from holdfast.testing.session_search import SearchClauses
+from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
 
 
 class RandomProgramClauses(StoredFixtures):
     """Random programs, side by side with the reference."""
 
-    def test_random_programs_leave_what_the_reference_leaves(self, reopen: Reopen, request: Any) -> None:
-        faults = None
-        if type(self).failing_after is not StoredFixtures.failing_after:
-            faults = request.getfixturevalue("failing_after")
+    def test_random_programs_leave_what_the_reference_leaves(
+        self, reopen: Reopen, clock: FakeClock, faults_if_any: FailingAfter | None
+    ) -> None:
         try_histories(
             reopen,
-            clock=request.getfixturevalue("clock"),
+            clock=clock,
             open_session=self.open_session,
             backend_of=self.backend_of,
-            failing_after=faults,
+            failing_after=faults_if_any,
             durable=self.durable,
             examples=self.examples,
         )

@@ -3,16 +3,14 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
 from holdfast.base.items import Item
 from holdfast.history.contract import Session, SessionSettings
-from holdfast.testing.storage import FailingAfter, FakeClock
-
-Reopen: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+from holdfast.testing.storage import FailingAfter, Reopen
+from holdfast.testing.storage_fixtures import StorageFixtures
 
 
 def say(*texts: object) -> list[Item]:
@@ -43,27 +41,14 @@ BAD_BATCHES: list[Any] = [
 ]
 
 
-class PlainFixtures:
+class PlainFixtures(StorageFixtures):
     """What a session under contract supplies; :mod:`holdfast.testing.session_contract` explains it."""
 
-    durable = True
     one_writer = False
 
     def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
         """The session ``session_id`` in an opened place."""
         raise NotImplementedError("a session under contract says how it is made")
-
-    @pytest.fixture
-    def clock(self) -> FakeClock:
-        return FakeClock()
-
-    @pytest.fixture
-    def reopen(self) -> Reopen:
-        raise NotImplementedError("a session under contract supplies the fixture 'reopen'")
-
-    @pytest.fixture
-    def failing_after(self) -> FailingAfter:
-        pytest.skip("this storage injects no faults")
 
     @pytest.fixture
     async def place(self, reopen: Reopen) -> AsyncIterator[Any]:
@@ -73,12 +58,6 @@ class PlainFixtures:
     @pytest.fixture
     def session(self, place: Any) -> Any:
         return self.open_session(place, "s")
-
-    @pytest.fixture
-    def reopen_durable(self, reopen: Reopen) -> Reopen:
-        if not self.durable:
-            pytest.skip("this storage is gone when it is closed")
-        return reopen
 
 
 class FourMethodClauses(PlainFixtures):

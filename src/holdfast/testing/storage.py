@@ -4,12 +4,14 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Protocol, TypeVar
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from holdfast.store.contract import Backend
 
 B = TypeVar("B", bound=Backend)
+Reopen: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+"""Opens the same storage each time."""
 
 
 class FakeClock:
@@ -52,29 +54,25 @@ class FailingAfter(Protocol):
     def __call__(self, statements: int, *, late: bool = False) -> contextlib.AbstractContextManager[Fault]: ...
 
 
-class SqliteFault:
+class CountedFault:
+    """A fault that lets so many statements pass."""
+
     def __init__(self, statements: int, late: bool) -> None:
         self.left = statements
         self.late = late
         self.struck = False
 
 
-class SqliteFaults:
-    """A driver for ``SqliteBackend(connect=faults.connect)`` whose statements fail on request."""
+class DriverFaults:
+    """Arms faults, by ``after``, for a driver that asks :meth:`due` before and after each statement."""
 
     def __init__(self) -> None:
-        self.armed: SqliteFault | None = None
+        self.armed: CountedFault | None = None
         self.lock = threading.Lock()
 
-    def connect(self, *args: Any, **kwargs: Any) -> sqlite3.Connection:
-        connection = sqlite3.connect(*args, factory=FaultyConnection, **kwargs)
-        assert isinstance(connection, FaultyConnection)
-        connection.faults = self
-        return connection
-
     @contextmanager
-    def after(self, statements: int, *, late: bool = False) -> Iterator[SqliteFault]:
-        self.armed = fault = SqliteFault(statements, late)
+    def after(self, statements: int, *, late: bool = False) -> Iterator[CountedFault]:
+        self.armed = fault = CountedFault(statements, late)
         try:
             yield fault
         finally:
@@ -91,6 +89,16 @@ class SqliteFaults:
                 return False
             fault.struck = True
             return True
+
+
+class SqliteFaults(DriverFaults):
+    """A driver for ``SqliteBackend(connect=faults.connect)`` whose statements fail on request."""
+
+    def connect(self, *args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection = sqlite3.connect(*args, factory=FaultyConnection, **kwargs)
+        assert isinstance(connection, FaultyConnection)
+        connection.faults = self
+        return connection
 
 
 class FaultyConnection(sqlite3.Connection):

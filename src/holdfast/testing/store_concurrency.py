@@ -3,8 +3,8 @@
 import asyncio
 
 from holdfast.store.contract import Backend, Head
-from holdfast.testing.storage import FakeClock
-from holdfast.testing.store_fixtures import Reopen, StoreFixtures, append, shown
+from holdfast.testing.storage import FakeClock, Reopen
+from holdfast.testing.store_fixtures import StoreFixtures, append, shown
 
 
 class ConcurrencyClauses(StoreFixtures):

@@ -16,17 +16,18 @@ open more than once at a time. The rest is optional:
 ``failing_after``      fixture: a :class:`~holdfast.testing.storage.FailingAfter` of the backend's driver
 ``corrupt``            fixture: ``await corrupt(backend, session_id, position, data)`` overwrites a stored
                        record behind the backend's back; ``None`` deletes it
+``stored``             fixture: ``await stored(backend)`` looks past the backend at every item in its storage,
+                       by ``(tape, seq)``
 ``examples``           how many random programs the state machines try
 =====================  =================================================================================
 
 Clauses that need something the backend does not supply are skipped, so that a report shows what was not proven.
 """
 
-from typing import Any
-
 from holdfast.testing.commit_machine import try_commits
+from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
 from holdfast.testing.store_concurrency import ConcurrencyClauses
-from holdfast.testing.store_fixtures import Reopen, StoreFixtures
+from holdfast.testing.store_fixtures import Stored, StoreFixtures
 from holdfast.testing.store_forks import ForkClauses
 from holdfast.testing.store_histories import AnnotationClauses, AppendClauses, ShapeClauses
 from holdfast.testing.store_reads import ReadClauses
@@ -37,15 +38,15 @@ from holdfast.testing.store_whole import LifetimeClauses
 class RandomCommitClauses(StoreFixtures):
     """Random commits, side by side with the reference."""
 
-    def test_random_commits_leave_what_the_reference_leaves(self, reopen: Reopen, request: Any) -> None:
-        faults = None
-        if type(self).failing_after is not StoreFixtures.failing_after:
-            faults = request.getfixturevalue("failing_after")
+    def test_random_commits_leave_what_the_reference_leaves(
+        self, reopen: Reopen, clock: FakeClock, faults_if_any: FailingAfter | None, stored_if_any: Stored | None
+    ) -> None:
         try_commits(
             reopen,
-            clock=request.getfixturevalue("clock"),
+            clock=clock,
             runs=self.runs,
-            failing_after=faults,
+            failing_after=faults_if_any,
+            stored=stored_if_any,
             durable=self.durable,
             examples=self.examples,
         )

@@ -1,41 +1,38 @@
 """What a backend supplies to the store suite, and how the suite looks at a backend."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
 
 import pytest
 
 from holdfast.store.contract import Backend, Head, Shape, Splice
 from holdfast.store.view import cut
-from holdfast.testing.storage import FailingAfter, FakeClock
+from holdfast.testing.storage import Reopen
+from holdfast.testing.storage_fixtures import StorageFixtures, if_any
 
-Reopen: TypeAlias = Callable[[], AbstractAsyncContextManager[Backend]]
 Corrupt: TypeAlias = Callable[[Backend, str, int, bytes | None], Awaitable[None]]
+Stored: TypeAlias = Callable[[Any], Awaitable[dict[tuple[int, int], bytes | None]]]
 
 
-class StoreFixtures:
+class StoreFixtures(StorageFixtures):
     """The fixtures and flags that :class:`~holdfast.testing.StoreContract` describes."""
 
-    durable = True
     runs = True
     examples = 20
 
     @pytest.fixture
-    def clock(self) -> FakeClock:
-        return FakeClock()
-
-    @pytest.fixture
-    def reopen(self) -> Reopen:
-        raise NotImplementedError("a backend under contract supplies the fixture 'reopen'")
-
-    @pytest.fixture
-    def failing_after(self) -> FailingAfter:
-        pytest.skip("this backend injects no faults")
-
-    @pytest.fixture
     def corrupt(self) -> Corrupt:
         pytest.skip("this backend has no way to damage a record")
+
+    @pytest.fixture
+    def stored(self) -> Stored:
+        pytest.skip("this backend has no way to look at its storage")
+
+    @pytest.fixture
+    def stored_if_any(self, request: pytest.FixtureRequest) -> Stored | None:
+        """``stored`` for clauses that also prove something without it."""
+        found: Stored | None = if_any(request, "stored")
+        return found
 
     @pytest.fixture
     async def backend(self, reopen: Reopen) -> AsyncIterator[Backend]:
@@ -48,13 +45,6 @@ class StoreFixtures:
         if not self.runs:
             pytest.skip("this backend keeps no runs")
         return backend
-
-    @pytest.fixture
-    def reopen_durable(self, reopen: Reopen) -> Reopen:
-        """``reopen`` of a storage that outlives its backend."""
-        if not self.durable:
-            pytest.skip("this storage is gone when it is closed")
-        return reopen
 
 
 async def append(backend: Backend, session_id: str, *data: bytes, **how: Any) -> Head:

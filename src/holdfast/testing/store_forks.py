@@ -5,7 +5,7 @@ import pytest
 from holdfast.base.errors import HistoryMoved, NotFound
 from holdfast.store.contract import NOWHERE, Annotate, Backend, BatchKey, Erase, Head, Quarantine
 from holdfast.testing.storage import FakeClock
-from holdfast.testing.store_fixtures import StoreFixtures, append, forked, rewound, shown
+from holdfast.testing.store_fixtures import Stored, StoreFixtures, append, forked, rewound, shown
 
 
 class ForkClauses(StoreFixtures):
@@ -116,6 +116,47 @@ class ForkClauses(StoreFixtures):
         assert await shown(backend, "child") == [b"a", b"b", b"x"]
         await backend.commit(Erase(session_id="child", forget=forget))
         assert await shown(backend, "grandchild") == [b"a"]
+
+    @pytest.mark.parametrize("archive", [False, True])
+    @pytest.mark.parametrize("forget", [False, True])
+    async def test_what_a_parent_gave_up_before_its_fork_is_destroyed_with_it(
+        self, backend: Backend, stored: Stored, forget: bool, archive: bool
+    ) -> None:
+        await append(backend, "parent", b"a", b"given up", b"given up", tape=1)
+        await backend.commit(await rewound(backend, "parent", 1, b"b", b"given up", archive=archive))
+        await backend.commit(await rewound(backend, "parent", 2, b"c", b"behind the fork", archive=archive))
+        await backend.commit(await forked(backend, "parent", "child", 3))
+        await backend.commit(await forked(backend, "child", "grandchild", 2))
+        await backend.commit(Erase(session_id="parent", forget=forget))
+        assert await stored(backend) == {(1, 0): b"a", (1, 3): b"b", (1, 5): b"c"}
+        assert await shown(backend, "child") == [b"a", b"b", b"c"]
+        await backend.commit(Erase(session_id="child", forget=forget))
+        assert await stored(backend) == {(1, 0): b"a", (1, 3): b"b"}
+        assert await shown(backend, "grandchild") == [b"a", b"b"]
+        await backend.commit(Erase(session_id="grandchild", forget=forget))
+        assert await stored(backend) == {}
+
+    async def test_a_living_parent_keeps_what_it_wrote_after_it_was_erased(
+        self, backend: Backend, stored: Stored
+    ) -> None:
+        await append(backend, "parent", b"given up", b"a", tape=1)
+        await backend.commit(await rewound(backend, "parent", 0, b"b", archive=False))
+        await backend.commit(await forked(backend, "parent", "child", 1))
+        await backend.commit(Erase(session_id="parent"))
+        await append(backend, "parent", b"later")
+        await backend.commit(await rewound(backend, "parent", 0, b"last"))
+        await backend.commit(Erase(session_id="child", forget=True))
+        assert await stored(backend) == {(1, 3): b"later", (1, 4): b"last"}
+        assert await shown(backend, "parent", generation=0) == [b"later"]
+
+    async def test_what_a_fork_took_out_of_its_view_goes_with_the_fork(self, backend: Backend, stored: Stored) -> None:
+        await append(backend, "parent", b"a", b"b", tape=1)
+        await backend.commit(await forked(backend, "parent", "child", 2))
+        await backend.commit(await rewound(backend, "child", 1, archive=False))
+        await backend.commit(Erase(session_id="parent", forget=True))
+        assert await stored(backend) == {(1, 0): b"a", (1, 1): b"b"}
+        await backend.commit(Erase(session_id="child"))
+        assert await stored(backend) == {}
 
     async def test_a_parent_keeps_its_items_when_its_fork_is_erased(self, backend: Backend) -> None:
         await append(backend, "parent", b"a", b"b")

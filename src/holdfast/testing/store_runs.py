@@ -22,8 +22,8 @@ from holdfast.store.contract import (
     Splice,
     TakeLease,
 )
-from holdfast.testing.storage import FakeClock
-from holdfast.testing.store_fixtures import Reopen, StoreFixtures, shown
+from holdfast.testing.storage import FakeClock, Reopen
+from holdfast.testing.store_fixtures import StoreFixtures, shown
 
 
 def started(run_id: str, *, session_id: str | None = None, status: str = "running") -> SaveRun:

@@ -28,8 +28,8 @@ from holdfast.store.contract import (
     Splice,
     TakeLease,
 )
-from holdfast.testing.storage import FailingAfter, FakeClock
-from holdfast.testing.store_fixtures import Corrupt, Reopen, StoreFixtures, append, forked, readable, rewound, shown
+from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
+from holdfast.testing.store_fixtures import Corrupt, StoreFixtures, append, forked, readable, rewound, shown
 
 
 def tape(tag: str, number: int) -> int:

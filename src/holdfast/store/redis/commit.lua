@@ -130,9 +130,9 @@ end
 
 -- Tapes and who shares them --------------------------------------------------------------------------------------
 
--- A fork's hold on a tape: how far it reaches, and until when if the fork is going to expire.
-local function hold(origin, tape, link, upto)
-  local held = upto .. (deadline and ' ' .. deadline or '')
+-- A fork's hold on a tape: what it began with there, and until when if the fork is going to expire.
+local function hold(origin, tape, link, stretches)
+  local held = stretches .. (deadline and ' ' .. deadline or '')
   redis.call('HSET', key_of(origin) .. ':links:' .. tape, link, held)
 end
 
@@ -140,7 +140,7 @@ end
 local function prolong(origin, tape, link)
   local links = key_of(origin) .. ':links:' .. tape
   local held = redis.call('HGET', links, link)
-  if held then hold(origin, tape, link, held:match('^%d+')) end
+  if held then hold(origin, tape, link, held:match('^%S+')) end
   local items = key_of(origin) .. ':tape:' .. tape
   if not deadline then
     redis.call('PERSIST', items)
@@ -155,23 +155,40 @@ local function prolong(origin, tape, link)
   end
 end
 
--- Destroy what its session erased, or left behind, and what no fork shows.
-local function sweep(base, tape)
-  local key, shared = base .. ':tape:' .. tape, 0
-  for _, held in ipairs(redis.call('HVALS', base .. ':links:' .. tape)) do
-    local upto, expires = held:match('^(%d+) ?(%d*)$')
-    if expires == '' or tonumber(expires) > now_ms then shared = math.max(shared, tonumber(upto)) end
+-- The places of a tape that living forks began with.
+local function held_places(links)
+  local stretches, places, upto = {}, {}, 0
+  for _, held in ipairs(redis.call('HVALS', links)) do
+    local shown, expires = held:match('^(%S+) ?(%d*)$')
+    -- One number was written before links said more: all that lies before it may be shown.
+    if shown:match('^%d+$') then shown = '0-' .. shown end
+    if expires == '' or tonumber(expires) > now_ms then
+      for start, stop in shown:gmatch('(%d+)%-(%d+)') do
+        stretches[#stretches + 1] = {tonumber(start), tonumber(stop)}
+      end
+    end
   end
+  table.sort(stretches, function(one, other) return one[1] < other[1] end)
+  for _, stretch in ipairs(stretches) do
+    for place = math.max(stretch[1], upto), stretch[2] - 1 do places[place] = true end
+    upto = math.max(upto, stretch[2])
+  end
+  return places
+end
+
+-- Destroy what its session erased, or left behind, and what no fork began with.
+local function sweep(base, tape)
+  local key, shared = base .. ':tape:' .. tape, held_places(base .. ':links:' .. tape)
   local writer = redis.call('HMGET', base, 'tape', 'erased_upto')
   local erased = writer[1] == tape and tonumber(writer[2]) or math.huge
-  if shared == 0 and erased == math.huge then
+  if not next(shared) and erased == math.huge then
     redis.call('DEL', key)
     return
   end
   local gone = {}
   for _, seq in ipairs(redis.call('HKEYS', key)) do
     local place = tonumber(seq)
-    if place and shared <= place and place < erased then gone[#gone + 1] = seq end
+    if place and not shared[place] and place < erased then gone[#gone + 1] = seq end
   end
   for first = 1, #gone, CHUNK do
     redis.call('HDEL', key, unpack(gone, first, math.min(first + CHUNK - 1, #gone)))
@@ -209,7 +226,7 @@ function ops.splice()
   end
   local links = {}
   for index = 1, tonumber(take()) do
-    links[index] = {tape = take(), upto = take(), origin = take()}
+    links[index] = {tape = take(), held = take(), origin = take()}
   end
   local count = tonumber(take())
   local first = at + 1
@@ -258,7 +275,7 @@ function ops.splice()
     -- Elsewhere in a cluster it was registered before this script was sent.
     if not spread or link.origin == s.tag then
       hash(key_of(link.origin) .. ':links:' .. link.tape)
-      later(function() hold(link.origin, link.tape, tape, link.upto) end)
+      later(function() hold(link.origin, link.tape, tape, link.held) end)
     end
   end
   if #links > 0 then
@@ -428,10 +445,10 @@ end
 -- What a fork in another slot of a cluster asks of the slot its ancestor's tape lives in. -------------------------
 
 function ops.link()
-  local origin, tape, link, upto = take(), take(), take(), take()
+  local origin, tape, link, held = take(), take(), take(), take()
   hash(key_of(origin) .. ':links:' .. tape)
   later(function()
-    hold(origin, tape, link, upto)
+    hold(origin, tape, link, held)
     prolong(origin, tape, link)
   end)
   return false

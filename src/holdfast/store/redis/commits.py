@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 
 from holdfast.base.clock import Clock
 from holdfast.base.errors import HoldfastError, StoreUnavailable, Unsupported
-from holdfast.store.contract import Annotate, Op, Outcome, Require, Splice, check_shape
+from holdfast.store.contract import Annotate, Op, Outcome, Require, Splice
 from holdfast.store.redis import wire
 from holdfast.store.redis.keyspace import HINTS, Keyspace
 from holdfast.store.redis.server import Script
 from holdfast.store.redis.wire import Link, LinkChange, Step, tag_of
+from holdfast.store.rules import check_shape
 
 _COMMIT = Script("commit.lua")
 
@@ -84,10 +85,10 @@ class Commits:
         if len(homes) != 1 or (away and not any(isinstance(op, Splice) and op.expected == 0 for op in ops)):
             raise Unsupported("in a Redis cluster a batch must stay with one session, or be a fork")
         holds = [
-            LinkChange("link", Link(tape, op.tape, origins[tape]), upto)
+            LinkChange("link", Link(tape, op.tape, origins[tape]), wire.held(op, tape))
             for op in ops
             if isinstance(op, Splice)
-            for tape, upto in op.links
+            for tape, _ in op.links
             if tape in origins and origins[tape] not in homes
         ]
         parents = {wire.home_of(op) for op in away}

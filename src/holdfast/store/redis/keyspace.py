@@ -5,7 +5,7 @@ All keys of a session share a hash tag, so that they lie in one slot of a cluste
     prefix:{t}                  hash    the record; annotations are its fields that begin with ``#``
     prefix:{t}:tape:<n>         hash    the items of a tape by their place. Not a list: a place keeps its number when
                                         a range in the middle is destroyed, and what is missing is simply not there
-    prefix:{t}:links:<n>        hash    which forks show that tape, and how far
+    prefix:{t}:links:<n>        hash    which forks began with what of that tape
     prefix:{t}:keys             hash    batch keys, with digest and outcome
     prefix:{t}:generations      hash    what was shown before
     prefix:{t}:quarantine       hash    what could not be read

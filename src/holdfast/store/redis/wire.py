@@ -20,7 +20,7 @@ from holdfast.store.contract import (
     SessionRecord,
     sealed_against,
 )
-from holdfast.store.view import Span, Spans, join
+from holdfast.store.view import Span, Spans, join, on_tape
 
 Words = list[bytes]
 _spans = msgspec.json.Decoder(Spans)
@@ -73,7 +73,7 @@ class LinkChange(msgspec.Struct, frozen=True):
 
     verb: str
     link: Link
-    upto: int | None = None
+    held: bytes | None = None
 
 
 Step = Op | LinkChange
@@ -100,9 +100,15 @@ def splice(op: contract.Splice, origins: Origins) -> Words:
         words += [b"1", msgspec.json.encode(op.shape.closed), number(op.shape.open_from), number(op.shape.length)]
         words.append(flag(op.shape.archive))
     words.append(number(len(op.links)))
-    for tape, upto in op.links:
-        words += [number(tape), number(upto), origins.get(tape, "").encode()]
+    for tape, _ in op.links:
+        words += [number(tape), held(op, tape), origins.get(tape, "").encode()]
     return [*words, number(len(op.add)), *op.add]
+
+
+def held(op: contract.Splice, tape: int) -> bytes:
+    """What a fork begins with on a tape, which stays there as long as the fork: ``0-4,7-9``."""
+    stretches = on_tape(op.shape.closed if op.shape else (), tape)
+    return ",".join(f"{start}-{stop}" for start, stop in stretches).encode() or b"-"
 
 
 def erase(op: contract.Erase, origins: Origins) -> Words:
@@ -144,7 +150,7 @@ def fence(op: contract.Fence, origins: Origins) -> Words:
 
 def link_change(op: LinkChange, origins: Origins) -> Words:
     words = [op.verb.encode(), op.link.origin.encode(), number(op.link.tape), number(op.link.name)]
-    return words if op.upto is None else [*words, number(op.upto)]
+    return words if op.held is None else [*words, op.held]
 
 
 def target(op: contract.Splice | contract.Erase | contract.Annotate) -> Words:

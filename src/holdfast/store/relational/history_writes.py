@@ -6,15 +6,17 @@ from typing import Any
 import msgspec
 
 from holdfast.base.errors import HistoryMoved, KeyReused, SessionDamaged
-from holdfast.store import contract
+from holdfast.store import contract, rules
 from holdfast.store.contract import NOWHERE, Head
 from holdfast.store.relational.connection import Connection
+from holdfast.store.view import on_tape, uncovered
 
 _FOREVER = 2**62
+_stretches = msgspec.json.Decoder(list[tuple[int, int]])
 
 
 def splice(db: Connection, op: contract.Splice, now: float) -> Head:
-    contract.check_shape(op)
+    rules.check_shape(op)
     row = db.one(
         "SELECT version, length, tape, next_seq, open_from, updated_at, seal IS NOT NULL FROM {sessions}"
         " WHERE session_id = :session_id" + db.lock,
@@ -27,7 +29,7 @@ def splice(db: Connection, op: contract.Splice, now: float) -> Head:
     version, length, tape, next_seq, open_from, updated_at, sealed = row or (0, 0, op.tape, 0, 0, now, False)
     if op.expected is not None and op.expected != version:
         raise HistoryMoved(op.session_id, expected=op.expected, found=Head(version, length))
-    contract.check_seal(op, sealed=sealed, tape=tape, found=Head(version, length))
+    rules.check_seal(op, sealed=sealed, tape=tape, found=Head(version, length))
     if op.shape is not None and op.shape.archive and row:
         archive(db, op.session_id, resumes_at=next_seq + len(op.add), now=now)
     head = Head(version + 1, op.shape.length if op.shape else length + len(op.add))
@@ -48,8 +50,11 @@ def splice(db: Connection, op: contract.Splice, now: float) -> Head:
         insert_items(db, op, tape, next_seq)
     if op.links:
         db.many(
-            "INSERT INTO {_links} (tape, session_id, upto) VALUES (:tape, :session_id, :upto)",
-            [{"tape": tape, "session_id": op.session_id, "upto": upto} for tape, upto in op.links],
+            "INSERT INTO {_links} (tape, session_id, upto, held) VALUES (:tape, :session_id, :upto, :held)",
+            [
+                {"tape": tape, "session_id": op.session_id, "upto": upto, "held": held_json(op.shape, tape)}
+                for tape, upto in op.links
+            ],
         )
     if op.key is not None:
         remember(db, op.session_id, op.key, head)
@@ -149,6 +154,11 @@ def closed_json(shape: contract.Shape | None) -> str:
     return msgspec.json.encode(shape.closed if shape else ()).decode()
 
 
+def held_json(shape: contract.Shape | None, tape: int) -> str:
+    """What a fork begins with on a tape, which stays there as long as the fork."""
+    return msgspec.json.encode(on_tape(shape.closed if shape else (), tape)).decode()
+
+
 def erase(db: Connection, op: contract.Erase, now: float) -> Head:
     who = {"session_id": op.session_id}
     row = db.one(
@@ -162,7 +172,7 @@ def erase(db: Connection, op: contract.Erase, now: float) -> Head:
     if row is None:
         return NOWHERE
     version, _, tape, next_seq, updated_at, sealed = row
-    contract.check_seal(op, sealed=sealed, tape=tape, found=found)
+    rules.check_seal(op, sealed=sealed, tape=tape, found=found)
     shared = [link[0] for link in db.all("SELECT tape FROM {_links} WHERE session_id = :session_id ORDER BY tape", who)]
     for linked in shared:
         # Two forks that let go of one tape at once would each leave it to the other: the second waits here.
@@ -189,17 +199,23 @@ def erase(db: Connection, op: contract.Erase, now: float) -> Head:
 
 
 def sweep(db: Connection, tape: int) -> None:
-    """Destroy what nobody shows any more: erased by the tape's session, or left behind by it, and in no fork."""
+    """Destroy what was erased by the tape's session, or left behind by it, and what no fork began with."""
     owner = db.one("SELECT erased_upto FROM {sessions} WHERE tape = :tape" + db.lock, {"tape": tape})
-    forks = db.one("SELECT MAX(upto) FROM {_links} WHERE tape = :tape", {"tape": tape})
-    db.run(
-        "DELETE FROM {items} WHERE tape = :tape AND seq >= :shared AND seq < :erased",
-        {
-            "tape": tape,
-            "shared": (forks[0] if forks else None) or 0,
-            "erased": owner[0] if owner else _FOREVER,
-        },
-    )
+    forks = db.all("SELECT upto, held FROM {_links} WHERE tape = :tape", {"tape": tape})
+    shared = [stretch for upto, held in forks for stretch in stretches(upto, held)]
+    for start, stop in uncovered(shared, owner[0] if owner else _FOREVER):
+        db.run(
+            "DELETE FROM {items} WHERE tape = :tape AND seq >= :start AND seq < :stop",
+            {"tape": tape, "start": start, "stop": stop},
+        )
+
+
+def stretches(upto: int, held: Any) -> list[tuple[int, int]]:
+    """What a link says that its fork began with; all that it may be when that cannot be read, or was not noted."""
+    try:
+        return _stretches.decode(held)
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return [(0, upto)]
 
 
 def annotate(db: Connection, op: contract.Annotate, now: float) -> Head:

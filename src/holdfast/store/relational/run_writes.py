@@ -1,19 +1,14 @@
 """Every operation on runs, approvals and leases, inside a transaction that the caller began and will end."""
 
-from holdfast.base.errors import ApprovalMoved, FenceLost, NotFound, RunMoved
-from holdfast.store import contract
-from holdfast.store.contract import Lease, LeaseHeld
+from holdfast.base.errors import NotFound
+from holdfast.store import contract, rules
+from holdfast.store.contract import Lease
 from holdfast.store.relational.connection import Connection
 
 
 def save_run(db: Connection, op: contract.SaveRun, now: float) -> None:
-    row = db.one(
-        "SELECT revision FROM {_runs} WHERE run_id = :run_id" + db.lock,
-        {"run_id": op.run_id},
-    )
-    found = row[0] if row else 0
-    if found != op.expected:
-        raise RunMoved(op.run_id, expected=op.expected, found=found)
+    row = db.one("SELECT revision FROM {_runs} WHERE run_id = :run_id" + db.lock, {"run_id": op.run_id})
+    rules.check_revision(op, found=row[0] if row else 0)
     values = {
         "run_id": op.run_id,
         "session_id": op.session_id,
@@ -75,9 +70,7 @@ def save_approval(db: Connection, op: contract.SaveApproval, now: float) -> None
         "SELECT revision FROM {_approvals} WHERE approval_id = :approval_id" + db.lock,
         {"approval_id": op.approval_id},
     )
-    found = row[0] if row else 0
-    if found != op.expected:
-        raise ApprovalMoved(op.approval_id, expected=op.expected, found=found)
+    rules.check_revision(op, found=row[0] if row else 0)
     values = {
         "approval_id": op.approval_id,
         "run_id": op.run_id,
@@ -109,10 +102,7 @@ def current_lease(db: Connection, name: str) -> Lease | None:
 
 def take_lease(db: Connection, op: contract.TakeLease, now: float) -> Lease:
     held = current_lease(db, op.name)
-    if held is not None and held.expires_at > now and held.owner != op.owner:
-        raise LeaseHeld(op.name, owner=held.owner, expires_at=held.expires_at)
-    keeps = held is not None and held.owner == op.owner and held.expires_at > now
-    lease = Lease(op.name, op.owner, (held.token if held else 0) + (not keeps), now + op.ttl)
+    lease = rules.taken(op, held, now)
     values = {"name": lease.name, "owner": lease.owner, "token": lease.token, "expires_at": lease.expires_at}
     if held is None:
         db.run(
@@ -128,7 +118,7 @@ def take_lease(db: Connection, op: contract.TakeLease, now: float) -> Lease:
 
 
 def renew_lease(db: Connection, op: contract.RenewLease, now: float) -> Lease:
-    held = still_held(db, op)
+    held = rules.still_held(op, current_lease(db, op.name))
     db.run(
         "UPDATE {_leases} SET expires_at = :expires_at WHERE name = :name",
         {"name": op.name, "expires_at": now + op.ttl},
@@ -145,11 +135,4 @@ def drop_lease(db: Connection, op: contract.DropLease, now: float) -> None:
 
 
 def fence(db: Connection, op: contract.Fence, now: float) -> None:
-    still_held(db, op)
-
-
-def still_held(db: Connection, op: contract.RenewLease | contract.Fence) -> Lease:
-    held = current_lease(db, op.name)
-    if held is None or held.token != op.token or not held.owner:
-        raise FenceLost(op.name, expected=op.token, found=held.token if held else 0)
-    return held
+    rules.still_held(op, current_lease(db, op.name))

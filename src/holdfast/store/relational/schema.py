@@ -46,13 +46,13 @@ class Migration(msgspec.Struct, frozen=True):
     name: str
     statements: tuple[str, ...] = ()
     only: str | None = None
-    script: str | None = None
-    """A file of ``holdfast.store`` with functions to create; each ends with a line ``$$;``."""
+    scripts: tuple[str, ...] = ()
+    """Files of ``holdfast.store`` with functions to create or replace; each function ends with a line ``$$;``."""
 
     def steps(self) -> Iterator[str]:
         yield from self.statements
-        if self.script is not None:
-            text = resources.files("holdfast.store").joinpath(self.script).read_text("utf-8")
+        for script in self.scripts:
+            text = resources.files("holdfast.store").joinpath(script).read_text("utf-8")
             for function in text.split("\n$$;\n"):
                 if function.strip():
                     yield function + "\n$$"
@@ -187,7 +187,8 @@ POSTGRESQL_SEARCH = Migration(
     only="postgresql",
 )
 
-POSTGRESQL_COMMIT = Migration("commits_in_one_statement", only="postgresql", script="sql/postgres_commit.sql")
+_FUNCTIONS = ("sql/postgres_commit.sql", "sql/postgres_sweep.sql")
+POSTGRESQL_COMMIT = Migration("commits_in_one_statement", only="postgresql", scripts=_FUNCTIONS)
 
 LIVE_RUNS = Migration(
     "live_runs_of_a_session",
@@ -199,7 +200,23 @@ QUESTIONS_DUE = Migration(
     ("CREATE INDEX {_approvals}_by_expiry ON {_approvals} (status, expires_at, approval_id)",),
 )
 
-MIGRATIONS = (HISTORIES, RUNS, POSTGRESQL_SEARCH, POSTGRESQL_COMMIT, LIVE_RUNS, QUESTIONS_DUE)
+FORKS_HOLD = Migration(
+    "forks_hold_what_they_began_with",
+    ("ALTER TABLE {_links} ADD COLUMN held <TEXT>",),
+)
+
+POSTGRESQL_FORKS_HOLD = Migration("forks_hold_on_postgresql", only="postgresql", scripts=_FUNCTIONS)
+
+MIGRATIONS = (
+    HISTORIES,
+    RUNS,
+    POSTGRESQL_SEARCH,
+    POSTGRESQL_COMMIT,
+    LIVE_RUNS,
+    QUESTIONS_DUE,
+    FORKS_HOLD,
+    POSTGRESQL_FORKS_HOLD,
+)
 NEWEST = len(MIGRATIONS)
 
 

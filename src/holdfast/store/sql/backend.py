@@ -124,6 +124,7 @@ class SqlBackend(RelationalReads):
 
     async def commit(self, *ops: Op) -> list[Outcome]:
         await self.open()
+        await self.loans.caught_up()
         # Nobody knows whether a commit arrived that broke off in its last moment. A key makes it safe to ask again.
         repeatable = all(isinstance(op, Splice) and op.key is not None for op in ops)
         write = self.write_by_call if self.server_side else self.write_by_statements

@@ -16,6 +16,9 @@ from holdfast.store.sql.errors import OutcomeUnknown, explained
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
+OVERTAKEN_AFTER = 10.0
+"""Seconds after which a commit no longer waits for one whose caller was cancelled."""
+
 
 class Loans:
     """The connections of one store that are out, and what is under way on them."""
@@ -31,6 +34,7 @@ class Loans:
         self.all_back = asyncio.Event()
         self.all_back.set()
         self.under_way: set[asyncio.Task[Any]] = set()
+        self.left_behind: set[asyncio.Task[Any]] = set()
         self.closed = False
 
     def check_open(self) -> None:
@@ -125,7 +129,17 @@ class Loans:
         """Let what has begun come to its end, even if its caller is cancelled meanwhile."""
         task = asyncio.get_running_loop().create_task(work)
         self.track(task)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                self.left_behind.add(task)
+            raise
+
+    async def caught_up(self) -> None:
+        """Until cancelled callers have left nothing behind that a later commit could overtake; in bounded time."""
+        if self.left_behind:
+            await asyncio.wait(self.left_behind, timeout=OVERTAKEN_AFTER)
 
     def track(self, task: asyncio.Task[Any]) -> None:
         self.under_way.add(task)
@@ -133,6 +147,7 @@ class Loans:
 
     def untrack(self, task: asyncio.Task[Any]) -> None:
         self.under_way.discard(task)
+        self.left_behind.discard(task)
         if not task.cancelled():
             task.exception()  # when its caller was cancelled, nobody else looks at it
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from holdfast.base.errors import ApprovalMoved, FenceLost, HistoryMoved, HoldfastError, KeyReused, NotFound, RunMoved
-from holdfast.store import contract
+from holdfast.store import contract, rules
 from holdfast.store.contract import Found, Head, Lease, LeaseHeld, Op, Outcome
 from holdfast.store.relational.connection import Connection
-from holdfast.store.relational.history_writes import closed_json
+from holdfast.store.relational.history_writes import closed_json, held_json
 from holdfast.store.relational.reads import as_bytes
 
 CALL = "SELECT CAST({_commit}(CAST(:ops AS jsonb), CAST(:blobs AS bytea[]), CAST(:now AS double precision)) AS text)"
@@ -37,7 +37,7 @@ class Call:
         return len(self.blobs) - len(blobs) + 1
 
     def splice(self, op: contract.Splice) -> Fields:
-        contract.check_shape(op)
+        rules.check_shape(op)
         return {
             "session_id": op.session_id,
             "added": len(op.add),
@@ -48,7 +48,7 @@ class Call:
             "digest": op.key and op.key.digest,
             "seal": None if op.seal is None else self.put(op.seal),
             "tape": op.tape,
-            "links": op.links or None,
+            "links": [(tape, upto, held_json(op.shape, tape)) for tape, upto in op.links] or None,
             "owner": op.owner,
             **(self.shape(op.shape) if op.shape else {}),
         }

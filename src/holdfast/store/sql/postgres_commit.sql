@@ -1,11 +1,11 @@
 -- A whole commit as one statement: SELECT {_commit}(operations, their bytes, the time or NULL for the server's).
 --
--- The same rules as relational/apply.py, function by function; a change there is a new migration here.
+-- The same rules as relational/apply.py, function by function; a change there is a migration that runs this again.
 -- An operation is a JSON object named by "op". Bytes travel beside it: "blob" is the place of an operation's first
 -- one in the array, "seal" that of its seal. What cannot be done is raised with a SQLSTATE of its own (HF...) and
 -- the facts as JSON in DETAIL, and undoes the statement.
 
-CREATE FUNCTION {_commit}(ops jsonb, blobs bytea[], now double precision) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit}(ops jsonb, blobs bytea[], now double precision) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     moment double precision := coalesce(now, extract(epoch FROM clock_timestamp()));
@@ -35,7 +35,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_splice}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_splice}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     who text := op->>'session_id';
@@ -117,8 +117,8 @@ BEGIN
         WHERE item.n <= added;
     END IF;
     IF op ? 'links' THEN
-        INSERT INTO {_links} (tape, session_id, upto)
-        SELECT (link->>0)::bigint, who, (link->>1)::bigint FROM jsonb_array_elements(op->'links') AS link;
+        INSERT INTO {_links} (tape, session_id, upto, held)
+        SELECT (link->>0)::bigint, who, (link->>1)::bigint, link->>2 FROM jsonb_array_elements(op->'links') AS link;
     END IF;
     IF op ? 'key' THEN
         INSERT INTO {_keys} (session_id, name, digest, version, length)
@@ -128,7 +128,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_sealed}(who text) RETURNS void
+CREATE OR REPLACE FUNCTION {_commit_sealed}(who text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'HF008', MESSAGE = 'holdfast: sealed',
@@ -136,7 +136,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_history_moved}(who text, wanted bigint, version bigint, length bigint) RETURNS void
+CREATE OR REPLACE FUNCTION {_commit_history_moved}(who text, wanted bigint, version bigint, length bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'HF001', MESSAGE = 'holdfast: history moved',
@@ -145,7 +145,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_erase}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_erase}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     who text := op->>'session_id';
@@ -192,20 +192,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_sweep}(freed bigint) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    erased bigint;
-BEGIN
-    SELECT erased_upto INTO erased FROM {sessions} WHERE tape = freed FOR UPDATE;
-    DELETE FROM {items}
-    WHERE tape = freed
-        AND seq >= coalesce((SELECT max(upto) FROM {_links} WHERE tape = freed), 0)
-        AND seq < coalesce(erased, 4611686018427387904);
-END
-$$;
-
-CREATE FUNCTION {_commit_annotate}(op jsonb, now double precision) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_annotate}(op jsonb, now double precision) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     who text := op->>'session_id';
@@ -234,7 +221,7 @@ END
 $$;
 
 -- With json and not jsonb, which would rewrite numbers and forget the order of the keys.
-CREATE FUNCTION {_commit_merged}(old json, patch json) RETURNS text
+CREATE OR REPLACE FUNCTION {_commit_merged}(old json, patch json) RETURNS text
 LANGUAGE sql AS $$
     SELECT '{' || coalesce(string_agg(to_json(key)::text || ':' || value::text, ',' ORDER BY place, later), '') || '}'
     FROM (
@@ -245,7 +232,7 @@ LANGUAGE sql AS $$
     WHERE json_typeof(value) <> 'null'
 $$;
 
-CREATE FUNCTION {_commit_require}(op jsonb) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_require}(op jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     old {sessions}%ROWTYPE;
@@ -258,7 +245,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_quarantine}(op jsonb, now double precision) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_quarantine}(op jsonb, now double precision) RETURNS jsonb
 LANGUAGE sql AS $$
     INSERT INTO {_quarantine} (session_id, tape, seq, reason, quarantined_at)
     VALUES (op->>'session_id', (op->>'tape')::bigint, (op->>'seq')::bigint, op->>'reason', now)
@@ -266,7 +253,7 @@ LANGUAGE sql AS $$
     SELECT NULL::jsonb
 $$;
 
-CREATE FUNCTION {_commit_save_run}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_save_run}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     wanted bigint := (op->>'expected')::bigint;
@@ -299,7 +286,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_journal}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_journal}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     added bigint := jsonb_array_length(op->'kinds');
@@ -321,7 +308,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_emit}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_emit}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     added bigint := jsonb_array_length(op->'kinds');
@@ -343,7 +330,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_save_approval}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_save_approval}(op jsonb, blobs bytea[], now double precision) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     wanted bigint := (op->>'expected')::bigint;
@@ -375,7 +362,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_take_lease}(op jsonb, now double precision) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_take_lease}(op jsonb, now double precision) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     until double precision := now + (op->>'ttl')::double precision;
@@ -402,7 +389,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_renew_lease}(op jsonb, now double precision) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_renew_lease}(op jsonb, now double precision) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     until double precision := now + (op->>'ttl')::double precision;
@@ -414,7 +401,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_held}(op jsonb) RETURNS {_leases}
+CREATE OR REPLACE FUNCTION {_commit_held}(op jsonb) RETURNS {_leases}
 LANGUAGE plpgsql AS $$
 DECLARE
     held {_leases}%ROWTYPE;
@@ -429,7 +416,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION {_commit_drop_lease}(op jsonb) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_drop_lease}(op jsonb) RETURNS jsonb
 LANGUAGE sql AS $$
     -- The row stays with an empty owner, so that the token of the next owner is still a higher one.
     UPDATE {_leases} SET owner = '', expires_at = 0
@@ -437,7 +424,7 @@ LANGUAGE sql AS $$
     SELECT NULL::jsonb
 $$;
 
-CREATE FUNCTION {_commit_fence}(op jsonb) RETURNS jsonb
+CREATE OR REPLACE FUNCTION {_commit_fence}(op jsonb) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM {_commit_held}(op);

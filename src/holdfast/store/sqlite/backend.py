@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -32,6 +33,7 @@ from holdfast.store.sqlite.commits import (
     Failure,
     InPlace,
     SqliteConnection,
+    begin,
     commit_together,
     left_transaction,
     weight,
@@ -42,6 +44,8 @@ T = TypeVar("T")
 MEMORY = ":memory:"
 _MOST_READERS = 4
 _MOST_SHARED = 128
+_ASKS_AFTER = 3  # milliseconds after which the writer asks again for a lock that somebody else has
+_TURN_OF_OTHERS = 0.003  # seconds in which other processes may write, after each part of the index
 _LONGEST_LOG = 16 * 2**20  # bytes to which the log is cut when a slow reader had let it grow
 
 
@@ -213,7 +217,9 @@ class SqliteBackend(RelationalReads):
             if self.path != MEMORY:
                 self.turn_on_wal(connection.raw)
                 connection.raw.execute(f"PRAGMA journal_size_limit = {_LONGEST_LOG}")
-            connection.raw.execute("BEGIN IMMEDIATE")
+            connection.patience = self.busy_timeout
+            connection.raw.execute(f"PRAGMA busy_timeout = {min(int(self.busy_timeout * 1000), _ASKS_AFTER)}")
+            begin(connection)
             try:
                 self.migrate(connection)
             except BaseException:
@@ -334,8 +340,10 @@ class SqliteBackend(RelationalReads):
                 await self.write(sqlite_search.prepare)
         if not self.searchable:
             return None
-        while await self.see(sqlite_search.behind):
-            await self.write(sqlite_search.catch_up)
+        tapes = await self.see(sqlite_search.behind, session_id)
+        while tapes:
+            tapes = await self.write(partial(sqlite_search.catch_up, tapes=tapes))
+            await asyncio.sleep(_TURN_OF_OTHERS if tapes else 0)
         return await self.see(sqlite_search.find, terms, session_id=session_id, owner=owner, limit=limit, skip=skip)
 
 

@@ -26,9 +26,10 @@ class SqliteConnection:
     lock = ""
     words = ""
 
-    def __init__(self, raw: sqlite3.Connection, names: Names) -> None:
+    def __init__(self, raw: sqlite3.Connection, names: Names, *, patience: float = 0) -> None:
         self.raw = raw
         self.names = names
+        self.patience = patience
         self.filled: dict[str, str] = {}
 
     def sql(self, text: str) -> str:
@@ -163,7 +164,7 @@ def commit_together(connection: SqliteConnection, works: Sequence[Work]) -> list
     """One transaction for all: what each returned, or its :class:`Failure`. An exception means: nothing was written."""
     raw = connection.raw
     try:
-        begin(raw)
+        begin(connection)
         results = [works[0](connection)] if len(works) == 1 else [guarded(connection, work) for work in works]
         raw.execute("COMMIT")
     except BaseException as error:
@@ -173,11 +174,18 @@ def commit_together(connection: SqliteConnection, works: Sequence[Work]) -> list
     return results
 
 
-def begin(raw: sqlite3.Connection) -> None:
-    try:
-        raw.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        raise CannotBegin from error
+def begin(connection: SqliteConnection) -> None:
+    """Take the write lock, as soon as others leave it and as long as there is patience."""
+    # SQLite itself asks more and more rarely while it waits, up to ten times a second. It would come late, and when
+    # somebody writes again and again, never.
+    deadline = time.monotonic() + connection.patience
+    while True:
+        try:
+            connection.raw.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= deadline:
+                raise CannotBegin from error
 
 
 def left_transaction(raw: sqlite3.Connection) -> bool:

@@ -1,4 +1,8 @@
-"""Full-text search in an SQLite file. It is indexed when somebody searches, so appending pays nothing for it."""
+"""Full-text search in an SQLite file. It is indexed when somebody searches, so appending pays nothing for it.
+
+Every tape that was indexed has a number, and an item stands in the index under the tape's number and its own ``seq``
+in one integer. So the index alone says where a match stands, and items are only read when they are answered.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,25 +13,40 @@ from holdfast.store.relational.connection import Connection
 from holdfast.store.relational.reads import as_bytes
 
 _TABLES = (
-    """CREATE TABLE IF NOT EXISTS {_search_rows} (
-        id INTEGER PRIMARY KEY,
-        tape INTEGER NOT NULL,
-        seq INTEGER NOT NULL,
-        words TEXT NOT NULL,
-        UNIQUE (tape, seq)
-    )""",
-    "CREATE TABLE IF NOT EXISTS {_searched} (tape INTEGER PRIMARY KEY, upto INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS {_searched} (number INTEGER PRIMARY KEY, tape INTEGER NOT NULL UNIQUE, upto INTEGER)",
+    "CREATE TABLE IF NOT EXISTS {_search_rows} (id INTEGER PRIMARY KEY, words TEXT NOT NULL)",
     """CREATE VIRTUAL TABLE IF NOT EXISTS {_search} USING fts5(
         words, content='{_search_rows}', content_rowid='id',
         tokenize="unicode61 remove_diacritics 0 categories 'L* M* N* Co'"
     )""",
+    # Its parts are merged late, and a few pages with each write. It would rather merge sixteen of them whole at once,
+    # and all other writers would wait for that.
+    "INSERT INTO {_search} ({_search}, rank) VALUES ('automerge', 16)",
+    "INSERT INTO {_search} ({_search}, rank) VALUES ('crisismerge', 64)",
     """CREATE TRIGGER IF NOT EXISTS {_search}_forgets AFTER DELETE ON {items} BEGIN
-        INSERT INTO {_search} ({_search}, rowid, words)
-            SELECT 'delete', id, words FROM {_search_rows} WHERE tape = old.tape AND seq = old.seq;
-        DELETE FROM {_search_rows} WHERE tape = old.tape AND seq = old.seq;
+        INSERT INTO {_search} ({_search}, rowid, words) SELECT 'delete', id, words FROM {_search_rows}
+            WHERE id = (SELECT number << 32 | old.seq FROM {_searched} WHERE tape = old.tape);
+        DELETE FROM {_search_rows}
+            WHERE id = (SELECT number << 32 | old.seq FROM {_searched} WHERE tape = old.tape);
     END""",
 )
-_CHUNK = 1000
+_FORGET = (  # an index that an earlier version made
+    "DROP TRIGGER IF EXISTS {_search}_forgets",
+    "DROP TABLE IF EXISTS {_search}",
+    "DROP TABLE IF EXISTS {_search_rows}",
+    "DROP TABLE IF EXISTS {_searched}",
+)
+_SHOWN = (  # which sessions have items on an indexed tape, and up to where
+    "(SELECT d.number, d.tape, s.session_id, s.next_seq AS upto, 1 AS own, s.updated_at"
+    " FROM {_searched} d JOIN {sessions} s ON s.tape = d.tape WHERE <which> UNION ALL"
+    " SELECT d.number, d.tape, s.session_id, l.upto, 0, s.updated_at FROM {_searched} d"
+    " JOIN {_links} l ON l.tape = d.tape JOIN {sessions} s ON s.session_id = l.session_id WHERE <which>) v"
+)
+_PLACES = 2**32  # on one tape
+_ROOM = 300_000  # bytes of items that are indexed in one transaction, so that other writers get their turn
+_ROW = 64  # bytes that an item or a tape counts for, besides its own
+_AT_ONCE = 50  # items; they may be large
+_SHORT = 10_000  # characters
 
 
 def available(db: Connection) -> bool:
@@ -36,75 +55,85 @@ def available(db: Connection) -> bool:
 
 
 def prepare(db: Connection) -> None:
-    for statement in _TABLES:
+    columns = [name for (name,) in db.all("SELECT name FROM pragma_table_info('{_searched}')", {})]
+    for statement in (*(_FORGET if columns and "number" not in columns else ()), *_TABLES):
         db.run(statement, {})
 
 
-def behind(db: Connection) -> Sequence[Sequence[Any]]:
-    """Tapes on which something was written since it was last indexed: up to where it was, and up to where it is."""
-    # A tape whose own session was forgotten lives on in the forks that show it. One damaged row among the
-    # sessions must not keep the others from being found.
+def behind(db: Connection, session_id: str | None) -> Sequence[Sequence[Any]]:
+    """Tapes, of one session or of all, on which something was written since they were last indexed; up to where."""
+    # One damaged row among the sessions must not keep the others from being found.
     return db.all(
-        "SELECT t.tape, COALESCE(d.upto, 0), t.upto FROM"
-        " (SELECT tape, next_seq AS upto FROM {sessions} UNION ALL"
-        "  SELECT l.tape, MAX(l.upto) FROM {_links} l WHERE NOT EXISTS"
-        "  (SELECT 1 FROM {sessions} s WHERE s.tape = l.tape) GROUP BY l.tape) t"
-        " LEFT JOIN {_searched} d ON d.tape = t.tape WHERE t.upto > COALESCE(d.upto, 0)"
-        " AND typeof(t.tape) = 'integer' AND typeof(t.upto) = 'integer' LIMIT :limit",
-        {"limit": _CHUNK},
+        "SELECT t.tape, t.upto FROM (SELECT session_id, tape, next_seq AS upto FROM {sessions} UNION ALL"
+        " SELECT session_id, tape, upto FROM {_links}) t LEFT JOIN {_searched} d ON d.tape = t.tape"
+        " WHERE t.upto > COALESCE(d.upto, 0) AND typeof(t.tape) = 'integer' AND typeof(t.upto) = 'integer'"
+        f" AND t.upto < {_PLACES}" + (" AND t.session_id = :session_id" if session_id is not None else ""),
+        {"session_id": session_id},
     )
 
 
-def catch_up(db: Connection) -> None:
-    """Index some of what was written since the last time."""
-    room = _CHUNK
-    for tape, start, stop in behind(db):
-        room -= index(db, tape, start, stop, room)
+def catch_up(db: Connection, tapes: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """Index some of what is on these tapes; answer those on which something is left."""
+    room = _ROOM
+    rows: list[dict[str, Any]] = []
+    done = 0
+    for tape, stop in tapes:
+        room = index(db, tape, stop, room, rows)
         if room <= 0:
-            return
+            break
+        done += 1
+    db.many("INSERT INTO {_search_rows} (id, words) VALUES (:id, :words)", rows)
+    db.many("INSERT INTO {_search} (rowid, words) VALUES (:id, :words)", rows)
+    return tapes[done:]
 
 
-def index(db: Connection, tape: int, start: int, stop: int, limit: int) -> int:
-    """Index a stretch of a tape, at most ``limit`` items of it; how many there were."""
-    stored = db.all(
-        "SELECT seq, data FROM {items} WHERE tape = :tape AND seq >= :start AND seq < :stop ORDER BY seq LIMIT :limit",
-        {"tape": tape, "start": start, "stop": stop, "limit": limit},
-    )
-    if len(stored) == limit:
-        stop = stored[-1][0] + 1
-    for seq, data in stored:
-        try:
-            words = " ".join(words_of(text_of(decode_item(as_bytes(data) or b""))))
-        except ValueError:
-            continue  # not an item, or sealed: there is nothing to find in it
-        place = {"tape": tape, "seq": seq, "words": words}
-        db.run("INSERT OR IGNORE INTO {_search_rows} (tape, seq, words) VALUES (:tape, :seq, :words)", place)
-        db.run(
-            "INSERT INTO {_search} (rowid, words)"
-            " SELECT id, words FROM {_search_rows} WHERE tape = :tape AND seq = :seq",
-            place,
+def index(db: Connection, tape: int, stop: int, room: int, rows: list[dict[str, Any]]) -> int:
+    """Take up what is new on a tape until there is no more room, and say how much room is left."""
+    db.run("INSERT OR IGNORE INTO {_searched} (tape, upto) VALUES (:tape, 0)", {"tape": tape})
+    number, upto = db.one("SELECT number, upto FROM {_searched} WHERE tape = :tape", {"tape": tape}) or (0, 0)
+    room -= _ROW
+    while upto < stop and room > 0:
+        stored = db.all(
+            "SELECT seq, data FROM {items} WHERE tape = :tape AND seq >= :upto AND seq < :stop ORDER BY seq"
+            " LIMIT :limit",
+            {"tape": tape, "upto": upto, "stop": stop, "limit": _AT_ONCE},
         )
-    db.run(
-        "INSERT INTO {_searched} (tape, upto) VALUES (:tape, :upto)"
-        " ON CONFLICT (tape) DO UPDATE SET upto = excluded.upto",
-        {"tape": tape, "upto": stop},
-    )
-    return len(stored)
+        for seq, data in stored:
+            room -= _ROW + len(data or b"")
+            words = indexed_text(as_bytes(data) or b"")
+            if words:
+                rows.append({"id": number << 32 | seq, "words": words})
+        upto = stored[-1][0] + 1 if len(stored) == _AT_ONCE else stop
+    db.run("UPDATE {_searched} SET upto = :upto WHERE tape = :tape AND upto < :upto", {"tape": tape, "upto": upto})
+    return room
+
+
+def indexed_text(data: bytes) -> str:
+    """What the index shall know of an item; nothing when it is none, or sealed."""
+    try:
+        text = text_of(decode_item(data))
+    except ValueError:
+        return ""
+    # The index's own idea of words and capitals is ours as far as ASCII goes.
+    return text if len(text) < _SHORT and text.isascii() else " ".join(words_of(text))
 
 
 def find(
     db: Connection, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
 ) -> list[Found]:
+    # One session's tapes are looked up one by one; for all sessions the index is asked once, and then whose it is.
+    if session_id is not None:
+        which, tables = "s.session_id = :session_id", f"{_SHOWN} CROSS JOIN {{_search}}"
+    else:
+        which = "d.number IN (SELECT rowid >> 32 FROM {_search} WHERE {_search} MATCH :match)"
+        tables = f"{{_search}} CROSS JOIN {_SHOWN}"
+    if owner is not None:
+        which += " AND s.owner = :owner"
     found = db.all(
-        "SELECT v.session_id, r.tape, r.seq, i.data FROM {_search} JOIN {_search_rows} r ON r.id = {_search}.rowid"
-        " JOIN {items} i ON i.tape = r.tape AND i.seq = r.seq"
-        " JOIN (SELECT tape, session_id, next_seq AS upto, updated_at, owner FROM {sessions} UNION ALL"
-        "       SELECT l.tape, l.session_id, l.upto, s.updated_at, s.owner FROM {_links} l"
-        "       JOIN {sessions} s ON s.session_id = l.session_id) v ON v.tape = r.tape AND r.seq < v.upto"
-        " WHERE {_search} MATCH :match AND (:session_id IS NULL OR v.session_id = :session_id)"
-        " AND (:owner IS NULL OR v.owner = :owner)"
-        " ORDER BY v.updated_at DESC, v.session_id, i.tape = (SELECT tape FROM {sessions} s"
-        " WHERE s.session_id = v.session_id) DESC, r.seq DESC LIMIT :limit OFFSET :skip",
+        f"SELECT v.session_id, v.tape, {{_search}}.rowid - (v.number << 32) FROM {tables.replace('<which>', which)}"
+        " WHERE {_search} MATCH :match AND v.number = {_search}.rowid >> 32"
+        " AND {_search}.rowid >= v.number << 32 AND {_search}.rowid < (v.number << 32) + v.upto"
+        " ORDER BY v.updated_at DESC, v.session_id, v.own DESC, {_search}.rowid DESC LIMIT :limit OFFSET :skip",
         {
             "match": " AND ".join(f'"{term}"*' for term in terms),
             "session_id": session_id,
@@ -113,4 +142,9 @@ def find(
             "skip": skip,
         },
     )
-    return [Found(session, tape, seq, as_bytes(data) or b"") for session, tape, seq, data in found]
+    return [Found(name, tape, seq, stored_at(db, tape, seq)) for name, tape, seq in found]
+
+
+def stored_at(db: Connection, tape: int, seq: int) -> bytes:
+    row = db.one("SELECT data FROM {items} WHERE tape = :tape AND seq = :seq", {"tape": tape, "seq": seq})
+    return (as_bytes(row[0]) if row else None) or b""

@@ -1,0 +1,189 @@
+"""The index of an SQLite file: made while others write, whole after any failure, and only of what is there."""
+
+import asyncio
+import sqlite3
+import threading
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import open_store
+from holdfast.base.errors import StoreUnavailable
+from holdfast.history.store import Store
+from holdfast.store.contract import Splice
+from holdfast.store.sqlite.backend import SqliteBackend
+from holdfast.testing import owned
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+def said(*texts: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text} for text in texts]
+
+
+def indexed(path: Path, word: str) -> int:
+    """How many items the index itself has under a word; it also has to be in order."""
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute("INSERT INTO holdfast_search (holdfast_search, rank) VALUES ('integrity-check', 1)")
+        (count,) = raw.execute("SELECT COUNT(*) FROM holdfast_search WHERE holdfast_search MATCH ?", (word,)).fetchone()
+        return int(count)
+
+
+async def hits(store: Store, query: str) -> list[tuple[str, int]]:
+    return [(hit.session_id, hit.position) for hit in await store.search(query, limit=10_000)]
+
+
+class TestWhileOthersWrite:
+    async def test_a_long_history_is_indexed_a_little_at_a_time(self, path: Path) -> None:
+        weights = [0]
+
+        class Weighed(sqlite3.Connection):
+            def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+                if sql == "BEGIN IMMEDIATE":
+                    weights.append(0)
+                return super().execute(sql, *args)
+
+            def executemany(self, sql: str, rows: Any) -> sqlite3.Cursor:  # type: ignore[override]
+                if "holdfast_search_rows" in sql:
+                    weights[-1] += sum(len(row["words"]) for row in rows)
+                return super().executemany(sql, rows)
+
+        async with owned(SqliteBackend(path, connect=partial(sqlite3.connect, factory=Weighed))) as backend:
+            store = Store(backend)
+            for name in "abc":
+                await store.session(name).add_items(said(*(f"{name} word {n} {'x' * 9_000}" for n in range(200))))
+            assert len(await hits(store, "word")) == 600
+        assert sum(weights) > 600 * 9_000
+        assert max(weights) < 1_000_000
+
+    async def test_a_writer_that_waits_for_another_process_asks_again_and_again(self, path: Path) -> None:
+        asked = 0
+        often = threading.Event()
+
+        class Counted(sqlite3.Connection):
+            def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+                nonlocal asked
+                asked += sql == "BEGIN IMMEDIATE"
+                if asked > 30:
+                    often.set()
+                return super().execute(sql, *args)
+
+        connect = partial(sqlite3.connect, factory=Counted)
+        async with owned(SqliteBackend(path, connect=connect, in_place=False)) as backend:
+            await backend.open()
+            with closing(sqlite3.connect(path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                writing = asyncio.create_task(backend.commit(Splice(session_id="s", add=(b"{}",))))
+                assert await asyncio.to_thread(often.wait, 10)
+                other.execute("ROLLBACK")
+                await writing
+
+    async def test_a_search_ends_although_somebody_goes_on_writing(self, path: Path) -> None:
+        class Overtaken(sqlite3.Connection):
+            """Another process has written whenever this one looks for what is new."""
+
+            def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+                if "LEFT JOIN holdfast_searched" in sql:
+                    with closing(sqlite3.connect(path)) as other, other:
+                        other.execute(
+                            "INSERT INTO holdfast_items SELECT tape, next_seq, ? FROM holdfast_sessions",
+                            (b'{"content": "word"}',),
+                        )
+                        other.execute("UPDATE holdfast_sessions SET next_seq = next_seq + 1, length = length + 1")
+                return super().execute(sql, *args)
+
+        async with owned(SqliteBackend(path, connect=partial(sqlite3.connect, factory=Overtaken))) as backend:
+            await Store(backend).session("s").add_items(said("word"))
+            async with asyncio.timeout(10):
+                assert await hits(Store(backend), "word") == [("s", 1), ("s", 0)]
+
+    async def test_two_processes_that_index_at_once_index_everything_once(self, path: Path) -> None:
+        async with owned(SqliteBackend(path)) as ours, owned(SqliteBackend(path)) as theirs:
+            for name in "abc":
+                await Store(ours).session(name).add_items(said(*(f"word {n} {'x' * 900}" for n in range(500))))
+            found = await asyncio.gather(*(hits(Store(one), "word") for one in (ours, theirs, ours)))
+        assert [len(each) for each in found] == [1_500] * 3
+        assert indexed(path, "word") == 1_500
+
+
+class TestWhatIsIndexed:
+    async def test_a_search_in_one_session_indexes_that_session_only(self, path: Path) -> None:
+        async with open_store(f"sqlite:///{path}") as store:
+            parent, other = store.session("parent"), store.session("other")
+            await parent.add_items(said("word 1", "word 2", "word 3"))
+            await other.add_items(said("word"))
+            fork = await parent.fork(2, "fork")
+            await fork.add_items(said("word of the fork"))
+            assert [hit.position for hit in await fork.search("word")] == [2, 1, 0]
+            assert indexed(path, "word") == 3
+            assert len(await store.search("word")) == 7
+            assert indexed(path, "word") == 5
+
+    async def test_what_is_deleted_or_cleared_leaves_the_index(self, path: Path) -> None:
+        async with open_store(f"sqlite:///{path}") as store:
+            for name in ("deleted", "cleared", "kept"):
+                await store.session(name).add_items(said("word one", "word two"))
+            assert len(await store.search("word")) == 6
+            await store.delete("deleted")
+            await store.session("cleared").clear_session()
+            assert indexed(path, "word") == 2
+            await store.session("cleared").add_items(said("a new word"))
+            assert await hits(store, "word") == [("cleared", 0), ("kept", 1), ("kept", 0)]
+
+    @pytest.mark.parametrize("filling", ["filling ", "füllung "], ids=["ascii", "other"])
+    async def test_long_texts_and_long_words_are_found(self, path: Path, filling: str) -> None:
+        async with open_store(f"sqlite:///{path}") as store:
+            await store.session("s").add_items(said(filling * 3_000 + "End", f"{filling}{'Long' * 30}, {filling}"))
+            for query, position in (("end", 0), ("LONG" * 30, 1), ("long" * 20, 1)):
+                assert await hits(store, query) == [("s", position)]
+            assert await hits(store, "long" * 10 + "x") == []
+
+
+async def test_an_index_that_broke_off_half_way_is_finished_by_the_next_search(path: Path) -> None:
+    parts = 0
+
+    class Failing(sqlite3.Connection):
+        def executemany(self, sql: str, rows: Any) -> sqlite3.Cursor:  # type: ignore[override]
+            nonlocal parts
+            parts += "INTO holdfast_search (" in sql
+            if parts == 3:
+                raise sqlite3.OperationalError("disk I/O error")
+            return super().executemany(sql, rows)
+
+    async with owned(SqliteBackend(path, connect=partial(sqlite3.connect, factory=Failing))) as backend:
+        store = Store(backend)
+        for name in "abc":
+            await store.session(name).add_items(said(*(f"word {n} {'x' * 9_000}" for n in range(100))))
+        with pytest.raises(StoreUnavailable):
+            await store.search("word")
+        assert 0 < indexed(path, "word") < 300
+        parts = 4
+        assert len(await hits(store, "word")) == 300
+    assert indexed(path, "word") == 300
+
+
+async def test_an_index_of_an_earlier_layout_is_made_anew(path: Path) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        await store.session("a").add_items(said("hello", "world"))
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.executescript(
+            """
+            CREATE TABLE holdfast_search_rows
+                (id INTEGER PRIMARY KEY, tape INTEGER NOT NULL, seq INTEGER NOT NULL, words TEXT NOT NULL);
+            CREATE TABLE holdfast_searched (tape INTEGER PRIMARY KEY, upto INTEGER NOT NULL);
+            CREATE VIRTUAL TABLE holdfast_search USING fts5(words, content='holdfast_search_rows', content_rowid='id');
+            CREATE TRIGGER holdfast_search_forgets AFTER DELETE ON holdfast_items BEGIN
+                DELETE FROM holdfast_search_rows WHERE tape = old.tape AND seq = old.seq;
+            END;
+            """
+        )
+    async with open_store(f"sqlite:///{path}") as store:
+        assert await hits(store, "world") == [("a", 1)]
+        await store.delete("a")
+    assert indexed(path, "world") == 0

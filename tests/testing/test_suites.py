@@ -1,0 +1,35 @@
+"""The suites are only worth something if their clauses are run."""
+
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+SOURCE = Path(holdfast.__file__).parent.parent
+
+SUITES = """
+import pytest
+from holdfast.store.memory import MemoryBackend
+from holdfast.testing import SessionContract, StoreContract, owned
+
+class OverMemory:
+    durable = False
+    examples = 1
+
+    @pytest.fixture
+    def reopen(self, clock):
+        return lambda: owned(MemoryBackend(clock=clock))
+
+class TestStore(OverMemory, StoreContract):
+    pass
+
+class TestSession(OverMemory, SessionContract):
+    pass
+"""
+
+
+def test_random_programs_are_also_run_where_no_faults_are_injected(pytester: pytest.Pytester) -> None:
+    pytester.makeini(f"[pytest]\npythonpath = {SOURCE}\nasyncio_mode = auto\naddopts = -p no:cacheprovider\n")
+    pytester.makepyfile(SUITES)
+    pytester.runpytest_subprocess("-k", "leave_what_the_reference_leaves").assert_outcomes(passed=2)
