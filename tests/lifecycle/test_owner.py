@@ -264,15 +264,17 @@ async def test_whenever_it_is_closed_while_starting_the_starter_hears_of_it_or_h
     assert set(heard) == {Closed, "value"}
 
 
-async def test_an_opening_that_ignores_being_cancelled_is_closed_once_it_is_open(log):
-    @asynccontextmanager
-    async def stubborn():
-        with suppress(asyncio.CancelledError):
-            await forever()
-        async with log.resource("r"):
-            yield
+@asynccontextmanager
+async def stubborn(log):
+    """Opens although it was cancelled."""
+    with suppress(asyncio.CancelledError):
+        await forever()
+    async with log.resource("r"):
+        yield
 
-    owner = Owner(stubborn)
+
+async def test_an_opening_that_ignores_being_cancelled_is_closed_once_it_is_open(log):
+    owner = Owner(lambda: stubborn(log))
     starting = asyncio.create_task(owner.start())
     await turns()
     await owner.close()
@@ -303,14 +305,7 @@ async def test_a_cancelled_start_leaves_nothing_open(log):
 
 
 async def test_a_cancelled_start_ends_even_an_opening_that_ignores_it(log):
-    @asynccontextmanager
-    async def stubborn():
-        with suppress(asyncio.CancelledError):
-            await forever()
-        async with log.resource("r"):
-            yield
-
-    owner = Owner(stubborn)
+    owner = Owner(lambda: stubborn(log))
     starting = asyncio.create_task(owner.start())
     await turns()
     starting.cancel()

@@ -356,7 +356,7 @@ async def test_a_late_attempt_has_ended_when_the_error_comes(
 async def test_a_late_attempt_may_be_repeated(server: ModelServer, model: OpenAIResponsesModel) -> None:
     server.plays(Hang(), Reply(response(said("hi"))))
     settings = ModelSettings(
-        timeout=0.2, retry=ModelRetrySettings(max_retries=1, policy=retry_policies.network_error())
+        timeout=1.0, retry=ModelRetrySettings(max_retries=1, policy=retry_policies.network_error())
     )
     assert (await ask(model, ModelRequest("x", model_settings=settings), sleep=Sleeps())).items == [said("hi")]
 

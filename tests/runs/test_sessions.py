@@ -10,6 +10,7 @@ from ways import WAYS, FourMethods, Scenario, approve_all, run_somehow
 
 from holdfast import (
     Agent,
+    EncryptedSession,
     GuardrailFunctionOutput,
     InputGuardrail,
     InputGuardrailTripwireTriggered,
@@ -43,6 +44,11 @@ HISTORY = [user("old q"), said("old a"), user("again"), said("yes")]
 @function_tool(idempotent=True, needs_approval=True)
 async def pay(amount: int) -> str:
     return f"paid {amount}"
+
+
+@output_guardrail
+async def refuse(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+    return GuardrailFunctionOutput("no", True)
 
 
 def texts(items: Any) -> list[str]:
@@ -200,32 +206,24 @@ async def test_a_tripped_input_guardrail_keeps_the_users_input_and_nothing_else(
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
 async def test_a_tripped_output_guardrail_keeps_what_the_tools_did_but_not_the_output(way: str) -> None:
-    @output_guardrail
-    async def no(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
-        return GuardrailFunctionOutput("no", True)
-
     @function_tool
     async def free() -> str:
         return "x"
 
     model = ScriptedModel([[function_call("free", {}, call_id="1")], [assistant_message("rude")]])
-    agent, session = Agent("a", tools=[free], model=model, output_guardrails=[no]), FourMethods()
+    agent, session = Agent("a", tools=[free], model=model, output_guardrails=[refuse]), FourMethods()
     with pytest.raises(OutputGuardrailTripwireTriggered):
         await run_somehow(way, agent, "q", session=session)
     assert texts(session.items) == ["q", "function_call", "function_call_output"]
 
 
 async def test_an_output_guardrail_on_a_tools_output_keeps_the_call_but_not_what_it_returned() -> None:
-    @output_guardrail
-    async def no(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
-        return GuardrailFunctionOutput("no", True)
-
     @function_tool
     async def leak() -> str:
         return "the secret"
 
     model = ScriptedModel([[function_call("leak", {}, call_id="1")]])
-    agent = Agent("a", tools=[leak], model=model, output_guardrails=[no], tool_use_behavior="stop_on_first_tool")
+    agent = Agent("a", tools=[leak], model=model, output_guardrails=[refuse], tool_use_behavior="stop_on_first_tool")
     session = FourMethods()
     with pytest.raises(OutputGuardrailTripwireTriggered):
         await Runner.run(agent, "q", session=session)
@@ -236,10 +234,6 @@ async def test_an_output_guardrail_on_a_tools_output_keeps_the_call_but_not_what
 @pytest.mark.parametrize("held_by", ["a question", "an error"])
 async def test_an_output_that_is_yet_to_be_judged_is_not_stored_while_its_sibling_is_held(held_by: str) -> None:
     broken = [held_by == "an error"]
-
-    @output_guardrail
-    async def no(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
-        return GuardrailFunctionOutput("no", True)
 
     @function_tool
     async def leak() -> str:
@@ -252,7 +246,9 @@ async def test_an_output_that_is_yet_to_be_judged_is_not_stored_while_its_siblin
         return "fine"
 
     model = ScriptedModel([[function_call("leak", {}, call_id="1"), function_call("other", {}, call_id="2")]])
-    agent = Agent("a", tools=[leak, other], model=model, output_guardrails=[no], tool_use_behavior="stop_on_first_tool")
+    agent = Agent(
+        "a", tools=[leak, other], model=model, output_guardrails=[refuse], tool_use_behavior="stop_on_first_tool"
+    )
     session = FourMethods()
     if held_by == "a question":
         state = (await Runner.run(agent, "q", session=session)).to_state()
@@ -422,3 +418,14 @@ async def test_a_compaction_is_an_item_like_any_other() -> None:
     assert session.items[1] == item
     loaded = await RunState.from_string(agent, result.to_state().to_string())
     assert loaded.live().items()[0].to_input_item() == item
+
+
+async def test_a_run_is_written_to_a_sealed_history_of_another_make() -> None:
+    """It has no way to write a batch once under a key, and is not asked to."""
+    underlying = FourMethods()
+    session = EncryptedSession(underlying.session_id, underlying, "a key that is long enough")
+    model = ScriptedModel([[assistant_message("first")], [assistant_message("second")]])
+    for text in ("one", "two"):
+        await Runner.run(Agent("a", model=model), text, session=session)
+    assert texts(await session.get_items()) == ["one", "first", "two", "second"]
+    assert "first" not in str(await underlying.get_items())

@@ -7,7 +7,7 @@ from typing import Any
 
 from shop import LEASE, Ledger, agents, echo
 
-from holdfast import ApprovalSettled, Runtime, Store, ToolContext, function_tool
+from holdfast import Agent, ApprovalSettled, Runtime, Store, ToolContext, function_tool
 from holdfast.runtime import RunHandle
 from holdfast.store.opening import open_backend
 from holdfast.testing import CrashingBackend
@@ -60,12 +60,7 @@ async def stall(url: str) -> None:
         return "too late"
 
     [shop] = agents(Ledger(os.devnull))
-    async with Runtime.open(url, agents=[shop.clone(tools=[charge])], lease=LEASE) as runtime:
-        run = await runtime.start("shop", "charge", session_id="s", key="order-7")
-        await begun.wait()
-        while run.local:  # noqa: ASYNC110 - nothing else tells
-            await asyncio.sleep(0.01)
-        print("passed on", flush=True)
+    await _lose(url, shop.clone(tools=[charge]), begun)
 
 
 async def block(url: str, ledger: str, passed: str) -> None:
@@ -81,7 +76,12 @@ async def block(url: str, ledger: str, passed: str) -> None:
         return book.charge(ctx.idempotency_key, order)
 
     [shop] = agents(book)
-    async with Runtime.open(url, agents=[shop.clone(tools=[charge])], lease=LEASE) as runtime:
+    await _lose(url, shop.clone(tools=[charge]), begun)
+
+
+async def _lose(url: str, shop: Agent[Any], begun: asyncio.Event) -> None:
+    """Begin a run, be inside of its tool, and tell when it has passed on to another process."""
+    async with Runtime.open(url, agents=[shop], lease=LEASE) as runtime:
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
         await begun.wait()
         while run.local:  # noqa: ASYNC110 - nothing else tells

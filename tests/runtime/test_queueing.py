@@ -6,7 +6,11 @@ import pytest
 from durable_kit import Refunds, calls, only_approval, says, soon, talker, until
 
 from holdfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
+from holdfast.history.store import Store
+from holdfast.runtime.leases import session_lease
 from holdfast.runtime.starting import Request
+from holdfast.store.contract import SaveRun, TakeLease
+from holdfast.store.memory import MemoryBackend
 from holdfast.store.opening import open_backend
 from holdfast.testing import ModelStep, ScriptedModel, assistant_message, owned
 
@@ -71,6 +75,40 @@ async def test_a_busy_session_can_be_refused(store_url):
         again = await runtime.start("support", "three", session_id="s", on_busy="reject")
         assert (await soon(again.wait())).status == "completed"
         assert len(await runtime.runs()) == 3
+
+
+class Reading(MemoryBackend):
+    """Lets something happen after the first look for runs of a session."""
+
+    def __init__(self):
+        super().__init__()
+        self.then = None
+
+    async def runs(self, **wanted):
+        found = await super().runs(**wanted)
+        if self.then is not None and wanted["session_id"] is not None:
+            then, self.then = self.then, None
+            await then()
+        return found
+
+
+async def test_a_refusal_names_the_run_that_begins_in_the_same_moment():
+    """As when another process takes the run up between two looks at the store."""
+    async with owned(Reading()) as backend:
+        first = Request("support", "one", "s", None, None, None, "enqueue")
+        await backend.commit(*first.ops("first"), TakeLease(name=session_lease("s"), owner="elsewhere", ttl=30))
+
+        async def begins():
+            record = await backend.run("first")
+            await backend.commit(
+                SaveRun(run_id="first", expected=record.revision, status="running", data=record.data, session_id="s")
+            )
+
+        async with Runtime.open(Store(backend), agents=[echo()]) as runtime:
+            backend.then = begins
+            with pytest.raises(SessionBusy) as refused:
+                await runtime.start("support", "two", session_id="s", on_busy="reject")
+            assert refused.value.run_id == "first"
 
 
 async def test_of_many_that_refuse_to_wait_one_begins(store_url):

@@ -81,14 +81,9 @@ async def show(approval_id: ApprovalId, store: StoreUrl = DEFAULT_STORE, as_json
     """
     async with Runtime.open(checked(store), agents=[]) as rt:
         approval = await rt.approval(approval_id)
-    output, facts = Output(as_json), described(approval)
-    if as_json:
-        output.value(facts, "")
-        return
-    for name in ("id", "status", "kind", "tool", "arguments", "digest", "agent", "session_id", "run", "requested",
-                 "decided_by", "message", "edited", "output"):  # fmt: skip
-        if facts.get(name) is not None:
-            output.console.print(f"[bold]{name.replace('_', ' '):>10}[/]  {escape(str(facts[name]))}")
+    names = ("id", "status", "kind", "tool", "arguments", "digest", "agent", "session_id", "run", "requested",
+             "decided_by", "message", "edited", "output")  # fmt: skip
+    Output(as_json).facts(described(approval), names)
 
 
 @app.command()

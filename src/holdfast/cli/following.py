@@ -24,6 +24,8 @@ from holdfast.runtime.handle import RunHandle
 from holdfast.runtime.records import Problem
 from holdfast.runtime.runtime import Runtime
 
+_LONGEST = 300  # characters of a call or an output that are shown
+
 By = Annotated[str | None, typer.Option(help="Who decides, for the record. Your login name without it.")]
 
 
@@ -81,8 +83,8 @@ class Screen:
             self.console.print(text)
 
 
-def shortened(text: str, most: int = 300) -> str:
-    return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
+def shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 async def watched(run: RunHandle, screen: Screen | None, *, after: int = 0) -> RunOutcome:

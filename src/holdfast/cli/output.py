@@ -50,6 +50,15 @@ class Output:
         else:
             self.console.print(text)
 
+    def facts(self, facts: Mapping[str, Any], names: Sequence[str]) -> None:
+        """All that is known of one thing as JSON, or what there is under these names, a line each."""
+        if self.as_json:
+            print_json(facts)
+            return
+        for name in names:
+            if facts.get(name) is not None:
+                self.console.print(f"[bold]{name.replace('_', ' '):>10}[/]  {escape(str(facts[name]))}")
+
     def busy(self, doing: str) -> AbstractContextManager[Status | None]:
         """Show a person at a terminal that something takes a while."""
         return working(self.console, doing) if not self.as_json else nullcontext()

@@ -78,16 +78,12 @@ async def show(run_id: RunId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson =
         outcome = await handle.wait() if info.status not in ("queued", "running") else None
     output = Output(as_json)
     facts = described(info) | ({} if outcome is None else told(outcome))
-    if as_json:
-        output.value(facts, "")
+    output.facts(facts, ("id", "status", "agent", "session_id", "key", "parent", "steps", "updated", "reason"))
+    if as_json or outcome is None:
         return
-    for name in ("id", "status", "agent", "session_id", "key", "parent", "steps", "updated", "reason"):
-        if facts.get(name) is not None:
-            output.console.print(f"[bold]{name.replace('_', ' '):>10}[/]  {escape(str(facts[name]))}")
-    if outcome is not None and outcome.final_output is not None:
+    if outcome.final_output is not None:
         output.console.print(f"\n{escape(str(plain(outcome.final_output)))}")
-    if outcome is not None:
-        complain(outcome)
+    complain(outcome)
 
 
 @app.command()

@@ -73,21 +73,21 @@ def amount_paid(request: ModelRequest) -> str | None:
     return None
 
 
-def treasurer(pool: SessionPool, ledger: Path, model: Any = None) -> Agent[Any]:
+def treasurer(pool: SessionPool, ledger: Path) -> Agent[Any]:
     return Agent(
         "treasurer",
         instructions="You pay invoices. Compute sums with run_python, then pay. Say in one sentence what you did.",
-        model=model or FunctionModel(rules),
+        model=FunctionModel(rules),
         tools=[python_tool(pool), paying(ledger)],
     )
 
 
 @asynccontextmanager
-async def at_work(store: str, ledger: Path, model: Any = None) -> AsyncIterator[Runtime]:
+async def at_work(store: str, ledger: Path) -> AsyncIterator[Runtime]:
     """The treasurer in this process: a pool of workers and a runtime on the store."""
     async with (
         SessionPool(PoolConfig(min_idle=1, max_sessions=4)) as pool,
-        Runtime.open(store, agents=[treasurer(pool, ledger, model)], lease=LEASE) as rt,
+        Runtime.open(store, agents=[treasurer(pool, ledger)], lease=LEASE) as rt,
     ):
         yield rt
 

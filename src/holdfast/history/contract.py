@@ -1,8 +1,10 @@
 """What a history session is to the rest of the world: four methods, an id and settings."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 from holdfast.base.errors import InvalidInput
@@ -89,6 +91,20 @@ class SessionABC(ABC):
 
     @abstractmethod
     async def clear_session(self) -> None: ...
+
+
+def takes_keys(session: Session) -> bool:
+    """Whether a batch may be given a key under which it is written once, however often it is sent.
+
+    Sessions around one of another make, whose ``stored`` is ``None``, have the parameter but cannot keep its promise.
+    """
+    add_items = session.add_items
+    return getattr(session, "stored", session) is not None and _has_a_key(getattr(add_items, "__func__", add_items))
+
+
+@lru_cache(maxsize=64)
+def _has_a_key(add_items: Any) -> bool:
+    return "key" in inspect.signature(add_items).parameters
 
 
 SessionInputCallback: TypeAlias = Callable[[list[Item], list[Item]], list[Item] | Awaitable[list[Item]]]

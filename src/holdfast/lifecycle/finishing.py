@@ -1,4 +1,4 @@
-"""Work that must come to a proper end although its caller was cancelled."""
+"""Who was cancelled, and work that must come to a proper end although its caller was."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -28,6 +28,12 @@ async def finish(
         await _ended(task)
         raise cancelled from _error_of(task)
     return task.result()
+
+
+def told_to_stop() -> bool:
+    """Whether somebody cancelled this task. Otherwise a cancellation is what became of some work inside of it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _ended(task: "asyncio.Task[Any]", *, within: float | None = None) -> None:

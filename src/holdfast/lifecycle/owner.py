@@ -61,7 +61,7 @@ class Owner(Generic[T]):
         it was asked to close meanwhile. Cancelling the caller cancels the opening and waits for its end.
         """
         if self.closing:
-            raise Closed(f"{self._name} was closed before it was started")
+            raise Closed(f"{self._name} was closed" + (" before it was started" if self._task is None else ""))
         if self._task is not None:
             raise AlreadyStarted(f"{self._name} was started before")
         opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()

@@ -121,6 +121,7 @@ class Scope:
         self._leaving = self._cancelled = self._interrupted = self._joined = self._released = False
         self._moment = Deadline(-math.inf)
         self._stirred: asyncio.Future[None] | None = None
+        self._releasing: asyncio.Timeout | None = None
         self.deadline = NEVER
         """Until when closing may take. Releases read it to share the budget; ``NEVER`` before closing."""
 
@@ -170,9 +171,12 @@ class Scope:
     def cancel(self, *, deadline: Deadline = NEVER) -> None:
         """End the scope without an error: cancel the children, and the body unless it is the one asking.
 
-        With a deadline, closing keeps to that or to the scope's grace, whichever is sooner.
+        With a deadline, closing keeps to that or to the scope's grace, whichever is sooner; also when it has begun.
         """
-        self.deadline = min(self.deadline, deadline)
+        if deadline < self.deadline:
+            self.deadline = deadline
+            if self._releasing is not None and not self._releasing.expired():
+                self._releasing.reschedule(max(deadline, Deadline.after(_MOMENT)).at)
         if not self._cancelled:
             self._cancelled = True
             self.deadline, self._moment = self.deadline.within(self._grace), Deadline.after(_MOMENT)
@@ -276,7 +280,7 @@ class Scope:
         self, leave: Callable[..., Coroutine[Any, Any, bool | None]], name: str
     ) -> Callable[..., Coroutine[Any, Any, bool | None]]:
         async def leave_in_time(*what_happened: Any) -> bool | None:
-            budget = max(self.deadline, Deadline.after(_MOMENT)).timeout()
+            self._releasing = budget = max(self.deadline, Deadline.after(_MOMENT)).timeout()
             try:
                 async with budget:
                     return await leave(*what_happened)
@@ -287,6 +291,7 @@ class Scope:
                     raise
                 return False
             finally:
+                self._releasing = None
                 if budget.expired():
                     self._cut.append(name)
 

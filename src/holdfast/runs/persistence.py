@@ -3,9 +3,7 @@
 Three things are different: what the model is shown, what is new and has to be stored, and the whole history.
 """
 
-import inspect
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from holdfast.agents.errors import UserError
@@ -14,7 +12,7 @@ from holdfast.base.ids import new_id
 from holdfast.base.items import Item, decode_item, encode_items
 from holdfast.base.pairing import paired
 from holdfast.base.usage import Usage
-from holdfast.history.contract import Session
+from holdfast.history.contract import Session, takes_keys
 from holdfast.history.responses_compaction import is_openai_responses_compaction_aware_session
 from holdfast.models.contract import usage_in
 from holdfast.runs.apply import apply
@@ -119,7 +117,7 @@ async def _add(run: Live, session: Session, batch: list[Item], *, key: str) -> N
         batch = await _missing(session, batch)
     if not batch:
         return
-    if _takes_keys(getattr(session.add_items, "__func__", session.add_items)):
+    if takes_keys(session):
         async with adding(session, batch):
             await session.add_items(batch, key=key)  # type: ignore[call-arg]
         return
@@ -136,11 +134,6 @@ async def _missing(session: Session, batch: list[Item]) -> list[Item]:
         if latest[len(latest) - there :] == batch[:there]:
             return batch[there:]
     return batch
-
-
-@lru_cache(maxsize=64)
-def _takes_keys(add_items: Any) -> bool:
-    return "key" in inspect.signature(add_items).parameters
 
 
 async def _compact(run: Live, session: Session) -> None:

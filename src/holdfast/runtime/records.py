@@ -188,13 +188,11 @@ def request_digest(*parts: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted", enc_hook=_to)).hexdigest()[:32]
 
 
-async def everything(backend: Backend, *, status: tuple[str, ...], session_id: str | None = None) -> list[RunRecord]:
+async def everything(backend: Backend, *, status: tuple[str, ...]) -> list[RunRecord]:
     """All runs with one of these statuses, in order."""
     found: list[RunRecord] = []
     while True:
-        page = await backend.runs(
-            status=status, session_id=session_id, limit=200, after=found[-1].order if found else 0
-        )
+        page = await backend.runs(status=status, session_id=None, limit=200, after=found[-1].order if found else 0)
         found += page
         if len(page) < 200:
             return found

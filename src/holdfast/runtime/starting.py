@@ -85,7 +85,9 @@ async def _refuse_if_busy(driving: Driving, run_id: str, session_id: str) -> Non
     """Take the leases of a run that is about to be created: with them in hand nobody else can begin meanwhile."""
     home = driving.home
     hold = await take(home.backend, run_id, session_id, owner=home.owner, ttl=home.lease, ops=[])
-    busy = await queueing.holder(home.backend, session_id) or await queueing.first_in_line(home.backend, session_id)
+    # In this order, as runs go from the line to the session: one that does so meanwhile is found in either place.
+    waiting = await queueing.first_in_line(home.backend, session_id)
+    busy = await queueing.holder(home.backend, session_id) or waiting
     if hold is None:
         raise SessionBusy(session_id, run_id=busy.run_id if busy else None)
     if busy is not None:

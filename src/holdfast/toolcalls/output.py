@@ -10,9 +10,9 @@ from holdfast.base.items import Item, sound, sound_text
 _PARTS = {"text": "input_text", "image": "input_image", "file": "input_file"}
 
 
-def output_item(call_id: str, output: Any, *, kind: str = "function_call_output", adapter: Any = None) -> Item:
+def output_item(call_id: str, output: Any, *, adapter: Any = None) -> Item:
     """The output of a call as an item."""
-    return {"call_id": call_id, "output": told(output, adapter=adapter), "type": kind}
+    return {"call_id": call_id, "output": told(output, adapter=adapter), "type": "function_call_output"}
 
 
 def told(output: Any, *, adapter: Any = None) -> str | list[Item]:
