@@ -7,6 +7,12 @@ pytest_plugins = ["pytester", "holdfast.testing.leaks", "servers", "redis_server
 PATIENCE = 180
 
 
+def pytest_configure():
+    """What a shell has put into the background is deaf to Ctrl-C, and so would be the programs that tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     """A test that hangs fails; only soaks may take long."""

@@ -1,10 +1,14 @@
 """Words for tests of realtime sessions: what a model tells, and somebody who listens."""
 
 import asyncio
+import functools
+import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from holdfast import output_guardrail
+from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner, RealtimeSession
 from holdfast.realtime.items import InputText, UserMessageItem
 from holdfast.realtime.model_events import (
@@ -17,8 +21,21 @@ from holdfast.realtime.model_events import (
 )
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing import RealtimeServer
+from holdfast.testing.virtual_time import run_in_virtual_time
 
 PATIENCE = 30.0
+
+
+def virtually(test: Callable[..., Any]) -> Callable[..., None]:
+    """The test in virtual time: nothing waits in truth, and what waits for ever fails."""
+
+    @functools.wraps(test)
+    def run(**given: Any) -> None:
+        run_in_virtual_time(asyncio.wait_for(test(**given), 10_000))
+
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    del run.__wrapped__  # type: ignore[attr-defined]
+    return run
 
 
 def started(response_id: str = "r1") -> RealtimeModelTurnStartedEvent:
@@ -35,6 +52,23 @@ def words(text: str, item_id: str = "i1", response_id: str = "r1") -> RealtimeMo
 
 def sound(ms: int = 100, item_id: str = "i1", response_id: str = "r1") -> RealtimeModelAudioEvent:
     return RealtimeModelAudioEvent(b"\0" * (48 * ms), response_id, item_id, 0)
+
+
+def answer(number: int, text: str) -> tuple[Any, ...]:
+    """A short answer from its beginning to its end."""
+    response, item = f"r{number}", f"i{number}"
+    return started(response), words(text, item, response), sound(100, item, response), ended(response)
+
+
+def waiting(verdicts: dict[str, asyncio.Event]) -> RealtimeAgent[Any]:
+    """An agent with a guardrail that has its verdict on a text when its event is set."""
+
+    @output_guardrail
+    async def judge(context: Any, agent: Any, output: str) -> GuardrailFunctionOutput:
+        await verdicts[output].wait()
+        return GuardrailFunctionOutput(None, "secret" in output)
+
+    return RealtimeAgent(name="host", output_guardrails=[judge])
 
 
 def call(name: str, call_id: str = "c1", arguments: str = "{}", response_id: str | None = None) -> Any:

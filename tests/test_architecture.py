@@ -74,6 +74,12 @@ def test_imports_go_down_only(path: Path) -> None:
             assert LEVELS[other] < LEVELS[home], f"{home} (level {LEVELS[home]}) imports {name} (level {LEVELS[other]})"
 
 
+def test_a_realtime_session_knows_no_wire() -> None:
+    wire = ("holdfast.realtime.openai", "holdfast.realtime.local")
+    parts = [path for path in (ROOT / "realtime").glob("*.py") if path.name != "runner.py"]  # It has the default model.
+    assert [(path.name, name) for path in parts for name in imports_of(path) if name.startswith(wire)] == []
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_heavy_libraries_stay_in_their_rooms(path: Path) -> None:
     home = path.relative_to(ROOT).parts[0]

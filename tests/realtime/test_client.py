@@ -17,6 +17,7 @@ from holdfast.realtime import (
     InputText,
     RealtimeModelAudioDoneEvent,
     RealtimeModelAudioEvent,
+    RealtimeModelAudioFormatEvent,
     RealtimeModelAudioInterruptedEvent,
     RealtimeModelCachedTokensDetails,
     RealtimeModelErrorEvent,
@@ -45,6 +46,7 @@ from holdfast.realtime import (
     RealtimeModelTurnEndedEvent,
     RealtimeModelTurnStartedEvent,
     RealtimeModelUsageEvent,
+    RealtimePlaybackState,
     RealtimePlaybackTracker,
     RealtimeToolCallItem,
     SystemMessageItem,
@@ -234,6 +236,15 @@ def test_what_cannot_be_understood_is_reported_and_survived(talk: Talk, frame: b
     assert talk.begin() == [RealtimeModelTurnStartedEvent(response_id="r1")]
 
 
+def test_what_a_response_took_is_told_once_however_often_its_end_is_told(talk: Talk) -> None:
+    talk.begin()
+    usage = {"total_tokens": 3, "input_tokens": 1, "output_tokens": 2}
+    assert [event.type for event in talk.end(usage=usage)] == ["usage", "turn_ended"]
+    assert talk.end(usage=usage) == []
+    talk.begin("r2")
+    assert [event.type for event in talk.end("r2", usage=usage)] == ["usage", "turn_ended"]
+
+
 def test_a_response_ends_with_its_usage_status_and_reason(talk: Talk) -> None:
     usage = {
         "input_tokens": 10,
@@ -368,6 +379,78 @@ def test_an_answer_that_never_came_does_not_shift_the_next(talk: Talk) -> None:
     assert next_one.answered
 
 
+def updated(talk: Talk, instructions: str, **more: Any) -> None:
+    talk.hear("session.updated", session={"type": "realtime", "instructions": instructions, **more})
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_one_to_the_next_change(talk: Talk) -> None:
+    talk.hear("session.created", session={"instructions": ""})
+    late, second, third = (talk.client.update({"instructions": text}) for text in ("one", "two", "three"))
+    late.abandoned = True
+    updated(talk, "one")
+    assert not second.answered
+    updated(talk, "two")
+    assert (second.answered, third.answered) == (True, False)
+    updated(talk, "three")
+    assert third.answered
+
+
+def test_a_late_answer_to_a_change_of_something_else_is_told_apart_as_well(talk: Talk) -> None:
+    talk.hear("session.created", session={"instructions": "", "tool_choice": "auto"})
+    late, second = talk.client.update({"instructions": "one"}), talk.client.update({"tool_choice": "none"})
+    late.abandoned = True
+    updated(talk, "one", tool_choice="auto")
+    assert not second.answered
+    updated(talk, "one", tool_choice="none")
+    assert second.answered
+
+
+def test_after_an_answer_that_never_came_changes_are_answered_by_what_they_brought(talk: Talk) -> None:
+    lost, second = (talk.client.update({"instructions": text}) for text in ("one", "two"))
+    lost.abandoned = True
+    updated(talk, "two")
+    assert second.answered
+    for text in ("three", "four"):
+        change = talk.client.update({"instructions": text})
+        assert not change.answered
+        updated(talk, text)
+        assert change.answered
+
+
+def test_a_change_that_was_taken_over_in_part_is_answered(talk: Talk) -> None:
+    talk.hear("session.created", session={"tool_choice": "auto"})
+    lost, second = (talk.client.update({"instructions": text, "tool_choice": text}) for text in ("auto", "none"))
+    lost.abandoned = True
+    updated(talk, "none", tool_choice="auto")
+    assert second.answered
+
+
+def test_a_change_that_seemed_to_be_answered_leaves_its_own_answer_to_no_other(talk: Talk) -> None:
+    late, same, other = (talk.client.update({"instructions": text}) for text in ("one", "one", "two"))
+    late.abandoned = True
+    updated(talk, "one")
+    assert same.answered, "what it wanted holds"
+    updated(talk, "one")
+    assert not other.answered
+    updated(talk, "two")
+    assert other.answered
+
+
+def test_the_refusal_of_a_change_that_seemed_to_be_answered_is_told(talk: Talk) -> None:
+    late, same = (talk.client.update({"instructions": "one"}) for _ in range(2))
+    late.abandoned = True
+    updated(talk, "one")
+    error = {"message": "no", "event_id": same.event_id}
+    assert talk.hear("error", error=error) == [RealtimeModelErrorEvent(error)]
+
+
+def test_a_server_that_tells_settings_in_words_of_its_own_is_believed(talk: Talk) -> None:
+    lost, second = (talk.client.update({"instructions": text}) for text in ("one", "two"))
+    lost.abandoned = True
+    updated(talk, "Two.")
+    assert second.answered
+
+
 def test_tracing_is_said_once(talk: Talk) -> None:
     for _ in range(2):
         talk.send(RealtimeModelSendSessionUpdate({"tracing": {"workflow_name": "w"}}))
@@ -481,6 +564,40 @@ def test_a_tracker_that_heard_nothing_yet() -> None:
     talk.now += 60
     talk.send(RealtimeModelSendInterrupt())
     assert truncations(talk.said()) == [("i1", 0)]
+
+
+@pytest.mark.parametrize("elapsed_ms", [-120.0, float("nan")])
+def test_a_tracker_that_stands_before_the_beginning_has_heard_nothing(elapsed_ms: float) -> None:
+    class Late(RealtimePlaybackTracker):
+        def get_state(self) -> RealtimePlaybackState:
+            return {"current_item_id": "i1", "current_item_content_index": 0, "elapsed_ms": elapsed_ms}
+
+    talk = Talk(playback_tracker=Late())
+    talk.begin()
+    talk.audio(400)
+    talk.send(RealtimeModelSendInterrupt())
+    assert truncations(talk.said()) == [("i1", 0)]
+
+
+def test_no_time_passes_for_a_tracker_when_the_next_part_comes() -> None:
+    talk = Talk(playback_tracker=RealtimePlaybackTracker())
+    talk.begin()
+    talk.audio(400, item="i1")
+    talk.now += 0.1
+    talk.audio(400, item="i2")
+    talk.now += 60
+    talk.audio(400, item="i3")
+    talk.send(RealtimeModelSendInterrupt())
+    assert truncations(talk.said()) == [("i1", 0), ("i2", 0), ("i3", 0)]
+
+
+@pytest.mark.parametrize("kind", ["session.created", "session.updated"])
+def test_what_the_server_says_about_its_audio_is_told(kind: str) -> None:
+    for format in ({"type": "audio/pcma"}, {"type": "audio/pcm", "rate": 24_000}):
+        told, *_ = Talk().hear(kind, session={"audio": {"output": {"format": format}}})
+        assert told == RealtimeModelAudioFormatEvent(format)
+    for unknown in ({}, {"output": {}}, {"output": {"format": {"type": "audio/new"}}}):
+        assert [event.type for event in Talk().hear(kind, session={"audio": unknown})] == ["other"]
 
 
 def test_the_format_of_the_session_counts() -> None:

@@ -12,6 +12,7 @@ from holdfast.realtime.local.audio import FORMATS, silence
 from holdfast.realtime.local.engine import Engine
 from holdfast.realtime.local.outbox import Ask, Forget, HangUp, Transcribe
 from realtime.wire import USER, speech
+from realtime.wire_types import SERVER_EVENTS, faults
 
 SPOKEN = asyncio.run(speech("Stop.", pause_ms=600))
 
@@ -151,6 +152,35 @@ def test_push_to_talk_makes_an_item_of_what_was_appended():
     bench.speak(silence(250))
     bench.send("input_audio_buffer.clear")
     assert bench.send("input_audio_buffer.commit")[0]["type"] == "error"
+
+
+def test_audio_of_long_ago_is_forgotten_and_its_length_is_not():
+    bench = Bench()
+    bench.send("session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": None}}})
+    minute = base64.b64encode(silence(60_000)).decode()
+    for _ in range(20):
+        bench.send("input_audio_buffer.append", audio=minute)
+        bench.send("input_audio_buffer.commit")
+    entries = list(bench.engine.conversation)
+    assert [entry.audio_ms for entry in entries] == [60_000] * 20
+    assert sum(len(entry.audio) for entry in entries) <= 16 * 2**20
+    for entry, kept in ((entries[0], False), (entries[-1], True)):
+        [frame] = bench.send("conversation.item.retrieve", item_id=entry.id)
+        assert ("audio" in frame["item"]["content"][0]) is kept
+
+
+def test_an_answer_whose_audio_is_forgotten_can_be_cut():
+    bench = Bench()
+    bench.send("response.create")
+    response = bench.engine.active
+    response.sound("Long.", silence(500_000), bench.now)
+    response.finish(bench.now)
+    bench.engine.settle(bench.now)
+    [entry] = bench.engine.conversation
+    assert (entry.audio_ms, len(entry.audio)) == (500_000, 0)
+    bench.send("conversation.item.truncate", item_id=entry.id, content_index=0, audio_end_ms=400_000)
+    assert entry.audio_ms == 400_000
+    assert "error" not in bench.kinds()
 
 
 def test_a_long_silence_after_an_answer_asks_for_another():
@@ -348,5 +378,6 @@ def test_whatever_a_client_sends_the_engine_stands_and_its_frames_tell_the_truth
         check(bench)
     assert mirrored(bench.frames) == [entry.id for entry in bench.engine.conversation]
     assert msgspec.json.decode(msgspec.json.encode(bench.frames))
+    assert [fault for frame in bench.frames for fault in faults(frame, SERVER_EVENTS)] == []
     for entry in bench.engine.conversation:
         assert entry.cut_ms is None or entry.audio_ms <= entry.cut_ms

@@ -69,6 +69,31 @@ def test_silence_a_quiet_room_and_a_click_are_no_speech():
         assert turns_in(sound, EnergyDetector()) == []
 
 
+def test_a_microphone_that_is_off_centre_hears_silence_as_silence_and_a_voice_as_a_voice():
+    def off_centre(pcm):
+        return mixed(pcm, pcm_of(array("h", [2000] * (len(pcm) // 2))))
+
+    assert turns_in(off_centre(noise(3000, 80)), EnergyDetector()) == []
+    talk = silence(500) + noise(1000, 4000, syllables=True) + silence(800)
+    assert turns_in(off_centre(talk), EnergyDetector()) == turns_in(talk, EnergyDetector())
+
+
+@pytest.mark.parametrize("volume", [0.1, 0.3, 1.0])
+async def test_somebody_who_speaks_for_a_minute_without_a_pause_is_heard_to_the_end(volume, tmp_path, monkeypatch):
+    voice = await spoken("And so on and on it went, and nobody knew why it did so, until", tmp_path, monkeypatch)
+    sentence = pcm_of(array("h", [int(sample * volume) for sample in samples(voice)]))
+    minute = (sentence * 60)[: 60_000 * BYTES_PER_MS]
+    [started, stopped] = turns_in(silence(500) + minute + silence(1000), EnergyDetector())
+    assert started.at_ms <= 400
+    assert 60_500 <= stopped.at_ms <= 61_100
+
+
+def test_a_fan_that_is_switched_on_is_a_speaker_for_some_seconds_only():
+    [started, stopped] = turns_in(silence(5000) + noise(15_000, 500), EnergyDetector())
+    assert started.at_ms <= 5000
+    assert stopped.at_ms <= 15_000
+
+
 def test_a_higher_threshold_wants_a_louder_voice():
     murmur = silence(500) + noise(1000, 500, syllables=True) + silence(800)
     assert len(turns_in(murmur, EnergyDetector(), threshold=0.5)) == 2

@@ -1,6 +1,7 @@
 """Audio that is held back until its words were found good: what is refused was never heard, and nothing says it was."""
 
 import asyncio
+import random
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,10 +10,11 @@ from holdfast import SQLiteSession, open_store, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
 from holdfast.realtime.local import EnergyDetector, ToneVoice
+from holdfast.realtime.model_events import RealtimeModelTextDoneEvent
 from holdfast.testing import RealtimeServer
 from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.wire import speech
-from realtime_kit import ended, eventually, listening, sound, started, talking, words
+from realtime_kit import ended, eventually, listening, sound, started, talking, virtually, words
 
 SECRET = "The secret word is swordfish and nobody may know."
 HOLD = {"hold_back_audio": True, "debounce_text_length": 1000}
@@ -135,13 +137,13 @@ def test_verdicts_that_come_in_another_order_let_nothing_go_too_early():
         agent = RealtimeAgent(name="host", output_guardrails=[slow])
         settings = {"hold_back_audio": True, "debounce_text_length": 5}
         async with talking(agent, guardrails_settings=settings) as (_session, model, heard):
-            await model.emit(started(), sound(10), words("first"), sound(20), words(" second"), sound(40), sound(50))
+            await model.emit(started(), words("first"), words(" second"), *[sound(100) for _ in range(5)])
             gates["first second"].set()
             await asyncio.sleep(1)
             assert heard.of("audio") == []
             gates["first"].set()
             await asyncio.sleep(1)
-            assert [len(event.audio.data) // 48 for event in heard.of("audio")] == [10, 20]
+            assert len(heard.of("audio")) == 3  # Eleven letters take longer.
 
     run_in_virtual_time(scenario())
 
@@ -158,3 +160,160 @@ async def test_what_nobody_has_judged_at_the_end_of_the_call_was_not_heard(said)
     assert heard.of("audio") == []
     assert said not in str(await history.get_items())
     assert len(heard.of("agent_end")) == 1
+
+
+@output_guardrail
+async def discreet(context, agent, output):
+    return GuardrailFunctionOutput(None, "secret" in output)
+
+
+HOST = RealtimeAgent(name="host", output_guardrails=[discreet])
+EAGER = {"hold_back_audio": True, "debounce_text_length": 5}
+
+
+@virtually
+async def test_audio_that_comes_ahead_of_its_words_waits_for_them():
+    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(started(), words("It is "), *[sound(100) for _ in range(20)])
+        await asyncio.sleep(1)
+        assert len(heard.of("audio")) == 1  # Four letters.
+        await model.emit(words("secret"), ended())
+        await heard.until("agent_end")
+        assert len(heard.of("audio")) == 1
+
+
+@virtually
+async def test_audio_that_comes_behind_its_words_waits_no_longer():
+    text = "It is ten past four."
+    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(started(), words(text), RealtimeModelTextDoneEvent("i1", text, "r1"))
+        await asyncio.sleep(1)
+        await model.emit(sound(5000))
+        await heard.until("audio")
+
+
+@virtually
+async def test_a_voice_that_was_told_to_hurry_is_let_go_later():
+    for speed, many in ((None, 5), (0.5, 5), (1.5, 3)):
+        settings = {} if speed is None else {"speed": speed}
+        async with talking(HOST, guardrails_settings=EAGER, model_settings=settings) as (_session, model, heard):
+            await model.emit(started(), words("fifteen letters ok"), *[sound(100) for _ in range(20)])
+            await asyncio.sleep(1)
+            assert len(heard.of("audio")) == many
+
+
+@pytest.mark.parametrize(
+    ("text", "many"),
+    [
+        ("fifteen letters", 4),
+        ("我們九點開門歡迎光臨", 6),
+        ("いらっしゃいませ", 5),
+        ("안녕하세요", 3),
+        ("⏰🎉 … — !", 0),
+    ],
+)
+@virtually
+async def test_a_letter_that_is_a_syllable_takes_longer_to_say(text, many):
+    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        await model.emit(started(), words(text), *[sound(100) for _ in range(20)])
+        await asyncio.sleep(1)
+        assert len(heard.of("audio")) == many
+
+
+@virtually
+async def test_each_part_of_an_answer_waits_for_its_own_words():
+    async with talking(HOST, guardrails_settings=EAGER) as (_session, model, heard):
+        done = RealtimeModelTextDoneEvent("i1", "Quite so.", "r1")
+        await model.emit(started(), words("Quite so."), done, sound(2000), sound(100, "i2"), sound(2000))
+        await asyncio.sleep(1)
+        assert [event.item_id for event in heard.of("audio")] == ["i1"]
+        await model.emit(words("secret", "i2"))
+        await heard.until("guardrail_tripped")
+        await asyncio.sleep(1)
+        assert [event.item_id for event in heard.of("audio")] == ["i1"]
+
+
+@virtually
+async def test_words_that_were_corrected_are_judged_again():
+    gates = {"It is ten.": asyncio.Event(), "secret ten": asyncio.Event()}
+
+    @output_guardrail
+    async def slow(context, agent, output):
+        await gates[output].wait()
+        return GuardrailFunctionOutput(None, "secret" in output)
+
+    agent = RealtimeAgent(name="host", output_guardrails=[slow])
+    async with talking(agent, guardrails_settings=EAGER) as (_session, model, heard):
+        corrected = RealtimeModelTextDoneEvent("i1", "secret ten", "r1")
+        await model.emit(started(), sound(100), words("It is ten."), corrected)
+        gates["It is ten."].set()
+        await asyncio.sleep(1)
+        gates["secret ten"].set()
+        await heard.until("guardrail_tripped")
+        assert heard.of("audio") == []
+
+
+def spoken(chance):
+    """Some sentences, and from when on each of their letters is heard, in milliseconds: at the end that of silence."""
+    text = " ".join(
+        chance.choice(["yes", "well", "certainly", "I", "think", "42"]) for _ in range(chance.randint(1, 60))
+    )
+    if chance.random() < 0.5:
+        cut = chance.randint(0, len(text))
+        text = f"{text[:cut]} secret {text[cut:]}"
+    slowest, places = chance.uniform(34, 150), [chance.uniform(0, 300)]
+    for letter in text:
+        places.append(places[-1] + (chance.uniform(34, slowest) if letter.isalnum() else chance.uniform(0, 200)))
+    return text, places
+
+
+def pieces(chance, whole, least, most):
+    at = 0
+    while at < whole:
+        size = min(chance.randint(least, most), whole - at)
+        yield at, at + size
+        at += size
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_nothing_is_heard_before_it_was_judged_however_it_arrives(seed):
+    chance = random.Random(seed)
+    text, places = spoken(chance)
+    approved = {""}
+
+    @output_guardrail
+    async def judge(context, agent, output):
+        await asyncio.sleep(chance.choice([0, 0.1, 3]))
+        if "secret" not in output:
+            approved.add(output)
+        return GuardrailFunctionOutput(None, "secret" in output)
+
+    async def scenario():
+        agent = RealtimeAgent(name="host", output_guardrails=[judge])
+        settings = {"hold_back_audio": True, "debounce_text_length": chance.choice([1, 20, 100])}
+        async with talking(agent, guardrails_settings=settings) as (session, model, _heard):
+            listening = asyncio.ensure_future(listen(session))
+            await model.emit(started())
+            said = [words(text[a:b]) for a, b in pieces(chance, len(text), 1, 40)]
+            said += [RealtimeModelTextDoneEvent("i1", text, "r1")] if chance.random() < 0.7 else []
+            sounds = [sound(b - a) for a, b in pieces(chance, int(places[-1]), 20, 900)]
+            while said or sounds:
+                first = said if said and (not sounds or chance.random() < chance.choice([0.2, 0.5, 0.9])) else sounds
+                await model.emit(first.pop(0))
+                await asyncio.sleep(chance.choice([0, 0.05]))
+            await model.emit(ended())
+            await asyncio.sleep(60)
+            await session.close()
+            heard = await listening
+            assert heard < int(places[-1]) if "secret" in text else heard == int(places[-1])
+
+    async def listen(session):
+        heard = 0
+        async for event in session:
+            if event.type == "audio":
+                heard += len(event.audio.data) // 48
+                judged = max(map(len, approved))
+                assert judged == len(text) or heard <= places[judged]
+        return heard
+
+    run_in_virtual_time(scenario())

@@ -36,9 +36,9 @@ from holdfast.realtime.local import (
 )
 from holdfast.realtime.local.audio import silence
 from holdfast.testing import ScriptedModel, assistant_message, function_call
-from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.espeak import espeak_voice
 from realtime.wire import speech
+from realtime_kit import virtually
 
 LONG = "One two three four five six seven eight nine ten."
 
@@ -99,14 +99,6 @@ class Calling:
     @property
     def remembered(self):
         return [entry.text for entry in self.model.engine.conversation]
-
-
-def virtually(test):
-    def run():
-        run_in_virtual_time(test())
-
-    run.__name__ = test.__name__
-    return run
 
 
 @virtually
@@ -221,6 +213,24 @@ async def test_a_brain_hears_what_a_slow_recogniser_understood():
 
 
 @virtually
+async def test_a_recogniser_gets_whole_samples_also_of_a_stream_that_ends_within_one():
+    heard = []
+
+    class Recogniser:
+        async def transcribe(self, audio):
+            heard.append(audio)
+            return "Yes."
+
+    async with Calling(["Right."], {"turn_detection": None}, transcriber=Recogniser()) as call:
+        for audio in (b"\1\2" * 6000 + b"\1", b"\3\4" * 6000):
+            for start in range(0, len(audio), 961):
+                await call.model.send_event(RealtimeModelSendAudio(audio[start : start + 961]))
+            await call.model.send_event(RealtimeModelSendAudio(b"", commit=True))
+        await call.listener.until(RealtimeModelInputAudioTranscriptionCompletedEvent, count=2)
+    assert heard == [b"\1\2" * 6000, b"\3\4" * 6000]
+
+
+@virtually
 async def test_without_a_recogniser_a_brain_knows_that_somebody_spoke():
     brain = ScriptedBrain(["Pardon?"])
     async with Calling(brain) as call:
@@ -265,6 +275,21 @@ async def test_a_model_that_fails_fails_its_response_and_the_next_one_is_fine():
         await call.say("Hello?")
         await call.listener.until(RealtimeModelTurnEndedEvent, count=2)
         assert call.listener.transcript == "Back."
+
+
+@virtually
+async def test_half_a_character_from_a_brain_or_a_recogniser_hurts_nobody():
+    class Stutterer:
+        async def answer(self, question):
+            for part in ("Hi \ud83d", "\ude00 ", "\ud83d there"):
+                yield Say(part)
+
+    settings = {"input_audio_transcription": {"model": "any"}}
+    async with Calling(Stutterer(), settings, transcriber=ScriptedTranscriber(["Well \ud83d"])) as call:
+        await call.speak(await speech())
+        ended = await call.listener.until(RealtimeModelTurnEndedEvent)
+        assert ended.status == "completed"
+        assert call.remembered == ["Well \ufffd", "Hi 😀 \ufffd there"]
 
 
 @virtually

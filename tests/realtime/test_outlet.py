@@ -46,7 +46,8 @@ def test_an_iterator_gets_what_happened_in_order_but_for_what_it_lost(acts):
 
 
 async def compared(acts):
-    outlet, expected = Outlet(lambda lost: lost, flowing=LIMIT), Expected()
+    outlet = Outlet(lambda lost: lost, lambda name: acts[name][1], flowing=LIMIT)
+    expected = Expected()
     iterator = outlet.iterate()
     for name, (act, size) in enumerate(acts):
         if act == "flow":

@@ -142,6 +142,18 @@ async def test_a_stalled_server_neither_reads_nor_answers_and_can_go_on():
         await wire.until("input_audio_buffer.cleared")
 
 
+async def test_a_fault_that_lasts_strikes_until_the_faults_are_cleared():
+    async with RealtimeServer() as server:
+        plan = server.inject("connect", Refuse(), times=None)
+        for _ in range(3):
+            with pytest.raises(InvalidStatus):
+                await connect(server.url, proxy=None)
+        server.clear_faults()
+        async with wired(server) as wire:
+            await wire.until("session.created")
+        assert (plan.happened, server.refused, len(server.connections)) == (3, 3, 1)
+
+
 async def test_a_fault_can_be_meant_for_one_connection():
     async with RealtimeServer() as server, wired(server) as first, wired(server) as second:
         server.inject("input_audio_buffer.clear", Drop(4000), connection=1)
@@ -160,6 +172,25 @@ async def test_a_fault_can_be_meant_for_one_connection():
 async def test_a_fault_that_cannot_happen_to_a_frame_is_refused_when_it_is_told(on, fault):
     with pytest.raises(ValueError, match="from the other side"):
         RealtimeServer().inject(on, fault)
+
+
+async def test_a_client_that_reads_nothing_holds_up_neither_the_others_nor_the_end_of_the_server():
+    talkative = ScriptedBrain(otherwise="and so on " * 2000)
+    async with AsyncExitStack() as held:
+        server = await held.enter_async_context(RealtimeServer(talkative))
+        deaf = await connect(server.url, compression=None, max_queue=1, ping_interval=None, proxy=None)
+        await deaf.send('{"type": "response.create"}')
+        first = await server.connected()
+        await first.until_received("response.create")
+        async with wired(server) as wire:
+            await wire.send("response.create")
+            await wire.until("response.done")
+        assert first.open
+        assert not first.sent_of("response.done"), "the socket took everything: nobody was held up"
+        before = time.monotonic()
+    assert time.monotonic() - before < 2.5
+    deaf.transport.abort()
+    await deaf.wait_closed()
 
 
 async def test_five_hundred_connections_live_in_one_process():

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,12 @@ from holdfast.realtime import (
     replay_to,
 )
 from holdfast.realtime.local import ToneVoice
+from holdfast.realtime.openai.link import LinkClosed
 from holdfast.realtime.openai.recording import redacted
+from holdfast.realtime.openai.replaying import ReplayedLink
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Insert
+from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.test_websocket_model import Ear, at
 from realtime.wire import USER
 
@@ -113,6 +117,24 @@ async def test_a_program_that_says_something_else_is_told_where(tmp_path: Path) 
     await model.close()
 
 
+async def test_a_replay_that_diverges_later_names_the_line_of_the_file(tmp_path: Path) -> None:
+    await recorded(tmp_path / "call.jsonl")
+    ear = Ear()
+    model = ReplayedRealtimeModel(tmp_path / "call.jsonl", patience=0.05)
+    await model.connect({})
+    await model.close()
+    model.add_listener(ear)
+    await model.connect({})
+    await ear.until("end_of_stream")
+    cause = ear.of("connection_status")[-1].error.__cause__
+    assert isinstance(cause, ReplayDiverged)
+    first, _ = read_recording(tmp_path / "call.jsonl")
+    assert cause.line > len(first)
+    line = (tmp_path / "call.jsonl").read_text().splitlines()[cause.line - 1]
+    assert json.loads(line)["frame"]["type"] == cause.expected
+    await model.close()
+
+
 def _counted(kinds: Iterable[str | None]) -> list[str]:
     """Those that come as often each time: pieces differ, and what follows the last message may have been cut off."""
     return [kind for kind in kinds if kind and not kind.endswith((".delta", "rate_limits.updated"))]
@@ -164,6 +186,60 @@ async def test_the_pace_of_a_recording_is_kept(tmp_path: Path) -> None:
         await ear.until("speech_stopped")
         assert asyncio.get_running_loop().time() - began >= least * 0.95
         await model.close()
+
+
+def _line(at: float, way: str, kind: str, **parts: Any) -> str:
+    return json.dumps({"at": at, "way": way, "frame": {"type": kind, **parts}})
+
+
+def _call_with_a_slow_tool(path: Path) -> None:
+    """Ten times: the server asks after a second, the program answers two seconds later."""
+    lines = [json.dumps({"at": 0.0, "way": "opened"})]
+    for turn in range(10):
+        lines.append(_line(3 * turn + 1.0, "received", "asked", number=turn))
+        lines.append(_line(3 * turn + 3.0, "sent", "answered", number=turn))
+    path.write_text("\n".join([*lines, json.dumps({"at": 31.0, "way": "closed", "code": 1000, "reason": ""})]))
+
+
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+def test_a_replay_takes_as_long_as_the_call_although_it_waits_for_the_program(tmp_path: Path, speed: float) -> None:
+    _call_with_a_slow_tool(tmp_path / "call.jsonl")
+    [entries] = read_recording(tmp_path / "call.jsonl")
+
+    async def play() -> float:
+        link, loop = ReplayedLink(entries, speed=speed), asyncio.get_running_loop()
+        began = loop.time()
+        with suppress(LinkClosed):
+            while True:
+                await link.receive()
+                loop.call_later(2 / speed, lambda: asyncio.ensure_future(link.send(b'{"type": "answered"}')))
+        return loop.time() - began
+
+    assert run_in_virtual_time(play()) == pytest.approx(30 / speed, abs=0.1)
+
+
+def test_a_replay_to_a_server_takes_as_long_as_the_call_although_it_waits_for_the_server(tmp_path: Path) -> None:
+    _call_with_a_slow_tool(tmp_path / "call.jsonl")
+    [entries] = read_recording(tmp_path / "call.jsonl")
+
+    class Server:
+        """Asks a second after each answer, and first of all."""
+
+        async def send(self, frame: bytes) -> None: ...
+
+        async def receive(self) -> bytes:
+            await asyncio.sleep(1.0)
+            return b'{"type": "asked"}'
+
+        async def close(self) -> None: ...
+
+    async def play() -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await replay_to(Server(), entries, speed=1.0)
+        return loop.time() - began
+
+    assert run_in_virtual_time(play()) == pytest.approx(30, abs=0.1)
 
 
 def test_secrets_are_not_written_down() -> None:
@@ -266,3 +342,19 @@ async def test_a_recording_of_the_local_model_plays_to_any_server(tmp_path: Path
             said = await replay_to(link, entries)
             await link.close()
             assert _counted(message["type"] for message in said) == recorded_types
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("https://mcp.example.com/s/s3cret/mcp?token=s3cret", "https://mcp.example.com/[redacted]"),
+        ("https://ann:s3cret@mcp.example.com:8080", "https://mcp.example.com:8080/[redacted]"),
+        ("https://mcp.example.com", "https://mcp.example.com"),
+        ("data:image/png;base64,AAAA", "data:image/png;base64,AAAA"),
+    ],
+)
+def test_an_address_may_be_a_secret_and_only_its_host_is_kept(given: str, kept: str) -> None:
+    message = {"type": "session.update", "session": {"tools": [{"type": "mcp", "server_url": given}]}}
+    assert redacted(message)["session"]["tools"] == [{"type": "mcp", "server_url": kept}]
+    picture = {"type": "conversation.item.create", "item": {"content": [{"type": "input_image", "image_url": given}]}}
+    assert redacted(picture)["item"]["content"][0]["image_url"] == kept

@@ -3,6 +3,8 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+import pytest
+
 from holdfast import function_tool
 from holdfast.realtime import (
     OpenAIRealtimeWebSocketModel,
@@ -13,8 +15,9 @@ from holdfast.realtime import (
     Unacknowledged,
 )
 from holdfast.realtime.local import Call, Say
+from holdfast.realtime.openai.gate import OWNERS
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Lose
+from holdfast.testing.realtime_faults import Drop, Lose
 from realtime_kit import eventually, listening
 
 LONG = "This answer takes a while, so that other things can happen while it is being said."
@@ -148,9 +151,49 @@ async def test_one_that_the_server_refuses_is_reported_to_whoever_asked():
 async def test_one_that_the_server_never_begins_is_reported_too():
     async with RealtimeServer(ByTopic("Hello.")) as server:
         server.inject("response.create", Lose())
-        async with calling(server, acknowledge_timeout=0.2) as (session, heard):
+        async with calling(server, acknowledge_timeout=1.0) as (session, heard):
             await ask_aside(session, "mood")
             refused = (await heard.until("error")).error
             assert isinstance(refused, ResponseRefused)
             assert isinstance(refused.error, Unacknowledged)
             assert len(server.connections[0].received_of("response.create")) == 1
+
+
+WISHES = {"instructions": "aside rhyme", "metadata": {"topic": "rhyme"}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fault"),
+    [
+        ({"conversation": "none", **WISHES}, ("response.create", Lose())),
+        (WISHES, ("response.create", Lose())),
+        (WISHES, ("response.output_item.added", Drop())),
+    ],
+    ids=["aside", "with wishes", "with wishes and begun"],
+)
+async def test_a_plain_response_does_not_stand_for_one_that_was_wanted_otherwise(wanted, fault):
+    async with RealtimeServer(ByTopic("Hello.")) as server, calling(server) as (session, heard):
+        server.inject(*fault)
+        message = {"type": "response.create", "other_data": {"response": wanted}}
+        await session.model.send_event(RealtimeModelSendRawMessage(message))
+        first = server.connections[0]
+        await first.until_received("response.create")
+        if isinstance(fault[1], Lose):
+            first.drop()
+        await heard.until("reconnected")
+        await session.send_message("Hi.")
+        await heard.until("agent_end", len(heard.of("agent_end")) + 1)
+        asked = [
+            frame["response"]["metadata"][OWNERS] for frame in server.connections[1].received_of("response.create")
+        ]
+        assert asked == ["user"]
+        assert words(session) == ["Hello."]
+
+
+async def test_a_plain_response_that_was_asked_for_in_raw_words_is_asked_for_again_however_often_it_takes():
+    async with RealtimeServer(ByTopic("Hello.")) as server, calling(server) as (session, heard):
+        server.inject("response.create", Drop(), times=2)
+        await session.model.send_event(RealtimeModelSendRawMessage({"type": "response.create"}))
+        await heard.until("agent_end")
+        assert words(session) == ["Hello."]
+        assert len(server.connections) == 3

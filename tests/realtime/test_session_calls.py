@@ -219,6 +219,33 @@ async def test_an_approval_for_all_covers_those_that_wait_and_those_to_come():
         assert len(heard.of("tool_approval_required")) == 2
 
 
+async def test_the_first_decision_about_a_call_counts():
+    async with talking(agent_with(delete)) as (session, model, heard):
+        await model.emit(call("delete", arguments=ARGUMENTS))
+        await heard.until("tool_approval_required")
+        assert await session.approve_tool_call("c1")
+        assert not await session.reject_tool_call("c1")
+        assert (await heard.until("tool_end")).output == "deleted x"
+
+
+async def test_a_decision_that_comes_with_one_about_all_calls_of_another_tool_counts():
+    async def always(context, arguments, call_id):
+        await asyncio.sleep(0.01)
+        return True
+
+    @function_tool(needs_approval=always)
+    async def send() -> str:
+        return "sent"
+
+    async with talking(agent_with(delete, send)) as (session, model, heard):
+        await model.emit(call("delete", "c1", ARGUMENTS), call("send", "c2"))
+        await heard.until("tool_approval_required", 2)
+        await session.approve_tool_call("c1", always=True)
+        await heard.until("tool_end")
+        assert await session.approve_tool_call("c2")
+        assert (await heard.until("tool_end", 2)).output == "sent"
+
+
 async def test_a_sticky_approval_of_one_agent_is_none_of_another():
     other = RealtimeAgent(name="host", tools=[delete])
     async with talking(agent_with(delete)) as (session, model, heard):

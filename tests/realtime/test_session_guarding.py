@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast import output_guardrail
+from holdfast import function_tool, open_store, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import RealtimeAgent, RealtimeModelSendInterrupt, RealtimeModelSendUserInput
 from holdfast.realtime.model_events import (
@@ -15,7 +15,7 @@ from holdfast.realtime.model_events import (
     RealtimeModelTextDoneEvent,
 )
 from holdfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
-from realtime_kit import ended, eventually, sent, sound, started, talking, words
+from realtime_kit import call, ended, eventually, said, sent, sound, started, talking, virtually, words
 
 Interrupt, Input = RealtimeModelSendInterrupt, RealtimeModelSendUserInput
 
@@ -78,6 +78,28 @@ async def test_a_trip_is_marked_told_cancelled_and_followed_up_once():
         assert sent(model, Input)[0].user_input == "guardrail triggered: one"
 
 
+@pytest.mark.parametrize("held", [False, True])
+@virtually
+async def test_a_refusal_does_not_wait_for_slower_guardrails(held):
+    @output_guardrail
+    async def slow(context, agent, output):
+        await asyncio.sleep(20)
+        return GuardrailFunctionOutput(None, "secret" in output)
+
+    now = asyncio.get_running_loop().time
+    settings = {"debounce_text_length": 5, "hold_back_audio": held}
+    async with talking(guarded(slow, guard()), guardrails_settings=settings) as (_session, model, heard):
+        began = now()
+        await model.emit(started(), words("fine so far"), sound())
+        await asyncio.sleep(1)
+        assert len(heard.of("audio")) == (0 if held else 1)
+        await model.emit(words(", a secret"), sound())
+        await heard.until("guardrail_tripped")
+        assert now() - began < 2
+        await asyncio.sleep(60)
+        assert len(heard.of("guardrail_tripped")) == len(sent(model, Interrupt)) == len(sent(model, Input)) == 1
+
+
 async def test_a_trip_that_races_the_user_trips_cancels_and_follows_up_once():
     settings = {"debounce_text_length": 5}
     async with talking(guarded(guard()), guardrails_settings=settings) as (session, model, heard):
@@ -105,6 +127,31 @@ async def test_no_follow_up_disturbs_a_newer_response():
         await asyncio.sleep(0.01)
         assert sent(model, Interrupt)[0].playback_only
         assert sent(model, Input) == []
+
+
+async def test_words_of_an_answer_that_nobody_knows_do_not_pass_for_a_newer_one():
+    settings = {"debounce_text_length": 5}
+    async with talking(guarded(guard()), guardrails_settings=settings) as (_session, model, heard):
+        await model.emit(started(), RealtimeModelTextDoneEvent("i0", "long ago", "r0"), words("secret"))
+        await heard.until("guardrail_tripped")
+        await eventually(lambda: sent(model, Input))
+        assert [(event.response_id, event.playback_only) for event in sent(model, Interrupt)] == [("r1", False)]
+
+
+async def test_an_answer_whose_words_came_before_its_beginning_is_the_newer_one():
+    gate = asyncio.Event()
+
+    @output_guardrail
+    async def late(context, agent, output):
+        await gate.wait()
+        return GuardrailFunctionOutput(None, "secret" in output)
+
+    async with talking(guarded(late), guardrails_settings={"debounce_text_length": 5}) as (_session, model, heard):
+        await model.emit(started(), words("secret"), words("hello", "i2", "r2"), ended(), started("r2"))
+        gate.set()
+        await heard.until("guardrail_tripped")
+        await eventually(lambda: sent(model, Interrupt))
+        assert sent(model, Interrupt)[0].playback_only
 
 
 async def test_no_audio_of_a_refused_response_is_heard_after_the_trip():
@@ -167,12 +214,12 @@ async def test_audio_can_be_held_back_until_its_words_were_found_good():
 
     settings = {"debounce_text_length": 5, "hold_back_audio": True}
     async with talking(guarded(slow), guardrails_settings=settings) as (_session, model, heard):
-        await model.emit(started(), sound(10), words("hello"), sound(20))
+        await model.emit(started(), sound(100), words("hello"), sound(200))
         await asyncio.sleep(0.01)
         assert heard.of("audio") == []
         gate.set()
         await heard.until("audio")
-        assert [len(event.audio.data) for event in heard.of("audio")] == [480]
+        assert [len(event.audio.data) for event in heard.of("audio")] == [4800]
         await model.emit(ended())
         await heard.until("audio", 2)
 
@@ -196,3 +243,32 @@ async def test_the_end_of_audio_comes_behind_the_audio_that_was_held_back(said, 
         await heard.until("audio_end" if expected else "guardrail_tripped")
         await asyncio.sleep(0.01)
         assert [event.type for event in heard.events if event.type in ("audio", "audio_end")] == expected
+
+
+@virtually
+async def test_how_much_was_heard_before_a_trip_is_known_although_a_call_holds_up_the_conversation():
+    called = asyncio.Event()
+
+    @function_tool
+    async def slow() -> str:
+        called.set()
+        await asyncio.sleep(60)
+        return "done"
+
+    @output_guardrail
+    async def late(context, agent, output):
+        await called.wait()
+        return GuardrailFunctionOutput(None, True)
+
+    agent = RealtimeAgent(name="host", tools=[slow], output_guardrails=[late])
+    cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500)
+    model = ScriptedRealtimeModel([RealtimeStep(Interrupt, emit=[cut])], strict=False)
+    async with open_store("memory://") as store:
+        history = store.session("s")
+        async with talking(agent, model, session=history, async_tool_calls=False) as (session, _model, heard):
+            await model.emit(started(), words("one two three four"), sound(1000), ended())
+            await model.emit(started("r2"), call("slow", response_id="r2"), ended("r2"))
+            await heard.until("audio_interrupted")
+            assert heard.of("tool_end") == []
+        assert said(session) == ["one two"]
+        assert (await history.get_items())[0]["content"][0]["text"] == "one two"

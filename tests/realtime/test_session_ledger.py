@@ -29,8 +29,26 @@ def answer(name, *parts, previous=None, status="in_progress"):
     return AssistantMessageItem(item_id=name, previous_item_id=previous, status=status, content=list(parts))
 
 
+def answered_call(name, call_id, output_item_id):
+    call = {"item_id": name, "call_id": call_id, "status": "completed", "name": "f", "arguments": "{}"}
+    return RealtimeToolCallItem(**call, output="ok", output_item_id=output_item_id)
+
+
 def names(ledger):
     return [item.item_id for item in ledger.items()]
+
+
+@pytest.mark.parametrize("by", ["words", "item"])
+def test_an_answer_that_was_told_before_its_response_ends_with_that_and_not_with_another(by):
+    ledger = Ledger()
+    ledger.tell(answer("a1"))
+    if by == "words":
+        ledger.say("a1", "one", "r1", spoken=True)
+    else:
+        ledger.tell(answer("a1"), response_id="r1")
+    assert ledger.ended("r2", complete=True) == []
+    assert ledger.item("a1").status == "in_progress"
+    assert ledger.ended("r1", complete=True) == ["a1"]
 
 
 def test_items_stand_where_the_server_put_them():
@@ -65,14 +83,21 @@ def test_what_stands_after_an_output_stands_after_everything_before_it():
     ledger = Ledger()
     ledger.called(RealtimeModelToolCallEvent("f", "c1", "{}", "f1"))
     ledger.tell(user("u1", previous="f1"))
-    ledger.tell(
-        RealtimeToolCallItem(
-            item_id="f1", call_id="c1", status="completed", arguments="{}", name="f", output="ok", output_item_id="o1"
-        )
-    )
+    ledger.tell(answered_call("f1", "c1", "o1"))
     ledger.tell(user("u2", previous="o1"))
     assert names(ledger) == ["f1", "u1", "u2"]
     assert ledger.items()[0].output == "ok"
+
+
+def test_an_item_that_finds_its_place_takes_along_what_stands_after_the_output_behind_it():
+    ledger = Ledger()
+    ledger.say("a1", "hello", "r1", spoken=True)
+    ledger.called(RealtimeModelToolCallEvent("f", "c1", "{}", "f1", "a1"))
+    ledger.tell(answered_call("f1", "c1", "o1"))
+    ledger.tell(user("u2", previous="o1"))
+    ledger.tell(user("u1"))
+    ledger.tell(answer("a1", previous="u1"))
+    assert names(ledger) == ["u1", "a1", "f1", "u2"]
 
 
 def test_words_add_up_and_the_final_text_counts():
@@ -139,6 +164,22 @@ def test_a_transcript_that_comes_late_goes_to_its_item():
     assert ledger.items()[0].content[0].transcript == "good day"
     assert ledger.transcribed("u9", "who am I")
     assert ledger.items()[-1].content[0].text == "who am I"
+
+
+def test_a_transcript_that_comes_before_its_item_is_kept():
+    ledger = Ledger()
+    assert ledger.transcribed("u1", "good day")
+    assert not ledger.tell(UserMessageItem(item_id="u1", content=[InputAudio()]))
+    assert [part.transcript for part in ledger.items()[0].content] == ["good day"]
+
+
+def test_a_transcript_of_what_the_user_did_not_say_changes_nothing():
+    ledger = Ledger()
+    ledger.say("a1", "hello", "r1", spoken=True)
+    assert not ledger.transcribed("a1", "good day")
+    assert [item.role for item in ledger.items()] == ["assistant"]
+    assert ledger.delete("a1")
+    assert ledger.items() == []
 
 
 def test_pictures_that_the_server_leaves_out_are_kept():

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -13,7 +14,9 @@ from holdfast.lifecycle.scope import AlreadyStarted
 from holdfast.realtime import (
     OpenAIRealtimeWebSocketModel,
     RealtimeAgent,
+    RealtimeModel,
     RealtimeModelListener,
+    RealtimeModelSendSessionUpdate,
     RealtimeRunner,
     RealtimeSession,
     RealtimeState,
@@ -28,7 +31,7 @@ from holdfast.realtime.model_events import (
 from holdfast.realtime.states import TABLE, Event
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing.cancelling import cancel_at_every_await
-from realtime_kit import call, ended, eventually, listening, sound, started, talking, words
+from realtime_kit import call, ended, eventually, listening, sound, started, talking, virtually, words
 
 AGENT = RealtimeAgent(name="host", instructions="Be kind.")
 
@@ -256,6 +259,63 @@ async def test_a_stalled_model_is_cut_off_at_the_deadline():
         assert report.cut == ("model",)
 
 
+@virtually
+async def test_a_tool_that_waits_for_a_change_of_the_agent_does_not_hold_up_the_end():
+    class Silent(ScriptedRealtimeModel):
+        async def send_event(self, event):
+            if isinstance(event, RealtimeModelSendSessionUpdate):
+                await asyncio.sleep(1_000)
+
+    @function_tool
+    async def change() -> str:
+        await session.update_agent(RealtimeAgent(name="other"))
+        return ""
+
+    now = asyncio.get_running_loop().time
+    agent = RealtimeAgent(name="host", tools=[change])
+    async with talking(agent, Silent(strict=False)) as (session, model, heard):
+        await model.emit(started(), call("change"))
+        await heard.until("tool_start")
+        await asyncio.sleep(1)
+        began = now()
+        report = await session.close()
+        assert now() - began < 0.1
+        assert (report.cut, report.left) == ((), ())
+
+
+@pytest.mark.parametrize("holds_up", ["tool", "model"])
+@virtually
+async def test_whoever_closes_sooner_than_another_is_not_held_up_by_that(holds_up):
+    released, now = asyncio.Event(), asyncio.get_running_loop().time
+
+    async def stubborn() -> str:
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+        return ""
+
+    class Stalled(ScriptedRealtimeModel):
+        async def close(self):
+            if holds_up == "model":
+                await released.wait()
+
+    agent = RealtimeAgent(name="host", tools=[function_tool(stubborn)])
+    async with talking(agent, Stalled(strict=False)) as (session, model, heard):
+        if holds_up == "tool":
+            await model.emit(started(), call("stubborn"))
+            await heard.until("tool_start")
+        patient = asyncio.ensure_future(session.close(60))
+        await asyncio.sleep(1)
+        began = now()
+        report = await session.close(0.2)
+        assert now() - began < 0.3
+        assert report == await patient
+        expected = {"model": (("model",), ()), "tool": ((), ("call stubborn (c1)",))}[holds_up]
+        assert (report.cut, report.left) == expected
+        released.set()
+        await asyncio.sleep(1)
+
+
 async def test_a_stubborn_tool_is_reported_as_left_and_history_is_still_written():
     release = asyncio.Event()
 
@@ -429,6 +489,20 @@ async def until_dropped(session):
         yield event
         if event.type == "events_dropped":
             return
+
+
+@virtually
+async def test_what_nobody_reads_any_more_stays_within_the_bound():
+    model = scripted()
+    session = await RealtimeRunner(AGENT, model=model).run()
+    async with session:
+        async for _ in session:
+            break
+        for number in range(7_000):
+            await model.emit(started(f"r{number}"), ended(f"r{number}"))
+        assert session._room.outlet.unread < 12_100
+        seen = [event async for event in until_end(session)]
+    assert seen[0].type == "events_dropped"
 
 
 async def test_control_events_are_never_dropped_however_slow_the_reader():
@@ -626,3 +700,31 @@ async def test_one_iterator_cannot_be_waited_for_twice():
             await anext(iterator)
         waiting.cancel()
         await asyncio.wait({waiting})
+
+
+async def test_a_model_hears_once_that_nobody_listens_any_more():
+    class Model(RealtimeModel):
+        def __init__(self):
+            self.listeners = []
+
+        async def connect(self, options):
+            pass
+
+        def add_listener(self, listener):
+            self.listeners.append(listener)
+
+        def remove_listener(self, listener):
+            self.listeners.remove(listener)  # Raises if it is not there.
+
+        async def send_event(self, event):
+            pass
+
+        async def close(self):
+            pass
+
+    model = Model()
+    async with asyncio.timeout(5):
+        session = await RealtimeRunner(AGENT, model=model).run()
+        async with session:
+            pass
+    assert model.listeners == []

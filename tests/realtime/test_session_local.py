@@ -1,26 +1,15 @@
 """Sessions over the local model: real audio, real protocol, virtual time."""
 
 import asyncio
-import functools
 
 from holdfast import function_tool, open_store, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
 from holdfast.realtime.local import Call, EnergyDetector, ScriptedTranscriber, ToneVoice
-from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.wire import speech
-from realtime_kit import listening
+from realtime_kit import listening, virtually
 
 LONG = "One two three four five six seven eight nine ten."
-
-
-def virtually(test):
-    @functools.wraps(test)
-    def run():
-        run_in_virtual_time(asyncio.wait_for(test(), 10_000))
-
-    del run.__wrapped__
-    return run
 
 
 def local(turns, **options):

@@ -1,12 +1,13 @@
 """Every measurement of a call, over a real websocket: told when it was made, and kept in ``session.metrics``."""
 
 import asyncio
+import random
 
 from holdfast import function_tool
 from holdfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
 from holdfast.realtime.local import Call
 from holdfast.testing import RealtimeServer
-from realtime_kit import listening
+from realtime_kit import ended, listening, sound, started, talking, virtually
 
 LONG = "This answer goes on for so long that nobody will wait for the end of it, whoever it is."
 
@@ -45,6 +46,7 @@ async def test_each_measurement_is_an_event_and_in_the_metrics():
                 summary = session.metrics[name]
                 assert (summary.count, summary.last, summary.most) == (len(values), values[-1], max(values)), name
                 assert min(values) > 0, name
+            assert session.metrics.summaries() == {name: session.metrics[name] for name in told}
             assert told["tool_gap"][0] >= 20
             assert {name: len(values) for name, values in told.items()} == {
                 "time_to_first_audio": 3,
@@ -53,6 +55,19 @@ async def test_each_measurement_is_an_event_and_in_the_metrics():
                 "truncated": 1,
                 "reconnect_gap": 1,
             }
+
+
+@virtually
+async def test_a_summary_has_the_percentiles_of_what_was_measured():
+    async with talking(AGENT) as (session, model, heard):
+        for number in random.Random(1).sample(range(1, 21), 20):
+            await model.emit(started(f"r{number}"))
+            await asyncio.sleep(number / 10)
+            await model.emit(sound(1, f"i{number}", f"r{number}"), ended(f"r{number}"))
+        await heard.until("metric", 20)
+        summary = session.metrics.summaries()["time_to_first_audio"]
+        assert [round(ms) for ms in (summary.p50, summary.p95, summary.most)] == [1000, 1900, 2000]
+        assert summary.count == 20
 
 
 async def test_what_each_response_consumed_is_an_event_and_the_sum_is_in_the_metrics():

@@ -27,7 +27,7 @@ from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Delay, Hold, Lose
 from holdfast.testing.virtual_time import run_in_virtual_time
-from realtime_kit import at, call, ended, eventually, listening, sent, sound, started, talking, user_said, words
+from realtime_kit import at, call, ended, eventually, listening, said, sent, sound, started, talking, user_said, words
 
 AGENT = RealtimeAgent(name="host")
 
@@ -120,8 +120,20 @@ async def test_a_response_told_twice_or_after_its_end_begins_once_and_ends_once(
         await model.emit(sound(response_id="r2"), ended("r2"), started("r2"))
         await model.emit(started("r3"), ended("r3"))
         await heard.until("agent_end", 3)
-        assert [event.response_id for event in heard.of("agent_start")] == ["r1", "r3"]
+        assert [event.response_id for event in heard.of("agent_start")] == ["r1", "r2", "r3"]
         await asyncio.wait_for(session.interrupt(), 1)
+
+
+async def test_a_response_whose_end_was_not_told_has_ended_when_the_next_one_begins():
+    async with talking(AGENT) as (session, model, heard):
+        await model.emit(started(), words("one"), sound(), started("r2"), ended("r1"), ended("r2"))
+        await heard.until("agent_end", 2)
+        turns = [
+            (event.type, event.response_id) for event in heard.events if event.type in ("agent_start", "agent_end")
+        ]
+        assert turns == [("agent_start", "r1"), ("agent_end", "r1"), ("agent_start", "r2"), ("agent_end", "r2")]
+        assert [event.status for event in heard.of("agent_end")] == ["lost", "completed"]
+        assert said(session) == ["one"]
 
 
 async def test_a_response_trips_once_although_its_beginning_comes_late():

@@ -7,6 +7,7 @@ import pytest
 from holdfast import function_tool
 from holdfast.realtime import (
     RealtimeAgent,
+    RealtimeModelSendInterrupt,
     RealtimeModelSendRawMessage,
     RealtimeModelSendSessionUpdate,
     RealtimeModelSendToolOutput,
@@ -15,10 +16,34 @@ from holdfast.realtime import (
     RealtimeState,
 )
 from holdfast.realtime.errors import ConnectionLost
-from holdfast.realtime.model_events import RealtimeModelConnectionStatusEvent
+from holdfast.realtime.items import InputAudio, RealtimeToolCallItem, UserMessageItem
+from holdfast.realtime.local import EnergyDetector, Pause, ToneVoice
+from holdfast.realtime.model_events import (
+    RealtimeModelAudioEvent,
+    RealtimeModelAudioInterruptedEvent,
+    RealtimeModelConnectionStatusEvent,
+    RealtimeModelItemDeletedEvent,
+    RealtimeModelItemUpdatedEvent,
+    RealtimeModelOutputTextDeltaEvent,
+    RealtimeModelTranscriptDeltaEvent,
+)
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing.virtual_time import run_in_virtual_time
-from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, user_said, words
+from realtime.fragile import FragileModel
+from realtime_kit import (
+    call,
+    ended,
+    eventually,
+    listening,
+    said,
+    sent,
+    sound,
+    started,
+    talking,
+    user_said,
+    virtually,
+    words,
+)
 
 Raw, Output = RealtimeModelSendRawMessage, RealtimeModelSendToolOutput
 AGENT = RealtimeAgent(name="host")
@@ -75,6 +100,55 @@ async def test_a_response_that_died_is_told_as_lost_and_asked_for_again_if_nothi
         assert session.history[-1].status == "incomplete"
 
 
+async def test_words_without_any_sound_were_not_heard_and_the_response_is_asked_for_again():
+    async with talking(AGENT) as (session, model, heard):
+        await model.emit(user_said("hello"), started(), words("Good"))
+        await model.drop()
+        await heard.until("reconnected")
+        await eventually(lambda: requests(model))
+        assert [item["role"] for item in replayed(model)] == ["user"]
+        assert said(session) == ["hello", ""]
+        assert session.history[-1].content[0].generated_transcript == "Good"
+
+
+async def test_a_response_that_was_written_is_not_asked_for_again():
+    async with talking(AGENT) as (_session, model, heard):
+        await model.emit(user_said("hello"), started(), RealtimeModelOutputTextDeltaEvent("i1", "Good", "r1"))
+        await model.drop()
+        await heard.until("reconnected")
+        await eventually(lambda: len(replayed(model)) == 2)
+        await asyncio.sleep(0.01)
+        assert requests(model) == []
+
+
+@pytest.mark.parametrize("when", ["before the loss", "after the loss"])
+async def test_a_response_that_was_interrupted_is_not_asked_for_again(when):
+    async with talking(AGENT) as (session, model, heard):
+        await model.emit(user_said("hello"), started())
+        if when == "after the loss":
+            await model.drop()
+            await session.interrupt()
+        else:
+            stopping = asyncio.create_task(session.interrupt())
+            await eventually(lambda: sent(model, RealtimeModelSendInterrupt))
+            await model.drop()
+            await stopping
+        await heard.until("reconnected")
+        await asyncio.sleep(0.01)
+        assert requests(model) == []
+
+
+async def test_of_two_responses_that_were_lost_the_one_that_was_not_interrupted_is_asked_for_again():
+    async with talking(AGENT) as (session, model, heard):
+        await model.emit(user_said("first"), started())
+        await session.send_message("second")
+        await model.emit(user_said("second", "u2"))
+        await model.drop()
+        await session.interrupt()
+        await heard.until("reconnected")
+        await eventually(lambda: requests(model))
+
+
 async def test_a_message_that_the_lost_connection_did_not_confirm_is_said_again():
     async with talking(AGENT) as (session, model, heard):
         await session.send_message("first")
@@ -84,6 +158,18 @@ async def test_a_message_that_the_lost_connection_did_not_confirm_is_said_again(
         await heard.until("reconnected")
         await eventually(lambda: len(sent(model, RealtimeModelSendUserInput)) == 3)
         assert sent(model, RealtimeModelSendUserInput)[-1].user_input == "second"
+
+
+async def test_a_message_in_parts_is_not_confirmed_by_what_the_user_speaks():
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,aGVsbG8="}
+    message = {"type": "message", "role": "user", "content": [picture]}
+    spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
+    async with talking(AGENT) as (session, model, heard):
+        await session.send_message(message)
+        await model.emit(RealtimeModelItemUpdatedEvent(spoken))
+        await model.drop()
+        await heard.until("reconnected")
+        await eventually(lambda: len(sent(model, RealtimeModelSendUserInput)) == 2)
 
 
 async def test_a_running_tool_goes_on_and_answers_the_new_connection():
@@ -263,3 +349,108 @@ async def test_a_connection_is_rolled_over_in_a_quiet_moment():
         await model.emit(ended())
         assert (await heard.until("reconnected")).planned
         assert len(model.connect_calls) == 2
+
+
+async def test_what_a_new_connection_is_not_told_of_keeps_its_place():
+    unheard = UserMessageItem(item_id="u3", content=[InputAudio()])
+    async with talking(AGENT) as (session, model, heard):
+        await model.emit(user_said("one"), user_said("two", "u2"), RealtimeModelItemUpdatedEvent(unheard))
+        await model.drop()
+        await heard.until("reconnected")
+        await model.emit(user_said("one"), user_said("two", "u2", previous="u1"))
+        assert [item.item_id for item in session.history] == ["u1", "u2", "u3"]
+
+
+async def test_what_is_said_while_an_answer_is_told_anew_stands_behind_it():
+    cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500, retold=True)
+    async with talking(AGENT) as (session, model, _heard):
+        await model.emit(user_said("hello"), started(), words("one two three four"), sound(1000), ended())
+        await model.emit(cut)
+        retold = await eventually(lambda: replayed(model))
+        assert [item["content"][0]["text"] for item in retold] == ["one two"]
+        # To the server, the answer was gone for a moment, and then it is back in its place.
+        await model.emit(RealtimeModelItemDeletedEvent("i1"), user_said("stop", "u2", previous="u1"))
+        assert [item.item_id for item in session.history] == ["u1", "i1", "u2"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_an_answer_behind_a_call_is_told_anew_behind_what_stands_there(late):
+    call = {"item_id": "f1", "call_id": "c1", "status": "completed", "arguments": "{}", "name": "look"}
+    answered = RealtimeModelItemUpdatedEvent(RealtimeToolCallItem(**call, output="ok", output_item_id="o1"))
+    asked = RealtimeModelItemUpdatedEvent(RealtimeToolCallItem(**call))
+    cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500, retold=True)
+    async with talking(AGENT) as (_session, model, heard):
+        await model.emit(asked if late else answered)
+        await model.emit(started(), words("one two three four"), sound(1000), ended())
+        await model.drop()
+        await heard.until("reconnected")
+        known = ["f1", "i1"] if late else ["f1", "o1", "i1"]
+        assert [item.get("id") for item in replayed(model)] == known
+        await model.emit(answered, cut)
+        await eventually(lambda: len(replayed(model)) == len(known) + 1)
+        assert sent(model, Raw)[-1].message["other_data"]["previous_item_id"] == ("f1" if late else "o1")
+
+
+def spoken(text, index):
+    return RealtimeModelTranscriptDeltaEvent("i1", text, "r1", content_index=index)
+
+
+def cut_part(index):
+    return RealtimeModelAudioInterruptedEvent("i1", index, response_id="r1", audio_end_ms=500, retold=True)
+
+
+def forgotten(model):
+    """What the server answers when it has done as it was told."""
+    deletes = [event for event in sent(model, Raw) if event.message["type"] == "conversation.item.delete"]
+    return [RealtimeModelItemDeletedEvent(event.message["other_data"]["item_id"]) for event in deletes]
+
+
+async def test_an_answer_of_which_two_parts_are_cut_is_told_anew_as_it_is_then():
+    second = RealtimeModelAudioEvent(bytes(48_000), "r1", "i1", 1)
+    async with talking(AGENT) as (session, model, _heard):
+        await model.emit(user_said("hello"), started(), words("one two three four"), sound(1000))
+        await model.emit(spoken("five six seven eight", 1), second, ended())
+        await model.emit(cut_part(0), cut_part(1))
+        await eventually(lambda: replayed(model) and len(replayed(model)) == len(forgotten(model)))
+        assert replayed(model)[-1]["content"][0]["text"] == "one two\nfive six"
+        await model.emit(*forgotten(model), user_said("stop", "u2", previous="u1"))
+        assert [item.item_id for item in session.history] == ["u1", "i1", "u2"]
+
+
+async def test_an_answer_that_is_cut_again_is_told_anew_again():
+    again = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=250, retold=True)
+    async with talking(AGENT) as (session, model, _heard):
+        await model.emit(user_said("hello"), started(), words("one two three four"), sound(1000), ended())
+        await model.emit(cut_part(0))
+        await eventually(lambda: replayed(model))
+        await model.emit(again)
+        await eventually(lambda: len(replayed(model)) == 2)
+        assert [item["content"][0]["text"] for item in replayed(model)] == ["one two", "one"]
+        await model.emit(*forgotten(model))
+        assert [item.item_id for item in session.history] == ["u1", "i1"]
+        await model.emit(RealtimeModelItemDeletedEvent("i1"))
+        assert [item.item_id for item in session.history] == ["u1"]
+
+
+async def test_what_one_connection_was_to_forget_for_a_moment_the_next_one_may_forget_for_good():
+    async with talking(AGENT) as (session, model, heard):
+        await model.emit(user_said("hello"), started(), words("one two three four"), sound(1000), ended())
+        await model.emit(cut_part(0))
+        await eventually(lambda: replayed(model))
+        await model.drop()
+        await heard.until("reconnected")
+        await model.emit(RealtimeModelItemDeletedEvent("i1"))
+        assert [item.item_id for item in session.history] == ["u1"]
+
+
+@virtually
+async def test_only_the_next_connection_is_asked_again():
+    model = FragileModel([[Pause(1), "Never heard."], "Good day."], voice=ToneVoice(), detector=EnergyDetector)
+    session = await RealtimeRunner(AGENT, model=model).run()
+    async with listening(session) as heard, session:
+        await session.send_message("Hello")
+        await heard.until("agent_start")
+        model.link.snap()
+        await heard.until("agent_end", 2)
+        assert said(session) == ["Hello", "Good day."]
+        assert heard.of("error") == []

@@ -1,14 +1,18 @@
 """What was said over one connection and still plays when another one has taken its place."""
 
 import asyncio
+from base64 import b64encode
+
+import pytest
 
 from holdfast import function_tool
-from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
+from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner, RealtimeState
 from holdfast.realtime.local import Call, EnergyDetector, ToneVoice
 from holdfast.testing import RealtimeServer
+from holdfast.testing.realtime_faults import Drop, Refuse
 from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.wire import speech
-from realtime_kit import eventually, listening
+from realtime_kit import calling, eventually, listening
 
 LONG = "This answer is long enough to be playing still when the connection is replaced, and for some time after that."
 ROLL_OVER = {"reconnect": {"roll_over_after": 1.0}}
@@ -132,3 +136,84 @@ async def test_an_interruption_after_a_lost_connection_reaches_the_server_that_h
             await eventually(lambda: connection.sent_of("conversation.item.deleted"))
             assert first_answer(session).content[0].generated_transcript == LONG
             assert heard.of("error") == []
+
+
+async def test_two_parts_of_an_answer_that_are_cut_over_the_next_connection_make_no_error():
+    async with RealtimeServer([LONG, "Yes?"]) as server, calling(server, RealtimeAgent(name="a")) as (session, heard):
+        await session.send_message("Tell me.")
+        end = await heard.until("agent_end")
+        place = {"response_id": end.response_id, "item_id": first_answer(session).item_id, "content_index": 1}
+        first = server.connections[0]
+        first.send({"type": "response.output_audio_transcript.delta", **place, "delta": "And so on."})
+        first.send({"type": "response.output_audio.delta", **place, "delta": b64encode(bytes(48_000)).decode()})
+        await eventually(lambda: heard.of("audio")[-1].content_index == 1)
+        first.drop()
+        await heard.until("reconnected")
+        await session.interrupt()
+        await heard.until("audio_interrupted", 2)
+        await session.send_message("Stop.")
+        await heard.until("agent_end", 2)
+        assert len(server.connections[1].received_of("conversation.item.delete")) == 1
+        assert server.connections[1].sent_of("error") == []
+        assert heard.of("error") == []
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_what_still_plays_is_cut_between_two_connections_too(moment):
+    async with RealtimeServer([LONG]) as server, calling(server, RealtimeAgent(name="a")) as (session, heard):
+        await session.send_message("Tell me.")
+        await heard.until("agent_end")
+        server.inject("connect", Refuse(), times=2)
+        server.connections[0].drop()
+        await heard.until("reconnecting", {"before": 1, "after": 3}[moment])
+        await session.interrupt()
+        assert heard.of("reconnected") == []
+        await heard.until("audio_interrupted")
+        answer = first_answer(session).content[0]
+        assert (answer.generated_transcript, len(answer.transcript) < len(LONG)) == (LONG, True)
+        await heard.until("reconnected")
+        left = [("assistant", answer.transcript)] if answer.transcript else []
+        await eventually(lambda: held_by(server.connections[1].conversation) == [("user", "Tell me."), *left])
+        assert len(heard.of("audio_interrupted")) == 1
+
+
+@pytest.mark.parametrize("fault", ["connect", "session.update", "conversation.item.create"])
+async def test_what_still_plays_can_be_cut_although_the_first_attempt_to_reconnect_failed(fault):
+    async with RealtimeServer([LONG]) as server, calling(server, RealtimeAgent(name="a")) as (session, heard):
+        await session.send_message("Tell me.")
+        await heard.until("agent_end")
+        server.inject(fault, Refuse() if fault == "connect" else Drop(), connection=1)
+        server.connections[0].drop()
+        tried = 2 if fault == "connect" else 3
+        await eventually(lambda: len(server.connections) == tried and session.state is RealtimeState.OPEN)
+        await session.interrupt()
+        await heard.until("audio_interrupted")
+        assert len(first_answer(session).content[0].transcript) < len(LONG)
+        await eventually(lambda: server.connections[-1].sent_of("conversation.item.deleted"))
+
+
+async def test_what_is_cut_while_the_history_is_told_makes_no_output_be_told_twice():
+    answered = asyncio.Event()
+
+    @function_tool
+    async def look() -> str:
+        await answered.wait()
+        return "looked"
+
+    agent = RealtimeAgent(name="a", tools=[look])
+    async with RealtimeServer([[LONG, Call("look")], "Fine."]) as server, calling(server, agent) as (session, heard):
+        await session.send_message("Tell me.")
+        await heard.until("tool_start")
+        await heard.until("agent_end")
+        server.connections[0].drop()
+        await heard.until("reconnecting")
+        answered.set()
+        again = await server.connected(2)
+        await again.until_received("conversation.item.create")
+        await session.interrupt()
+        await heard.until("agent_end", 2)
+        await heard.until("tool_end")
+        created = [frame["item"] for frame in again.received_of("conversation.item.create")]
+        assert [item["output"] for item in created if item["type"] == "function_call_output"] == ["looked"]
+        answer = first_answer(session).content[0]
+        assert (answer.generated_transcript, len(answer.transcript) < len(LONG)) == (LONG, True)

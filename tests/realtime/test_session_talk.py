@@ -86,6 +86,17 @@ async def test_audio_that_nobody_has_read_yet_is_dropped_by_an_interruption():
     assert "audio" not in [event.type async for event in session]
 
 
+async def test_audio_that_nobody_has_read_yet_is_dropped_when_the_user_speaks():
+    async with talking(AGENT) as (session, model, _heard):
+        slow = aiter(session)
+        await model.emit(started(), sound(), sound(), told.RealtimeModelSpeechStartedEvent("u1", 0))
+        await model.emit(told.RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=50))
+        await model.emit(ended(status="cancelled"), started("r2"), sound(100, "i2", "r2"), ended("r2"))
+        await session.close()
+        kinds = [event.type async for event in slow if event.type in ("audio", "audio_interrupted")]
+        assert kinds == ["audio_interrupted", "audio"]
+
+
 async def test_interrupting_silence_is_harmless():
     async with talking(AGENT) as (session, model, heard):
         await session.interrupt()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from pydantic import BaseModel
 
-from holdfast import RunHooks, UserError, function_tool
+from holdfast import Closed, RunHooks, UserError, function_tool
 from holdfast.realtime import (
     RealtimeAgent,
     RealtimeModelSendSessionUpdate,
@@ -14,7 +14,7 @@ from holdfast.realtime import (
 )
 from holdfast.realtime.errors import SettingsRejected, Unacknowledged
 from holdfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
-from realtime_kit import call, ended, eventually, sent, started, talking
+from realtime_kit import call, ended, eventually, sent, started, talking, virtually
 
 Update, Output = RealtimeModelSendSessionUpdate, RealtimeModelSendToolOutput
 
@@ -105,6 +105,26 @@ async def test_of_several_handoffs_in_one_response_the_first_wins_and_the_others
         answers = {event.tool_call.call_id: event for event in sent(model, Output)}
         assert "b has taken over" in answers["c2"].output
         assert not answers["c2"].start_response
+
+
+async def test_a_handoff_that_hangs_does_not_hold_up_those_of_the_agents_after_it():
+    never = asyncio.Event()
+
+    async def hang(context):
+        await never.wait()
+
+    last = RealtimeAgent(name="last")
+    rescue = RealtimeAgent(name="rescue", handoffs=[last])
+    stuck = RealtimeAgent(name="stuck", handoffs=[realtime_handoff(B, on_handoff=hang)])
+    async with talking(stuck) as (session, model, heard):
+        await model.emit(started(), call("transfer_to_b"), ended())
+        await session.update_agent(rescue)
+        await model.emit(started("r2"), call("transfer_to_last", "c2"), ended("r2"))
+        assert (await heard.until("handoff")).to_agent is last
+        never.set()
+        await eventually(lambda: len(sent(model, Output)) == 2)
+        assert "last has taken over" in sent(model, Output)[1].output
+        assert session.current_agent is last
 
 
 async def test_a_handoff_after_one_that_failed_is_followed():
@@ -280,3 +300,73 @@ def test_declarations_that_cannot_be_used_are_refused():
         realtime_handoff(B, input_type=Why)
     assert realtime_handoff(B).tool_name == "transfer_to_b"
     assert A.clone(name="z").handoffs is A.handoffs
+
+
+async def test_a_handoff_that_an_update_has_overtaken_is_not_followed():
+    gate = asyncio.Event()
+
+    class Slow(ScriptedRealtimeModel):
+        stuck = False
+
+        async def send_event(self, event):
+            if isinstance(event, Update):
+                self.stuck = True
+                await gate.wait()
+            await super().send_event(event)
+
+    async with talking(A, Slow(strict=False)) as (session, model, heard):
+        changing = asyncio.ensure_future(session.update_agent(C))
+        await eventually(lambda: model.stuck)
+        await model.emit(started(), call("transfer_to_b"), ended())
+        await heard.until("agent_end")
+        await asyncio.sleep(0)
+        gate.set()
+        await changing
+        await eventually(lambda: sent(model, Output))
+        assert session.current_agent is C
+        assert [event.reason for event in heard.of("agent_changed")] == ["update"]
+        assert sent(model, Output)[0].output == "This handoff was ignored: c has taken over already."
+
+
+@virtually
+async def test_the_next_change_waits_until_a_given_up_one_is_taken_back():
+    restored = asyncio.Event()
+
+    class Stuck(ScriptedRealtimeModel):
+        async def send_event(self, event):
+            await super().send_event(event)
+            if isinstance(event, Update):
+                name = event.session_settings["instructions"]
+                await (asyncio.Event() if name == "I am b." else restored).wait()
+
+    async with talking(A, Stuck(strict=False)) as (session, model, _heard):
+        given_up = asyncio.ensure_future(session.update_agent(B))
+        await eventually(lambda: len(sent(model, Update)) == 1)
+        next_one = asyncio.ensure_future(session.update_agent(C))
+        given_up.cancel()
+        await asyncio.wait({given_up})
+        await eventually(lambda: len(sent(model, Update)) == 2)
+        await asyncio.sleep(0.01)
+        told = [event.session_settings["instructions"] for event in sent(model, Update)]
+        assert (told, session.current_agent) == (["I am b.", "I am a."], A)
+        restored.set()
+        await next_one
+        assert sent(model, Update)[2].session_settings["instructions"] == "I am c."
+        assert session.current_agent is C
+
+
+@virtually
+async def test_a_change_that_waits_for_its_turn_ends_with_the_session():
+    class Stuck(ScriptedRealtimeModel):
+        async def send_event(self, event):
+            await super().send_event(event)
+            if isinstance(event, Update):
+                await asyncio.Event().wait()
+
+    async with talking(A, Stuck(strict=False)) as (session, model, _heard):
+        asked = [asyncio.ensure_future(session.update_agent(agent)) for agent in (B, C, B)]
+        await eventually(lambda: sent(model, Update))
+        asked[1].cancel()
+    ends = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(end) for end in ends] == [Closed, asyncio.CancelledError, Closed]
+    assert session.current_agent is A

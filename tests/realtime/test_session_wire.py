@@ -7,12 +7,12 @@ import pytest
 
 from holdfast import function_tool, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import RealtimeAgent, RealtimeRunner, RealtimeState
+from holdfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage, RealtimeRunner, RealtimeState
 from holdfast.realtime.errors import SettingsRejected, Unacknowledged
 from holdfast.realtime.local import Call, Pause
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Collide, Drop, Insert, Lose, Refuse
-from realtime_kit import Heard, calling
+from holdfast.testing.realtime_faults import Collide, Delay, Drop, Insert, Lose, Refuse
+from realtime_kit import Heard, calling, said
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 OTHER = RealtimeAgent(name="other", instructions="I am another.")
@@ -25,6 +25,16 @@ async def test_closing_keeps_its_deadline_when_the_server_hangs():
         await session.close(deadline=0.5)
         assert asyncio.get_running_loop().time() - before < 1.0
         assert session.state is RealtimeState.CLOSED
+
+
+@pytest.mark.parametrize(("hangs", "cut"), [(True, ("connection",)), (False, ())])
+async def test_closing_tells_that_the_server_did_not_say_goodbye(hangs, cut):
+    patience = {"close_timeout": 0.2}
+    async with RealtimeServer() as server, calling(server, AGENT, transport=patience) as (session, _heard):
+        if hangs:
+            server.connections[0].stall()
+        report = await session.close()
+        assert (report.cut, report.left) == (cut, ())
 
 
 @pytest.mark.parametrize("who", ["tool", "listener"])
@@ -85,13 +95,74 @@ async def test_settings_that_the_server_refuses_leave_the_old_agent_in_place():
         assert len(heard.of("agent_changed")) == 1
 
 
+@pytest.mark.parametrize("lost", [False, True])
+async def test_an_agent_without_a_prompt_does_not_go_on_with_that_of_another(lost):
+    prompted = RealtimeAgent(name="prompted", prompt={"id": "pmpt_front"})
+    plain = RealtimeAgent(name="plain", instructions="I am plain.")
+    async with RealtimeServer() as server, calling(server, plain, {"acknowledge_timeout": 0.5}) as (session, _):
+        (connection,) = server.connections
+        if lost:
+            server.inject("session.updated", Lose())
+            with pytest.raises(Unacknowledged):
+                await session.update_agent(prompted)
+        else:
+            await session.update_agent(prompted)
+            assert connection.session["prompt"] == {"id": "pmpt_front"}
+            await session.update_agent(plain)
+        assert connection.session["prompt"] is None
+        assert "prompt" not in connection.received_of("session.update")[0]["session"], "no need to say so before"
+
+
+async def test_settings_that_nobody_waits_for_are_refused_with_an_error_event():
+    raw = {"type": "session.update", "other_data": {"session": {"instructions": "Be brief."}}}
+    async with RealtimeServer() as server, calling(server, AGENT) as (session, heard):
+        server.inject("session.update", Refuse(message="not this"))
+        await session.model.send_event(RealtimeModelSendRawMessage(raw))
+        assert (await heard.until("error")).error["message"] == "not this"
+        await session.update_agent(OTHER)
+        assert server.connections[0].session["instructions"] == "I am another."
+
+
 async def test_settings_that_are_not_acknowledged_are_taken_back():
-    transport = {"acknowledge_timeout": 0.2}
+    transport = {"acknowledge_timeout": 1.0}
     async with RealtimeServer() as server, calling(server, AGENT, transport) as (session, _heard):
         server.inject("session.updated", Lose())
         with pytest.raises(Unacknowledged):
             await session.update_agent(OTHER)
         assert session.current_agent is AGENT
+        assert server.connections[0].session["instructions"] == "I am the host."
+
+
+@pytest.mark.parametrize("attempts", [6, 0])
+async def test_a_connection_that_does_not_take_the_old_settings_back_is_replaced(attempts):
+    transport, reconnect = {"acknowledge_timeout": 0.5}, {"first_delay": 0.01, "attempts": attempts}
+    async with RealtimeServer() as server, calling(server, AGENT, transport, reconnect=reconnect) as (session, heard):
+        server.inject("session.updated", Lose())
+        server.inject("session.update", Refuse(), skip=1)
+        with pytest.raises(Unacknowledged):
+            await session.update_agent(OTHER)
+        assert session.current_agent is AGENT
+        if attempts:
+            await heard.until("reconnected")
+            assert server.connections[1].session["instructions"] == "I am the host."
+        else:  # It may not be replaced, so that is told and the call goes on.
+            [told] = heard.of("error")
+            assert isinstance(told.error, SettingsRejected)
+            assert session.state is RealtimeState.OPEN
+
+
+async def test_a_late_acknowledgement_is_not_taken_for_one_of_settings_that_are_then_refused():
+    transport = {"acknowledge_timeout": 1.0}
+    async with RealtimeServer() as server, calling(server, AGENT, transport) as (session, heard):
+        server.inject("session.updated", Delay(1.25))
+        server.inject("session.updated", Delay(0.25), skip=1)
+        server.inject("session.update", Refuse(), skip=2)
+        with pytest.raises(Unacknowledged):
+            await session.update_agent(OTHER)
+        with pytest.raises(SettingsRejected):
+            await session.update_agent(OTHER)
+        assert session.current_agent is AGENT
+        assert heard.of("agent_changed") == []
         assert server.connections[0].session["instructions"] == "I am the host."
 
 
@@ -192,3 +263,22 @@ async def test_large_pieces_that_an_iterator_leaves_unread_stay_within_a_number_
         assert sum(event.bytes for event in dropped) >= (20 - len(pieces)) * 2**20
         assert 0 < sum(event.count for event in dropped) <= session.metrics.dropped_events()
         assert session.metrics.dropped_bytes() > 0
+
+
+async def test_of_two_answers_to_a_request_that_was_repeated_too_early_one_is_heard():
+    turns = ["One.", "One, again.", "Two."]
+    async with (
+        RealtimeServer(turns) as server,
+        calling(server, AGENT, {"acknowledge_timeout": 0.6}) as (session, heard),
+    ):
+        server.inject("response.created", Delay(0.9))
+        await session.send_message("first")
+        await heard.until("agent_end", 2)
+        await session.send_message("second")
+        await heard.until("agent_end", 3)
+        first, again, second = (event.response_id for event in heard.of("agent_end"))
+        assert {event.audio.response_id for event in heard.of("audio")} == {first, second}
+        cancelled = server.connections[0].received_of("response.cancel")
+        assert [frame["response_id"] for frame in cancelled] == [again]
+        assert said(session) == ["first", "One.", "", "second", "Two."]
+        assert heard.of("error") == []

@@ -9,7 +9,7 @@ from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import RealtimeAgent
 from holdfast.realtime.local import Call, ScriptedTranscriber
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Drop, Refuse
+from holdfast.testing.realtime_faults import Collide, Drop, Refuse
 from realtime.wire import speech
 from realtime_kit import calling, eventually, said, speak
 
@@ -44,6 +44,14 @@ async def test_a_drop_between_two_turns_over_a_real_connection():
         assert [item.item_id for item in session.history] == [e.id for e in server.connections[1].conversation]
 
 
+async def test_nobody_is_told_that_an_answer_will_not_come_which_the_next_connection_is_asked_for():
+    async with RealtimeServer(["An answer."]) as server, calling(server, AGENT) as (session, heard):
+        server.inject("response.create", Drop())
+        await session.send_message("first")
+        await heard.until("agent_end")
+        assert (said(session), heard.of("error")) == (["first", "An answer."], [])
+
+
 @pytest.mark.parametrize("code", [None, 1000, 1011])
 async def test_an_answer_of_which_nothing_was_heard_is_asked_for_again(code):
     async with RealtimeServer(["Never heard.", "An answer."]) as server, calling(server, AGENT) as (session, heard):
@@ -67,7 +75,48 @@ async def test_an_answer_that_was_heard_in_part_is_kept_as_far_and_not_asked_for
         await session.send_message("second")
         await heard.until("agent_end", 2)
         assert said(session) == ["first", "One two", "second", "Five."]
+        assert [item.status for item in session.history if item.role == "assistant"] == ["incomplete", "completed"]
         assert len(server.connections[1].received_of("response.create")) == 1
+
+
+async def test_a_question_that_waited_for_another_answer_is_answered_by_the_next_connection():
+    async with RealtimeServer(["Not to that.", "To that."]) as server, calling(server, AGENT) as (session, heard):
+        server.inject("response.create", Collide())
+        server.inject("response.done", Drop(1011))
+        await session.send_message("first")
+        await heard.until("reconnected")
+        await heard.until("agent_end", 2)
+        assert said(session) == ["first", "Not to that.", "To that."]
+        assert len(server.connections[1].received_of("response.create")) == 1
+
+
+async def test_a_message_that_crossed_with_an_answer_of_the_server_is_told_to_the_next_connection():
+    async with RealtimeServer(["One.", "Unasked.", "Two."]) as server, calling(server, AGENT) as (session, heard):
+        await session.send_message("first")
+        await heard.until("agent_end")
+        server.inject("conversation.item.create", Collide())
+        server.inject("conversation.item.create", Drop(1011))
+        await session.send_message("second")
+        await heard.until("reconnected")
+        await eventually(lambda: said(session)[-2:] == ["second", "Two."])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [{"type": "input_text", "text": "It's\ntwo lines."}],
+        [{"type": "input_text", "text": "One."}, {"type": "input_text", "text": "Two."}],
+        [{"type": "input_image", "image_url": "data:image/png;base64,aGVsbG8="}],
+    ],
+    ids=["lines", "parts", "picture"],
+)
+async def test_a_message_that_the_server_has_is_not_told_twice(parts):
+    async with RealtimeServer(["An answer."]) as server, calling(server, AGENT) as (session, heard):
+        server.inject("response.create", Drop(1011))
+        await session.send_message({"type": "message", "role": "user", "content": parts})
+        await heard.until("agent_end")
+        assert [item.role for item in session.history] == ["user", "assistant"]
+        assert told(server.connections[1]) == [("message", "user"), ("message", "assistant")]
 
 
 async def test_a_server_that_hangs_is_noticed_and_replaced():

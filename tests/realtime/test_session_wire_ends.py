@@ -1,7 +1,6 @@
 """How sessions over a real websocket begin badly and end: nothing is left at either side."""
 
 import asyncio
-import threading
 
 import pytest
 
@@ -23,25 +22,6 @@ from realtime_kit import Heard, at, calling, eventually, listening
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 OTHER = RealtimeAgent(name="other", instructions="I am another.")
-
-
-@pytest.fixture
-def server_elsewhere():
-    """A server in a thread of its own, so that it outlives a loop and its tasks are not taken for the session's."""
-    started, stop = threading.Event(), threading.Event()
-    server = RealtimeServer()
-
-    async def serve():
-        async with server:
-            started.set()
-            await asyncio.to_thread(stop.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    started.wait()
-    yield server
-    stop.set()
-    thread.join()
 
 
 # Entries that fail.

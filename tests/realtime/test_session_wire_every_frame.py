@@ -7,6 +7,7 @@ import pytest
 from holdfast import function_tool
 from holdfast.realtime import RealtimeAgent, RealtimeState
 from holdfast.realtime.local import Call, Say
+from holdfast.realtime.wire_items import words_of
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Drop
 from realtime_kit import calling, eventually, said
@@ -68,8 +69,9 @@ class Story:
 
     def answered(self, session, heard):
         begun, over = heard.of("agent_start"), heard.of("agent_end")
+        # Of which nothing was heard, that is said again.
         spoken = [
-            item for item in session.history if item.type == "message" and item.role == "assistant" and item.content
+            item for item in session.history if item.type == "message" and item.role == "assistant" and words_of(item)
         ]
         return spoken and len(begun) == len(over) and session.state is RealtimeState.OPEN
 

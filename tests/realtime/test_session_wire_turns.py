@@ -72,11 +72,42 @@ async def test_an_item_stands_where_the_server_put_it_although_it_is_told_last()
 # Interruptions.
 
 
+async def test_an_answer_interrupted_before_it_began_is_not_heard():
+    async with RealtimeServer(["Never heard.", "An answer."]) as server, calling(server, AGENT) as (session, heard):
+        server.inject("response.cancel", Lose())  # It comes too late.
+        await session.send_message("first")
+        await session.interrupt()
+        await heard.until("agent_end")
+        assert (heard.of("audio"), said(session)) == ([], ["first", ""])
+        await session.send_message("second")
+        await heard.until("agent_end", 2)
+        assert heard.of("audio")
+        (cut,) = server.connections[0].sent_of("conversation.item.truncated")
+        assert (cut["item_id"], cut["audio_end_ms"]) == (session.history[1].item_id, 0)
+
+
+async def test_an_answer_whose_cancellation_came_before_it_began_is_cancelled_when_it_begins():
+    turns = [[Pause(3600), "Never said."], "An answer."]
+    async with RealtimeServer(turns) as server, calling(server, AGENT) as (session, heard):
+        server.inject("response.cancel", Refuse("response_cancel_not_active"))
+        await session.send_message("first")
+        await session.interrupt()
+        await session.send_message("second")
+        await heard.until("agent_end", 2)
+        assert [event.status for event in heard.of("agent_end")] == ["cancelled", "completed"]
+        assert heard.of("error") == []
+
+
+@pytest.mark.parametrize("server_interrupts", [True, False])
 @pytest.mark.parametrize("who", ["program", "user"])
-async def test_an_answer_interrupted_before_its_first_sound_is_cancelled_and_not_cut(who):
+async def test_an_answer_interrupted_before_its_first_sound_is_cancelled_and_not_cut(who, server_interrupts):
     turns = [[Pause(0.3), "Never heard."], "Yes?"]
     hears = ScriptedTranscriber(["Stop."])
-    async with RealtimeServer(turns, transcriber=hears) as server, calling(server, AGENT) as (session, heard):
+    detection = {"turn_detection": {"type": "server_vad", "interrupt_response": server_interrupts}}
+    async with (
+        RealtimeServer(turns, transcriber=hears) as server,
+        calling(server, AGENT, model_settings=detection) as (session, heard),
+    ):
         connection = server.connections[0]
         await session.send_message("first")
         await heard.until("agent_start")
@@ -138,6 +169,33 @@ async def test_a_trip_that_races_the_users_speech_trips_cancels_and_follows_up_o
         assert [event.status for event in heard.of("agent_end") if event.response_id == tripped] == ["cancelled"]
         assert said(session).count("guardrail triggered: discretion") == 1
         assert heard.of("error") == []
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("modality", ["audio", "text"])
+async def test_words_that_come_only_with_their_item_are_looked_at_as_well(modality, held):
+    seen = []
+
+    @output_guardrail
+    async def discreet(context, agent, output):
+        seen.append(output)
+        return GuardrailFunctionOutput(None, "secret" in output)
+
+    host = RealtimeAgent(name="host", output_guardrails=[discreet])
+    config = {"guardrails_settings": {"hold_back_audio": held}, "model_settings": {"output_modalities": [modality]}}
+    async with (
+        RealtimeServer(["It is a secret.", "No."]) as server,
+        calling(server, host, **config) as (session, heard),
+    ):
+        for kind in ("output_audio_transcript", "output_text"):
+            server.inject(f"response.{kind}.delta", Lose(), times=None)
+            server.inject(f"response.{kind}.done", Lose(), times=None)
+        await session.send_message("Tell me.")
+        refused = await heard.until("guardrail_tripped")
+        await heard.until("agent_end", 2)
+        assert seen == ["It is a secret.", "No."]
+        if held:
+            assert not [event for event in heard.of("audio") if event.audio.response_id == refused.response_id]
 
 
 async def test_a_trip_tells_the_program_to_stop_playing():

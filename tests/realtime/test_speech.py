@@ -1,5 +1,11 @@
 """Voices say the whole text, and know where its words lie."""
 
+import asyncio
+import os
+import time
+import wave
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,3 +54,66 @@ async def test_a_program_that_fails_says_why(tmp_path):
     program.chmod(0o755)
     with pytest.raises(VoiceFailed, match="ended with 3: no voice today"):
         await EspeakVoice(program=str(program)).speak("Hello")
+
+
+def program_that(does: str, tmp_path: Path) -> str:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\n{does}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.mark.parametrize("writes", ["hello", "RIFF....WAVEfmt ", ""], ids=["no audio", "half a header", "nothing"])
+async def test_a_program_that_writes_no_audio_has_failed(writes, tmp_path):
+    voice = EspeakVoice(program=program_that(f"cat > /dev/null; printf '{writes}'", tmp_path))
+    with pytest.raises(VoiceFailed, match="no audio"):
+        await voice.speak("Hello")
+
+
+async def test_a_program_that_is_no_longer_there_has_failed(tmp_path):
+    voice = EspeakVoice(program=program_that("exit 0", tmp_path))
+    (tmp_path / "program").unlink()
+    with pytest.raises(VoiceFailed, match="could not be started"):
+        await voice.speak("Hello")
+
+
+class Impatient(EspeakVoice):
+    LONGEST_SECONDS = 0.2
+
+
+async def test_a_program_that_hangs_has_failed_and_is_gone(tmp_path):
+    voice = Impatient(program=program_that(f"echo $$ > {tmp_path}/pid; exec sleep 60", tmp_path))
+    with pytest.raises(VoiceFailed, match=r"not done after 0\.2 s"):
+        await voice.speak("Hello")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+async def test_a_real_voice_says_any_text_and_takes_no_options_from_it(tmp_path, monkeypatch):
+    voice = espeak_voice(tmp_path, monkeypatch)
+    for text in (
+        "-w stolen --version",
+        'A "quoted" `word`\nand $(another).',
+        "<speak>Hi</speak>",
+        "Hi 😀",
+        "half \ud83d",
+    ):
+        words = await voice.speak(text)
+        assert "".join(word.text for word in words) == text
+        assert sum(len(word.audio) for word in words) > 100 * BYTES_PER_MS
+
+
+async def test_the_loop_goes_on_while_a_long_text_is_spoken(tmp_path):
+    """Minutes of sound: turning it into our own rate takes a while, elsewhere."""
+    with wave.open(str(tmp_path / "long.wav"), "wb") as file:
+        file.setparams((1, 2, 22_050, 0, "NONE", "not compressed"))
+        file.writeframes(bytes(2 * 22_050 * 200))
+    voice = EspeakVoice(program=program_that(f"cat > /dev/null; exec cat {tmp_path}/long.wav", tmp_path))
+    speaking = asyncio.ensure_future(voice.speak("A long story."))
+    longest, before = 0.0, time.perf_counter()
+    while not speaking.done():
+        await asyncio.sleep(0.001)
+        now = time.perf_counter()
+        longest, before = max(longest, now - before), now
+    assert sum(len(word.audio) for word in speaking.result()) // BYTES_PER_MS == pytest.approx(200_000, abs=10)
+    assert longest < 0.3

@@ -203,6 +203,14 @@ async def test_a_session_that_is_too_old_says_so_and_hangs_up():
         ({"type": "realtime", "tool_choice": "maybe"}, "session.tool_choice"),
         ({"type": "realtime", "tools": [{"type": "function", "name": "no good"}]}, "session.tools[0].name"),
         ({"type": "realtime", "max_output_tokens": 0}, "session.max_output_tokens"),
+        ({"type": "realtime", "prompt": {"version": "1"}}, "session.prompt"),
+        ({"type": "realtime", "reasoning": {"efford": "low"}}, "session.reasoning.efford"),
+        ({"type": "realtime", "tracing": {"workflow_name": 7}}, "session.tracing.workflow_name"),
+        ({"type": "realtime", "truncation": "never"}, "session.truncation"),
+        (
+            {"type": "realtime", "truncation": {"type": "retention_ratio", "retention_ratio": 2}},
+            "session.truncation.retention_ratio",
+        ),
     ],
 )
 async def test_wrong_settings_are_refused_by_name_and_change_nothing(settings, param):

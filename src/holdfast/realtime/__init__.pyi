@@ -25,6 +25,7 @@ from holdfast.realtime.errors import AlreadyConnected as AlreadyConnected
 from holdfast.realtime.errors import BadFrame as BadFrame
 from holdfast.realtime.errors import ConnectFailed as ConnectFailed
 from holdfast.realtime.errors import ConnectionLost as ConnectionLost
+from holdfast.realtime.errors import GuardrailTimedOut as GuardrailTimedOut
 from holdfast.realtime.errors import KeyMissing as KeyMissing
 from holdfast.realtime.errors import NotConnected as NotConnected
 from holdfast.realtime.errors import ResponseRefused as ResponseRefused
@@ -81,6 +82,7 @@ from holdfast.realtime.model import RealtimePlaybackTracker as RealtimePlaybackT
 from holdfast.realtime.model_events import RealtimeConnectionStatus as RealtimeConnectionStatus
 from holdfast.realtime.model_events import RealtimeModelAudioDoneEvent as RealtimeModelAudioDoneEvent
 from holdfast.realtime.model_events import RealtimeModelAudioEvent as RealtimeModelAudioEvent
+from holdfast.realtime.model_events import RealtimeModelAudioFormatEvent as RealtimeModelAudioFormatEvent
 from holdfast.realtime.model_events import RealtimeModelAudioInterruptedEvent as RealtimeModelAudioInterruptedEvent
 from holdfast.realtime.model_events import RealtimeModelCachedTokensDetails as RealtimeModelCachedTokensDetails
 from holdfast.realtime.model_events import RealtimeModelConnectionStatusEvent as RealtimeModelConnectionStatusEvent

@@ -65,6 +65,11 @@ class RealtimeAgent(AgentBase[TContext]):
 
     async def get_handoffs(self, run_context: RunContextWrapper[TContext]) -> list[Handoff[Any, Any]]:
         """Every handoff that is enabled now; plain agents among them with the default names."""
+        for to in self.handoffs:
+            if not isinstance(to, Handoff | RealtimeAgent):
+                raise InvalidDeclaration(
+                    f"RealtimeAgent {self.name!r}", f"handoffs lead to realtime agents, not {to!r}"
+                )
         offered = [to if isinstance(to, Handoff) else realtime_handoff(to) for to in self.handoffs]
         return await enabled(offered, run_context, self)
 

@@ -13,11 +13,11 @@ from holdfast.agents.tool_refs import ToolRef
 from holdfast.agents.tools import FunctionTool
 from holdfast.agents.types import resolved
 from holdfast.realtime.agent import RealtimeAgent
+from holdfast.realtime.changing import Changing
 from holdfast.realtime.events import RealtimeToolStart
 from holdfast.realtime.model_events import RealtimeModelToolCallEvent
 from holdfast.realtime.room import Room
 from holdfast.realtime.snapshot import Snapshot
-from holdfast.realtime.transition import Transitions
 from holdfast.toolcalls.call import Call
 from holdfast.toolcalls.invoke import Made, Perform, invoke
 from holdfast.toolcalls.judge import REJECTED, Verdict
@@ -46,21 +46,32 @@ class Record:
     event: RealtimeModelToolCallEvent
     snapshot: Snapshot
     arrived_at: float
-    tool: FunctionTool | None = None
     call: Call | None = None
     answer: Answer | None = None
     sent: bool = False
+    """The model has the answer."""
     running: bool = False
+    """The tool itself is at work."""
     cut: bool = False
+    """Cancelled, because the user barged in."""
     silent: bool = False
+    """The model is to have the answer without speaking of it."""
     undecided: "asyncio.Future[None] | None" = None
+    """Done when the person who was asked has decided; there while somebody is asked."""
     parked: asyncio.Event = field(default_factory=asyncio.Event)
+    """The conversation does not wait for it: it asks a person, or somebody needs the reader."""
     again: asyncio.Event = field(default_factory=asyncio.Event)
+    """An answer that could not be sent is worth another try now."""
     task: "asyncio.Task[None] | None" = None
 
     @property
     def id(self) -> str:
         return self.event.call_id
+
+    @property
+    def tool(self) -> FunctionTool | None:
+        """What is called, once it is known that there is such a tool."""
+        return None if self.call is None else self.call.tool
 
     @property
     def blocks_a_thread(self) -> bool:
@@ -125,20 +136,25 @@ async def refused(room: Room, call: Call, verdict: Verdict) -> Answer:
     return Answer(text, text)
 
 
-async def hand_over(room: Room, transitions: Transitions, record: Record, handoff: Handoff[Any, Any]) -> Answer:
+async def hand_over(room: Room, changing: Changing, record: Record, handoff: Handoff[Any, Any]) -> Answer:
     """Follow a handoff, unless somebody else has taken over since the call was made."""
     if room.snapshot is not record.snapshot:
-        text = f"This handoff was ignored: {room.snapshot.agent.name} has taken over already."
-        return Answer(text, text, speak=False)
+        return _overtaken(room)
     with handing_span(record.snapshot.agent.name) as span:
         agent = await handoff.on_invoke_handoff(room.context, record.event.arguments)
         if not isinstance(agent, RealtimeAgent):
             raise UserError(f"the handoff {handoff.tool_name} must lead to a RealtimeAgent, it led to {agent!r}")
         if span is not None:
             span.span_data.to_agent = agent.name
-        await transitions.to(agent, reason="handoff")
+        if not await changing.to(agent, reason="handoff", instead_of=record.snapshot):
+            return _overtaken(room)
     text = handoff.get_transfer_message(agent)
     return Answer(text, text)
+
+
+def _overtaken(room: Room) -> Answer:
+    text = f"This handoff was ignored: {room.snapshot.agent.name} has taken over already."
+    return Answer(text, text, speak=False)
 
 
 def missing(record: Record) -> Answer:

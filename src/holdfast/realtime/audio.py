@@ -20,7 +20,11 @@ class AudioFormat:
 
     def ms(self, length: int) -> float:
         """How long ``length`` bytes play, in milliseconds."""
-        return length * 1000 / (self.rate * self.width)
+        return length / self.bytes_per_ms
+
+    @property
+    def bytes_per_ms(self) -> float:
+        return self.rate * self.width / 1000
 
     def as_wire(self) -> dict[str, Any]:
         return {"type": self.wire, "rate": self.rate} if self.wire == "audio/pcm" else {"type": self.wire}

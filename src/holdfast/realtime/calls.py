@@ -2,20 +2,27 @@
 
 import asyncio
 from collections.abc import Awaitable, Collection
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
 
 from holdfast.agents.approvals import Decision, digest
 from holdfast.agents.errors import ModelBehaviorError
 from holdfast.base.errors import Closed
+from holdfast.lifecycle.finishing import told_to_stop
 from holdfast.realtime import answering
 from holdfast.realtime.answering import EXPIRED, Answer, Record
+from holdfast.realtime.changing import Changing
 from holdfast.realtime.events import RealtimeToolApprovalExpired, RealtimeToolApprovalRequired, RealtimeToolEnd
 from holdfast.realtime.model_events import RealtimeModelToolCallEvent
 from holdfast.realtime.model_inputs import RealtimeModelSendToolOutput
 from holdfast.realtime.nesting import Nesting
-from holdfast.realtime.room import Room, log, told_to_stop
-from holdfast.realtime.transition import Transitions
+from holdfast.realtime.room import Room, log
+from holdfast.realtime.snapshot import Snapshot
 from holdfast.toolcalls.call import Call
 from holdfast.toolcalls.judge import Verdict, judge
 
@@ -26,11 +33,12 @@ REMEMBERED = 1024
 class Calls:
     """Every call by its id. Each has a task of its own that ends when the model has the answer."""
 
-    def __init__(self, room: Room, transitions: Transitions) -> None:
-        self._room, self._transitions = room, transitions
+    def __init__(self, room: Room, changing: Changing) -> None:
+        self._room, self._changing = room, changing
         self._records: dict[str, Record] = {}
         self._nesting = Nesting(room)
-        self._handoff_turn = asyncio.Lock()
+        self._beside = room.run_config.get("async_tool_calls", True)
+        self._handoff_turns: WeakKeyDictionary[Snapshot, asyncio.Lock] = WeakKeyDictionary()
         self._one_by_one = asyncio.Lock()
 
     def take(self, event: RealtimeModelToolCallEvent) -> Awaitable[None] | None:
@@ -41,15 +49,26 @@ class Calls:
         room = self._room
         record.task = room.start(self._carry_out(record), f"call {event.name} ({event.call_id})")
         # A handoff needs the reader that would wait here, and so does the answer to the session's settings.
-        needed = event.name in record.snapshot.handoffs or not room.up.is_set()
-        beside = needed or room.run_config.get("async_tool_calls", True)
-        return None if record.task is None or beside else self._answered_or_parked(record.task, record)
+        needed = event.name in record.snapshot.handoffs or self._changing.under_way or not room.up.is_set()
+        return None if needed else self.settled(record)
 
-    def approve(self, call_id: str, *, always: bool) -> Record | None:
-        return self._decide(call_id, Decision(True), always=always)
-
-    def reject(self, call_id: str, *, always: bool, message: str | None) -> Record | None:
-        return self._decide(call_id, Decision(False, message=message), always=always)
+    def decide(self, call_id: str, decision: Decision, *, always: bool) -> Record | None:
+        """What a person says about a waiting call. ``None`` if no call of that id waits any more."""
+        record = self._records.get(call_id)
+        if record is None or record.undecided is None or record.call is None:
+            return self._nesting.decide(call_id, decision, always=always)
+        if record.undecided.done():
+            return None
+        approvals, call = self._room.context.approvals, record.call
+        if always:
+            approvals.record(call.ref, None, decision, owner=call.owner)
+        # Bound to the arguments that the person saw.
+        approvals.record(call.ref, call.id, msgspec.structs.replace(decision, asked=digest(call.asked)))
+        record.parked.clear()
+        for waiting in self._records.values():
+            if waiting.undecided is not None and not waiting.undecided.done() and self._is_decided(waiting):
+                waiting.undecided.set_result(None)
+        return record
 
     def barge_in(self) -> None:
         """The user speaks: running tools go on, stop, or lower their voice, as each of them says."""
@@ -74,10 +93,9 @@ class Calls:
                 record.sent = True
                 record.again.set()
 
-    async def settled(self, record: Record) -> None:
-        """Wait for the end of a call or its next question, when calls are not made beside the conversation."""
-        if not self._room.run_config.get("async_tool_calls", True) and record.task is not None:
-            await self._answered_or_parked(record.task, record)
+    def settled(self, record: Record) -> Awaitable[None] | None:
+        """What waits for the end of a call or its next question; nothing if calls are made beside the conversation."""
+        return None if self._beside or record.task is None else self._answered_or_parked(record.task, record)
 
     @property
     def unsent(self) -> tuple[str, ...]:
@@ -105,8 +123,8 @@ class Calls:
             return None
         response = room.responses.of(event.response_id, room.snapshot, now=room.now())
         record = self._records[event.call_id] = Record(event, response.snapshot, room.now())
-        while len(self._records) > REMEMBERED and next(iter(self._records.values())).sent:
-            del self._records[next(iter(self._records))]
+        while len(self._records) > REMEMBERED and (sent := next((r for r in self._records.values() if r.sent), None)):
+            del self._records[sent.id]
         new = room.ledger.called(event)
         room.added(event.id or event.call_id) if new else room.updated()
         return record
@@ -130,24 +148,22 @@ class Calls:
         room, name = self._room, record.event.name
         handoff = record.snapshot.handoffs.get(name)
         if handoff is not None:
-            async with self._handoff_turn:
+            async with self._handoff_turns.setdefault(record.snapshot, asyncio.Lock()):
                 if not await answering.still_enabled(room, record, handoff):
                     return self._not_found(record)
-                return await answering.hand_over(room, self._transitions, record, handoff)
+                return await answering.hand_over(room, self._changing, record, handoff)
         tool = record.snapshot.tools.get(name)
         if tool is None or not await answering.still_enabled(room, record, tool):
             return self._not_found(record)
-        record.tool, record.call = tool, answering.bound(room, record, tool)
-        verdict = await self._verdict(record, record.call)
+        call = record.call = answering.bound(room, record, tool)
+        verdict = await self._verdict(record, call)
         if verdict.status == "rejected":
-            return await answering.refused(room, record.call, verdict)
+            return await answering.refused(room, call, verdict)
         if verdict.arguments is not None:
-            record.call = replace(record.call, arguments=verdict.arguments)
-        make = answering.make if tool.agent_tool is None else self._nesting.make
-        if room.run_config.get("async_tool_calls", True):
-            return await make(room, record, record.call)
-        async with self._one_by_one:
-            return await make(room, record, record.call)
+            call = record.call = replace(call, arguments=verdict.arguments)
+        make = partial(answering.make, room) if tool.agent_tool is None else self._nesting.make
+        async with nullcontext() if self._beside else self._one_by_one:
+            return await make(record, call)
 
     async def _verdict(self, record: Record, call: Call) -> Verdict:
         """What may be done with a call, after a person was asked if need be."""
@@ -158,33 +174,19 @@ class Calls:
             return verdict
         agent, info = record.snapshot.agent, room.info
         room.emit(RealtimeToolApprovalRequired(agent, call.tool, record.id, call.arguments, info))
-        try:
-            async with asyncio.timeout(execution.get("approval_timeout")):
-                while verdict.status == "waiting":
-                    record.undecided = asyncio.get_running_loop().create_future()
-                    record.parked.set()
-                    await record.undecided
-                    verdict = await judge(call, room.context)
-        except TimeoutError:
-            record.undecided = None
-            room.emit(RealtimeToolApprovalExpired(agent, call.tool, record.id, info))
-            return Verdict("rejected", message=EXPIRED)
-        record.undecided = None
-        return verdict
+        record.undecided = asyncio.get_running_loop().create_future()
+        record.parked.set()
+        await asyncio.wait({record.undecided}, timeout=execution.get("approval_timeout"))
+        decided, record.undecided = record.undecided.done(), None
+        if decided:
+            return await judge(call, room.context)
+        room.emit(RealtimeToolApprovalExpired(agent, call.tool, record.id, info))
+        return Verdict("rejected", message=EXPIRED)
 
-    def _decide(self, call_id: str, decision: Decision, *, always: bool) -> Record | None:
-        record = self._records.get(call_id)
-        if record is None or record.undecided is None or record.call is None:
-            return self._nesting.decide(call_id, decision, always=always)
-        approvals, call = self._room.context.approvals, record.call
-        if always:
-            approvals.record(call.ref, None, decision, owner=call.owner)
-        approvals.record(call.ref, call.id, replace_asked(decision, call.asked))
-        record.parked.clear()
-        for waiting in self._records.values():
-            if waiting.undecided is not None and not waiting.undecided.done() and (always or waiting is record):
-                waiting.undecided.set_result(None)
-        return record
+    def _is_decided(self, record: Record) -> bool:
+        call = record.call
+        find = self._room.context.approvals.find
+        return call is not None and find(call.ref, call.id, owner=call.owner, arguments=call.asked) is not None
 
     async def _deliver(self, record: Record, answer: Answer) -> None:
         """Send the answer until it is sent; the tool is not run again for that."""
@@ -206,7 +208,9 @@ class Calls:
             except Exception as error:  # noqa: BLE001 - told, and tried again
                 if delay == RETRY_FIRST:
                     room.fail(error)
-                await _either(record.again, delay)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(delay):
+                        await record.again.wait()
                 delay = min(delay * 2, RETRY_LONGEST)
         room.measure("tool_gap", (room.now() - record.arrived_at) * 1000, event.call_id)
         room.updated()
@@ -231,16 +235,3 @@ class Calls:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             parked.cancel()
-
-
-def replace_asked(decision: Decision, arguments: str) -> Decision:
-    """The decision, bound to the arguments that the person saw."""
-    return Decision(decision.approved, decision.message, decision.arguments, digest(arguments))
-
-
-async def _either(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return

@@ -143,7 +143,9 @@ class RealtimeGuardrailsSettings(TypedDict):
 
     debounce_text_length: NotRequired[int]
     hold_back_audio: NotRequired[bool]
-    """Pass audio on only after the words so far were checked. Costs latency, and nothing refused is heard."""
+    """Pass audio on only after its words were checked. Costs latency, and nothing refused is heard."""
+    timeout: NotRequired[float | None]
+    """After so many seconds (30) a guardrail without a verdict is skipped. Audio held back for it is not heard."""
     message: NotRequired[str | Callable[[list[str]], str]]
     """What the model is told after a trip, or what makes that of the names of the guardrails."""
 

@@ -1,5 +1,6 @@
 """One item of a ledger: what was generated, what was heard of it, and how it is shown."""
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from holdfast.realtime.items import (
@@ -8,23 +9,23 @@ from holdfast.realtime.items import (
     AssistantText,
     InputAudio,
     InputImage,
+    InputText,
     RealtimeItem,
     RealtimeToolCallItem,
     UserMessageItem,
 )
 
 
+@dataclass(eq=False, slots=True)
 class Said:
     """One part of an answer. ``heard`` stays apart from what was generated once playback was cut."""
 
-    __slots__ = ("final", "heard", "heard_ms", "pieces", "spoken")
-
-    def __init__(self, *, spoken: bool) -> None:
-        self.spoken = spoken
-        self.pieces: list[str] = []
-        self.final: str | None = None
-        self.heard: str | None = None
-        self.heard_ms: int | None = None
+    spoken: bool
+    pieces: list[str] = field(default_factory=list)
+    final: str | None = None
+    """The whole text, once it was told: pieces are of no interest then."""
+    heard: str | None = None
+    heard_ms: int | None = None
 
     @property
     def generated(self) -> str:
@@ -63,29 +64,27 @@ def heard_part(text: str, heard_ms: float, sent_ms: float) -> str:
     return text[:end].rstrip()
 
 
+@dataclass(eq=False, slots=True)
 class Entry:
     """An item with its place. ``item`` is as the model told it; ``shown`` is what a reader of the history sees."""
 
-    __slots__ = ("_shown", "ended", "inaudible", "item", "previous", "response_id", "revision", "said")
-
-    def __init__(self, item: RealtimeItem, *, previous: str | None, response_id: str | None) -> None:
-        self.item = item
-        self.previous = previous
-        self.response_id = response_id
-        self.said: dict[int, Said] = {}
-        self.ended = False
-        self.inaudible = False
-        self.revision = 0
-        self._shown: RealtimeItem | None = None
-
-    def changed(self, revision: int) -> None:
-        self.revision, self._shown = revision, None
+    item: RealtimeItem
+    _: KW_ONLY
+    previous: str | None = None
+    response_id: str | None = None
+    said: dict[int, Said] = field(default_factory=dict)
+    ended: bool = False
+    """Nothing more will be said in it."""
+    inaudible: bool = False
+    """Nobody will transcribe what the user said in it."""
+    view: RealtimeItem | None = None
+    """What readers are shown, once it was made; whoever changes something takes it away."""
 
     def shown(self) -> RealtimeItem:
-        """The item for readers: an object of its own for every revision."""
-        if self._shown is None:
-            self._shown = self._merged()
-        return self._shown
+        """The item for readers: another object after every change."""
+        if self.view is None:
+            self.view = self._merged()
+        return self.view
 
     def part(self, content_index: int, *, spoken: bool) -> Said:
         found = self.said.get(content_index)
@@ -97,6 +96,9 @@ class Entry:
         """The model told of the item again. What it leaves out was known before and stays."""
         if isinstance(item, AssistantMessageItem) and isinstance(self.item, AssistantMessageItem):
             self._take_in_answer(item)
+            if self.ended and self.item.status == "incomplete":
+                # A server that was told what there is of an answer takes that for all of it.
+                item = item.model_copy(update={"status": "incomplete"})
         elif isinstance(item, UserMessageItem) and isinstance(self.item, UserMessageItem):
             item = _with_known_parts(item, self.item)
         elif isinstance(item, RealtimeToolCallItem) and isinstance(self.item, RealtimeToolCallItem):
@@ -134,6 +136,8 @@ class Entry:
 def _with_known_parts(new: UserMessageItem, known: UserMessageItem) -> UserMessageItem:
     content: list[Any] = list(new.content) or list(known.content)
     transcripts = [part.transcript for part in known.content if isinstance(part, InputAudio)]
+    # What was said may have been told before there was an item of it.
+    transcripts = transcripts or [part.text for part in known.content if isinstance(part, InputText)]
     spoken = [index for index, part in enumerate(content) if isinstance(part, InputAudio)]
     for index, transcript in zip(spoken, transcripts, strict=False):
         if content[index].transcript is None and transcript is not None:

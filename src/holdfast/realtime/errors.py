@@ -7,6 +7,11 @@ from holdfast.agents.errors import UserError
 from holdfast.base.errors import HoldfastError
 
 
+def words_of_error(error: Any) -> str:
+    """What a server says in an error of its own."""
+    return str(error.get("message") if isinstance(error, dict) else error)
+
+
 class NotConnected(HoldfastError, RuntimeError):
     """The model is not connected, so nothing can be said to it."""
 
@@ -51,8 +56,7 @@ class SettingsRejected(HoldfastError):
     code = "realtime-settings-rejected"
 
     def __init__(self, error: Any) -> None:
-        said = error.get("message") if isinstance(error, dict) else error
-        super().__init__(f"the server rejected the session settings: {said}")
+        super().__init__(f"the server rejected the session settings: {words_of_error(error)}")
         self.error = error
 
 
@@ -67,14 +71,26 @@ class Unacknowledged(HoldfastError, TimeoutError):
 
 
 class ResponseRefused(HoldfastError):
-    """A response will not come. ``owners`` asked for it; ``error`` is what the server said, or why it said nothing."""
+    """A response will not come. ``owners`` asked for it; ``error`` is what the server said, or why it said nothing.
+
+    One that is not ``plain`` was asked for with wishes of its own.
+    """
 
     code = "realtime-response-refused"
 
-    def __init__(self, owners: Sequence[str], error: Any) -> None:
-        said = error.get("message") if isinstance(error, dict) else error
-        super().__init__(f"there will be no response for {', '.join(owners)}: {said}")
-        self.owners, self.error = tuple(owners), error
+    def __init__(self, owners: Sequence[str], error: Any, *, plain: bool = True) -> None:
+        super().__init__(f"there will be no response for {', '.join(owners)}: {words_of_error(error)}")
+        self.owners, self.error, self.plain = tuple(owners), error, plain
+
+
+class GuardrailTimedOut(HoldfastError, TimeoutError):
+    """A guardrail gave no verdict in time and was skipped. Audio held back for it is not heard."""
+
+    code = "realtime-guardrail-timed-out"
+
+    def __init__(self, guardrail: str, seconds: float) -> None:
+        super().__init__(f"the guardrail {guardrail!r} gave no verdict within {seconds:g} seconds")
+        self.guardrail, self.seconds = guardrail, seconds
 
 
 class BadFrame(HoldfastError, ValueError):

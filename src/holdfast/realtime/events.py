@@ -305,8 +305,9 @@ class RealtimeEventsDropped:
 class RealtimeCloseReport:
     """How a session ended, and what it could not bring to its end.
 
-    ``cut`` was interrupted, ``left`` is still running, ``unsent`` are calls whose output the model never got,
-    ``undecided`` are calls that still waited for a person, ``unwritten`` counts items missing in the history session.
+    ``cut`` was interrupted (``connection``: the server did not say goodbye in time), ``left`` is still running,
+    ``unsent`` are calls whose output the model never got, ``undecided`` are calls that still waited for a person,
+    ``unwritten`` counts items missing in the history session.
     """
 
     reason: Literal["asked", "ended", "failed"]
@@ -355,3 +356,9 @@ RealtimeSessionEvent: TypeAlias = (
     | RealtimeEventsDropped
     | RealtimeSessionClosed
 )
+
+
+def size_of(event: RealtimeSessionEvent) -> int:
+    """How many bytes of audio, or of a server's message, an event carries."""
+    carried = event.audio if isinstance(event, RealtimeAudio) else getattr(event, "data", None)
+    return len(carried.data) if isinstance(carried, RealtimeModelAudioEvent) else getattr(carried, "size", 0)

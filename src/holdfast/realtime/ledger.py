@@ -4,8 +4,8 @@ Items stand where ``previous_item_id`` puts them, also when the item before them
 generated and what the user heard of it are kept apart, and the history shows the latter.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 
 from holdfast.realtime.audio import PCM16, AudioFormat
 from holdfast.realtime.entries import Entry, Said
@@ -31,15 +31,15 @@ class Ledger:
         """How often an item came to stand elsewhere than at the end, or went."""
         self.untold: set[str] = set()
         """Items of which the present connection knows nothing: what it tells of stands behind them."""
-        self.audio_format: AudioFormat = PCM16
+        self._bytes_per_ms = PCM16.bytes_per_ms
         self._entries: dict[str, Entry] = {}
         self._order: list[str] = []
         self._orphans: dict[str, list[str]] = {}
         self._calls: dict[str, str] = {}
         self._answers: dict[str | None, list[str]] = {}
-        self._sent: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self._sent_ms: defaultdict[tuple[str, int], float] = defaultdict(float)
         self._outputs: dict[str, str] = {}
-        self._retold: set[str] = set()
+        self._retold: Counter[str] = Counter()
         self._snapshot: tuple[int, list[RealtimeItem]] = (0, [])
 
     def __len__(self) -> int:
@@ -69,10 +69,15 @@ class Ledger:
         if output is not None and self._order:
             # On the wire the output is an item of its own, at the end of what there is now.
             self._outputs.setdefault(output, self._order[-1])
+        self.untold.discard(item.item_id)
         if known is not None:
             name, entry = known
+            before = entry.shown()
+            self._belongs(name, entry, response_id)
             entry.take_in(item if item.item_id == name else item.model_copy(update={"item_id": name}))
-            self._change(entry)
+            entry.view = None
+            if not _reads_the_same(before, entry.shown()):
+                self._change(entry)
             if item.previous_item_id is not None and entry.previous is None:
                 self._move(name, item.previous_item_id)
             return False
@@ -86,12 +91,14 @@ class Ledger:
         if entry is None:
             part = AssistantAudio() if spoken else AssistantText()
             item = AssistantMessageItem(item_id=item_id, status="in_progress", content=[part])
-            entry = self._add(Entry(item, previous=None, response_id=response_id))
+            entry = self._add(Entry(item, response_id=response_id))
+        elif entry.response_id is None:
+            self._belongs(item_id, entry, response_id)
         said = entry.said.get(content_index) or entry.part(content_index, spoken=spoken)
         if said.final is None:
             said.pieces.append(delta)
             self.revision += 1
-            entry.revision, entry._shown = self.revision, None
+            entry.view = None
         return new
 
     def said(self, item_id: str, text: str, *, content_index: int = 0) -> None:
@@ -101,22 +108,40 @@ class Ledger:
             entry.part(content_index, spoken=True).final = text
             self._change(entry)
 
-    def sent_audio(self, item_id: str, content_index: int, length: int) -> None:
-        """So many further bytes of audio were passed on."""
-        self._sent[item_id, content_index] += length
+    def use_format(self, format: AudioFormat | None) -> None:
+        """From now on audio comes in this format, if it is a known one."""
+        if format is not None:
+            self._bytes_per_ms = format.bytes_per_ms
+
+    def sent_audio(self, item_id: str, content_index: int, length: int) -> float:
+        """So many further bytes of audio came. Gives how many milliseconds they last."""
+        lasts = length / self._bytes_per_ms
+        self._sent_ms[item_id, content_index] += lasts
+        return lasts
 
     def cut(self, item_id: str, content_index: int, heard_ms: int) -> float | None:
-        """The user heard no more than this. Gives the milliseconds sent in vain, ``None`` if that was known before."""
+        """The user heard no more than this. Gives how many more milliseconds than known were in vain, or ``None``."""
         entry = self._entries.get(item_id)
         if entry is None or not isinstance(entry.item, AssistantMessageItem):
             return None
         part: Said = entry.part(content_index, spoken=True)
         if part.heard_ms is not None and part.heard_ms <= heard_ms:
             return None
-        sent_ms = self.audio_format.ms(self._sent.get((item_id, content_index), 0))
+        sent_ms = self._sent_ms.get((item_id, content_index), 0.0)
+        before = sent_ms if part.heard_ms is None else part.heard_ms
         part.cut(heard_ms, sent_ms)
         self._change(entry)
-        return max(sent_ms - heard_ms, 0.0)
+        return max(before - heard_ms, 0.0)
+
+    def end_of(self, item_id: str) -> tuple[int, float]:
+        """The last part of an item that is speech, and how many milliseconds of it came."""
+        index = max(self.spoken(item_id), default=0)
+        return index, self._sent_ms.get((item_id, index), 0.0)
+
+    def unvoiced(self, response_id: str | None) -> list[tuple[str, int]]:
+        """The parts of a response that is not over whose words came without any audio."""
+        parts = [(name, index) for name in self.answers(response_id) for index in self.spoken(name)]
+        return [part for part in parts if part not in self._sent_ms]
 
     def spoken(self, item_id: str) -> list[int]:
         """Which parts of an item are speech."""
@@ -126,10 +151,12 @@ class Ledger:
     def transcribed(self, item_id: str, transcript: str) -> bool:
         """What the user said, in writing. True if that made a new item."""
         entry = self._entries.get(item_id)
-        if entry is None or not isinstance(entry.item, UserMessageItem):
+        if entry is None:
             part = InputText(text=transcript)
-            self._add(Entry(UserMessageItem(item_id=item_id, content=[part]), previous=None, response_id=None))
+            self._add(Entry(UserMessageItem(item_id=item_id, content=[part])))
             return True
+        if not isinstance(entry.item, UserMessageItem):
+            return False
         content = [
             part.model_copy(update={"transcript": transcript}) if isinstance(part, InputAudio) else part
             for part in entry.item.content
@@ -167,10 +194,16 @@ class Ledger:
             entry.item = entry.item.model_copy(update={"output": output, "status": "completed"})
             self._change(entry)
 
+    def answers(self, response_id: str | None) -> list[str]:
+        """The names of the answers of a response that is not over."""
+        told = (self._answers.get(name, ()) for name in dict.fromkeys((response_id, None)))
+        return [name for names in told for name in names if name in self._entries]
+
     def ended(self, response_id: str | None, *, complete: bool) -> list[str]:
         """A response is over, and with it its answers; gives their names."""
-        told = [*self._answers.pop(response_id, ()), *self._answers.pop(None, ())]
-        names = [name for name in told if name in self._entries]
+        names = self.answers(response_id)
+        self._answers.pop(response_id, None)
+        self._answers.pop(None, None)
         for name in names:
             entry = self._entries[name]
             entry.ended = True
@@ -180,14 +213,28 @@ class Ledger:
             self._change(entry)
         return names
 
+    def replayed(self, items: Iterable[RealtimeItem], *, untold: set[str]) -> None:
+        """A new connection is told of these items, each output right behind its call, and not of the ``untold``."""
+        self.untold = untold
+        self._retold.clear()
+        for item in items:
+            if (output := getattr(item, "output_item_id", None)) is not None:
+                self._outputs[output] = item.item_id
+
+    def last_of(self, item: RealtimeItem) -> str:
+        """What follows an item follows this: the output of a call, unless that stands elsewhere."""
+        output = getattr(item, "output_item_id", None)
+        return output if output is not None and self._outputs.get(output) == item.item_id else item.item_id
+
     def retold(self, item_id: str) -> None:
         """The server is going to be told anew of an item: that it forgets it first is no loss."""
-        self._retold.add(item_id)
+        self._retold[item_id] += 1
 
     def delete(self, item_id: str) -> bool:
         """The server has forgotten an item. True if it was known."""
-        if item_id in self._retold:
-            self._retold.discard(item_id)
+        if self._retold[item_id]:
+            self._retold[item_id] -= 1
+            self.untold.add(item_id)
             return False
         entry = self._entries.pop(item_id, None)
         if entry is None:
@@ -196,6 +243,8 @@ class Ledger:
         self.reordered += 1
         if isinstance(entry.item, RealtimeToolCallItem) and entry.item.call_id is not None:
             self._calls.pop(entry.item.call_id, None)
+        for index in entry.said:
+            self._sent_ms.pop((item_id, index), None)
         self.revision += 1
         return True
 
@@ -212,19 +261,31 @@ class Ledger:
         if isinstance(item, RealtimeToolCallItem) and item.call_id is not None:
             self._calls[item.call_id] = item.item_id
         elif isinstance(item, AssistantMessageItem):
-            self._answers.setdefault(entry.response_id, []).append(item.item_id)
+            if entry.response_id is None and item.status == "completed":
+                entry.ended = True  # It was said before, or by nobody here: no response has it.
+            else:
+                self._answers.setdefault(entry.response_id, []).append(item.item_id)
+        if entry.previous is not None:
+            entry.previous = self._outputs.get(entry.previous, entry.previous)
         self._place(item.item_id, entry.previous)
         entry.begin()
         self._change(entry)
         return entry
 
+    def _belongs(self, name: str, entry: Entry, response_id: str | None) -> None:
+        """To which response an answer belongs may be told after the answer itself."""
+        unclaimed = self._answers.get(None, [])
+        if response_id is not None and entry.response_id is None and name in unclaimed:
+            unclaimed.remove(name)
+            entry.response_id = response_id
+            self._answers.setdefault(response_id, []).append(name)
+
     def _change(self, entry: Entry) -> None:
         self.revision += 1
-        entry.changed(self.revision)
+        entry.view = None
 
     def _place(self, name: str, previous: str | None) -> None:
         order = self._order
-        previous = self._outputs.get(previous, previous) if previous is not None else None
         if previous is None or (order and order[-1] == previous):
             order.append(name)
         elif previous in self._entries:
@@ -238,7 +299,7 @@ class Ledger:
 
     def _move(self, name: str, previous: str) -> None:
         """Put an item after ``previous``, and with it those that follow it by their own word."""
-        entry = self._entries.get(name)
+        entry, previous = self._entries.get(name), self._outputs.get(previous, previous)
         if entry is None or name == previous:
             return
         entry.previous = previous
@@ -247,6 +308,8 @@ class Ledger:
             return
         order = self._order
         start = order.index(name)
+        if start == self._behind(previous):
+            return
         end = start + 1
         while end < len(order) and self._entries[order[end]].previous == order[end - 1]:
             end += 1
@@ -264,3 +327,8 @@ class Ledger:
         while place < len(self._order) and self._order[place] in self.untold:
             place += 1
         return place
+
+
+def _reads_the_same(before: RealtimeItem, after: RealtimeItem) -> bool:
+    """Whether an item that was told again says nothing new. Its place is the history's order, not its own word."""
+    return {**vars(before), "previous_item_id": None} == {**vars(after), "previous_item_id": None}

@@ -1,24 +1,24 @@
 """The life of a session: what it acquires in which order, and how all of it is released again."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Literal
 
 from holdfast.agents.errors import UserError
 from holdfast.lifecycle.owner import Owner
 from holdfast.lifecycle.scope import NEVER, CutOff, Deadline, Scope
 from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.audio import PCM16, audio_format
+from holdfast.realtime.audio import audio_format
 from holdfast.realtime.calls import Calls
-from holdfast.realtime.config import RealtimeSessionModelSettings
-from holdfast.realtime.errors import AlreadyConnected, ConnectionLost
+from holdfast.realtime.errors import AlreadyConnected, ConnectionLost, NotConnected
 from holdfast.realtime.events import RealtimeCloseReport, RealtimeSessionClosed
 from holdfast.realtime.items import RealtimeItem
 from holdfast.realtime.model import RealtimeModelConfig, RealtimeModelListener
 from holdfast.realtime.reconnecting import tell_history
 from holdfast.realtime.room import Room, log
-from holdfast.realtime.snapshot import resolve
 from holdfast.realtime.spans import call_trace
 from holdfast.realtime.states import Event, RealtimeState
 from holdfast.realtime.writing import Writer
@@ -38,29 +38,32 @@ class Lifetime:
         *,
         agent: RealtimeAgent[Any],
         model_config: RealtimeModelConfig,
-        base: RealtimeSessionModelSettings,
         calls: Calls,
         writer: Writer | None,
         beside: Callable[[], Coroutine[Any, Any, None]],
+        ended: Callable[[], None],
     ) -> None:
         self._room, self._listener, self._agent = room, listener, agent
-        self._model_config, self._base = model_config, base
-        self._calls, self._writer, self._beside = calls, writer, beside
+        self._model_config, self._calls, self._writer = model_config, calls, writer
+        self._beside, self._ended = beside, ended
         self._owner = Owner(self._opened, name="realtime session")
         self._deadline = NEVER
+        self._hurry: Callable[[], None] = lambda: None
+        """Makes what is being released keep to the deadline, which may have come closer."""
         self._model_is_taken = False
         self._ended_early: BaseException | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        """What ended the conversation before the entry was over."""
         self._cut: list[str] = []
         self._left: list[str] = []
         self._reason: Literal["asked", "ended", "failed"] = "asked"
         self._error: BaseException | None = None
         self._close_error: Exception | None = None
+        self._listens = False
         self._report: RealtimeCloseReport | None = None
 
     async def begin(self) -> None:
         """Acquire everything. When it raises, nothing is left open."""
-        self._loop = self._loop or asyncio.get_running_loop()
+        self._room.loop = self._room.loop or asyncio.get_running_loop()
         try:
             await self._owner.start()
         except asyncio.CancelledError:
@@ -70,17 +73,21 @@ class Lifetime:
 
     async def end(self, deadline: float) -> RealtimeCloseReport | None:
         """Release everything, in time. From inside it only asks, and gives ``None``."""
+        if not isinstance(deadline, int | float) or math.isnan(deadline):
+            raise UserError(f"the deadline is a number of seconds, math.inf for no limit, and not {deadline!r}")
         if self._room.state is RealtimeState.NEW:
             await self._owner.close()
             self._released()
             return self._report
-        if self._loop not in (None, asyncio.get_running_loop()):
-            return self._ended_elsewhere()
+        if self._room.elsewhere:
+            self._room.refuse_elsewhere()
+            return self._report
         self._stop_accepting()
+        self._deadline = min(self._deadline, Deadline.after(deadline))
+        self._hurry()
         try:
             # The owner has a little more time than its parts, so that these can say what they had to cut off.
-            self._deadline = min(self._deadline, Deadline.after(deadline))
-            await self._owner.close(deadline=Deadline.after(deadline + _MOMENT))
+            await self._owner.close(deadline=Deadline.after(deadline + _MOMENT), grace=_MOMENT)
         except CutOff as cut:
             self._left += cut.left
         except Exception as error:  # noqa: BLE001 - whoever entered has it, or it is in the report
@@ -100,12 +107,6 @@ class Lifetime:
             self._reason, self._error = "ended" if error is None else "failed", error
             self._room.start(self._ask_to_end(), "closing")
 
-    def _ended_elsewhere(self) -> RealtimeCloseReport:
-        """What became of a session of another event loop, which nobody but that loop can end."""
-        if self._report is None:
-            raise UserError("a realtime session can only be closed in the event loop in which it was entered")
-        return self._report
-
     async def connect(self) -> None:
         """Connect with the settings of the agent that is speaking."""
         settings = self._room.snapshot.settings
@@ -116,12 +117,13 @@ class Lifetime:
         room = self._room
         room.machine.fire(Event.ENTERED)
         try:
-            with call_trace(room.run_config, self._base):
+            with call_trace(room.run_config, room.base):
                 async with Scope() as resources:
                     known = await self._acquire(resources)
                     async with self._talking(resources, known):
                         yield
-                    resources.cancel(deadline=self._deadline)
+                    self._hurry = lambda: resources.cancel(deadline=self._deadline)
+                    self._hurry()
         except CutOff as cut:
             self._note(cut)
         except Exception as error:
@@ -142,24 +144,32 @@ class Lifetime:
                 self._start()
                 yield
                 self._stop_accepting()
-                room.model.remove_listener(self._listener)
-                tasks.cancel(deadline=_half(self._deadline))
+                self._stop_listening()
+                self._hurry = partial(self._end_tasks, tasks)
+                self._hurry()
         except CutOff as cut:
             self._note(cut)
         finally:
             if room.responses.active is not None:
                 room.responses.active.end()
+            self._ended()
+
+    def _end_tasks(self, tasks: Scope) -> None:
+        """Tasks must not use up the time that the releases need."""
+        tasks.cancel(deadline=_half(self._deadline))
 
     async def _acquire(self, resources: Scope) -> list[RealtimeItem]:
         """Everything but the connection itself. Gives what was said before."""
         room, initial = self._room, self._model_config.get("initial_model_settings")
-        room.snapshot = await resolve(self._agent, room.context, room.run_config, base=self._base, overrides=initial)
-        room.ledger.audio_format = audio_format(_output_format(room.snapshot.settings)) or PCM16
+        first = await room.resolve(self._agent, overrides=initial)
+        room.transitions.current = first
+        room.ledger.use_format(audio_format(first.output("format", "output_audio_format")))
         known = [] if self._writer is None else await self._writer.load()
         for item in known:
             room.ledger.tell(item)
         room.model.add_listener(self._listener)
-        resources.push(lambda: room.model.remove_listener(self._listener), name="listener")
+        self._listens = True
+        resources.push(self._stop_listening, name="listener")
         # Before connecting: a model that is cancelled half way may not keep its promise to leave nothing open.
         resources.push(self._close_model, name="model")
         return known
@@ -170,7 +180,12 @@ class Lifetime:
         except AlreadyConnected:
             self._model_is_taken = True
             raise
-        await tell_history(self._room, known)
+        try:
+            await tell_history(self._room, known)
+        except NotConnected as error:
+            with suppress(Exception):
+                await self._room.model.close()  # Then it has told why it is not.
+            self._ended_early = self._ended_early or error
         if self._ended_early is not None:
             raise self._ended_early
 
@@ -187,11 +202,18 @@ class Lifetime:
             return
         try:
             await self._room.model.close()
+            self._cut += ["connection"] if self._room.model.cut_off else []
         except Exception as error:  # noqa: BLE001 - raised to whoever closes the session
             self._close_error = error
 
     async def _ask_to_end(self) -> None:
         await self.end(ENDING_WITHIN)
+
+    def _stop_listening(self) -> None:
+        """Once: a model need not forgive a listener that it does not know."""
+        if self._listens:
+            self._listens = False
+            self._room.model.remove_listener(self._listener)
 
     def _stop_accepting(self) -> None:
         if self._room.machine.allows(Event.ASKED_TO_CLOSE):
@@ -210,7 +232,7 @@ class Lifetime:
             reason=self._reason,
             error=self._error or self._close_error,
             cut=tuple(self._cut),
-            left=(*self._left, *self._calls.threads),
+            left=(*self._left, *self._calls.threads, *(() if self._writer is None else self._writer.left)),
             unsent=self._calls.unsent,
             undecided=self._calls.undecided,
             unwritten=0 if self._writer is None else self._writer.unwritten,
@@ -225,11 +247,6 @@ class Lifetime:
 
 
 def _half(deadline: Deadline) -> Deadline:
-    """Half of the time that is left: tasks must not use up what the releases need."""
+    """Half of the time that is left."""
     remaining = deadline.remaining()
     return deadline if remaining is None else Deadline.after(remaining / 2)
-
-
-def _output_format(settings: RealtimeSessionModelSettings) -> Any:
-    nested = settings.get("audio", {}).get("output", {}).get("format")
-    return nested or settings.get("output_audio_format")

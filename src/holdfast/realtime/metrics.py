@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.base.usage import Usage
+from holdfast.realtime.outlet import Lost
 
 KEPT = 512
 """How many of the latest values of a measurement are kept."""
@@ -53,11 +54,17 @@ class RealtimeMetrics:
     ``usage`` is what was consumed so far, by responses and by what tools have run in the session's context.
     """
 
-    def __init__(self, usage: Usage) -> None:
-        self.usage = usage
+    def __init__(self, usage: Usage, *, lost: Callable[[], Lost] = Lost) -> None:
+        self.usage, self._lost = usage, lost
         self._series: dict[str, _Series] = {}
-        self.dropped_events: Callable[[], int] = lambda: 0
-        self.dropped_bytes: Callable[[], int] = lambda: 0
+
+    def dropped_events(self) -> int:
+        """How many events the present iterators have lost because they were too slow."""
+        return self._lost().count
+
+    def dropped_bytes(self) -> int:
+        """How many bytes of audio and raw messages were in these."""
+        return self._lost().bytes
 
     def add(self, name: str, ms: float) -> None:
         self._series.setdefault(name, _Series()).add(ms)

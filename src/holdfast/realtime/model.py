@@ -49,6 +49,7 @@ class RealtimePlaybackTracker:
         self._format = audio_format(format) or self._format
 
     def get_state(self) -> RealtimePlaybackState:
+        """What plays now, and how much of it was played. A tracker that knows better may override just this."""
         if self._item is None:
             return {"current_item_id": None, "current_item_content_index": None, "elapsed_ms": None}
         item_id, content_index = self._item
@@ -86,23 +87,36 @@ class RealtimeModelConfig(TypedDict):
 class RealtimeModel(ABC):
     """A model that is talked to while it talks."""
 
+    cut_off: bool = False
+    """Whether the connection that was closed last had to be cut, because the other side did not say goodbye."""
+
     @abstractmethod
     async def connect(self, options: RealtimeModelConfig) -> None:
         """Connect. When it raises, nothing is left open."""
 
     @abstractmethod
-    def add_listener(self, listener: RealtimeModelListener) -> None: ...
+    def add_listener(self, listener: RealtimeModelListener) -> None:
+        """From now on, tell this one everything, too."""
 
     @abstractmethod
-    def remove_listener(self, listener: RealtimeModelListener) -> None: ...
+    def remove_listener(self, listener: RealtimeModelListener) -> None:
+        """Tell this one nothing more."""
 
     @abstractmethod
-    async def send_event(self, event: RealtimeModelSendEvent) -> None: ...
+    async def send_event(self, event: RealtimeModelSendEvent) -> None:
+        """Tell the model something. New settings are waited for; everything else returns when it was written."""
 
     async def send_event_if(self, event: RealtimeModelSendEvent, send_if: Callable[[], bool]) -> bool:
         """Send if ``send_if()`` still holds at the moment at which nothing can come between; tells whether it did.
 
         A model that cannot check at that moment does not send.
+        """
+        return False
+
+    def telling(self) -> bool:
+        """Whether the current task is the one that tells listeners: what it waits for, nobody can be told.
+
+        A session asks before it waits for the model. A model that does not know says no.
         """
         return False
 

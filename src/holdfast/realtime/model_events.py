@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from holdfast.base.usage import Usage
+from holdfast.realtime.config import RealtimeAudioFormat
 
 if TYPE_CHECKING:
     from holdfast.realtime.items import RealtimeItem
@@ -42,6 +43,14 @@ class RealtimeModelAudioEvent:
     item_id: str
     content_index: int
     type: Literal["audio"] = "audio"
+
+
+@dataclass(slots=True)
+class RealtimeModelAudioFormatEvent:
+    """What the audio is that comes from now on. A model that never tells sends what its settings say, or else PCM16."""
+
+    format: RealtimeAudioFormat
+    type: Literal["audio_format"] = "audio_format"
 
 
 @dataclass(slots=True)
@@ -196,11 +205,15 @@ class RealtimeModelEndOfStreamEvent:
 
 @dataclass(slots=True)
 class RealtimeModelTurnStartedEvent:
-    """The model has begun a response. ``metadata`` is what was sent with the request for it."""
+    """The model has begun a response. ``metadata`` is what was sent with the request for it.
+
+    One that is not ``plain`` was asked for with wishes of its own: if it is lost, no other stands for it.
+    """
 
     type: Literal["turn_started"] = "turn_started"
     response_id: str | None = None
     metadata: dict[str, Any] | None = None
+    plain: bool = True
 
 
 @dataclass(slots=True)
@@ -283,6 +296,7 @@ RealtimeModelEvent: TypeAlias = (
     RealtimeModelErrorEvent
     | RealtimeModelToolCallEvent
     | RealtimeModelAudioEvent
+    | RealtimeModelAudioFormatEvent
     | RealtimeModelAudioInterruptedEvent
     | RealtimeModelAudioDoneEvent
     | RealtimeModelInputAudioTimeoutTriggeredEvent

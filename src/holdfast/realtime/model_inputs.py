@@ -1,43 +1,29 @@
 """What a realtime model is told."""
 
-from dataclasses import dataclass
-from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from holdfast.realtime.config import RealtimeSessionModelSettings
+from holdfast.realtime.config import (
+    RealtimeClientMessage,
+    RealtimeSessionModelSettings,
+    RealtimeUserInput,
+    RealtimeUserInputImage,
+    RealtimeUserInputMessage,
+    RealtimeUserInputText,
+)
 from holdfast.realtime.model_events import RealtimeModelToolCallEvent
 
-
-class RealtimeModelRawClientMessage(TypedDict):
-    """Any message of the wire protocol: its type, and its other parts beside it."""
-
-    type: str
-    other_data: NotRequired[dict[str, Any]]
-
-
-class RealtimeModelInputTextContent(TypedDict):
-    """Text of the user."""
-
-    type: Literal["input_text"]
-    text: str
-
-
-class RealtimeModelInputImageContent(TypedDict, total=False):
-    """A picture of the user."""
-
-    type: Literal["input_image"]
-    image_url: str
-    detail: NotRequired[str]
-
-
-class RealtimeModelUserInputMessage(TypedDict):
-    """A message of the user in parts."""
-
-    type: Literal["message"]
-    role: Literal["user"]
-    content: list[RealtimeModelInputTextContent | RealtimeModelInputImageContent]
-
-
-RealtimeModelUserInput: TypeAlias = str | RealtimeModelUserInputMessage
+# A model is told what a program tells its session, in the same words.
+RealtimeModelRawClientMessage: TypeAlias = RealtimeClientMessage
+"""Any message of the wire protocol: its type, and its other parts beside it."""
+RealtimeModelInputTextContent: TypeAlias = RealtimeUserInputText
+"""Text of the user."""
+RealtimeModelInputImageContent: TypeAlias = RealtimeUserInputImage
+"""A picture of the user."""
+RealtimeModelUserInputMessage: TypeAlias = RealtimeUserInputMessage
+"""A message of the user in parts."""
+RealtimeModelUserInput: TypeAlias = RealtimeUserInput
+"""A message of the user: a text, or parts."""
 
 
 @dataclass
@@ -53,9 +39,14 @@ class RealtimeModelSendRawMessage:
 
 @dataclass
 class RealtimeModelSendUserInput:
-    """Add a message of the user at once, and ask for a response when none is active."""
+    """Add a message of the user at once, and ask for a response when none is active.
+
+    A ``follow_up`` is nobody's question, but a word about what the model has said: the response to it also waits
+    until the user does not speak any more, and a response that the model then gives to the user is one to it, too.
+    """
 
     user_input: RealtimeModelUserInput
+    follow_up: bool = field(default=False, compare=False)
 
 
 @dataclass
@@ -68,7 +59,10 @@ class RealtimeModelSendAudio:
 
 @dataclass
 class RealtimeModelSendToolOutput:
-    """Answer a call at once, and ask for a response when none is active if ``start_response``."""
+    """Answer a call at once, and if ``start_response`` ask for a response when none is active.
+
+    While the user speaks that waits, and a response that the model then gives to the user is one to this, too.
+    """
 
     tool_call: RealtimeModelToolCallEvent
     output: str
@@ -80,7 +74,8 @@ class RealtimeModelSendInterrupt:
     """Stop the model: cut what was not heard yet, cancel the response, emit no more of its audio.
 
     ``response_id`` restricts it to that response. ``cancel_response_only`` leaves playback alone and needs
-    a ``response_id``; ``playback_only`` leaves the response alone and excludes both ways of cancelling.
+    a ``response_id``; ``playback_only`` leaves the response alone and excludes both ways of cancelling. It is possible
+    between two connections, too: what plays then came over the last one.
     """
 
     force_response_cancel: bool = False

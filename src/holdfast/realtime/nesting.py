@@ -61,7 +61,7 @@ class Nesting:
     def undecided(self) -> tuple[str, ...]:
         return tuple(self._open)
 
-    async def make(self, room: Room, record: Record, call: Call) -> Answer:
+    async def make(self, record: Record, call: Call) -> Answer:
         """Run the agent to its end, with a person's decisions in between if it needs them."""
         outer = self._outer(record, call)
         again = False
@@ -69,7 +69,7 @@ class Nesting:
             (before,) = outer.state.calls
             perform = partial(run_nested, outer, call, partial(_keep, outer), before.child)
             try:
-                return await answering.make(room, record, call, perform=perform, again=again)
+                return await answering.make(self._room, record, call, perform=perform, again=again)
             except Unfinished:
                 record.running, again = False, True
             await self._ask(record, call, outer)

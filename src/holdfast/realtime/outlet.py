@@ -19,7 +19,7 @@ FLOWING = 2048
 FLOWING_BYTES = 16 * 2**20
 """How many bytes of audio and raw messages these may carry."""
 KEPT_UNREAD = 10_000
-"""How many of the other events are kept while nobody has ever iterated."""
+"""How many of the other events are kept while nobody iterates."""
 
 
 @dataclass(slots=True)
@@ -34,17 +34,18 @@ class Feed(Generic[T]):
     """One iterator's unread events, in the order in which they happened. ``gap`` is what it has lost and not heard of.
 
     A flowing event is its place in a deque and no object more: there are hundreds in a second of speech. Each kept one
-    knows how many flowing ones go before it, of all that there ever were; ``gone`` counts those no longer here.
+    knows how many flowing ones go before it, of all that there ever were; ``gone`` counts those no longer here. Their
+    bytes are counted when these may have become too many; until then, what was read meanwhile counts as well.
     """
 
     __slots__ = (
-        "__weakref__", "_busy", "_sizes", "_waiting", "bytes", "dropped", "flowing", "gap", "gone", "kept", "limit",
+        "__weakref__", "_busy", "_bytes", "_size_of", "_waiting", "dropped", "flowing", "gap", "gone", "kept", "limit",
     )  # fmt: skip
 
-    def __init__(self, *, limit: int) -> None:
+    def __init__(self, size_of: Callable[[T], int], *, limit: int) -> None:
+        self._size_of = size_of
         self.flowing: deque[T] = deque()
-        self._sizes: deque[int] = deque()
-        self.bytes = self.gone = 0
+        self._bytes = self.gone = 0
         self.kept: deque[tuple[int, T]] = deque()
         self._waiting: asyncio.Future[None] | None = None
         self._busy = False
@@ -57,14 +58,13 @@ class Feed(Generic[T]):
 
     def put_flowing(self, event: T, size: int = 0) -> None:
         self.flowing.append(event)
-        self._sizes.append(size)
-        self.bytes += size
-        while len(self.flowing) > self.limit or (self.bytes > FLOWING_BYTES and len(self.flowing) > 1):
-            self.flowing.popleft()
-            self.gone += 1
-            size = self._sizes.popleft()
-            self.bytes -= size
-            self._lose(size)
+        self._bytes += size
+        if len(self.flowing) > self.limit:
+            self._lose_oldest()
+        if self._bytes > FLOWING_BYTES:
+            self._bytes = sum(map(self._size_of, self.flowing))
+            while self._bytes > FLOWING_BYTES and len(self.flowing) > 1:
+                self._lose_oldest()
         if self._waiting is not None:
             self.wake()
 
@@ -80,8 +80,6 @@ class Feed(Generic[T]):
         """Drop the flowing events that nobody wants any more. They do not count as lost."""
         wanted = [not unwanted(event) for event in self.flowing]
         self.flowing = deque(compress(self.flowing, wanted))
-        self._sizes = deque(compress(self._sizes, wanted))
-        self.bytes = sum(self._sizes)
         before = [0, *accumulate(wanted)]
         self.kept = deque((self.gone + before[max(0, place - self.gone)], event) for place, event in self.kept)
 
@@ -89,7 +87,6 @@ class Feed(Generic[T]):
         if self.kept and self.kept[0][0] <= self.gone:
             return self.kept.popleft()[1]
         self.gone += 1
-        self.bytes -= self._sizes.popleft()
         return self.flowing.popleft()
 
     def wake(self) -> None:
@@ -107,6 +104,12 @@ class Feed(Generic[T]):
         finally:
             self._waiting, self._busy = None, False
 
+    def _lose_oldest(self) -> None:
+        self.gone += 1
+        size = self._size_of(self.flowing.popleft())
+        self._bytes -= size
+        self._lose(size)
+
     def _lose(self, size: int) -> None:
         self.gap = self.gap or Lost()
         for lost in (self.gap, self.dropped):
@@ -115,20 +118,22 @@ class Feed(Generic[T]):
 
 
 class Outlet(Generic[T]):
-    """Where a session puts its events. ``lost`` makes the event that tells an iterator of its gap."""
+    """Where a session puts its events. ``lost`` makes the event that tells an iterator of its gap.
 
-    def __init__(self, lost: Callable[[Lost], T], *, flowing: int = FLOWING) -> None:
-        self._lost = lost
+    ``size_of`` tells how many bytes a flowing event carries.
+    """
+
+    def __init__(self, lost: Callable[[Lost], T], size_of: Callable[[T], int], *, flowing: int = FLOWING) -> None:
+        self._lost, self._size_of = lost, size_of
         self._limit = flowing
         # What came before anybody iterated, or what the only iterator left behind.
-        self._unclaimed: Feed[T] | None = Feed(limit=flowing)
-        self._never_read = True
+        self._unclaimed: Feed[T] | None = Feed(size_of, limit=flowing)
         self._feeds: WeakSet[Feed[T]] = WeakSet()
         self._targets: tuple[Feed[T], ...]
         self.flow: Callable[..., None]
         """Takes an event of the kind that a slow iterator may lose, and how many bytes it carries."""
-        self._aim(self._unclaimed)
         self.closed = False
+        self._aim(self._unclaimed)
         self.error: BaseException | None = None
         self.error_was_read = False
 
@@ -138,12 +143,15 @@ class Outlet(Generic[T]):
 
     def _aim(self, *targets: Feed[T]) -> None:
         self._targets = targets
-        self.flow = targets[0].put_flowing if len(targets) == 1 else self._flow_to_all
+        if self.closed:
+            self.flow = _nowhere
+        else:
+            self.flow = targets[0].put_flowing if len(targets) == 1 else self._flow_to_all
 
     def put(self, event: T) -> None:
-        """An event that every iterator will see."""
-        for feed in self._targets:
-            feed.put(event, most=KEPT_UNREAD if self._never_read else None)
+        """An event that every iterator will see, unless all is over."""
+        for feed in () if self.closed else self._targets:
+            feed.put(event, most=KEPT_UNREAD if feed is self._unclaimed else None)
 
     def forget(self, unwanted: Callable[[T], bool]) -> None:
         for feed in self._targets:
@@ -153,6 +161,7 @@ class Outlet(Generic[T]):
         """End every iterator after what it has yet to read, with the error if there is one."""
         if not self.closed:
             self.closed, self.error = True, error
+            self._aim(*self._targets)
             for feed in self._targets:
                 feed.wake()
 
@@ -168,8 +177,7 @@ class Outlet(Generic[T]):
         return Lost(sum(lost.count for lost in dropped), sum(lost.bytes for lost in dropped))
 
     def iterate(self) -> "Iteration[T]":
-        feed, self._unclaimed = self._unclaimed or Feed(limit=self._limit), None
-        self._never_read = False
+        feed, self._unclaimed = self._unclaimed or Feed(self._size_of, limit=self._limit), None
         self._feeds.add(feed)
         self._aim(*self._feeds)
         return Iteration(self, feed)
@@ -196,6 +204,10 @@ class Outlet(Generic[T]):
             await feed.wait()
 
 
+def _nowhere(event: object, size: int = 0) -> None:
+    """What is told after the end."""
+
+
 class Iteration(Generic[T]):
     """One ``async for`` over a session."""
 
@@ -208,8 +220,9 @@ class Iteration(Generic[T]):
 
     async def __anext__(self) -> T:
         feed = self._feed
-        if feed.gap is None and (feed.flowing or feed.kept) and not self._left:
-            return feed.take()
+        if feed.flowing and not feed.kept and feed.gap is None and not self._left:  # as it is nearly always
+            feed.gone += 1
+            return feed.flowing.popleft()
         if self._left:
             raise StopAsyncIteration
         return await self._outlet.next(feed)

@@ -5,11 +5,12 @@ import asyncio
 from holdfast.realtime.audio import audio_format
 from holdfast.realtime.config import RealtimeAudioFormat
 from holdfast.realtime.events import RealtimeAudio
-from holdfast.realtime.model import RealtimePlaybackState, RealtimePlaybackTracker
-from holdfast.realtime.openai.playback import Playback
+from holdfast.realtime.latest import Latest
+from holdfast.realtime.model import RealtimePlaybackState
+from holdfast.realtime.playback import MOST_PARTS, Cut, PartTracker, Playback
 
 
-class PassedOn(RealtimePlaybackTracker):
+class PassedOn(PartTracker):
     """Takes audio for heard at the speed of speech from the moment at which it was passed on.
 
     For sessions that hold audio back: by the time at which they received it, it would count as heard too early.
@@ -18,14 +19,25 @@ class PassedOn(RealtimePlaybackTracker):
     def __init__(self) -> None:
         super().__init__()
         self._playback = Playback()
+        self._seconds: Latest[tuple[str, int], float] = Latest(MOST_PARTS)
 
     def pass_on(self, audio: RealtimeAudio) -> None:
         length, response_id = len(audio.audio.data), audio.audio.response_id
         self._playback.received(audio.item_id, audio.content_index, response_id, length, self._now())
+        place = (audio.item_id, audio.content_index)
+        self._seconds[place] = self._seconds.get(place, 0.0) + self._playback.format.ms(length) / 1000
+
+    def stop(self, response_id: str) -> None:
+        """Nothing more of a response is played; what was passed on behind it plays from now on."""
+        self._forget(self._playback.cut(self._now(), response_id=response_id))
 
     def on_interrupted(self) -> None:
         super().on_interrupted()
-        self._playback.cut(self._now())
+        self._forget(self._playback.cut(self._now()))
+
+    def heard(self, item_id: str, content_index: int) -> float:
+        passed_on = self._seconds.get((item_id, content_index), 0.0)
+        return max(0.0, passed_on - self._playback.left(item_id, content_index, self._now()))
 
     def set_audio_format(self, format: RealtimeAudioFormat) -> None:
         super().set_audio_format(format)
@@ -40,6 +52,11 @@ class PassedOn(RealtimePlaybackTracker):
             "current_item_content_index": part.content_index,
             "elapsed_ms": part.played * 1000,
         }
+
+    def _forget(self, cuts: list[Cut]) -> None:
+        """What was cut was not heard although it was passed on."""
+        for cut in cuts:
+            self._seconds[cut.item_id, cut.content_index] = cut.heard_ms / 1000
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.realtime import model_events as told
+from holdfast.realtime.audio import audio_format
 from holdfast.realtime.calls import Calls
+from holdfast.realtime.errors import ConnectionLost, ResponseRefused
 from holdfast.realtime.events import (
     RealtimeAudio,
     RealtimeAudioEnd,
@@ -17,15 +19,15 @@ from holdfast.realtime.events import (
     RealtimeRawModelEvent,
     RealtimeTranscriptDelta,
     RealtimeUsage,
+    size_of,
 )
 from holdfast.realtime.guarding import Guard
-from holdfast.realtime.items import UserMessageItem
+from holdfast.realtime.items import AssistantMessageItem, AssistantText, UserMessageItem
 from holdfast.realtime.reconnecting import Reconnecting, lost_error, retell
 from holdfast.realtime.responses import Response
 from holdfast.realtime.room import Room, log
 from holdfast.realtime.states import RealtimeState
 from holdfast.realtime.turns import Turns
-from holdfast.realtime.wire_items import words_of
 
 
 class Pump:
@@ -38,12 +40,11 @@ class Pump:
         calls: Calls,
         guard: Guard,
         reconnecting: Reconnecting,
-        said: Callable[[], None],
         end: Callable[[BaseException | None], None],
     ) -> None:
         self._room, self._calls, self._guard, self._reconnecting = room, calls, guard, reconnecting
-        self._said, self._end = said, end
-        self._turns = Turns(room, guard=guard, said=said)
+        self._end = end
+        self._turns = Turns(room, guard=guard)
         self._known = room.responses.known
         self._speech_at: float | None = None
 
@@ -52,7 +53,8 @@ class Pump:
         room = self._room
         step = _STEPS.get(type(event))
         if step is None:
-            room.outlet.flow(RealtimeRawModelEvent(event, room.info), getattr(event, "size", 0))
+            raw = RealtimeRawModelEvent(event, room.info)
+            room.outlet.flow(raw, size_of(raw))
             return None
         size = len(event.data) if type(event) is told.RealtimeModelAudioEvent else 0
         room.outlet.flow(RealtimeRawModelEvent(event, room.info), size)
@@ -69,44 +71,50 @@ class Pump:
         room.user_is_speaking = False
         room.ledger.no_more_transcripts()
         self._turns.lost()
-        self._said()
+        self._room.to_write.set()
 
     def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
         room = self._room
         response = self._known.get(event.response_id) or self._response(event.response_id)
         if response.muted:
             return
-        room.ledger.sent_audio(event.item_id, event.content_index, len(event.data))
-        response.item_id, response.spoke = event.item_id, True
+        lasts_ms = room.ledger.sent_audio(event.item_id, event.content_index, len(event.data))
+        response.item_id = event.item_id
         audio = RealtimeAudio(event, event.item_id, event.content_index, room.info)
-        if self._guard.holds_back and response.snapshot.guardrails:
-            self._guard.hold(response, audio)
+        if self._guard.holds_back:
+            self._guard.hold(response, audio, lasts_ms)
         else:
-            room.play(response, audio)
+            room.play(response, audio, lasts_ms)
+
+    def _audio_format(self, event: told.RealtimeModelAudioFormatEvent) -> None:
+        self._room.ledger.use_format(audio_format(event.format))
 
     def _delta(self, event: told.RealtimeModelTranscriptDeltaEvent | told.RealtimeModelOutputTextDeltaEvent) -> None:
         room = self._room
         response = self._known.get(event.response_id) or self._response(event.response_id)
-        response.spoke = True
         spoken = event.type == "transcript_delta"
+        response.spoke = response.spoke or not spoken
         item_id, delta = event.item_id, event.delta
         if room.ledger.say(item_id, delta, response.id, content_index=event.content_index, spoken=spoken):
             room.added(item_id)
         room.outlet.flow(RealtimeTranscriptDelta(item_id, delta, response.id, room.info))
         if response.snapshot.guardrails and not response.tripped:
-            self._guard.hear(response, item_id, delta)
+            self._guard.hear(response, item_id, event.content_index, delta)
 
     def _text_done(self, event: told.RealtimeModelTextDoneEvent) -> None:
-        room, response = self._room, self._response(event.response_id)
-        room.ledger.said(event.item_id, event.text, content_index=event.content_index)
+        response = self._response(event.response_id)
+        self._room.ledger.said(event.item_id, event.text, content_index=event.content_index)
+        self._complete(response, event.item_id, event.content_index, event.text)
+
+    def _complete(self, response: Response, item_id: str, content_index: int, text: str) -> None:
         if response.snapshot.guardrails and not response.tripped:
-            self._guard.complete(response, event.item_id, event.text)
+            self._guard.complete(response, item_id, content_index, text)
 
     def _audio_done(self, event: told.RealtimeModelAudioDoneEvent) -> None:
         room = self._room
         over = RealtimeAudioEnd(room.info, event.item_id, event.content_index)
         response = room.responses.playing(event.item_id, event.response_id)
-        if response is None or not (self._guard.holds_back and response.snapshot.guardrails):
+        if response is None or not self._guard.holds_back:
             room.emit(over)
         elif not response.muted:
             self._guard.hold(response, over)
@@ -115,14 +123,18 @@ class Pump:
         room = self._room
         response = room.responses.playing(event.item_id, event.response_id)
         asked_for = response is not None and (response.tripped or response.interrupted_at is not None)
-        if response is not None:
-            response.muted = True
-            self._guard.drop(response)
         if event.audio_end_ms is not None:
-            self._cut(event.item_id, event.content_index, event.audio_end_ms)
-        if event.retold and event.item_id in room.ledger:
+            room.cut(event.item_id, event.content_index, event.audio_end_ms)
+        if response is not None:
+            room.stop(response)
+            by_user = room.user_is_speaking and not response.tripped
+            stop = self._guard.interrupt if by_user else self._guard.drop
+            stop(response)
+        if event.retold and event.item_id in room.ledger and room.up.is_set():
             room.start(retell(room, event.item_id), f"cutting {event.item_id}")
-        room.emit(RealtimeAudioInterrupted(room.info, event.item_id, event.content_index))
+        place = (event.item_id, event.content_index)
+        room.outlet.forget(lambda it: isinstance(it, RealtimeAudio) and (it.item_id, it.content_index) == place)
+        room.emit(RealtimeAudioInterrupted(room.info, *place))
         if not asked_for:
             since = room.now() if self._speech_at is None else self._speech_at
             if response is not None and not response.ended:
@@ -132,11 +144,7 @@ class Pump:
             self._calls.barge_in()
 
     def _truncated(self, event: told.RealtimeModelItemTruncatedEvent) -> None:
-        self._cut(event.item_id, event.content_index, event.audio_end_ms)
-
-    def _cut(self, item_id: str, content_index: int, heard_ms: int) -> None:
-        if self._room.cut(item_id, content_index, heard_ms):
-            self._said()
+        self._room.cut(event.item_id, event.content_index, event.audio_end_ms)
 
     def _speech_started(self, event: told.RealtimeModelSpeechStartedEvent) -> None:
         self._room.user_is_speaking = True
@@ -153,30 +161,35 @@ class Pump:
             room.added(event.item_id)
         else:
             room.updated()
-        self._said()
+        self._room.to_write.set()
 
     def _not_transcribed(self, event: told.RealtimeModelInputAudioTranscriptionFailedEvent) -> None:
         self._room.ledger.not_transcribed(event.item_id)
         self._room.fail(event.error)
-        self._said()
+        self._room.to_write.set()
 
     def _input_timeout(self, event: told.RealtimeModelInputAudioTimeoutTriggeredEvent) -> None:
-        place = (event.item_id, event.audio_start_ms, event.audio_end_ms)
+        start, end = event.audio_start_ms, event.audio_end_ms
         self._room.emit(
             RealtimeInputAudioTimeoutTriggered(
-                self._room.info, item_id=place[0], audio_start_ms=place[1], audio_end_ms=place[2]
+                self._room.info, item_id=event.item_id, audio_start_ms=start, audio_end_ms=end
             )
         )
 
     def _item(self, event: told.RealtimeModelItemUpdatedEvent) -> None:
-        room, item = self._room, event.item
+        room, item, known = self._room, event.item, self._room.ledger.revision
         if room.ledger.tell(item, response_id=event.response_id):
             room.added(item.item_id)
-        else:
+            if isinstance(item, UserMessageItem):
+                room.confirm(item)
+        elif room.ledger.revision != known:
             room.updated()
-        if isinstance(item, UserMessageItem):
-            room.confirm(words_of(item))
-        self._said()
+        response = room.responses.get(event.response_id)
+        if response is not None and isinstance(item, AssistantMessageItem) and item.status == "completed":
+            for index, part in enumerate(item.content):  # A server may tell the words by this alone.
+                if text := part.text if isinstance(part, AssistantText) else part.transcript:
+                    self._complete(response, item.item_id, index, text)
+        self._room.to_write.set()
 
     def _deleted(self, event: told.RealtimeModelItemDeletedEvent) -> None:
         if self._room.ledger.delete(event.item_id):
@@ -191,14 +204,22 @@ class Pump:
     def _usage(self, event: told.RealtimeModelUsageEvent) -> None:
         room = self._room
         room.context.usage.add(event.usage)
-        details: dict[str, Any] = {
-            "input_tokens_details": event.input_tokens_details,
-            "output_tokens_details": event.output_tokens_details,
-        }
-        room.emit(RealtimeUsage(event.usage, event.response_id, room.info, **details))
+        room.emit(
+            RealtimeUsage(
+                event.usage,
+                event.response_id,
+                room.info,
+                input_tokens_details=event.input_tokens_details,
+                output_tokens_details=event.output_tokens_details,
+            )
+        )
 
     def _error(self, event: told.RealtimeModelErrorEvent) -> None:
-        self._room.fail(event.error)
+        error = event.error
+        if isinstance(error, ResponseRefused) and error.plain and isinstance(error.error, ConnectionLost):
+            self._room.owes_a_response = True  # The next connection is asked.
+        else:
+            self._room.fail(error)
 
     def _exception(self, event: told.RealtimeModelExceptionEvent) -> None:
         self._room.fail(event.exception)
@@ -215,15 +236,19 @@ class Pump:
     def _call(self, event: told.RealtimeModelToolCallEvent) -> Awaitable[None] | None:
         self._response(event.response_id).spoke = True  # Asked again, it would make the call again.
         waiting = self._calls.take(event)
-        self._said()
+        self._room.to_write.set()
         return waiting
 
     def _response(self, name: str | None) -> Response:
+        responses = self._room.responses
+        if name is not None and responses.active is None and responses.get(name) is None:
+            self._turns.started(told.RealtimeModelTurnStartedEvent(response_id=name))  # That was not told.
         return self._room.responses.of(name, self._room.snapshot, now=self._room.now())
 
 
 _STEPS: dict[type, Callable[[Pump, Any], Awaitable[None] | None]] = {
     told.RealtimeModelAudioEvent: Pump._audio,
+    told.RealtimeModelAudioFormatEvent: Pump._audio_format,
     told.RealtimeModelTranscriptDeltaEvent: Pump._delta,
     told.RealtimeModelOutputTextDeltaEvent: Pump._delta,
     told.RealtimeModelTextDoneEvent: Pump._text_done,

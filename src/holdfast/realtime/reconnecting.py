@@ -17,7 +17,7 @@ from holdfast.realtime.items import RealtimeItem
 from holdfast.realtime.model_inputs import RealtimeModelSendRawMessage
 from holdfast.realtime.room import Room, log
 from holdfast.realtime.states import RealtimeState
-from holdfast.realtime.wire_items import to_wire
+from holdfast.realtime.wire_items import named, to_wire, words_of
 
 ATTEMPTS = 6
 FIRST_DELAY, LONGEST_DELAY = 0.25, 8.0
@@ -68,6 +68,13 @@ class Reconnecting:
         self._short_lived = self._short_lived + 1 if room.now() - self._up_at < STEADY_AFTER else 0
         room.start(self._reconnect(error, planned=False), "reconnecting")
 
+    def replace(self, error: Exception) -> None:
+        """The connection lives, but is not what it should be: another one takes its place, if there may be another."""
+        if self.attempts < 1:
+            self._room.fail(error)
+        else:
+            self.lost(error)
+
     async def roll_over(self) -> None:
         """Replace the connection now and then, before the provider ends it."""
         while self._roll_over_after is not None:
@@ -106,10 +113,13 @@ class Reconnecting:
         gap = (room.now() - since) * 1000
         room.emit(RealtimeReconnected(attempt, gap, room.info, planned=planned))
         room.measure("reconnect_gap", gap)
+        room.restoring = True
         try:
             await self._restored(known)
         except Exception as failed:  # noqa: BLE001 - if this connection is gone as well, its own loss is told
             room.fail(failed)
+        finally:
+            room.restoring = False
 
     async def _again(self) -> list[RealtimeItem]:
         """Another connection that knows the history; gives the items it was told."""
@@ -145,8 +155,9 @@ class Reconnecting:
 
 async def tell_history(room: Room, items: list[RealtimeItem]) -> None:
     """Let a new connection know what was said, calls and their outputs included."""
+    items = [named(item) for item in items]
     told = {item.item_id: to_wire(item) for item in items}
-    room.ledger.untold = {name for name, wires in told.items() if not wires}
+    room.ledger.replayed(items, untold={name for name, wires in told.items() if not wires})
     for wires in told.values():
         for wire in wires:
             await send_raw(room, "conversation.item.create", item=wire)
@@ -154,16 +165,29 @@ async def tell_history(room: Room, items: list[RealtimeItem]) -> None:
 
 async def retell(room: Room, item_id: str) -> None:
     """Let the connection know an item as it is now, in the place of what it was told of it."""
+    if item_id in room.retelling:
+        return  # What is about to be told has this change, too.
     previous = "root"
     for item in room.ledger.items():
         if item.item_id == item_id:
             break
         if to_wire(item):
-            previous = getattr(item, "output_item_id", None) or item.item_id
+            previous = room.ledger.last_of(item)
     room.ledger.retold(item_id)
-    await send_raw(room, "conversation.item.delete", item_id=item_id)
+    room.retelling.add(item_id)
+    try:
+        await send_raw(room, "conversation.item.delete", item_id=item_id)
+    finally:
+        room.retelling.discard(item_id)
     for wire in to_wire(room.ledger.item(item_id)):
         await send_raw(room, "conversation.item.create", item=wire, previous_item_id=previous)
+
+
+async def retell_changed(room: Room, known: list[RealtimeItem]) -> None:
+    """Let the connection know what was cut since it was told of these items."""
+    for item in known:
+        if item.item_id in room.ledger and words_of(room.ledger.item(item.item_id)) != words_of(item):
+            await retell(room, item.item_id)
 
 
 async def send_raw(room: Room, kind: str, **other: Any) -> None:

@@ -2,53 +2,63 @@
 
 import asyncio
 from collections import OrderedDict
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any
 
 from holdfast.realtime.snapshot import Snapshot
 from holdfast.tracing.spans import Span
 
+if TYPE_CHECKING:
+    from holdfast.realtime.guarding import Watch
+
 REMEMBERED = 64
 """How many past responses are known by name."""
-
 
 _UNNAMED = "unnamed-"
 
 
+@dataclass(eq=False, slots=True)
 class Response:
     """One answer of the model, bound to the agent whose settings held when it began."""
 
-    __slots__ = (
-        "_over",
-        "active",
-        "asked_at",
-        "began_at",
-        "ended",
-        "first_audio",
-        "id",
-        "interrupted_at",
-        "item_id",
-        "muted",
-        "newer",
-        "snapshot",
-        "span",
-        "spoke",
-        "tripped",
-    )
+    id: str
+    snapshot: Snapshot
+    _: KW_ONLY
+    began_at: float
+    asked_at: float | None
+    """When the user had asked, as far as that is known."""
+    begun: bool = False
+    """Its beginning was told, and not only something of it."""
+    ended: bool = False
+    lost: bool = False
+    """It went with its connection."""
+    newer: bool = False
+    """Another one has begun since."""
+    plain: bool = True
+    """Asked for without wishes of its own: if it is lost, another one can stand for it."""
+    spoke: bool = False
+    """Sounds of it were passed on, or written words or calls of it came."""
+    first_audio: bool = True
+    """No audio of it was passed on yet."""
+    item_id: str | None = None
+    """The item of which audio came last."""
+    muted: bool = False
+    """No more of its audio is passed on."""
+    tripped: bool = False
+    """A guardrail has refused it."""
+    interrupted_at: float | None = None
+    heard_by: float = 0.0
+    """When all that was passed on of it will have been heard."""
+    link: int = 0
+    """The number of the connection that it came over."""
+    span: Span[Any] | None = None
+    watch: "Watch | None" = None
+    _over: asyncio.Event | None = None
 
-    def __init__(self, name: str, snapshot: Snapshot, *, began_at: float, asked_at: float | None) -> None:
-        self.id, self.snapshot = name, snapshot
-        self.began_at, self.asked_at = began_at, asked_at
-        self.active = False
-        self.ended = False
-        self.newer = False
-        self.first_audio = True
-        self.spoke = False
-        self.muted = False
-        self.tripped = False
-        self.interrupted_at: float | None = None
-        self.item_id: str | None = None
-        self.span: Span[Any] | None = None
-        self._over: asyncio.Event | None = None
+    @property
+    def owed(self) -> bool:
+        """Whether it went with its connection before anything of it was heard, and nobody has stopped it since."""
+        return self.lost and self.plain and not (self.spoke or self.muted or self.newer)
 
     async def over(self) -> None:
         """Until the response has ended."""
@@ -57,7 +67,7 @@ class Response:
             await self._over.wait()
 
     def end(self) -> None:
-        self.ended, self.active = True, False
+        self.ended = True
         if self.span is not None:
             self.span.finish()
         if self._over is not None:
@@ -82,21 +92,17 @@ class Responses:
         if response is None:
             response = Response(name, snapshot, began_at=now, asked_at=asked_at)
             self._remember(response)
-        elif response.active or response.ended:
+        elif response.begun or response.ended:
             return None
-        response.active = True
+        self._is_newest(response)
+        response.begun = True
         self.active = response
         return response
 
-    def end(self, name: str | None) -> Response | None:
-        """The response that is over now; ``None`` if there was no such response or it had ended before."""
-        found = self.active if name is None else self.known.get(name)
-        if found is None or found.ended:
-            return None
-        if found is self.active:
+    def end(self, response: Response) -> None:
+        if response is self.active:
             self.active = None
-        found.end()
-        return found
+        response.end()
 
     def get(self, name: str | None) -> Response | None:
         return None if name is None else self.known.get(name)
@@ -104,7 +110,7 @@ class Responses:
     def of(self, name: str | None, snapshot: Snapshot, *, now: float) -> Response:
         """The response of that name. One whose beginning was not told counts from its first sign of life.
 
-        One that began without a name has the first that it is called by.
+        One that began without a name has the first that it is called by. While another is active, it is an older one.
         """
         found = self.active or self.latest if name is None else self.known.get(name)
         if found is None and name is not None and self.active is not None and self.active.id.startswith(_UNNAMED):
@@ -113,6 +119,8 @@ class Responses:
         if found is None:
             found = Response(name or "unnamed", snapshot, began_at=now, asked_at=None)
             self._remember(found)
+            if self.active is None:
+                self._is_newest(found)
         return found
 
     def playing(self, item_id: str, response_id: str | None) -> Response | None:
@@ -124,9 +132,12 @@ class Responses:
                 return response
         return self.active
 
-    def _remember(self, response: Response) -> None:
-        if self.latest is not None:
+    def _is_newest(self, response: Response) -> None:
+        if self.latest is not None and self.latest is not response:
             self.latest.newer = True
-        self.latest = self.known[response.id] = response
+        self.latest = response
+
+    def _remember(self, response: Response) -> None:
+        self.known[response.id] = response
         while len(self.known) > REMEMBERED:
             self.known.popitem(last=False)[1].end()

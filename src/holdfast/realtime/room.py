@@ -3,17 +3,18 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any
 
-from holdfast.agents.context import AgentHookContext, RunContextWrapper
+from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.errors import UserError
 from holdfast.agents.hooks import RunHooks
 from holdfast.base.errors import Closed
 from holdfast.lifecycle.machine import Machine
 from holdfast.lifecycle.scope import Scope
 from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.config import RealtimeRunConfig
+from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
 from holdfast.realtime.errors import NotConnected
 from holdfast.realtime.events import (
     RealtimeAudio,
@@ -24,16 +25,21 @@ from holdfast.realtime.events import (
     RealtimeHistoryUpdated,
     RealtimeMetric,
     RealtimeSessionEvent,
+    size_of,
 )
+from holdfast.realtime.items import InputAudio, UserMessageItem
 from holdfast.realtime.ledger import Ledger
 from holdfast.realtime.metrics import RealtimeMetrics
 from holdfast.realtime.model import RealtimeModel
 from holdfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModelSendUserInput
 from holdfast.realtime.outlet import Outlet
 from holdfast.realtime.passing_on import PassedOn
+from holdfast.realtime.playing import Playing
 from holdfast.realtime.responses import Response, Responses
-from holdfast.realtime.snapshot import Snapshot
+from holdfast.realtime.snapshot import Snapshot, resolve
 from holdfast.realtime.states import TABLE, Event, RealtimeState
+from holdfast.realtime.transition import Transitions
+from holdfast.realtime.wire_items import words_of, words_of_input
 from holdfast.tracing.spans import Span, Trace, here
 
 log = logging.getLogger("holdfast.realtime")
@@ -44,40 +50,67 @@ MOST_UNCONFIRMED = 32
 """How many messages are kept to be said again, for models that never confirm one."""
 
 
-def told_to_stop() -> bool:
-    """Whether somebody cancelled this task. Otherwise a cancellation is what became of some work inside of it."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+class _Question:
+    """An agent is being asked for its instructions, tools and handoffs."""
+
+    def __init__(self, room: "Room") -> None:
+        self.room, self.answered = room, False
+
+
+# What the current task is asked by, directly or not: an answer that waited for the session would wait for itself.
+_asked: ContextVar[tuple[_Question, ...]] = ContextVar("holdfast_realtime_asked", default=())
 
 
 class Room:
     """The inside of one session. Its fields are changed without waiting in between, so no lock guards them."""
 
-    snapshot: Snapshot
-    """Who is speaking. Changed by a transition that the model has acknowledged, and by nothing else."""
-
-    def __init__(self, model: RealtimeModel, context: RunContextWrapper[Any], run_config: RealtimeRunConfig) -> None:
+    def __init__(
+        self,
+        model: RealtimeModel,
+        context: RunContextWrapper[Any],
+        run_config: RealtimeRunConfig,
+        base: RealtimeSessionModelSettings,
+    ) -> None:
         self.model, self.context, self.run_config = model, context, run_config
+        self.base = base
+        """The settings that hold whoever speaks."""
         self.info = RealtimeEventInfo(context)
         self.machine = Machine(TABLE)
         self.outlet: Outlet[RealtimeSessionEvent] = Outlet(
-            lambda lost: RealtimeEventsDropped(lost.count, self.info, bytes=lost.bytes)
+            lambda lost: RealtimeEventsDropped(lost.count, self.info, bytes=lost.bytes), size_of
         )
         self.ledger = Ledger()
+        self.transitions = Transitions()
         self.responses = Responses()
-        self.metrics = RealtimeMetrics(context.usage)
-        self.metrics.dropped_events = lambda: self.outlet.lost.count
-        self.metrics.dropped_bytes = lambda: self.outlet.lost.bytes
+        self.metrics = RealtimeMetrics(context.usage, lost=lambda: self.outlet.lost)
         self.up = asyncio.Event()
         self.down = asyncio.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where the session was entered: nothing of it may be used anywhere else while it lasts."""
+        self.links = 0
+        """How many connections there were."""
         self.asked_at: float | None = None
         self.owes_a_response = False
+        self.restoring = False
+        """Whether a new connection is being told what it has to know: that it owes a response is part of it."""
         self.user_is_speaking = False
         self.unconfirmed: list[RealtimeModelSendUserInput] = []
+        self.confirms = False
+        """Whether the model tells that it knows a message: one that did it once does it always."""
+        self.retelling: set[str] = set()
+        """Items that the model was told to forget, and not yet told anew."""
+        self.to_write = asyncio.Event()
+        """Something that was said may have become final: whoever writes it down looks."""
         self.passed_on: PassedOn | None = None
+        self.playing: Playing | None = None
         self.place: Trace | Span[Any] | None = None
         self._tasks: tuple[Scope, Context] | None = None
         self._owners: dict[str, RealtimeAgent[Any]] = {}
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Who is speaking."""
+        return self.transitions.current
 
     @property
     def state(self) -> RealtimeState:
@@ -105,8 +138,9 @@ class Room:
         self.metrics.add(name, ms)
         self.emit(RealtimeMetric(name, ms, self.info, about=about))
 
-    def play(self, response: Response, audio: RealtimeAudio) -> None:
+    def play(self, response: Response, audio: RealtimeAudio, lasts_ms: float) -> None:
         """Pass audio on to whoever plays it."""
+        response.spoke = True
         if response.first_audio:
             response.first_audio = False
             since = response.began_at if response.asked_at is None else response.asked_at
@@ -114,14 +148,24 @@ class Room:
         self.outlet.flow(audio, len(audio.audio.data))
         if self.passed_on is not None:
             self.passed_on.pass_on(audio)
+        if self.playing is not None:
+            self.playing.play(response, lasts_ms)
 
-    def cut(self, item_id: str, content_index: int, heard_ms: int) -> bool:
-        """No more than this was heard of a part. Tells whether that is news."""
+    def stop(self, response: Response) -> None:
+        """Nothing more of a response is heard."""
+        response.muted = True
+        if self.passed_on is not None:
+            self.passed_on.stop(response.id)
+        if self.playing is not None:
+            self.playing.stop(response, self.responses.known.values())
+
+    def cut(self, item_id: str, content_index: int, heard_ms: int) -> None:
+        """No more than this was heard of a part."""
         in_vain = self.ledger.cut(item_id, content_index, heard_ms)
         if in_vain is not None:
             self.measure("truncated", in_vain, item_id)
             self.updated()
-        return in_vain is not None
+            self.to_write.set()
 
     def added(self, item_id: str) -> None:
         self.emit(RealtimeHistoryAdded(self.ledger.item(item_id), self.info, revision=self.ledger.revision))
@@ -141,10 +185,48 @@ class Room:
         tasks, variables = self._tasks
         contained = self._contained(work)
         try:
-            return variables.copy().run(partial(tasks.start, contained, name=name))
+            task = variables.copy().run(partial(tasks.start, contained, name=name))
         except Closed:
             work.close()
             return None
+        task.add_done_callback(lambda _: work.close())  # If it was cancelled before its first step, it never began.
+        return task
+
+    async def resolve(
+        self, agent: RealtimeAgent[Any], *, overrides: RealtimeSessionModelSettings | None = None
+    ) -> Snapshot:
+        """What the model has to know of an agent, as :func:`~holdfast.realtime.snapshot.resolve` finds it out."""
+        question = _Question(self)
+        token = _asked.set((*_asked.get(), question))
+        try:
+            return await resolve(agent, self.context, self.run_config, base=self.base, overrides=overrides)
+        finally:
+            question.answered = True
+            _asked.reset(token)
+
+    def refuse_to_resolve(self, what: str) -> None:
+        """Raise if the caller is a function that an agent is just being resolved with."""
+        if any(question.room is self and not question.answered for question in _asked.get()):
+            raise UserError(
+                f"{what} was called by the instructions, or by an is_enabled, of an agent that is about to take over: "
+                "it would wait for itself. Call it when the agent has taken over, for example on `agent_changed`"
+            )
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the caller runs in another event loop than the session."""
+        try:
+            return self.loop not in (None, asyncio.get_running_loop())
+        except RuntimeError:
+            return False  # In none, so nothing can be waited for.
+
+    def refuse_elsewhere(self) -> None:
+        """Raise if the caller runs in another event loop, and so in another thread, than the session that is open."""
+        if self.elsewhere and not self.machine.ended:
+            raise UserError(
+                "a realtime session can only be used in the event loop in which it was entered; in another thread, "
+                "a tool that is a plain function included, use asyncio.run_coroutine_threadsafe(..., that loop)"
+            )
 
     async def send(self, event: RealtimeModelSendEvent) -> None:
         """Tell the model. Without a connection it waits for the next one, and tells that."""
@@ -181,16 +263,21 @@ class Room:
         """Wait for a connection; raises when there will be none."""
         if self.machine.state is RealtimeState.NEW:
             raise NotConnected("the session was not entered yet: use `async with session:`")
+        if self.machine.state is RealtimeState.OPENING:
+            self.refuse_to_resolve("the session")
         await self.up.wait()
         if not self.open:
             raise Closed("the session is closed")
 
-    def confirm(self, words: str) -> None:
+    def confirm(self, item: UserMessageItem) -> None:
         """The model knows a message of the user: it need not be told again over the next connection."""
+        if any(isinstance(part, InputAudio) for part in item.content):
+            return
+        words = words_of(item)
         for place, sent in enumerate(self.unconfirmed):
-            said = sent.user_input
-            if said == words or (not isinstance(said, str) and words in str(said)):
+            if words_of_input(sent.user_input) == words:
                 del self.unconfirmed[place]
+                self.confirms = True
                 return
 
     def link_is(self, up: bool) -> None:
@@ -198,6 +285,7 @@ class Room:
         machine, event = self.machine, Event.CONNECTED if up else Event.LOST
         if machine.allows(event):
             machine.fire(event)
+        self.links += up
         (self.up if up else self.down).set()
         (self.down if up else self.up).clear()
 
@@ -209,14 +297,12 @@ class Room:
             name = f"{agent.name}#{number}"
         return name
 
-    def hook_context(self) -> AgentHookContext[Any]:
-        context = self.context
-        return AgentHookContext(context.context, context.usage, context.turn_input, context.approvals)
-
     async def _contained(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except Exception as error:
+            if isinstance(error, Closed) and not self.open:
+                return  # The end of the session has overtaken it.
             log.warning("a part of the session failed: %s", error, exc_info=error)
             self.fail(error)
 

@@ -1,15 +1,21 @@
 """A live conversation: entered once, listened to by anyone, closed from anywhere."""
 
+from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, cast
 
+from holdfast.agents.approvals import Decision
 from holdfast.agents.context import RunContextWrapper
+from holdfast.base.errors import Closed
 from holdfast.base.usage import Usage
 from holdfast.history.contract import Session
 from holdfast.lifecycle.finishing import finish
 from holdfast.lifecycle.scope import Deadline
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.calls import Calls
+from holdfast.realtime.changing import Changing
+from holdfast.realtime.checking import check_audio, check_message, check_parts, tell_unknown_keys
 from holdfast.realtime.config import RealtimeRunConfig, RealtimeUserInput
 from holdfast.realtime.errors import Unacknowledged
 from holdfast.realtime.events import RealtimeAudio, RealtimeCloseReport, RealtimeSessionEvent
@@ -27,11 +33,10 @@ from holdfast.realtime.model_inputs import (
 from holdfast.realtime.outlet import Iteration
 from holdfast.realtime.passing_on import PassedOn
 from holdfast.realtime.pump import Pump
-from holdfast.realtime.reconnecting import Reconnecting, send_raw
+from holdfast.realtime.reconnecting import Reconnecting, retell_changed, send_raw
 from holdfast.realtime.room import Room, log
 from holdfast.realtime.snapshot import base_settings
 from holdfast.realtime.states import RealtimeState
-from holdfast.realtime.transition import Transitions
 from holdfast.realtime.writing import Writer
 
 OVER_WITHIN = 5.0
@@ -57,28 +62,33 @@ class RealtimeSession(RealtimeModelListener):
         *,
         session: Session | None = None,
     ) -> None:
-        settings: RealtimeModelConfig = model_config or {}
-        rules: RealtimeRunConfig = run_config or {}
+        settings = cast(RealtimeModelConfig, _said(model_config))
+        said = _said(run_config)
+        parts = {key: _said(said[key]) for key in ("guardrails_settings", "reconnect") if key in said}
+        rules = cast(RealtimeRunConfig, {**said, **parts})
+        check_parts(model, session)
+        tell_unknown_keys(rules, settings)
         wrapped = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
-        base = base_settings(rules, settings.get("initial_model_settings"))
         self._agent = agent
-        self._room = room = Room(model, wrapped, rules)
-        self._transitions = Transitions(room, base)
-        self._calls = Calls(room, self._transitions)
-        self._guard = Guard(room)
+        base = base_settings(rules, settings.get("initial_model_settings"))
+        self._room = room = Room(model, wrapped, rules, base)
+        self._changing = Changing(room, replace=lambda error: reconnecting.replace(error))
+        self._calls = Calls(room, self._changing)
+        self._guard = Guard(room, let_go=self._calls.let_go)
         if self._guard.holds_back and "playback_tracker" not in settings:
             room.passed_on = PassedOn()
             settings = {**settings, "playback_tracker": room.passed_on}
-        writer = None if session is None else Writer(room, session)
+        tracker = None if room.passed_on is not None else settings.get("playback_tracker")
+        writer = None if session is None else Writer(room, session, tracker=tracker)
         self._life = Lifetime(
             room,
             self,
             agent=agent,
             model_config=settings,
-            base=base,
             calls=self._calls,
             writer=writer,
             beside=lambda: reconnecting.roll_over(),
+            ended=self._ended,
         )
         reconnecting = Reconnecting(
             room,
@@ -92,27 +102,29 @@ class RealtimeSession(RealtimeModelListener):
             calls=self._calls,
             guard=self._guard,
             reconnecting=reconnecting,
-            said=(lambda: None) if writer is None else writer.wanted,
             end=self._life.give_up,
         )
         self.raw_server_events = rules.get("raw_server_events", True)
 
     @property
     def model(self) -> RealtimeModel:
+        """The model that is talked to, for what a session has no method for: ``session.model.send_event(...)``."""
         return self._room.model
 
     @property
     def state(self) -> RealtimeState:
+        """Where in its life the session is."""
         return self._room.state
 
     @property
     def current_agent(self) -> RealtimeAgent[Any]:
         """Who is speaking: the agent whose settings the model has acknowledged."""
-        snapshot = getattr(self._room, "snapshot", None)
+        snapshot = getattr(self._room.transitions, "current", None)
         return self._agent if snapshot is None else snapshot.agent
 
     @property
     def context(self) -> RunContextWrapper[Any]:
+        """What tools, hooks and guardrails are given: the program's own object, wrapped."""
         return self._room.context
 
     @property
@@ -122,10 +134,12 @@ class RealtimeSession(RealtimeModelListener):
 
     @property
     def usage(self) -> Usage:
+        """What was consumed so far."""
         return self._room.context.usage
 
     @property
     def metrics(self) -> RealtimeMetrics:
+        """What was measured so far."""
         return self._room.metrics
 
     async def __aenter__(self) -> Self:
@@ -156,13 +170,15 @@ class RealtimeSession(RealtimeModelListener):
     async def close(self, deadline: float = 2.0) -> RealtimeCloseReport | None:
         """End the session within so many seconds, and tell what had to be cut off.
 
-        Any task of the session's event loop may call it, any number of times. From inside (a tool, a guardrail, a
-        listener) it only asks and gives ``None``. If the model fails to close, everything else is released,
-        iterators end, and the error is raised, once.
+        Any task of the session's event loop may call it, any number of times; a thread reaches that loop by
+        ``asyncio.run_coroutine_threadsafe``. From inside (a tool, a guardrail, a listener) it only asks and gives
+        ``None``. If the model fails to close, everything else is released, iterators end, and the error is raised,
+        once.
         """
         return await self._life.end(deadline)
 
     def __aiter__(self) -> Iteration[RealtimeSessionEvent]:
+        self._room.refuse_elsewhere()
         return self._room.outlet.iterate()
 
     async def on_event(self, event: RealtimeModelEvent) -> None:
@@ -174,14 +190,18 @@ class RealtimeSession(RealtimeModelListener):
 
     async def send_message(self, message: RealtimeUserInput) -> None:
         """Say something in writing; the model answers when no other response is active."""
+        check_message(message)
         room = self._room
+        room.refuse_elsewhere()
         await room.connected()
         room.asked_at = room.now()
-        await room.say(RealtimeModelSendUserInput(cast(Any, message)))
+        await room.say(RealtimeModelSendUserInput(message))
 
     async def send_audio(self, audio: bytes, *, commit: bool = False) -> None:
         """Pass on what the user says. What comes while there is no connection is dropped: it would be stale."""
+        check_audio(audio)
         room = self._room
+        room.refuse_elsewhere()
         if not room.up.is_set() and room.state is RealtimeState.RECONNECTING:
             return
         await room.connected()
@@ -190,27 +210,29 @@ class RealtimeSession(RealtimeModelListener):
         await room.send_now(RealtimeModelSendAudio(audio, commit))
 
     async def interrupt(self) -> None:
-        """Stop the model now: no audio of its response is emitted after this was called.
+        """Stop the model now: no audio of what it has said so far is emitted after this was called.
 
-        Returns when the response is really over; nothing happens if there is none.
+        Returns when the response is really over; nothing happens if there is none. In a listener of the model, which
+        nobody can tell that it is over, it returns when the model was told to stop.
         """
         room = self._room
+        room.refuse_elsewhere()
         response = room.responses.active
         speaking = response or room.responses.latest
         if speaking is not None:
-            speaking.muted = True
-            self._guard.drop(speaking)
-            name = speaking.id
-            room.outlet.forget(lambda event: isinstance(event, RealtimeAudio) and event.audio.response_id == name)
+            self._guard.interrupt(speaking)
+            room.outlet.forget(lambda event: isinstance(event, RealtimeAudio))
         if response is not None:
             response.interrupted_at = room.now()
         self._calls.barge_in()
         if room.state is RealtimeState.RECONNECTING:
+            with suppress(Exception):  # Not every model knows between two connections what plays.
+                await room.model.send_event(RealtimeModelSendInterrupt(playback_only=True))
             return
         await room.connected()
         self._calls.let_go()
         await room.send_now(RealtimeModelSendInterrupt(force_response_cancel=response is not None))
-        if response is not None:
+        if response is not None and not room.model.telling():
             try:
                 async with Deadline.after(OVER_WITHIN).timeout():
                     await response.over()
@@ -218,37 +240,74 @@ class RealtimeSession(RealtimeModelListener):
                 room.fail(Unacknowledged("the interruption", OVER_WITHIN))
 
     async def update_agent(self, agent: RealtimeAgent[Any]) -> None:
-        """Let another agent take over: returns when the model has its settings, or raises and nothing has changed."""
+        """Let another agent take over: returns when the model has its settings, or raises and nothing has changed.
+
+        In a listener of the model, which nobody can tell that the model has them, it only asks for the change, and
+        what keeps it from being made is an ``error`` event.
+        """
+        room = self._room
+        room.refuse_elsewhere()
+        room.refuse_to_resolve("update_agent")
+        if room.model.telling():
+            if room.start(self._change(agent), "change of the agent") is None:
+                raise Closed("the session is closed")
+            return
+        await self._change(agent)
+
+    async def _change(self, agent: RealtimeAgent[Any]) -> None:
         await self._room.connected()
         self._calls.let_go()
-        await finish(self._transitions.to(agent, reason="update"), grace=OVER_WITHIN)
+        change = self._changing.to(agent, reason="update")
+        await finish(change, grace=OVER_WITHIN, on_cancel=self._unless_closing)
+
+    def _unless_closing(self) -> None:
+        """Whoever is cancelled because the session closes does not wait for a change."""
+        if not self._room.open:
+            self._changing.end()
 
     async def approve_tool_call(self, call_id: str, *, always: bool = False) -> bool:
         """Let a waiting call be made; with ``always`` every further call of that tool by that agent, too.
 
         False if no call of that id waits any more.
         """
-        record = self._calls.approve(call_id, always=always) if self._room.open else None
-        if record is not None:
-            await self._calls.settled(record)
-        return record is not None
+        return await self._decide(call_id, Decision(True), always=always)
 
     async def reject_tool_call(
         self, call_id: str, *, always: bool = False, rejection_message: str | None = None
     ) -> bool:
         """Refuse a waiting call; the model is told the message. False if no call of that id waits any more."""
-        record = self._calls.reject(call_id, always=always, message=rejection_message) if self._room.open else None
-        if record is not None:
-            await self._calls.settled(record)
-        return record is not None
+        return await self._decide(call_id, Decision(False, message=rejection_message), always=always)
+
+    async def _decide(self, call_id: str, decision: Decision, *, always: bool) -> bool:
+        self._room.refuse_elsewhere()
+        record = self._calls.decide(call_id, decision, always=always) if self._room.open else None
+        if record is None:
+            return False
+        settled = self._calls.settled(record)
+        if settled is not None:
+            await settled
+        return True
+
+    def _ended(self) -> None:
+        """Nothing more is said or heard."""
+        self._guard.silence()
+        self._changing.end()
 
     async def _restored(self, known: list[RealtimeItem]) -> None:
         """A new connection knows these items; say again what else it has to know."""
         room = self._room
         outputs = {item.call_id for item in known if isinstance(item, RealtimeToolCallItem) and item.output is not None}
         self._calls.replayed(outputs)
+        await retell_changed(room, known)
         again = list(room.unconfirmed)
         for message in again:
             await room.model.send_event(message)
-        if room.owes_a_response and not again:
+        owes = room.owes_a_response or (room.responses.latest is not None and room.responses.latest.owed)
+        if owes and not again:
             await send_raw(room, "response.create")
+
+
+def _said(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The keys that say something: one that is ``None`` is as good as left out, unless it is a time without a limit."""
+    endless = ("timeout", "roll_over_after")
+    return {key: value for key, value in (config or {}).items() if value is not None or key in endless}

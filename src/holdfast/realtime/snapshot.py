@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.enablement import enabled
-from holdfast.agents.errors import UserError
+from holdfast.agents.errors import InvalidDeclaration, UserError
 from holdfast.agents.guardrails import OutputGuardrail
 from holdfast.agents.handoffs import Handoff
 from holdfast.agents.hosted_tools import HostedMCPTool
@@ -24,6 +24,12 @@ class Snapshot:
     tools: dict[str, FunctionTool]
     handoffs: dict[str, Handoff[Any, Any]]
     guardrails: tuple[OutputGuardrail[Any], ...]
+
+    def output(self, key: str, flat: str) -> Any:
+        """A setting of the audio that comes from the model: under ``audio``, or else under its ``flat`` name."""
+        settings = cast("dict[str, Any]", self.settings)
+        nested = (settings.get("audio") or {}).get("output") or {}
+        return nested[key] if key in nested else settings.get(flat)
 
 
 def base_settings(
@@ -84,6 +90,10 @@ def _check_names(agent: RealtimeAgent[Any], settings: dict[str, Any]) -> None:
 def _guardrails(agent: RealtimeAgent[Any], run_config: RealtimeRunConfig) -> tuple[OutputGuardrail[Any], ...]:
     found: list[OutputGuardrail[Any]] = []
     for guardrail in [*agent.output_guardrails, *run_config.get("output_guardrails", [])]:
+        if not isinstance(guardrail, OutputGuardrail):
+            raise InvalidDeclaration(
+                f"the agent {agent.name!r}", f"{guardrail!r} is no output guardrail; output_guardrail makes one of it"
+            )
         if not any(guardrail is known for known in found):
             found.append(guardrail)
     return tuple(found)

@@ -6,6 +6,8 @@ from holdfast.lifecycle.machine import Table
 
 
 class RealtimeState(StrEnum):
+    """Where in its life a session is."""
+
     NEW = "new"
     OPENING = "opening"
     OPEN = "open"

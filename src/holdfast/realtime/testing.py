@@ -1,5 +1,6 @@
 """A realtime model that does what a test told it to do, and remembers what it was told."""
 
+import asyncio
 import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -94,7 +95,7 @@ class ScriptedRealtimeModel(RealtimeModel):
         self._sent: list[RealtimeModelSendEvent] = []
         self._connects: list[RealtimeConnectCall] = []
         self._to_tell: deque[RealtimeModelEvent] = deque()
-        self._telling = False
+        self._teller: asyncio.Task[Any] | None = None
 
     @property
     def listeners(self) -> tuple[RealtimeModelListener, ...]:
@@ -184,18 +185,21 @@ class ScriptedRealtimeModel(RealtimeModel):
             )
         return None
 
+    def telling(self) -> bool:
+        return self._teller is not None and self._teller is asyncio.current_task()
+
     async def _tell(self, events: Iterable[RealtimeModelEvent]) -> None:
         self._to_tell.extend(events)
-        if self._telling:  # Whoever is telling goes on with these.
+        if self._teller is not None:  # Whoever is telling goes on with these.
             return
-        self._telling = True
+        self._teller = asyncio.current_task()
         try:
             while self._to_tell:
                 event = self._to_tell.popleft()
                 for listener in self.listeners:
                     await listener.on_event(event)
         finally:
-            self._telling = False
+            self._teller = None
 
 
 def _described(options: RealtimeModelConfig) -> RealtimeConnectCall:

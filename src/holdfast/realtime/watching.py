@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from holdfast.agents.context import AgentHookContext
 from holdfast.realtime.responses import Response
 from holdfast.realtime.room import Room
 
@@ -25,8 +26,12 @@ class Watching:
     def _watchers(self, response: Response) -> bool:
         return self._room.hooks is not None or response.snapshot.agent.hooks is not None
 
+    def _context(self) -> AgentHookContext[Any]:
+        context = self._room.context
+        return AgentHookContext(context.context, context.usage, context.turn_input, context.approvals)
+
     async def _tell_begin(self, response: Response) -> None:
-        context, agent = self._room.hook_context(), response.snapshot.agent
+        context, agent = self._context(), response.snapshot.agent
         async with self._turn:
             if self._room.hooks is not None:
                 await self._room.hooks.on_agent_start(context, agent)
@@ -34,7 +39,7 @@ class Watching:
                 await agent.hooks.on_start(context, agent)
 
     async def _tell_end(self, response: Response, output: Any) -> None:
-        context, agent = self._room.hook_context(), response.snapshot.agent
+        context, agent = self._context(), response.snapshot.agent
         async with self._turn:
             if self._room.hooks is not None:
                 await self._room.hooks.on_agent_end(context, agent, output)

@@ -3,7 +3,9 @@
 Audio itself is never kept: what was spoken goes over as its words.
 """
 
+import json
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 from holdfast.base.ids import new_id
@@ -19,6 +21,7 @@ from holdfast.realtime.items import (
     SystemMessageItem,
     UserMessageItem,
 )
+from holdfast.realtime.model_inputs import RealtimeModelUserInput
 
 UNHEARD = "[inaudible]"
 
@@ -29,6 +32,18 @@ def words_of(item: RealtimeItem) -> str:
         return ""
     texts = (getattr(part, "text", None) or getattr(part, "transcript", None) for part in item.content)
     return "\n".join(text for text in texts if text)
+
+
+def words_of_input(given: RealtimeModelUserInput) -> str:
+    """What a message says that a program gives, as :func:`words_of` would find it in the item made of it."""
+    return given if isinstance(given, str) else _text_of(given["content"])
+
+
+def named(item: RealtimeItem) -> RealtimeItem:
+    """The item with a name for its output, if it is a call that has one: what follows on the wire follows that name."""
+    if not isinstance(item, RealtimeToolCallItem) or item.output is None or getattr(item, "output_item_id", None):
+        return item
+    return item.model_copy(update={"output_item_id": new_id("item")})
 
 
 def to_wire(item: RealtimeItem) -> list[dict[str, Any]]:
@@ -42,6 +57,9 @@ def to_wire(item: RealtimeItem) -> list[dict[str, Any]]:
             "arguments": item.arguments,
         }
         output = {"type": "function_call_output", "call_id": item.call_id, "output": item.output}
+        known = getattr(item, "output_item_id", None)
+        if known is not None:
+            output["id"] = known
         return [call] if item.output is None else [call, output]
     kind = "output_text" if isinstance(item, AssistantMessageItem) else "input_text"
     text = words_of(item)
@@ -79,12 +97,15 @@ def from_ordinary(items: Iterable[Item]) -> list[RealtimeItem]:
         if kind == "message" and (message := _message(item)) is not None:
             found.append(message)
         elif kind == "function_call":
+            repeated = item["call_id"] in calls  # Some models count their calls anew in every answer.
             calls[item["call_id"]] = len(found)
-            found.append(_call(item))
+            found.append(_call(item, new_id("call") if repeated else item["call_id"]))
         elif kind == "function_call_output" and item.get("call_id") in calls:
             place = calls[item["call_id"]]
-            output = _text_of(item.get("output"))
+            output = _output_of(item.get("output"))
             found[place] = found[place].model_copy(update={"output": output, "status": "completed"})
+    for earlier, later in pairwise(found):
+        later.previous_item_id = earlier.item_id
     return found
 
 
@@ -117,14 +138,26 @@ def _message(item: Item) -> RealtimeItem | None:
     return UserMessageItem(item_id=name, content=[*pictures, InputText(text=text)])
 
 
-def _call(item: Item) -> RealtimeToolCallItem:
+def _call(item: Item, call_id: str) -> RealtimeToolCallItem:
     return RealtimeToolCallItem(
         item_id=new_id("item"),
-        call_id=item["call_id"],
+        call_id=call_id,
         status="in_progress",
-        arguments=item.get("arguments") or "{}",
-        name=item.get("name") or "",
+        arguments=_written(item.get("arguments") or "{}"),
+        name=_written(item.get("name") or ""),
     )
+
+
+def _output_of(output: Any) -> str:
+    """A stored output as the text that a realtime model takes. Of what is no text, it is told the kind."""
+    if not isinstance(output, list) or not all(isinstance(part, dict) for part in output):
+        return _written(output)
+    return "\n".join(_text_of([part]) or f"[{part.get('type')}]" for part in output)
+
+
+def _written(value: Any) -> str:
+    """Histories come from many programs, and some of them keep values where text belongs."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _text_of(content: Any) -> str:

@@ -5,9 +5,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
-from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed
 
+from holdfast.base.errors import MissingExtra
 from holdfast.lifecycle.scope import Scope
 from holdfast.realtime.local.conversation import Conversation
 from holdfast.realtime.local.engine import Engine
@@ -25,6 +24,12 @@ from holdfast.testing.realtime_faults import (
     Refuse,
     Stall,
 )
+
+try:
+    from websockets.asyncio.server import ServerConnection
+    from websockets.exceptions import ConnectionClosed
+except ImportError as error:
+    raise MissingExtra("realtime", "a realtime server for tests") from error
 
 _encode = msgspec.json.Encoder().encode
 
@@ -103,6 +108,10 @@ class RealtimeConnection:
         """
         self._dropped = True
         self._outgoing.put_nowait(Drop(code, reason))
+
+    def cut(self) -> None:
+        """Break the connection now, whatever is still to be written."""
+        self._socket.transport.abort()
 
     def expire(self) -> None:
         """End the session as one that has reached its longest duration."""

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Self
 
-from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
-from websockets.http11 import Request, Response
-
+from holdfast.base.errors import MissingExtra
 from holdfast.lifecycle.scope import Scope
 from holdfast.models.contract import Model
 from holdfast.realtime.local.brain import Brain, ScriptedBrain, Turn
@@ -22,6 +19,16 @@ from holdfast.realtime.local.vad import DetectorFactory, EnergyDetector
 from holdfast.testing.realtime_connection import RealtimeConnection
 from holdfast.testing.realtime_faults import Fault, FaultPlan, Planned, Refuse
 
+try:
+    from websockets.asyncio.server import Server, ServerConnection, serve
+    from websockets.exceptions import ConnectionClosed
+    from websockets.http11 import Request, Response
+except ImportError as error:
+    raise MissingExtra("realtime", "a realtime server for tests") from error
+
+_GOODBYE = 1.0
+"""How many seconds clients have for the closing handshake."""
+
 
 class RealtimeServer:
     """Listens on loopback while its block lasts::
@@ -30,9 +37,8 @@ class RealtimeServer:
             model_config = {"url": server.url, "api_key": "test"}
 
     ``brain`` is what answers: a text model, a script of turns, or anything else that can. All connections ask the same
-    one. ``pace`` is how many seconds of
-    audio are sent in a second: 1.0 is real time, ``None`` as fast as the socket takes it. ``connections`` keeps what
-    each of them received, sent and remembers, also after it has ended.
+    one. ``pace`` is how many seconds of audio are sent in a second: 1.0 is real time, ``None`` as fast as the socket
+    takes it. ``connections`` keeps what each of them received, sent and remembers, also after it has ended.
     """
 
     def __init__(
@@ -65,7 +71,7 @@ class RealtimeServer:
             compression=None,
             max_size=None,
             ping_interval=None,
-            close_timeout=1,
+            close_timeout=_GOODBYE,
         )
         return self
 
@@ -74,7 +80,11 @@ class RealtimeServer:
         for connection in self.connections:
             connection.resume()
         self._server.close()
-        await self._server.wait_closed()
+        closing = asyncio.ensure_future(self._server.wait_closed())
+        await asyncio.wait({closing}, timeout=_GOODBYE)
+        for connection in self.connections:
+            connection.cut()  # A client that reads nothing does not read a goodbye either.
+        await closing
 
     @property
     def url(self) -> str:
@@ -94,6 +104,7 @@ class RealtimeServer:
         return self._plan.add(Planned(on, fault, skip, times, connection))
 
     def clear_faults(self) -> None:
+        """From now on nothing fails of what was injected before."""
         self._plan.clear()
 
     async def connected(self, count: int = 1) -> RealtimeConnection:

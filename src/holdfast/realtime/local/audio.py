@@ -37,6 +37,7 @@ class Format:
 
     name: str
     bytes_per_ms: int
+    width: int  # of a sample, in bytes
     to_pcm: Callable[[bytes], bytes]
     from_pcm: Callable[[bytes], bytes]
 
@@ -106,8 +107,8 @@ def _tripled(numbers: "array[int]") -> "array[int]":
 FORMATS = {
     format.name: format
     for format in [
-        Format("audio/pcm", BYTES_PER_MS, _plain, _plain),
-        Format("audio/pcmu", 8, _expander(_ulaw_value), _compressor(_ulaw_value)),
-        Format("audio/pcma", 8, _expander(_alaw_value), _compressor(_alaw_value)),
+        Format("audio/pcm", BYTES_PER_MS, 2, _plain, _plain),
+        Format("audio/pcmu", 8, 1, _expander(_ulaw_value), _compressor(_ulaw_value)),
+        Format("audio/pcma", 8, 1, _expander(_alaw_value), _compressor(_alaw_value)),
     ]
 }

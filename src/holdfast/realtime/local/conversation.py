@@ -14,6 +14,7 @@ from holdfast.realtime.local.settings import converted
 Item: TypeAlias = dict[str, Any]
 
 LONGEST_ID = 32
+MOST_AUDIO = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Entry:
     item: Item
     format: Format = FORMATS["audio/pcm"]
     audio: bytearray = field(default_factory=bytearray)
+    forgotten: int = 0
+    """How many bytes of its audio are not kept any more."""
     words: list[Spoken] = field(default_factory=list)
     cut_ms: int | None = None
     said: str | None = None
@@ -44,7 +47,7 @@ class Entry:
 
     @property
     def audio_ms(self) -> int:
-        return self.format.milliseconds(len(self.audio))
+        return self.format.milliseconds(self.forgotten + len(self.audio))
 
     @property
     def text(self) -> str:
@@ -59,9 +62,16 @@ class Entry:
     def cut(self, audio_end_ms: int) -> None:
         """Forget the audio from there on, and the transcript: it would tell more than was heard."""
         self.cut_ms = audio_end_ms
-        del self.audio[audio_end_ms * self.format.bytes_per_ms :]
+        size = audio_end_ms * self.format.bytes_per_ms
+        self.forgotten = min(self.forgotten, size)
+        del self.audio[size - self.forgotten :]
         for part in self.item["content"]:
             part.pop("transcript", None)
+
+    def forget_audio(self) -> None:
+        """Keep of the audio only how long it was."""
+        self.forgotten += len(self.audio)
+        self.audio.clear()
 
     def shown(self) -> Item:
         """The item as a frame carries it: a copy that later deltas and cuts do not change."""
@@ -70,8 +80,8 @@ class Entry:
         return {**self.item, "content": [dict(part) for part in self.item["content"]]}
 
     def whole(self) -> Item:
-        """The item with its audio in it."""
-        if not self.audio:
+        """The item with its audio in it, if all of that is there."""
+        if self.forgotten or not self.audio:
             return self.shown()
         audio = base64.b64encode(self.audio).decode()
         parts = [{**part, "audio": audio} if _is_audio(part) else dict(part) for part in self.item["content"]]
@@ -155,6 +165,14 @@ class Conversation:
             )
         entry.cut(audio_end_ms)
 
+    def forget_old_audio(self) -> None:
+        """Keep the latest ``MOST_AUDIO`` bytes, in whole items: a call of an hour would take ten times as much."""
+        kept = 0
+        for entry in reversed(list(self)):
+            kept += len(entry.audio)
+            if kept > MOST_AUDIO:
+                entry.forget_audio()
+
     def has_call(self, call_id: str) -> bool:
         return any(
             entry.item["type"] == "function_call" and entry.item["call_id"] == call_id
@@ -210,12 +228,12 @@ _PARTS_OF = {
 }
 
 
-def checked_item(item: Any) -> Item:
+def checked_item(item: Any, *, where: str = "item") -> Item:
     """An item as a client wrote it, or :class:`Refused`."""
-    found = converted(item, Message | FunctionCall | FunctionCallOutput, where="item")
+    found = converted(item, Message | FunctionCall | FunctionCallOutput, where=where)
     if isinstance(found, Message):
         for index, part in enumerate(found.content):
             if part.type not in _PARTS_OF[found.role]:
-                param = f"item.content[{index}].type"
+                param = f"{where}.content[{index}].type"
                 raise Refused("invalid_value", f"A {found.role} message cannot have '{part.type}' in it.", param=param)
     return dict(item)

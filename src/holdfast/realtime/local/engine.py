@@ -140,6 +140,7 @@ class Engine:
     def add_item(self, entry: Entry, *, after: str | None = None) -> None:
         """Put an item into the conversation and tell of it."""
         previous = self.conversation.add(entry, after=after)
+        self.conversation.forget_old_audio()
         self.outbox.tell("conversation.item.added", previous_item_id=previous, item=entry.shown())
         self.outbox.tell("conversation.item.done", previous_item_id=previous, item=entry.shown())
 
@@ -179,4 +180,5 @@ class Engine:
             del self._responses[response.id]
             self.outbox.tell("rate_limits.updated", rate_limits=_RATE_LIMITS)
             self.turns.answered(response, now)
+            self.conversation.forget_old_audio()
         self.turns.settle(now)

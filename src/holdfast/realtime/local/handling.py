@@ -42,7 +42,7 @@ def clear_output(engine: "Engine", event: said.ClearOutput, now: float) -> None:
     active = engine.active
     if active is not None:
         active.cancel("client_cancelled")
-    engine.outbox.tell("output_audio_buffer.cleared", response_id=None if active is None else active.id)
+        engine.outbox.tell("output_audio_buffer.cleared", response_id=active.id)
 
 
 def create_item(engine: "Engine", event: said.CreateItem, now: float) -> None:
@@ -105,8 +105,8 @@ def chosen_context(conversation: Conversation, input: list[Item] | None) -> list
     return [
         conversation.find(str(item.get("id")))
         if item.get("type") == "item_reference"
-        else Entry({"id": "input", **checked_item(item)})
-        for item in input
+        else Entry({"id": "input", **checked_item(item, where=f"response.input[{index}]")})
+        for index, item in enumerate(input)
     ]
 
 

@@ -74,14 +74,14 @@ class Hearing:
         return audio
 
     def take_all(self) -> bytes:
-        """Everything that is there, or :class:`Refused` when that is next to nothing."""
+        """Everything that is there, in whole samples, or :class:`Refused` when that is next to nothing."""
         if self.length_ms < SHORTEST_MS:
             raise Refused(
                 "input_audio_buffer_commit_empty",
                 "Error committing input audio buffer: buffer too small. Expected at least "
                 f"{SHORTEST_MS}ms of audio, but buffer only has {self.length_ms:.2f}ms of audio.",
             )
-        audio = bytes(self._audio)
+        audio = bytes(self._audio[: len(self._audio) // self.format.width * self.format.width])
         self.clear()
         return audio
 

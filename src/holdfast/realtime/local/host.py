@@ -1,6 +1,7 @@
 """Runs an engine in an event loop: keeps its time, and fulfils its wishes with a brain, a voice and a recogniser."""
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
@@ -15,6 +16,8 @@ from holdfast.realtime.local.outbox import Ask, Forget, Frame, HangUp, Transcrib
 from holdfast.realtime.local.responses import Response
 from holdfast.realtime.local.speech import Voice, words_of
 from holdfast.realtime.local.transcription import Transcriber
+
+log = logging.getLogger("holdfast.realtime")
 
 _SENTENCE_END = re.compile(r"[.!?…:;]\s+|\n")
 
@@ -113,7 +116,8 @@ class Host:
             return
         try:
             await self._give(response)
-        except Exception as error:  # noqa: BLE001 - a brain is anybody's code, and its failure is the response's
+        except Exception as error:  # A brain is anybody's code, and its failure is the response's.
+            log.warning("the brain of a realtime model failed", exc_info=error)
             response.fail(str(getattr(error, "code", "") or "server_error"), f"{type(error).__name__}: {error}")
         else:
             response.finish(self._loop.time())
@@ -137,13 +141,13 @@ class Host:
     async def _say(self, response: Response, text: str, *, all_of_it: bool = False) -> str:
         """Say the whole sentences in a text, and give back what is not one yet. Writing waits for none."""
         if not response.speaks:
-            for piece in words_of(text):
+            for piece in words_of(_whole(text)):
                 response.write(piece, self._loop.time())
             return ""
         ends = [match.end() for match in _SENTENCE_END.finditer(text)]
         end = len(text) if all_of_it else (ends[-1] if ends else 0)
         if end:
-            for word in await self._voice.speak(text[:end], speed=response.settings.audio.output.speed):
+            for word in await self._voice.speak(_whole(text[:end]), speed=response.settings.audio.output.speed):
                 response.sound(word.text, word.audio, self._loop.time())
             self.settle()
         return text[end:]
@@ -153,7 +157,12 @@ class Host:
             self.engine.transcription_failed(item_id, "this server has no speech recogniser")
         else:
             try:
-                self.engine.transcribed(item_id, await self._transcriber.transcribe(audio))
+                self.engine.transcribed(item_id, _whole(await self._transcriber.transcribe(audio)))
             except Exception as error:  # noqa: BLE001 - a recogniser is anybody's code
                 self.engine.transcription_failed(item_id, f"{type(error).__name__}: {error}")
         self.settle()
+
+
+def _whole(text: str) -> str:
+    """The text without halves of characters, as streams may leave behind: no frame could carry them."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

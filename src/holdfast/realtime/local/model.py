@@ -5,8 +5,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import msgspec
-
 from holdfast.lifecycle.owner import Owner
 from holdfast.lifecycle.scope import Scope
 from holdfast.models.contract import Model
@@ -20,11 +18,10 @@ from holdfast.realtime.local.speech import Voice, best_voice
 from holdfast.realtime.local.transcription import Transcriber
 from holdfast.realtime.local.vad import DetectorFactory, best_detector
 from holdfast.realtime.model import RealtimeModelConfig
+from holdfast.realtime.openai.frames import write
 from holdfast.realtime.openai.link import LinkClosed
 from holdfast.realtime.openai.recording import Recording
 from holdfast.realtime.openai.wire_model import WireModel
-
-_encode = msgspec.json.Encoder().encode
 
 
 class LocalRealtimeModel(WireModel):
@@ -120,7 +117,7 @@ class EngineLink:
             scope.cancel()
 
     def _take(self, frame: Frame) -> None:
-        self._frames.put_nowait(_encode(frame))
+        self._frames.put_nowait(write(frame))
 
     def _end(self) -> None:
         """However it came: whoever still waits for a frame hears that there will be none."""

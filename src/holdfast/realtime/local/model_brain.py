@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from holdfast.agents.errors import UserError
 from holdfast.agents.model_settings import ModelSettings
 from holdfast.agents.tool_refs import part_of
 from holdfast.agents.tools import FunctionTool, Tool
@@ -30,7 +31,8 @@ class ModelBrain:
             raise StreamCut("the stream ended before the answer was complete")
         for item in answer.items:
             if item.get("type") == "function_call":
-                yield Call(item["name"], item["arguments"], item["call_id"])
+                # Under a name of the server's: some models count their calls anew in every answer.
+                yield Call(item["name"], item["arguments"])
 
     def _request(self, question: Question) -> ModelRequest:
         tools = [_tool_of(tool) for tool in question.tools if tool["type"] == "function"]
@@ -51,6 +53,8 @@ def as_brain(brain: Model | Brain | Sequence[Turn]) -> Brain:
     """A text model or a script as something that answers; what is a brain already stays as it is."""
     if isinstance(brain, Model):
         return ModelBrain(brain)
+    if isinstance(brain, str) or not (isinstance(brain, Sequence) or hasattr(brain, "answer")):
+        raise UserError(f"a brain is a text model, a list of turns such as ['Hello.'], or has answer(), not {brain!r}")
     return ScriptedBrain(brain) if isinstance(brain, Sequence) else brain
 
 

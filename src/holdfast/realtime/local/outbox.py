@@ -9,11 +9,9 @@ Frame: TypeAlias = dict[str, Any]
 class Refused(Exception):
     """The client asked for something that cannot be. It is told so in an ``error`` frame; nothing was changed."""
 
-    def __init__(
-        self, code: str, message: str, *, param: str | None = None, kind: str = "invalid_request_error"
-    ) -> None:
+    def __init__(self, code: str, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
-        self.code, self.message, self.param, self.kind = code, message, param, kind
+        self.code, self.message, self.param = code, message, param
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Outbox:
 
     def error(self, refused: Refused, *, event_id: str | None = None) -> None:
         error = {
-            "type": refused.kind,
+            "type": "invalid_request_error",
             "code": refused.code,
             "message": refused.message,
             "param": refused.param,

@@ -52,8 +52,7 @@ class Output:
         """A whole function call."""
         self.close("completed")
         entry = self._add({"type": "function_call", "name": name, "call_id": call_id, "arguments": ""})
-        where = {**self._where(entry), "call_id": call_id}
-        del where["content_index"]
+        where = {**self._at(), "item_id": entry.id, "call_id": call_id}
         for start in range(0, len(arguments), ARGUMENTS_AT_ONCE):
             delta = arguments[start : start + ARGUMENTS_AT_ONCE]
             self._tell("response.function_call_arguments.delta", **where, delta=delta)
@@ -66,29 +65,28 @@ class Output:
         entry, self._open = self._open, None
         if entry is None:
             return
-        where, part = self._where(entry), dict(entry.item["content"][0])
+        where, part = self._where(entry), entry.item["content"][0]
         if part["type"] == "output_audio":
             self._tell("response.output_audio.done", **where)
             said = "".join(word.text for word in entry.words)
             self._tell("response.output_audio_transcript.done", **where, transcript=said)
         else:
             self._tell("response.output_text.done", **where, text=part["text"])
-        self._tell("response.content_part.done", **where, part=part)
+        self._tell("response.content_part.done", **where, part=_part(part))
         self._done(entry, status)
 
     def _message(self, part: str, says: str) -> Entry:
         if self._open is None:
             self._open = self._add({"type": "message", "role": "assistant", "content": []})
             self._open.item["content"] = [{"type": part, says: ""}]
-            self._tell("response.content_part.added", **self._where(self._open), part={"type": part, says: ""})
+            self._tell("response.content_part.added", **self._where(self._open), part=_part({"type": part, says: ""}))
         return self._open
 
     def _add(self, item: Item) -> Entry:
         named = {"id": self._new_id("item"), "object": "realtime.item", **item, "status": "in_progress"}
         entry = Entry(named, self._format)
         self.entries.append(entry)
-        at = {"response_id": self._response_id, "output_index": len(self.entries) - 1}
-        self._tell("response.output_item.added", **at, item=dict(named))
+        self._tell("response.output_item.added", **self._at(), item=dict(named))
         if self._conversation is not None:
             previous = self._conversation.add(entry)
             self._tell("conversation.item.added", previous_item_id=previous, item=dict(named))
@@ -97,16 +95,20 @@ class Output:
     def _done(self, entry: Entry, status: str) -> None:
         entry.item["status"] = status
         shown = entry.shown()
-        at = {"response_id": self._response_id, "output_index": len(self.entries) - 1}
-        self._tell("response.output_item.done", **at, item=shown)
+        self._tell("response.output_item.done", **self._at(), item=shown)
         if self._conversation is not None and entry.id in self._conversation:
             previous = self._conversation.before(entry.id)
             self._tell("conversation.item.done", previous_item_id=previous, item=shown)
 
+    def _at(self) -> dict[str, Any]:
+        """The place of the last item."""
+        return {"response_id": self._response_id, "output_index": len(self.entries) - 1}
+
     def _where(self, entry: Entry) -> dict[str, Any]:
-        return {
-            "response_id": self._response_id,
-            "item_id": entry.id,
-            "output_index": len(self.entries) - 1,
-            "content_index": 0,
-        }
+        """The place of the one part of a message."""
+        return {**self._at(), "item_id": entry.id, "content_index": 0}
+
+
+def _part(part: Item) -> Item:
+    """A part in a frame of its own is called ``audio`` or ``text``, other than in its item."""
+    return {**part, "type": part["type"].removeprefix("output_")}

@@ -134,6 +134,8 @@ class Response:
     def shown(self) -> dict[str, Any]:
         """The response as the wire shows it."""
         settings = wire(self.settings)
+        speech = settings["audio"]["output"]
+        voice = speech["voice"] if isinstance(speech["voice"], str) else speech["voice"]["id"]
         return {
             "object": "realtime.response",
             "id": self.id,
@@ -143,7 +145,7 @@ class Response:
             "conversation_id": None if self._conversation is None else self._conversation.id,
             "output_modalities": settings["output_modalities"],
             "max_output_tokens": settings["max_output_tokens"],
-            "audio": {"output": {name: settings["audio"]["output"][name] for name in ("format", "voice")}},
+            "audio": {"output": {"format": speech["format"], "voice": voice}},
             "usage": self._usage,
             "metadata": self.metadata,
         }

@@ -34,6 +34,7 @@ class Transcription(Struct, forbid_unknown_fields=True):
 
 class NoiseReduction(Struct, forbid_unknown_fields=True):
     type: Literal["near_field", "far_field"]
+    strength: float = 1.0
 
 
 class ServerVad(Struct, tag_field="type", tag="server_vad", forbid_unknown_fields=True):
@@ -100,9 +101,40 @@ class NamedTool(Struct, forbid_unknown_fields=True):
     server_label: str | None = None
 
 
+class Prompt(Struct, forbid_unknown_fields=True):
+    id: str
+    version: str | None = None
+    variables: dict[str, Any] | None = None
+
+
+class Reasoning(Struct, forbid_unknown_fields=True):
+    effort: str | None = None
+
+
+class Tracing(Struct, forbid_unknown_fields=True):
+    workflow_name: str | None = None
+    group_id: str | None = None
+    metadata: Any = None
+
+
+class RetentionRatio(Struct, tag_field="type", tag="retention_ratio", forbid_unknown_fields=True):
+    retention_ratio: Annotated[float, Meta(ge=0, le=1)]
+    token_limits: dict[str, Any] | None = None
+
+
 Modalities = Annotated[list[Literal["audio", "text"]], Meta(min_length=1, max_length=1)]
 MaxTokens = Annotated[int, Meta(ge=1, le=4096)] | Literal["inf"]
 ToolChoice = Literal["auto", "none", "required"] | NamedTool
+
+# Settings that are checked, and then kept and shown as the client wrote them.
+_AS_WRITTEN: dict[str, Any] = {
+    "tool_choice": ToolChoice,
+    "max_output_tokens": MaxTokens,
+    "prompt": Prompt | None,
+    "reasoning": Reasoning | None,
+    "tracing": Tracing | Literal["auto"] | None,
+    "truncation": RetentionRatio | Literal["auto", "disabled"] | None,
+}
 
 
 class SessionSettings(Struct, forbid_unknown_fields=True):
@@ -117,8 +149,8 @@ class SessionSettings(Struct, forbid_unknown_fields=True):
     tool_choice: Any = "auto"
     max_output_tokens: Any = "inf"
     parallel_tool_calls: bool = True
-    prompt: dict[str, Any] | None = None
-    reasoning: dict[str, Any] | None = None
+    prompt: Any = None
+    reasoning: Any = None
     tracing: Any = None
     truncation: Any = "auto"
     include: list[str] | None = None
@@ -145,18 +177,21 @@ class ResponseSettings(Struct, forbid_unknown_fields=True):
     tool_choice: Any = None
     max_output_tokens: Any = None
     parallel_tool_calls: bool | None = None
-    prompt: dict[str, Any] | None = None
-    reasoning: dict[str, Any] | None = None
+    prompt: Any = None
+    reasoning: Any = None
 
     def over(self, session: SessionSettings) -> SessionSettings:
         """The session's settings with what is set here in their place."""
-        mine = ("instructions", "output_modalities", "audio", "tools", "tool_choice", "max_output_tokens")
-        given = {name: getattr(self, name) for name in mine if getattr(self, name) is not None}
+        own = ("conversation", "input", "metadata")
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if name not in own}
+        given = {name: value for name, value in given.items() if value is not None}
         return updated(session, given, where="response")
 
 
 # Settings inside these are changed one by one; everything else is replaced as a whole.
-_MERGED = frozenset(["", "audio", "audio.input", "audio.output", "audio.input.turn_detection"])
+_MERGED = frozenset(
+    ["", "audio", "audio.input", "audio.output", "audio.input.turn_detection", "audio.input.noise_reduction"]
+)
 _PATH = re.compile(r"^(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.S)
 _UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`")
 
@@ -165,8 +200,8 @@ def updated(settings: SessionSettings, changes: Mapping[str, Any], *, where: str
     """New settings, or :class:`Refused` with the parameter that is wrong."""
     merged = _merged(msgspec.to_builtins(settings), changes, "")
     found: SessionSettings = converted(merged, SessionSettings, where=where)
-    converted(found.tool_choice, ToolChoice, where=f"{where}.tool_choice")
-    converted(found.max_output_tokens, MaxTokens, where=f"{where}.max_output_tokens")
+    for name, kind in _AS_WRITTEN.items():
+        converted(getattr(found, name), kind, where=f"{where}.{name}")
     return found
 
 

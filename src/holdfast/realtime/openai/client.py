@@ -14,9 +14,11 @@ from holdfast.realtime.errors import BadFrame, ResponseRefused
 from holdfast.realtime.model import RealtimeModelConfig
 from holdfast.realtime.model_events import (
     RealtimeModelAudioEvent,
+    RealtimeModelAudioFormatEvent,
     RealtimeModelAudioInterruptedEvent,
     RealtimeModelErrorEvent,
     RealtimeModelEvent,
+    RealtimeModelItemTruncatedEvent,
     RealtimeModelOtherEvent,
     RealtimeModelOutputTextDeltaEvent,
     RealtimeModelTranscriptDeltaEvent,
@@ -33,15 +35,16 @@ from holdfast.realtime.openai.frames import (
     shown,
     write,
 )
-from holdfast.realtime.openai.gate import ResponseGate
+from holdfast.realtime.openai.gate import Desk, ResponseGate
 from holdfast.realtime.openai.items import Places
-from holdfast.realtime.openai.playback import Playback
 from holdfast.realtime.openai.saying import SAYERS
 from holdfast.realtime.openai.settings import session_payload
 from holdfast.realtime.openai.telling import HANDLERS, other
 from holdfast.realtime.openai.updates import Update, Updates
+from holdfast.realtime.playback import Cut, Playback
 
 _LATE = 16  # responses of which late messages may still come
+_WORDS = {TranscriptDelta: RealtimeModelTranscriptDeltaEvent, TextDelta: RealtimeModelOutputTextDeltaEvent}
 
 
 class RealtimeClient:
@@ -59,10 +62,13 @@ class RealtimeClient:
         self._told: list[RealtimeModelEvent] = []
         self._muted: deque[str] = deque(maxlen=_LATE)
         self._over: deque[str | None] = deque(maxlen=_LATE)
+        self._counted: deque[str] = deque(maxlen=_LATE)
+        self._truncated: deque[tuple[str, int]] = deque(maxlen=_LATE)
         self._tracing: Any = None
+        self._prompted = False
         self.outgoing: deque[bytes] = deque()
-        self.gate = ResponseGate(self.say, self._refused, clock=clock, acknowledge_within=acknowledge_within)
-        self.asides = Asides(self.say, self._refused, clock=clock, acknowledge_within=acknowledge_within)
+        desk = Desk(self.say, self._refused, clock, patience=acknowledge_within)
+        self.gate, self.asides = ResponseGate(desk), Asides(desk)
         self.updates = Updates()
         self.places = Places()
         self.playback = Playback(options.get("playback_tracker"))
@@ -70,6 +76,8 @@ class RealtimeClient:
             self.playback.take_over(before, clock())
         self.server_interrupts = False
         """Whether the server cancels its response by itself when the user begins to speak."""
+        self.server_answers = False
+        """Whether the server begins a response by itself when the user has stopped."""
 
     @property
     def deadline(self) -> float | None:
@@ -89,7 +97,10 @@ class RealtimeClient:
             session.pop("tracing", None)
         else:
             self._tracing = session.get("tracing", self._tracing)
-        update = self.updates.sent()
+        if self._prompted:
+            session.setdefault("prompt", None)  # Left out, the prompt of the agent before would go on.
+        self._prompted = self._prompted or "prompt" in session
+        update = self.updates.sent(session)
         self.say({"type": "session.update", "event_id": update.event_id, "session": session})
         return update
 
@@ -110,18 +121,9 @@ class RealtimeClient:
                 return (RealtimeModelOtherEvent(read_plain(frame)),)
             if kind is AudioDelta:
                 return self._audio(message)
-            if kind is TranscriptDelta:
-                return (
-                    RealtimeModelTranscriptDeltaEvent(
-                        message.item_id, message.delta, message.response_id, content_index=message.content_index
-                    ),
-                )
-            if kind is TextDelta:
-                return (
-                    RealtimeModelOutputTextDeltaEvent(
-                        message.item_id, message.delta, message.response_id, content_index=message.content_index
-                    ),
-                )
+            if (words := _WORDS.get(kind)) is not None:
+                index = message.content_index
+                return (words(message.item_id, message.delta, message.response_id, content_index=index),)
             HANDLERS.get(message["type"], other)(self, message)
         except BadFrame as error:
             self.tell(RealtimeModelErrorEvent(error))
@@ -159,35 +161,28 @@ class RealtimeClient:
         """Whether the end of this response was told already."""
         return response_id is not None and response_id in self._over
 
-    def use_format(self, format: AudioFormat | None) -> None:
-        if format is not None and format != self.playback.format:
-            self.playback.use(format)
+    def counts(self, response_id: str | None) -> bool:
+        """Whether what a response took is to be counted: once, however often its end is told."""
+        if response_id is None:
+            return True
+        new = response_id not in self._counted
+        if new:
+            self._counted.append(response_id)
+        return new
 
-    def stop_playing(self, response_id: str | None = None) -> bool:
-        """Cut what was not heard, here and at the server, and emit no more of it. Tells whether there was any."""
-        cuts = self.playback.cut(self._clock(), response_id=response_id, generating=self.gate.active)
+    def use_format(self, format: AudioFormat) -> None:
+        if format != self.playback.format:
+            self.playback.use(format)
+        self.tell(RealtimeModelAudioFormatEvent(format.as_wire()))
+
+    def stop_playing(self, response_id: str | None = None, *, untold: bool = False) -> None:
+        """Cut what was not heard, here and at the server, and emit no more of it."""
+        cuts = self.playback.cut(self._clock(), response_id=response_id, generating=self.gate.active, untold=untold)
         for cut in cuts:
             self.mute(cut.response_id)
-            self.tell(
-                RealtimeModelAudioInterruptedEvent(
-                    cut.item_id,
-                    cut.content_index,
-                    response_id=cut.response_id,
-                    audio_end_ms=cut.heard_ms,
-                    retold=cut.retold,
-                )
-            )
-            if cut.retold:
-                continue
-            self.say(
-                {
-                    "type": "conversation.item.truncate",
-                    "item_id": cut.item_id,
-                    "content_index": cut.content_index,
-                    "audio_end_ms": cut.heard_ms,
-                }
-            )
-        return bool(cuts)
+            self.tell(interrupted(cut))
+            if not cut.retold:
+                self._truncate(cut.item_id, cut.content_index, cut.heard_ms)
 
     def mute(self, response_id: str | None) -> None:
         """Emit no more audio of this response."""
@@ -203,11 +198,19 @@ class RealtimeClient:
 
     def _audio(self, message: AudioDelta) -> Sequence[RealtimeModelEvent]:
         response_id = message.response_id
-        if self._muted and response_id in self._muted:
-            return ()
         item_id, index, data = message.item_id, message.content_index, message.delta
+        if self._muted and response_id in self._muted:
+            if (item_id, index) not in self._truncated:  # Nothing of it was heard.
+                self._truncate(item_id, index, 0)
+                self.tell(RealtimeModelItemTruncatedEvent(item_id, index, 0))
+            return self._events()
         self.playback.received(item_id, index, response_id, len(data), self._clock())
         return (RealtimeModelAudioEvent(data, response_id, item_id, index),)
+
+    def _truncate(self, item_id: str, content_index: int, heard_ms: int) -> None:
+        self._truncated.append((item_id, content_index))
+        message = {"item_id": item_id, "content_index": content_index, "audio_end_ms": heard_ms}
+        self.say({"type": "conversation.item.truncate", **message})
 
     def _refused(self, refusal: ResponseRefused) -> None:
         self.tell(RealtimeModelErrorEvent(refusal))
@@ -217,3 +220,9 @@ class RealtimeClient:
             return ()
         told, self._told = self._told, []
         return told
+
+
+def interrupted(cut: Cut) -> RealtimeModelAudioInterruptedEvent:
+    return RealtimeModelAudioInterruptedEvent(
+        cut.item_id, cut.content_index, response_id=cut.response_id, audio_end_ms=cut.heard_ms, retold=cut.retold
+    )

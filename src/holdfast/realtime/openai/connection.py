@@ -1,28 +1,35 @@
 """A link with the protocol's client around it: who reads, who writes, who waits, and how it ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import TypeAlias
 
 from holdfast.lifecycle import Deadline, Owner, Scope
 from holdfast.realtime.config import RealtimeSessionModelSettings
-from holdfast.realtime.errors import ConnectionLost, NotConnected, Unacknowledged
+from holdfast.realtime.errors import ConnectionLost, NotConnected, Unacknowledged, words_of_error
 from holdfast.realtime.model import RealtimeModelConfig
 from holdfast.realtime.model_events import (
     RealtimeModelConnectionStatusEvent,
     RealtimeModelEndOfStreamEvent,
+    RealtimeModelErrorEvent,
+    RealtimeModelEvent,
 )
 from holdfast.realtime.model_inputs import RealtimeModelSendEvent
 from holdfast.realtime.openai.audience import Audience
 from holdfast.realtime.openai.client import RealtimeClient
 from holdfast.realtime.openai.link import Link, LinkClosed
 from holdfast.realtime.openai.outbox import Outbox
-from holdfast.realtime.openai.playback import Playback
 from holdfast.realtime.openai.raw import with_raw
 from holdfast.realtime.openai.updates import Update
+from holdfast.realtime.playback import Playback
 
 Dial: TypeAlias = Callable[[], Awaitable[Link]]
+
+_IN_A_ROW = 64
+_NOTICED_WITHIN = 0.5
+"""How long the reader of a link that has ended may take to come to the end of it."""
 
 
 class Connection:
@@ -51,6 +58,9 @@ class Connection:
         self._timer_at: float | None = None
         self._open = False
         self._end: LinkClosed | None = None
+        self._complaint: str | None = None
+        self.cut_off = False
+        """Whether it was ended although the server took no leave."""
 
     @property
     def playback(self) -> Playback:
@@ -109,9 +119,9 @@ class Connection:
         try:
             async with self._scope as scope:
                 link = await self._dial()
-                scope.push(link.close, name="realtime link")
+                scope.push(lambda: self._leave(link), name="realtime link")
                 self._reader = scope.start(self._read(link), name="realtime reader")
-                scope.start(self._outbox.run(link), name="realtime writer")
+                scope.start(self._write(link), name="realtime writer")
                 update = self._client.open()
                 self._look_after_client()
                 await self._answered(update)
@@ -123,6 +133,8 @@ class Connection:
                 scope.cancel()
         except BaseException as failure:
             last = LinkClosed(None, f"it failed here: {failure!r}", failure if isinstance(failure, Exception) else None)
+            if not self._open and self._complaint is not None:
+                failure.add_note(f"the server had said: {self._complaint}")
             if not self._open or last.error is None:
                 self._finish(last)
                 raise
@@ -132,10 +144,13 @@ class Connection:
         gone = RealtimeModelConnectionStatusEvent("disconnected", error=error, code=end.code)
         await self._audience.tell([*lost, gone, RealtimeModelEndOfStreamEvent()])
 
+    async def _leave(self, link: Link) -> None:
+        self.cut_off = bool(await link.close())
+
     async def _read(self, link: Link) -> None:
         """Understand frames until the link ends. Nothing that a frame or a listener does ends it."""
         client, audience = self._client, self._audience
-        while True:
+        for number in count(1):
             try:
                 frame = await link.receive()
             except LinkClosed as closed:
@@ -144,14 +159,34 @@ class Connection:
                     await self._owner.close()
                 return
             told = client.receive(frame)
+            if not self._open:
+                self._note_complaints(told)
             answered = self._look_after_client()
             if audience.wants_raw:
                 told = with_raw(frame, told)
             if told:
                 await audience.tell(told)
-            if answered:
-                # Whoever waited for it acts on it before the next frame means anything.
+            if answered or number % _IN_A_ROW == 0:
+                # Whoever waited for it acts on it before the next frame means anything. And where many frames wait,
+                # because the reader was held up, the others in the loop have their turn all the same.
                 await asyncio.sleep(0)
+
+    def _note_complaints(self, told: Iterable[RealtimeModelEvent]) -> None:
+        """Whoever connects hears of nothing but the failure; the reason may have come before it."""
+        for event in told:
+            if isinstance(event, RealtimeModelErrorEvent):
+                self._complaint = words_of_error(event.error)
+
+    async def _write(self, link: Link) -> None:
+        """Write until the link ends. The reader finds that out, too, unless a listener that it tells holds it up."""
+        try:
+            await self._outbox.run(link)
+        except LinkClosed as closed:
+            assert self._reader is not None  # noqa: S101
+            await asyncio.wait({self._reader}, timeout=_NOTICED_WITHIN)
+            self._finish(closed)
+            if self._open:
+                await self._owner.close()
 
     def _look_after_client(self) -> bool:
         """See to what the client has left behind: frames to write, answers that came, a new deadline.
@@ -183,6 +218,7 @@ class Connection:
         if self._end is not None:
             raise self._lost(self._end)
         self._answers.append((update, answer))
+        update.awaited = True
         try:
             async with asyncio.timeout(self._patience):
                 await answer

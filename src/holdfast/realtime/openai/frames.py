@@ -74,6 +74,6 @@ def write(message: Any) -> bytes:
     return _encode(message)
 
 
-def append(audio: bytes) -> bytes:
+def write_audio(audio: bytes) -> bytes:
     """The frame that adds audio to the input buffer."""
     return _encode(_Append(audio))

@@ -1,6 +1,5 @@
 """Items of the wire protocol, as the session knows them. Audio bytes inside items are never kept."""
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from holdfast.realtime.items import (
     SystemMessageItem,
     UserMessageItem,
 )
+from holdfast.realtime.latest import Latest
 from holdfast.realtime.model_inputs import RealtimeModelUserInput
 
 _REMEMBERED = 512
@@ -71,16 +71,14 @@ class Places:
     """
 
     def __init__(self) -> None:
-        self._previous: OrderedDict[str, str | None] = OrderedDict()
-        self._calls: OrderedDict[str, RealtimeToolCallItem] = OrderedDict()
-        self._announced: OrderedDict[str, None] = OrderedDict()
+        self._previous: Latest[str, str] = Latest(_REMEMBERED)
+        self._calls: Latest[str, RealtimeToolCallItem] = Latest(_REMEMBERED)
+        self._announced: Latest[str, None] = Latest(_REMEMBERED)
 
     def place(self, item_id: str, previous_item_id: str | None) -> str | None:
         """The item before this one: as told now, or else as told before."""
         if previous_item_id is not None:
             self._previous[item_id] = previous_item_id
-            if len(self._previous) > _REMEMBERED:
-                self._previous.popitem(last=False)
         return self._previous.get(item_id)
 
     def call(self, item: Mapping[str, Any], previous_item_id: str | None) -> RealtimeToolCallItem:
@@ -94,16 +92,12 @@ class Places:
             name=item["name"],
         )
         self._calls[item["call_id"]] = made
-        if len(self._calls) > _REMEMBERED:
-            self._calls.popitem(last=False)
         return made
 
     def announce(self, call_id: str) -> bool:
         """Whether this call is to be made: true the first time only."""
         first = call_id not in self._announced
         self._announced[call_id] = None
-        if len(self._announced) > _REMEMBERED:
-            self._announced.popitem(last=False)
         return first
 
     def output(self, item: Mapping[str, Any]) -> RealtimeToolCallItem | None:

@@ -20,5 +20,5 @@ class Link(Protocol):
     async def receive(self) -> bytes | str:
         """The next frame. Raises ``LinkClosed`` when there will be none."""
 
-    async def close(self) -> None:
-        """End the link, soon and whatever the other side does."""
+    async def close(self) -> bool | None:
+        """End the link, soon and whatever the other side does. True if that took no leave: it was cut."""

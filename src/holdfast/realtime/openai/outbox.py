@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from holdfast.realtime.openai.link import Link, LinkClosed
+from holdfast.realtime.openai.link import Link
 
 
 class Outbox:
@@ -22,14 +22,12 @@ class Outbox:
         self._stirred.set()
 
     async def run(self, link: Link) -> None:
-        """Write until the link ends; why it ended, its reader finds out."""
+        """Write until the link ends, and raise ``LinkClosed`` then."""
         while True:
             while self._frames:
                 self._writing = True
                 try:
                     await link.send(self._frames.popleft())
-                except LinkClosed:
-                    return
                 finally:
                     self._writing = False
                 self._written += 1

@@ -29,6 +29,7 @@ Way: TypeAlias = Literal["opened", "sent", "received", "closed"]
 
 REDACTED = "[redacted]"
 _SECRET = re.compile(r"authorization|api[-_]?key|secret|password|credential|cookie|^headers$|^(access_)?token$", re.I)
+_ADDRESS = re.compile(r"(https?|wss?)://(?:[^/?#]*@)?([^/?#]*)(.*)", re.I | re.S)
 _AUDIO = re.compile(r"^\[(\d+) bytes of audio\]$")
 _AUDIO_KEYS = {"response.output_audio.delta": "delta", "input_audio_buffer.append": "audio"}
 
@@ -43,6 +44,8 @@ class Entry:
     text: str | None = None
     code: int | None = None
     reason: str = ""
+    line: int = 0
+    """Which line of the file it is."""
 
     @property
     def type(self) -> str | None:
@@ -125,9 +128,9 @@ class RecordedLink:
         self._recording.passed("received", frame)
         return frame
 
-    async def close(self) -> None:
+    async def close(self) -> bool | None:
         try:
-            await self._link.close()
+            return await self._link.close()
         finally:
             self._recording.close()
 
@@ -150,7 +153,7 @@ def _entries(lines: IO[str], where: str) -> Iterator[Entry]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                yield Entry(**json.loads(line))
+                yield Entry(**json.loads(line), line=number)
             except (ValueError, TypeError) as error:
                 raise InvalidInput(f"{where}, line {number} is not of a recording: {error}") from error
 
@@ -164,10 +167,20 @@ def redacted(message: dict[str, Any], *, audio: bool = False) -> dict[str, Any]:
     return safe
 
 
-def _without_secrets(value: Any) -> Any:
+def _host_of(address: str) -> str:
+    """An address may have its key anywhere behind or before the host."""
+    found = _ADDRESS.fullmatch(address)
+    if found is None or address == f"{found[1]}://{found[2]}":
+        return address
+    return f"{found[1]}://{found[2]}/{REDACTED}"
+
+
+def _without_secrets(value: Any, of: str = "") -> Any:
+    if isinstance(value, str):
+        return _host_of(value) if of.endswith("url") else value
     if isinstance(value, dict):
         return {
-            key: REDACTED if _SECRET.search(key) and part is not None else _without_secrets(part)
+            key: REDACTED if _SECRET.search(key) and part is not None else _without_secrets(part, of=key)
             for key, part in value.items()
         }
     return [_without_secrets(part) for part in value] if isinstance(value, list) else value

@@ -33,6 +33,25 @@ def _counts(kind: str | None) -> bool:
     return kind is not None and not kind.endswith(_UNCOUNTED)
 
 
+class _Pace:
+    """When something is due that was said then: as much later, in all, as the other side was too late."""
+
+    def __init__(self, entries: Sequence[Entry], speed: float | None) -> None:
+        self._loop, self._speed = asyncio.get_running_loop(), speed
+        self._begin, self._began = entries[0].at if entries else 0.0, self._loop.time()
+
+    async def until(self, at: float) -> None:
+        if (left := self._left(at)) > 0:
+            await asyncio.sleep(left)
+
+    def reached(self, at: float) -> None:
+        """The other side has said what it said then."""
+        self._began += max(0.0, -self._left(at))
+
+    def _left(self, at: float) -> float:
+        return 0.0 if self._speed is None else self._began + (at - self._begin) / self._speed - self._loop.time()
+
+
 class ReplayedLink:
     """The server of a recording. It says what it said, when the client has said what came before.
 
@@ -41,11 +60,10 @@ class ReplayedLink:
     """
 
     def __init__(self, entries: Sequence[Entry], *, speed: float | None = None, patience: float = 5.0) -> None:
-        self._entries = deque(enumerate(entries, 1))
-        self._speed, self._patience = speed, patience
+        self._entries = deque(entries)
+        self._pace, self._patience = _Pace(entries, speed), patience
         self._heard: list[str] = []
         self._news = asyncio.Event()
-        self._at = entries[0].at if entries else 0.0
 
     async def send(self, frame: bytes) -> None:
         kind = read_plain(frame)["type"]
@@ -55,12 +73,13 @@ class ReplayedLink:
 
     async def receive(self) -> bytes | str:
         while self._entries:
-            line, entry = self._entries.popleft()
+            entry = self._entries.popleft()
             match entry.way:
                 case "sent" if _counts(entry.type):
-                    await self._expect(line, str(entry.type))
+                    await self._expect(entry.line, str(entry.type))
+                    self._pace.reached(entry.at)
                 case "received":
-                    await self._pause(entry.at)
+                    await self._pace.until(entry.at)
                     return entry.as_frame()
                 case "closed":
                     raise LinkClosed(entry.code, entry.reason)
@@ -79,11 +98,6 @@ class ReplayedLink:
             diverged = ReplayDiverged(line, kind, self._heard)
             raise LinkClosed(None, str(diverged), diverged) from diverged
         self._heard.remove(kind)
-
-    async def _pause(self, at: float) -> None:
-        if self._speed is not None:
-            await asyncio.sleep(max(0.0, at - self._at) / self._speed)
-        self._at = at
 
 
 class ReplayedRealtimeModel(WireModel):
@@ -114,15 +128,14 @@ async def replay_to(
     """
     server = _Hearing(link, patience)
     names: dict[str, str] = {}
-    before = entries[0].at if entries else 0.0
-    for line, entry in enumerate(entries, 1):
+    pace = _Pace(entries, speed)
+    for entry in entries:
         if entry.way == "sent" and entry.frame is not None:
-            if speed is not None:
-                await asyncio.sleep(max(0.0, entry.at - before) / speed)
-            before = entry.at
+            await pace.until(entry.at)
             await link.send(write(_renamed(read_plain(entry.as_frame()), names)))
         elif entry.way == "received" and entry.frame is not None and _counts(entry.type):
-            _learn(entry.frame, await server.next(str(entry.type), line), names)
+            _learn(entry.frame, await server.next(str(entry.type), entry.line), names)
+            pace.reached(entry.at)
     return server.heard
 
 

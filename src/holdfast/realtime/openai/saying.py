@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.agents.errors import UserError
+from holdfast.base.ids import new_id
 from holdfast.realtime.model_inputs import (
     RealtimeModelSendAudio,
     RealtimeModelSendInterrupt,
@@ -12,7 +14,7 @@ from holdfast.realtime.model_inputs import (
     RealtimeModelSendUserInput,
 )
 from holdfast.realtime.openai.asides import is_aside
-from holdfast.realtime.openai.frames import append
+from holdfast.realtime.openai.frames import write_audio
 from holdfast.realtime.openai.items import user_item
 
 if TYPE_CHECKING:
@@ -21,14 +23,17 @@ if TYPE_CHECKING:
 
 def audio(client: "RealtimeClient", event: RealtimeModelSendAudio) -> None:
     if event.audio:
-        client.outgoing.append(append(event.audio))
+        client.outgoing.append(write_audio(event.audio))
     if event.commit:
         client.say({"type": "input_audio_buffer.commit"})
 
 
 def user_input(client: "RealtimeClient", event: RealtimeModelSendUserInput) -> None:
-    client.say({"type": "conversation.item.create", "item": user_item(event.user_input)})
-    client.gate.request("user")
+    item = user_item(event.user_input)
+    if event.follow_up:
+        item["id"] = new_id("item")  # It is recognised by that when the server has it.
+    client.say({"type": "conversation.item.create", "item": item})
+    client.gate.request("user", follows=item.get("id"))
 
 
 def tool_output(client: "RealtimeClient", event: RealtimeModelSendToolOutput) -> None:
@@ -36,13 +41,13 @@ def tool_output(client: "RealtimeClient", event: RealtimeModelSendToolOutput) ->
     item = {"type": "function_call_output", "call_id": call_id, "output": event.output}
     client.say({"type": "conversation.item.create", "item": item})
     if event.start_response:
-        client.gate.request(f"tool:{call_id}")
+        client.gate.request(f"tool:{call_id}", follows=call_id)
 
 
 def interrupt(client: "RealtimeClient", event: RealtimeModelSendInterrupt) -> None:
     target = event.response_id or client.gate.active
     if not event.cancel_response_only:
-        client.stop_playing(event.response_id)
+        client.stop_playing(event.response_id, untold=event.playback_only)
     if not event.playback_only:
         client.mute(target)
         client.gate.cancel(event.response_id, force=event.force_response_cancel)
@@ -55,17 +60,21 @@ def settings(client: "RealtimeClient", event: RealtimeModelSendSessionUpdate) ->
 def raw(client: "RealtimeClient", event: RealtimeModelSendRawMessage) -> None:
     message = event.message
     parts = message.get("other_data") or {}
+    if not isinstance(message.get("type"), str):
+        raise UserError("a raw message needs a type: {'type': 'response.create', 'other_data': {...}}")
     match message["type"]:
         case "response.create":
             wanted = parts.get("response") or {}
             who = client.asides if is_aside(wanted) else client.gate
             who.request("raw", wanted, event_id=parts.get("event_id"))
         case "session.update":
-            update = client.updates.sent(parts.get("event_id"))
+            update = client.updates.sent(parts.get("session"), parts.get("event_id"))
             client.say({"type": "session.update", **parts, "event_id": update.event_id})
         case kind:
             if kind == "conversation.item.create":
                 client.playback.retold((parts.get("item") or {}).get("id"))
+            elif kind == "conversation.item.truncate" and "audio_end_ms" in parts:
+                client.playback.truncated(parts.get("item_id"), parts.get("content_index"), parts["audio_end_ms"])
             client.say({"type": kind, **parts})
 
 

@@ -9,7 +9,7 @@ from holdfast.agents.handoffs import Handoff
 from holdfast.agents.hosted_tools import HostedMCPTool
 from holdfast.agents.model_settings import MCPToolChoice
 from holdfast.agents.tools import FunctionTool
-from holdfast.realtime.audio import audio_format
+from holdfast.realtime.audio import audio_format, log
 from holdfast.realtime.config import RealtimeSessionModelSettings
 
 DEFAULT_MODEL = "gpt-realtime-2.1"
@@ -32,19 +32,18 @@ _INPUT = {
 }
 _OUTPUT = {"format": "output_audio_format", "voice": "voice", "speed": "speed"}
 _FORMATS = frozenset(["input_audio_format", "output_audio_format"])
+# What can be said of turns that end with a silence, and not of those that end with what was meant.
+_OF_SILENCE = frozenset(["threshold", "prefix_padding_ms", "silence_duration_ms", "idle_timeout_ms"])
 
 
-def session_payload(
-    settings: Mapping[str, Any], *, defaults: bool = True, joins_call: bool = False, model: bool = False
-) -> dict[str, Any]:
+def session_payload(settings: Mapping[str, Any], *, joins_call: bool = False, model: bool = False) -> dict[str, Any]:
     """The ``session`` of a ``session.update``.
 
     ``joins_call``: a call has formats already, so none are sent unless they were asked for. ``model`` names the
     model too, which is for creating a session: an existing one keeps its model.
     """
-    known: dict[str, Any] = dict(DEFAULT_MODEL_SETTINGS) if defaults else {}
-    if joins_call:
-        known = {key: value for key, value in known.items() if key not in _FORMATS}
+    omitted = _FORMATS if joins_call else ()
+    known = {key: value for key, value in DEFAULT_MODEL_SETTINGS.items() if key not in omitted}
     flat = {**known, **settings}
     nested: Mapping[str, Any] = settings.get("audio") or {}
     session: dict[str, Any] = {"type": "realtime"}
@@ -85,11 +84,18 @@ def _audio(keys: Mapping[str, str], nested: Mapping[str, Any], flat: Mapping[str
         if key == "format":
             if (format := audio_format(value)) is not None:
                 found[key] = format.as_wire()
+            elif value is not None:
+                log.warning("nobody knows the audio format %r: it is left to the server, which may take another", value)
         elif key == "turn_detection" and isinstance(value, Mapping):
-            found[key] = {_snake(name): part for name, part in value.items()}
+            found[key] = _turn_detection({_snake(name): part for name, part in value.items()})
         elif value is not None or key in ("noise_reduction", "transcription", "turn_detection"):
             found[key] = dict(value) if isinstance(value, Mapping) else value
     return found
+
+
+def _turn_detection(wanted: dict[str, Any]) -> dict[str, Any]:
+    """The protocol wants to be told which kind it is; a program may leave that to what else it says."""
+    return {"type": "semantic_vad" if _OF_SILENCE.isdisjoint(wanted) else "server_vad", **wanted}
 
 
 def _snake(name: str) -> str:

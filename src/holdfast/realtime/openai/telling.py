@@ -40,11 +40,17 @@ def other(client: "RealtimeClient", message: Message) -> None:
 
 def session(client: "RealtimeClient", message: Message) -> None:
     audio = message["session"].get("audio") or {}
-    client.use_format(audio_format((audio.get("output") or {}).get("format")))
+    if (format := audio_format((audio.get("output") or {}).get("format"))) is not None:
+        client.use_format(format)
     detection = (audio.get("input") or {}).get("turn_detection") or {}
     client.server_interrupts = detection.get("interrupt_response") is True
+    client.server_answers = bool(detection) and detection.get("create_response") is not False
+    if not detection:
+        client.gate.user_stopped(answered=False)  # Nobody listens for the end of it any more.
     if message["type"] == "session.updated":
-        client.updates.accepted()
+        client.updates.accepted(message["session"])
+    else:
+        client.updates.session = message["session"]
     other(client, message)
 
 
@@ -67,6 +73,7 @@ def item(client: "RealtimeClient", message: Message) -> None:
     found: RealtimeItem | None = None
     match raw.get("type"):
         case "message":
+            client.gate.knows(raw["id"])
             found = message_item(raw, previous)
         case "function_call" if message["type"] == "response.output_item.done":
             function_call(client, raw, response_id)
@@ -74,6 +81,7 @@ def item(client: "RealtimeClient", message: Message) -> None:
         case "function_call" if raw.get("status") == "completed":
             found = client.places.call(raw, previous)
         case "function_call_output":
+            client.gate.knows(raw["call_id"])
             found = client.places.output(raw)
     if found is None:
         other(client, message)
@@ -122,16 +130,23 @@ def transcription_failed(client: "RealtimeClient", message: Message) -> None:
 def speech_started(client: "RealtimeClient", message: Message) -> None:
     """The user speaks, so the model stops. Where the server stops its response itself, late audio is dropped."""
     client.tell(RealtimeModelSpeechStartedEvent(message.get("item_id"), message.get("audio_start_ms")))
-    audible = client.stop_playing()
-    if client.server_interrupts:
-        client.mute(client.gate.active)
-    elif audible:
-        client.mute(client.gate.active)
-        client.gate.cancel()
+    client.gate.user_speaks()
+    client.stop_playing()
+    active = client.gate.active
+    client.mute(active)
+    if active is not None and not client.server_interrupts:
+        client.gate.cancel(active)
 
 
 def speech_stopped(client: "RealtimeClient", message: Message) -> None:
+    client.gate.user_stopped(answered=client.server_answers)
     client.tell(RealtimeModelSpeechStoppedEvent(message.get("item_id"), message.get("audio_end_ms")))
+
+
+def buffer_emptied(client: "RealtimeClient", message: Message) -> None:
+    """What the user was saying was made an item by the program, or thrown away: its end will not be told."""
+    client.gate.user_stopped(answered=False)
+    other(client, message)
 
 
 def silence(client: "RealtimeClient", message: Message) -> None:
@@ -145,19 +160,24 @@ def silence(client: "RealtimeClient", message: Message) -> None:
 def response_created(client: "RealtimeClient", message: Message) -> None:
     response = message["response"]
     # Out of order, its end came first, and it must not seem active for ever.
-    if client.asides.takes(response) or client.is_over(response["id"]):
+    if client.asides.takes(response, claimed=client.gate.claims(response)) or client.is_over(response["id"]):
         other(client, message)
         return
-    client.gate.created(response)
-    client.tell(RealtimeModelTurnStartedEvent(response_id=response["id"], metadata=response.get("metadata")))
+    if client.gate.created(response):
+        client.mute(response["id"])
+    client.tell(
+        RealtimeModelTurnStartedEvent(
+            response_id=response["id"], metadata=response.get("metadata"), plain=client.gate.plain
+        )
+    )
 
 
 def response_done(client: "RealtimeClient", message: Message) -> None:
     response = message["response"]
     response_id: str | None = response.get("id")
     status: RealtimeResponseStatus = response.get("status") or "completed"
-    if client.asides.takes(response):
-        if response.get("usage"):
+    if client.asides.takes(response, claimed=client.gate.claims(response)):
+        if response.get("usage") and client.counts(response_id):
             client.tell(usage_event(response["usage"], response_id))
         other(client, message)
         return
@@ -165,7 +185,7 @@ def response_done(client: "RealtimeClient", message: Message) -> None:
     for raw in response.get("output") or ():
         if status == "completed" and raw.get("type") == "function_call":
             function_call(client, raw, response_id)
-    if response.get("usage"):
+    if response.get("usage") and client.counts(response_id):
         client.tell(usage_event(response["usage"], response_id))
     details = response.get("status_details") or {}
     client.end_turn(
@@ -214,6 +234,8 @@ HANDLERS: dict[str, Handler] = {
     "conversation.item.input_audio_transcription.failed": transcription_failed,
     "input_audio_buffer.speech_started": speech_started,
     "input_audio_buffer.speech_stopped": speech_stopped,
+    "input_audio_buffer.committed": buffer_emptied,
+    "input_audio_buffer.cleared": buffer_emptied,
     "input_audio_buffer.timeout_triggered": silence,
     "response.created": response_created,
     "response.done": response_done,

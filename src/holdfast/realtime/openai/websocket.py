@@ -1,10 +1,12 @@
 """Realtime models behind a WebSocket."""
 
-import asyncio
+import re
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 from urllib.parse import quote, urlsplit
+
+import msgspec
 
 from holdfast import __version__
 from holdfast.agents.errors import UserError
@@ -13,16 +15,16 @@ from holdfast.base.errors import MissingExtra
 from holdfast.models.openai_provider import default_openai_key
 from holdfast.realtime.errors import ConnectFailed, KeyMissing
 from holdfast.realtime.model import RealtimeModelConfig
-from holdfast.realtime.openai.link import Link, LinkClosed
+from holdfast.realtime.openai.link import Link
 from holdfast.realtime.openai.recording import Recording
 from holdfast.realtime.openai.settings import DEFAULT_MODEL
+from holdfast.realtime.openai.socket_link import SocketLink
 from holdfast.realtime.openai.wire_model import WireModel
-
-if TYPE_CHECKING:
-    from websockets.asyncio.client import ClientConnection
 
 _URL = "wss://api.openai.com/v1/realtime"
 _MAX_SIZE = 16 * 2**20
+_SHORT = 7  # "Bearer" is no secret.
+_HEADER = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 class TransportConfig(TypedDict):
@@ -42,6 +44,8 @@ async def get_api_key(key: str | Callable[[], MaybeAwaitable[str]] | None) -> st
     """The key itself, what the function gives, or else the default one."""
     if key is None:
         return default_openai_key()
+    if not isinstance(key, str) and not callable(key):
+        raise UserError(f"api_key must be a string or a function that gives one, not {type(key).__name__}")
     return key if isinstance(key, str) else await resolved(key())
 
 
@@ -70,16 +74,22 @@ class OpenAIRealtimeWebSocketModel(WireModel):
                 user_agent_header=f"holdfast/{__version__}",
                 compression=None,  # Audio does not get smaller, only later.
                 open_timeout=transport.get("handshake_timeout", 10.0),
-                ping_interval=transport.get("ping_interval", 20.0),
-                ping_timeout=transport.get("ping_timeout", 20.0),
+                ping_interval=None,  # The link asks itself: it knows whether it is the one who does not read.
                 close_timeout=self._close_within,
                 max_size=transport.get("max_size", _MAX_SIZE),
             )
         except (OSError, TimeoutError, library.exceptions.WebSocketException) as error:
             status = getattr(getattr(error, "response", None), "status_code", None)
             host = urlsplit(url).netloc.rpartition("@")[2]
-            raise ConnectFailed(f"no realtime connection to {host}: {error}", status=status) from error
-        return SocketLink(socket, close_within=self._close_within)
+            raise ConnectFailed(
+                f"no realtime connection to {host}: {error}{_said(error, headers)}", status=status
+            ) from error
+        return SocketLink(
+            socket,
+            close_within=self._close_within,
+            ping_interval=transport.get("ping_interval", 20.0),
+            ping_timeout=transport.get("ping_timeout", 20.0),
+        )
 
 
 def realtime_url(options: RealtimeModelConfig) -> str:
@@ -96,50 +106,34 @@ def realtime_url(options: RealtimeModelConfig) -> str:
 async def request_headers(options: RealtimeModelConfig) -> dict[str, str]:
     """The headers that were given, else an authorization with the key."""
     if (headers := options.get("headers")) is not None:
-        return dict(headers)
+        return _sendable(dict(headers))
     key = await get_api_key(options.get("api_key"))
     if not key:
         raise KeyMissing("there is no API key: pass api_key, call set_default_openai_key or set OPENAI_API_KEY")
-    return {"Authorization": f"Bearer {key}"}
+    return _sendable({"Authorization": f"Bearer {key}"})
 
 
-class SocketLink:
-    """Frames over a WebSocket."""
-
-    def __init__(self, socket: "ClientConnection", *, close_within: float) -> None:
-        self._socket, self._close_within = socket, close_within
-        self._closed_error = _websockets().exceptions.ConnectionClosed
-
-    async def send(self, frame: bytes) -> None:
-        try:
-            await self._socket.send(frame, text=True)
-        except self._closed_error as error:
-            raise _closed(error) from error
-
-    async def receive(self) -> bytes | str:
-        try:
-            return await self._socket.recv(decode=False)
-        except self._closed_error as error:
-            raise _closed(error) from error
-
-    async def close(self) -> None:
-        """Say goodbye, and cut the connection if that takes too long or is interrupted."""
-        try:
-            async with asyncio.timeout(self._close_within):
-                await self._socket.close()
-        except TimeoutError:
-            pass
-        finally:
-            self._socket.transport.abort()
-        await self._socket.wait_closed()
+def _sendable(headers: dict[str, str]) -> dict[str, str]:
+    # Checked here because whoever writes the request would log the whole header, with the key in it.
+    for name, value in headers.items():
+        if not isinstance(value, str) or not _HEADER.fullmatch(value):
+            raise UserError(
+                f"the header {name} cannot be sent: it has a line break or another character that none may have"
+            )
+    return headers
 
 
-def _closed(error: Any) -> LinkClosed:
-    """A connection that was ended properly has no error, whatever the reason."""
-    frame = error.rcvd
-    proper = frame is not None and frame.code in (1000, 1001)
-    code, reason = (frame.code, frame.reason) if frame is not None else (1006, str(error))
-    return LinkClosed(code, reason, None if proper else error)
+def _said(error: Exception, headers: Mapping[str, str]) -> str:
+    """Why the server turned us away, in its own words, as far as it gave any, and without what is ours to keep."""
+    body = getattr(getattr(error, "response", None), "body", None) or b""
+    try:
+        said = str(msgspec.json.decode(body)["error"]["message"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        said = body.decode(errors="replace")
+    for secret in {word for value in headers.values() for word in value.split() if len(word) > _SHORT}:
+        said = said.replace(secret, "***")
+    said = " ".join(said.split())[:300]
+    return f": {said}" if said else ""
 
 
 def _websockets() -> ModuleType:

@@ -1,5 +1,6 @@
 """A realtime model that speaks the wire protocol, over whatever carries frames."""
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Callable
 
@@ -7,12 +8,17 @@ from holdfast.lifecycle import Deadline
 from holdfast.realtime.errors import AlreadyConnected, NotConnected
 from holdfast.realtime.model import RealtimeModel, RealtimeModelConfig, RealtimeModelListener
 from holdfast.realtime.model_events import RealtimeModelConnectionStatusEvent
-from holdfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModelSendSessionUpdate
+from holdfast.realtime.model_inputs import (
+    RealtimeModelSendEvent,
+    RealtimeModelSendInterrupt,
+    RealtimeModelSendSessionUpdate,
+)
 from holdfast.realtime.openai.audience import Audience
+from holdfast.realtime.openai.client import interrupted
 from holdfast.realtime.openai.connection import Connection
 from holdfast.realtime.openai.link import Link
-from holdfast.realtime.openai.playback import Playback
 from holdfast.realtime.openai.recording import RecordedLink, Recording
+from holdfast.realtime.playback import Playback
 
 
 class WireModel(RealtimeModel):
@@ -44,7 +50,7 @@ class WireModel(RealtimeModel):
 
     async def connect(self, options: RealtimeModelConfig) -> None:
         """Connect. When it raises, nothing is left open."""
-        if self._connection is not None and not self._connection.ended:
+        if self._live is not None:
             raise AlreadyConnected("this realtime model is connected: close it first, or use another one")
         self._ending = [old for old in (*self._ending, self._connection) if old is not None and not old.closed]
         self._connection = made = Connection(
@@ -64,6 +70,9 @@ class WireModel(RealtimeModel):
             raise
 
     async def send_event(self, event: RealtimeModelSendEvent) -> None:
+        if isinstance(event, RealtimeModelSendInterrupt) and event.playback_only and self._live is None:
+            await self._stop_playing(event.response_id)
+            return
         connection = self._connected()
         if isinstance(event, RealtimeModelSendSessionUpdate):
             await connection.update(event.session_settings)
@@ -78,15 +87,31 @@ class WireModel(RealtimeModel):
         await self.send_event(event)
         return True
 
+    def telling(self) -> bool:
+        return self._audience.told_here
+
     async def close(self) -> None:
-        """End the connection, within the time that was set whatever the server does. Harmless if there is none."""
+        """End the connection, within the time that was set whatever the server does. Harmless if there is none.
+
+        Cancelling it cuts the connection at once.
+        """
         deadline = Deadline.after(self._close_within * 2)
         current = self._connection
-        for connection in [*self._ending, *([current] if current is not None else [])]:
-            await connection.close(deadline=deadline)
-        self._ending = [old for old in self._ending if not old.closed]
-        if current is not None and current.closed and self._connection is current:
-            self._connection = None
+        connections = [*self._ending] if current is None else [*self._ending, current]
+        try:
+            for connection in connections:
+                await connection.close(deadline=deadline)
+                self.cut_off = connection.cut_off
+        except asyncio.CancelledError:
+            now = Deadline.after(0.0)
+            await asyncio.gather(
+                *(connection.close(deadline=now) for connection in connections), return_exceptions=True
+            )
+            raise
+        finally:
+            self._ending = [old for old in self._ending if not old.closed]
+            if current is not None and current.closed and self._connection is current:
+                self._connection = None
 
     async def _dial(self, options: RealtimeModelConfig) -> Link:
         if self._recording is None:
@@ -98,7 +123,18 @@ class WireModel(RealtimeModel):
             self._recording.close(None, "no connection came about")
             raise
 
+    async def _stop_playing(self, response_id: str | None) -> None:
+        """Cut what still plays of a connection that is gone."""
+        if self._playback is not None:
+            cuts = self._playback.cut(asyncio.get_running_loop().time(), response_id=response_id, untold=True)
+            await self._audience.tell([interrupted(cut) for cut in cuts])
+
+    @property
+    def _live(self) -> Connection | None:
+        """The connection, as long as anything can be sent over it."""
+        return None if self._connection is None or self._connection.ended else self._connection
+
     def _connected(self) -> Connection:
-        if self._connection is None or self._connection.ended:
+        if self._live is None:
             raise NotConnected("this realtime model is not connected: call connect() first")
-        return self._connection
+        return self._live

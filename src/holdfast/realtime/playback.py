@@ -6,8 +6,16 @@ from dataclasses import dataclass, replace
 from holdfast.realtime.audio import PCM16, AudioFormat
 from holdfast.realtime.model import RealtimePlaybackTracker
 
-_MOST_PARTS = 64  # A tracker that never reports must not make them pile up.
+MOST_PARTS = 64  # A tracker that never reports must not make them pile up.
 _NOTHING = 1e-6  # seconds that are no more than a rounding
+
+
+class PartTracker(RealtimePlaybackTracker):
+    """Knows of every part how much was heard, and not only which one plays: a part can overtake another."""
+
+    def heard(self, item_id: str, content_index: int) -> float:
+        """How many seconds of a part were heard."""
+        raise NotImplementedError
 
 
 @dataclass(eq=False, slots=True)
@@ -20,6 +28,10 @@ class Part:
     received: float = 0.0
     played: float = 0.0
     retold: bool = False
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return (self.item_id, self.content_index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,7 @@ class Playback:
 
     def __init__(self, tracker: RealtimePlaybackTracker | None = None) -> None:
         self._tracker = tracker
-        self._parts: deque[Part] = deque(maxlen=_MOST_PARTS)
+        self._parts: deque[Part] = deque(maxlen=MOST_PARTS)
         self._before: list[Part] = []
         self._latest: Part | None = None
         self._at = 0.0
@@ -60,6 +72,7 @@ class Playback:
 
     def take_over(self, before: "Playback", now: float) -> None:
         """Audio of the connection before may still be playing. It counts when this server is told of its items."""
+        before._count_all()  # Whatever came before it: it may have had no time to tell its server.
         before._catch_up(now)
         unheard = [part for part in before._parts if part.received - part.played > _NOTHING]
         self._before, self._at = [replace(part, retold=True) for part in unheard], now
@@ -72,12 +85,11 @@ class Playback:
 
     def received(self, item_id: str, content_index: int, response_id: str, length: int, now: float) -> None:
         """So many bytes arrived."""
+        if self._tracker is None:
+            self.advance(now)
         part = self._latest
         if part is None or part.item_id != item_id or part.content_index != content_index:
-            self.advance(now)
             part = self._latest = self._part(item_id, content_index, response_id)
-        elif self._tracker is None:
-            self.advance(now)
         part.received += length * self._seconds_per_byte
 
     def advance(self, now: float) -> None:
@@ -101,11 +113,27 @@ class Playback:
         self.advance(now)
         return self._parts[0] if self._parts else None
 
-    def cut(self, now: float, *, response_id: str | None = None, generating: str | None = None) -> list[Cut]:
+    def left(self, item_id: str, content_index: int, now: float) -> float:
+        """How many seconds of a part are still to be heard."""
+        self.advance(now)
+        return sum(part.received - part.played for part in self._parts if part.place == (item_id, content_index))
+
+    def truncated(self, item_id: str | None, content_index: int | None, ms: float) -> None:
+        """Somebody else cut a part: there is no more of it to be heard."""
+        for part in self._parts:
+            if part.place == (item_id, content_index):
+                part.received = max(part.played, min(part.received, ms / 1000))
+
+    def cut(
+        self, now: float, *, response_id: str | None = None, generating: str | None = None, untold: bool = False
+    ) -> list[Cut]:
         """Stop playing, and tell what is lost by that. With ``response_id``, only that response's parts.
 
-        A part that was heard to its end loses nothing, unless its response is the one still generating.
+        A part that was heard to its end loses nothing, unless its response is the one still generating. With
+        ``untold``, items of the connection before count although this server was not told of them yet.
         """
+        if untold:
+            self._count_all()
         self._catch_up(now)
         cuts, kept = [], []
         for part in self._parts:
@@ -114,7 +142,7 @@ class Playback:
             elif part.received - part.played > _NOTHING or part.response_id == generating:
                 heard = int(min(part.played, part.received) * 1000 + 1e-6)
                 cuts.append(Cut(part.item_id, part.content_index, part.response_id, heard, part.retold))
-        self._parts = deque(kept, maxlen=_MOST_PARTS)
+        self._parts = deque(kept, maxlen=MOST_PARTS)
         self._latest = kept[-1] if kept else None
         if self._tracker is not None and cuts and not kept:
             self._tracker.on_interrupted()
@@ -123,19 +151,23 @@ class Playback:
     def forget(self, item_id: str) -> None:
         """The item is gone from the conversation."""
         kept = [part for part in self._parts if part.item_id != item_id]
-        self._parts = deque(kept, maxlen=_MOST_PARTS)
+        self._parts = deque(kept, maxlen=MOST_PARTS)
         if self._latest is not None and self._latest.item_id == item_id:
             self._latest = None
+
+    def _count_all(self) -> None:
+        self._parts.extend(self._before)
+        self._before = []
 
     def _part(self, item_id: str, content_index: int, response_id: str) -> Part:
         """The part, which is new unless deltas of two parts come interleaved."""
         for part in self._parts:
-            if part.item_id == item_id and part.content_index == content_index:
+            if part.place == (item_id, content_index):
                 return part
-        made = Part(item_id, content_index, response_id)
-        self._parts.append(made)
         if self._tracker is not None:
             self._catch_up(self._at)
+        made = Part(item_id, content_index, response_id)
+        self._parts.append(made)
         return made
 
     def _catch_up(self, now: float) -> None:
@@ -143,10 +175,17 @@ class Playback:
         if self._tracker is None:
             self.advance(now)
             return
+        if isinstance(self._tracker, PartTracker):
+            for part in self._parts:
+                part.played = min(part.received, self._tracker.heard(*part.place))
+            unheard = [part for part in self._parts if part.received - part.played > _NOTHING or part is self._latest]
+            self._parts = deque(unheard, maxlen=MOST_PARTS)
+            return
         state = self._tracker.get_state()
         playing = (state["current_item_id"], state["current_item_content_index"])
-        if not any((part.item_id, part.content_index) == playing for part in self._parts):
+        if not any(part.place == playing for part in self._parts):
             return
-        while (self._parts[0].item_id, self._parts[0].content_index) != playing:
+        while self._parts[0].place != playing:
             self._parts.popleft()
-        self._parts[0].played = (state["elapsed_ms"] or 0.0) / 1000
+        # A player that takes its own delay off may be before the beginning.
+        self._parts[0].played = max(0.0, (state["elapsed_ms"] or 0.0) / 1000)

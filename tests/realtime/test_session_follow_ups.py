@@ -1,0 +1,195 @@
+"""Outputs of tools and words of guardrails that come while the user speaks: the model knows, and waits for its turn."""
+
+import asyncio
+
+import pytest
+
+from holdfast import function_tool, output_guardrail
+from holdfast.agents.guardrails import GuardrailFunctionOutput
+from holdfast.realtime import (
+    LocalRealtimeModel,
+    RealtimeAgent,
+    RealtimeModelSendAudio,
+    RealtimeModelSendRawMessage,
+    RealtimeModelSendSessionUpdate,
+    RealtimeRunner,
+)
+from holdfast.realtime.local import Call, EnergyDetector, ScriptedTranscriber, ToneVoice
+from holdfast.testing import RealtimeServer
+from holdfast.testing.realtime_faults import Lose
+from realtime.wire import speech
+from realtime_kit import calling, eventually, listening, said, speak, virtually
+
+QUIET = {"turn_detection": {"type": "server_vad", "create_response": False, "interrupt_response": True}}
+
+
+class Look:
+    """An agent with a tool that takes as long as it is told to."""
+
+    def __init__(self):
+        self.may = asyncio.Event()
+
+        @function_tool
+        async def look() -> str:
+            """Looks it up."""
+            await self.may.wait()
+            return "noon"
+
+        self.agent = RealtimeAgent(name="a", tools=[look])
+
+
+async def halves():
+    voice = await speech()
+    middle = len(voice) // 4 * 2
+    return voice[:middle], voice[middle:]
+
+
+def creates(connection):
+    return len(connection.received_of("response.create"))
+
+
+async def begin_to_speak(session, heard):
+    """Speak, and give what is left to be said."""
+    before, after = await halves()
+    await speak(session, before)
+    await eventually(lambda: [event for event in heard.of("raw_model_event") if event.data.type == "speech_started"])
+    return after
+
+
+async def know_while_the_user_speaks(session, heard, look):
+    """Ask, and let the tool's output be there when the user has begun to speak; give what is left to be said."""
+    await session.send_message("What time is it?")
+    await heard.until("tool_start")
+    after = await begin_to_speak(session, heard)
+    look.may.set()
+    await heard.until("tool_end")
+    return after
+
+
+async def go_on(session):
+    """Another question and its answer: whatever was still to be said was said by then."""
+    await session.send_message("And now?")
+    await eventually(lambda: said(session)[-1] == "The end.")
+
+
+async def test_an_output_that_comes_while_the_user_speaks_is_spoken_of_in_the_answer_to_the_user():
+    look, hears = Look(), ScriptedTranscriber(["And by the way?"])
+    turns = [Call("look"), "It is noon, by the way.", "The end."]
+    async with RealtimeServer(turns, transcriber=hears) as server, calling(server, look.agent) as (session, heard):
+        connection = server.connections[0]
+        after = await know_while_the_user_speaks(session, heard, look)
+        await connection.until_received("conversation.item.create", count=2)
+        assert creates(connection) == 1
+        await speak(session, after)
+        await heard.until("agent_end", 2)
+        await go_on(session)
+        assert creates(connection) == 2
+        assert said(session)[-3:] == ["It is noon, by the way.", "And now?", "The end."]
+        assert heard.of("error") == []
+
+
+async def test_a_refusal_that_comes_while_the_user_speaks_is_followed_up_in_the_answer_to_the_user():
+    may, asked = asyncio.Event(), asyncio.Event()
+
+    @output_guardrail
+    async def discreet(context, agent, output):
+        if "secret" not in output:
+            return GuardrailFunctionOutput(None, False)
+        asked.set()
+        await may.wait()
+        return GuardrailFunctionOutput(None, True)
+
+    agent = RealtimeAgent(name="a", output_guardrails=[discreet])
+    turns = ["the secret is out", "Forget it. Yes?", "The end."]
+    hears = ScriptedTranscriber(["Stop."])
+    async with RealtimeServer(turns, transcriber=hears) as server, calling(server, agent) as (session, heard):
+        connection = server.connections[0]
+        await session.send_message("Tell me.")
+        await asked.wait()
+        after = await begin_to_speak(session, heard)
+        may.set()
+        await heard.until("guardrail_tripped")
+        await connection.until_received("conversation.item.create", count=2)
+        assert creates(connection) == 1
+        await speak(session, after)
+        await heard.until("agent_end", 2)
+        await go_on(session)
+        assert creates(connection) == 2
+        assert said(session)[-3:] == ["Forget it. Yes?", "And now?", "The end."]
+
+
+@pytest.mark.parametrize("why", ["it does not answer by itself", "its answer is lost"])
+async def test_a_server_that_does_not_answer_the_user_is_asked_about_the_output(why):
+    look = Look()
+    settings = QUIET if why == "it does not answer by itself" else {}
+    turns = [Call("look"), "It is noon."] if settings else [Call("look"), "Yes?", "It is noon."]
+    async with (
+        RealtimeServer(turns) as server,
+        calling(server, look.agent, model_settings=settings) as (
+            session,
+            heard,
+        ),
+    ):
+        connection = server.connections[0]
+        after = await know_while_the_user_speaks(session, heard, look)
+        if not settings:
+            server.inject("response.created", Lose())
+        assert creates(connection) == 1
+        await speak(session, after)
+        await eventually(lambda: said(session)[-1] == "It is noon.")
+        assert creates(connection) == 2
+
+
+async def test_a_message_of_the_program_is_answered_although_the_user_speaks():
+    look = Look()
+    turns = [Call("look"), "At once. It is noon.", "Yes?"]
+    async with RealtimeServer(turns, pace=None) as server, calling(server, look.agent) as (session, heard):
+        connection = server.connections[0]
+        after = await know_while_the_user_speaks(session, heard, look)
+        await session.send_message("Answer now.")
+        await eventually(lambda: said(session)[-1] == "At once. It is noon.")
+        await speak(session, after)
+        await eventually(lambda: said(session)[-1] == "Yes?")
+        assert creates(connection) == 2
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        RealtimeModelSendAudio(b"", commit=True),
+        RealtimeModelSendRawMessage({"type": "input_audio_buffer.clear"}),
+        RealtimeModelSendSessionUpdate({"turn_detection": None}),
+    ],
+)
+async def test_a_turn_that_the_program_ends_is_over_for_the_output_too(how):
+    look = Look()
+    async with RealtimeServer([Call("look"), "It is noon."]) as server, calling(server, look.agent) as (session, heard):
+        connection = server.connections[0]
+        await know_while_the_user_speaks(session, heard, look)
+        assert creates(connection) == 1
+        await session.model.send_event(how)
+        await eventually(lambda: said(session)[-1] == "It is noon.")
+
+
+@pytest.mark.parametrize("settings", [{}, QUIET])
+def test_the_model_in_the_program_lets_the_user_finish_too(settings):
+    @virtually
+    async def scenario():
+        look = Look()
+        turns = [Call("look"), "It is noon.", "Too much."]
+        hears = ScriptedTranscriber(["By the way."])
+        model = LocalRealtimeModel(turns, voice=ToneVoice(), detector=EnergyDetector, transcriber=hears)
+        session = await RealtimeRunner(look.agent, model=model, config={"model_settings": settings}).run()
+        async with listening(session) as heard, session:
+            after = await know_while_the_user_speaks(session, heard, look)
+            await asyncio.sleep(5)
+            assert len(heard.of("agent_start")) == 1
+            since = asyncio.get_running_loop().time()
+            await speak(session, after)
+            await heard.until("agent_start", 2)
+            assert asyncio.get_running_loop().time() - since < 1
+            await asyncio.sleep(60)
+            assert [text for text in said(session) if text] == ["What time is it?", "By the way.", "It is noon."]
+            assert heard.of("error") == []
+
+    scenario()

@@ -1,0 +1,180 @@
+"""A likely mistake of a program is refused where it is made, and the message says what to change."""
+
+import logging
+
+import pytest
+
+from holdfast import Agent, UserError
+from holdfast.base.errors import Closed
+from holdfast.realtime import (
+    LocalRealtimeModel,
+    RealtimeAgent,
+    RealtimeModelSendRawMessage,
+    RealtimeRunner,
+)
+from holdfast.testing import RealtimeServer, ScriptedModel
+from realtime_kit import calling, eventually, listening, talking, virtually
+
+AGENT = RealtimeAgent(name="host")
+
+
+async def enter(agent=AGENT, model=None, config=None, **run):
+    used = LocalRealtimeModel(["Hello."], pace=None) if model is None else model
+    async with await RealtimeRunner(agent, model=used, config=config).run(**run) as session:
+        return session
+
+
+async def checked(context, agent, output):
+    raise AssertionError("it is never asked")
+
+
+@pytest.mark.parametrize("where", ["agent", "config"])
+async def test_a_function_that_is_no_guardrail_is_refused_instead_of_guarding_nothing(where):
+    agent = RealtimeAgent(name="host", output_guardrails=[checked] if where == "agent" else [])
+    config = {"output_guardrails": [checked]} if where == "config" else {}
+    with pytest.raises(UserError, match="output_guardrail makes one"):
+        await enter(agent, config=config)
+
+
+@pytest.mark.parametrize("target", ["billing", None, Agent("billing")])
+async def test_a_handoff_to_what_is_no_realtime_agent_is_refused(target):
+    with pytest.raises(UserError, match="handoffs"):
+        await enter(RealtimeAgent(name="host", handoffs=[target]))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        b"hello",
+        ["hello"],
+        {"text": "hello"},
+        {"role": "user", "content": "hello"},
+        {"type": "message", "role": "user", "content": ["hello"]},
+        {"type": "message", "role": "user", "content": []},
+    ],
+)
+async def test_a_message_that_is_none_is_refused_and_the_call_goes_on(message):
+    async with talking(AGENT) as (session, model, _heard):
+        with pytest.raises(UserError, match="input_text"):
+            await session.send_message(message)
+        assert model.sent_events == ()
+        await session.send_message("Hello.")
+        assert len(model.sent_events) == 1
+
+
+@pytest.mark.parametrize("audio", [None, "UklGRg==", [0, 0]])
+async def test_audio_that_is_no_bytes_is_refused_instead_of_sent_as_noise(audio):
+    async with talking(AGENT) as (session, model, _heard):
+        with pytest.raises(UserError, match="bytes"):
+            await session.send_audio(audio)
+        assert model.sent_events == ()
+
+
+async def test_any_kind_of_bytes_is_audio():
+    async with RealtimeServer([]) as server, calling(server, AGENT) as (session, _heard):
+        for audio in (b"\1\0" * 480, bytearray(b"\1\0" * 480), memoryview(b"\1\0" * 480)):
+            await session.send_audio(audio)
+        connection = server.connections[0]
+        await eventually(lambda: len(connection.received_of("input_audio_buffer.append")) == 3)
+        sent = connection.received_of("input_audio_buffer.append")
+        assert len({frame["audio"] for frame in sent}) == 1
+
+
+@pytest.mark.parametrize("model", ["gpt-realtime", ScriptedModel([])])
+async def test_a_model_that_is_no_realtime_model_is_refused(model):
+    with pytest.raises(UserError, match="RealtimeModel"):
+        await enter(model=model)
+
+
+async def test_a_history_that_is_none_is_refused():
+    with pytest.raises(UserError, match="SQLiteSession"):
+        await enter(session="caller-7")
+
+
+@pytest.mark.parametrize("brain", ["Hello.", None, len])
+def test_a_brain_that_cannot_answer_is_refused(brain):
+    with pytest.raises(UserError, match="list of turns"):
+        LocalRealtimeModel(brain)
+
+
+async def test_a_session_that_was_left_says_that_it_is_closed_when_it_is_entered_again():
+    session = await enter()
+    with pytest.raises(Closed) as refused:
+        await session.enter()
+    assert "before" not in str(refused.value)
+
+
+async def test_a_raw_message_without_a_type_is_refused():
+    async with RealtimeServer([]) as server, calling(server, AGENT) as (session, _heard):
+        with pytest.raises(UserError, match="type"):
+            await session.model.send_event(RealtimeModelSendRawMessage({"event": "response.create"}))
+
+
+@pytest.mark.parametrize(
+    ("config", "unknown", "meant"),
+    [
+        ({"guardrail_settings": {}}, "guardrail_settings", "guardrails_settings"),
+        ({"guardrails_settings": {"hold_back": True}}, "hold_back", "hold_back_audio"),
+        ({"reconnect": {"attempt": 0}}, "attempt", "attempts"),
+        ({"tool_execution": {"aproval_timeout": 3}}, "aproval_timeout", "approval_timeout"),
+        ({"model_settings": {"output_modality": ["text"]}}, "output_modality", "output_modalities"),
+    ],
+)
+async def test_a_key_of_the_config_that_means_nothing_is_logged(config, unknown, meant, caplog):
+    with caplog.at_level(logging.WARNING, "holdfast.realtime"):
+        await enter(config=config)
+    (record,) = caplog.records
+    assert repr(unknown) in record.getMessage()
+    assert repr(meant) in record.getMessage()
+
+
+async def test_a_config_with_known_keys_is_not_talked_about(caplog):
+    config = {
+        "model_settings": {"voice": "ash"},
+        "guardrails_settings": {"timeout": None},
+        "reconnect": {"attempts": 0},
+    }
+    await enter(config=config, model_config={"initial_model_settings": {"speed": 1.1}})
+    assert caplog.records == []
+
+
+async def test_a_brain_that_raises_is_logged_with_where(caplog):
+    class Broken:
+        async def answer(self, question):
+            raise LookupError("no such shelf")
+            yield
+
+    session = await RealtimeRunner(AGENT, model=LocalRealtimeModel(Broken(), pace=None)).run()
+    async with listening(session) as heard, session:
+        await session.send_message("Where?")
+        failed = await heard.until("response_failed")
+    assert "no such shelf" in str(failed.error)
+    assert "in answer" in caplog.text
+
+
+async def test_a_key_that_is_none_says_nothing():
+    names = ["model_settings", "output_guardrails", "guardrails_settings", "tool_execution", "reconnect", "hooks"]
+    nothing = dict.fromkeys(["initial_model_settings", "playback_tracker", "api_key", "url", "headers", "call_id"])
+    model = LocalRealtimeModel(["Hello."], pace=None)
+    session = await RealtimeRunner(AGENT, model=model, config=dict.fromkeys(names)).run(model_config=nothing)
+    async with listening(session) as heard, session:
+        await session.send_message("Hello?")
+        await heard.until("agent_end")
+    assert heard.of("error") == []
+
+
+async def test_an_audio_format_that_nobody_knows_is_logged(caplog):
+    await enter(config={"model_settings": {"output_audio_format": "mp3"}})
+    (record,) = caplog.records
+    assert "'mp3'" in record.getMessage()
+
+
+@virtually
+async def test_a_key_inside_the_config_that_is_none_says_nothing():
+    guardrails = dict.fromkeys(["debounce_text_length", "hold_back_audio", "message"])
+    patience = dict.fromkeys(["attempts", "first_delay", "longest_delay"])
+    async with talking(AGENT, guardrails_settings=guardrails, reconnect=patience) as (_session, model, heard):
+        await model.drop()
+        await heard.until("reconnected")
+        assert heard.of("error") == []
