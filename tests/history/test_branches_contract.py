@@ -1,6 +1,7 @@
 """The session contract on a branch, be it main or another."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,13 +76,21 @@ class OnABranch:
         return self.session
 
     async def get_items(self, limit: int | None = None) -> list[Any]:
-        return await (await self.there()).get_items(limit)
+        found: list[Any] = await self.do(lambda session: session.get_items(limit))
+        return found
 
     async def add_items(self, items: list[Any]) -> None:
-        await (await self.there()).add_items(items)
+        await self.do(lambda session: session.add_items(items))
 
     async def pop_item(self) -> Any:
-        return await (await self.there()).pop_item()
+        return await self.do(lambda session: session.pop_item())
+
+    async def do(self, what: Callable[[AdvancedSQLiteSession], Awaitable[Any]]) -> Any:
+        while True:
+            try:
+                return await what(await self.there())
+            except NotFound:
+                continue  # cleared since the look, perhaps by a caller that was cancelled
 
     async def clear_session(self) -> None:
         await self.session.clear_session()

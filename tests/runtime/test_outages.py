@@ -8,7 +8,7 @@ import asyncpg
 from durable_kit import calls, says, soon
 from shop import LEASE, Ledger, agents
 
-from holdfast import Agent, Runtime, function_tool
+from holdfast import Agent, FunctionModel, Runtime, function_tool
 from holdfast.testing import ScriptedModel
 from servers import dsn
 
@@ -52,8 +52,11 @@ def stepping(made, turns, *, pause=0.02):
         await asyncio.sleep(pause)
         return str(n)
 
-    script = [calls(("step", {"n": n}, f"c{n}")) for n in range(turns)]
-    return Agent("support", tools=[step], model=ScriptedModel([*script, says("done")]))
+    def rules(request):
+        n = sum(item.get("type") == "function_call_output" for item in request.input)
+        return FunctionModel.call("step", n=n) if n < turns else "done"
+
+    return Agent("support", tools=[step], model=FunctionModel(rules))
 
 
 async def test_a_run_outlives_its_database_server(fragile_postgres):
@@ -88,9 +91,7 @@ async def test_a_runtime_whose_database_is_gone_closes_in_time_and_its_run_goes_
         assert time.monotonic() - closing < 8
     finally:
         await asyncio.to_thread(fragile_postgres.rise)
-    agent = stepping(made, 8)
-    agent.model = ScriptedModel([calls(("step", {"n": n}, f"c{n}")) for n in range(len(made), 8)] + [says("done")])
-    async with Runtime.open(fragile_postgres.url, agents=[agent], lease=1) as runtime:
+    async with Runtime.open(fragile_postgres.url, agents=[stepping(made, 8)], lease=1) as runtime:
         run = await runtime.run(run.id)
         while (outcome := await soon(run.wait())).status == "waiting":
             for asked in outcome.approvals:
