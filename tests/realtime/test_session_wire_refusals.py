@@ -12,7 +12,7 @@ from holdfast.realtime import (
 )
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Refuse
-from realtime_kit import calling, eventually, listening
+from realtime_kit import calling, eventually, listening, said
 
 AGENT = RealtimeAgent(name="host")
 
@@ -60,3 +60,29 @@ async def test_a_function_that_has_no_key_for_the_moment_is_asked_again():
     async with RealtimeServer(api_key="test") as server:
         _session, heard = await dropped(server, key)
         assert (heard.of("reconnected")[0].attempts, len(asked)) == (3, 4)
+
+
+async def test_a_message_that_the_server_refused_is_not_said_again_to_the_next_connection():
+    async with RealtimeServer(["One.", "To what?", "Three."]) as server, calling(server, AGENT) as (session, heard):
+        await session.send_message("one")
+        await heard.until("agent_end")
+        server.inject("conversation.item.create", Refuse())
+        await session.send_message("two")
+        await heard.until("agent_end", 2)
+        await session.send_message("three")
+        await heard.until("agent_end", 3)
+        server.connections[0].drop()
+        await heard.until("reconnected")
+        await session.update_agent(AGENT)  # Acknowledged behind whatever else the connection was told.
+        assert said(session) == ["one", "One.", "To what?", "three", "Three."]
+        assert server.connections[1].received_of("response.create") == []
+
+
+async def test_a_message_that_could_not_be_sent_owes_nobody_an_answer():
+    async with RealtimeServer() as server, calling(server, AGENT) as (session, heard):
+        with pytest.raises(ValueError, match="surrogates"):
+            await session.send_message("half a character: \ud83d")
+        server.connections[0].drop()
+        await heard.until("reconnected")
+        await session.update_agent(AGENT)
+        assert server.connections[1].received_of("response.create") == []
