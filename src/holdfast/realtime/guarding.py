@@ -290,9 +290,13 @@ class Guard:
 
     def _feedback(self, result: OutputGuardrailResult) -> str:
         name = result.guardrail.get_name()
-        if callable(self._message):
-            return self._message([name])
-        return self._message or f"guardrail triggered: {name}"
+        words = self._message
+        if callable(words):
+            try:
+                words = words([name])
+            except Exception as error:  # noqa: BLE001 - the usual words do
+                self._room.fail(error)
+        return words if words and isinstance(words, str) else f"guardrail triggered: {name}"
 
     def _let_go(self, response: Response, watch: Watch) -> None:
         """Pass on what can be heard of the response now, and of those that waited for it."""
