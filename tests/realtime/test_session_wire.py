@@ -94,6 +94,28 @@ async def test_words_that_are_no_text_do_not_spoil_the_history(kind, place):
         assert said(session) == ["Hello?", "One.", "Still there?", "Two."]
 
 
+ITEM = {"id": "i1", "type": "message", "role": "assistant", "content": []}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"type": "response.output_item.added", "response_id": {}, "item": ITEM},
+        {"type": "conversation.item.added", "previous_item_id": [], "item": ITEM},
+        {"type": "response.output_text.done", "response_id": "r1", "item_id": [], "text": "Hello."},
+        {"type": "response.created", "response": {"id": 5}},
+    ],
+    ids=lambda frame: frame["type"],
+)
+async def test_names_that_are_no_text_cost_one_frame(frame):
+    async with RealtimeServer(["One."]) as server, calling(server, AGENT) as (session, heard):
+        server.connections[0].send({"event_id": "e", **frame})
+        await session.send_message("Hello?")
+        await heard.until("agent_end")
+        assert said(session) == ["Hello?", "One."]
+        assert [type(event.error) for event in heard.of("error")] == [BadFrame]
+
+
 async def test_the_result_of_a_tool_is_spoken_although_another_response_came_first():
     @function_tool
     async def ask() -> str:
