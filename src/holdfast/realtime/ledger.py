@@ -19,7 +19,11 @@ from holdfast.realtime.items import (
     RealtimeToolCallItem,
     UserMessageItem,
 )
+from holdfast.realtime.latest import Latest
 from holdfast.realtime.model_events import RealtimeModelToolCallEvent
+
+DELETED = 64
+"""How many deleted items are known by name: of the latest, something may still be told."""
 
 
 class Ledger:
@@ -40,7 +44,7 @@ class Ledger:
         self._sent_ms: defaultdict[tuple[str, int], float] = defaultdict(float)
         self._outputs: dict[str, str] = {}
         self._retold: Counter[str] = Counter()
-        self._deleted: set[str] = set()
+        self._deleted: Latest[str, None] = Latest(DELETED)
         self._snapshot: tuple[int, list[RealtimeItem]] = (0, [])
 
     def __len__(self) -> int:
@@ -70,7 +74,7 @@ class Ledger:
         """
         if response_id is not None and item.item_id in self._deleted:
             return False
-        self._deleted.discard(item.item_id)
+        self._deleted.pop(item.item_id, None)
         known = self._known(item)
         output = getattr(item, "output_item_id", None)
         if output is not None and self._order:
@@ -251,7 +255,7 @@ class Ledger:
         if entry is None:
             return False
         self._order.remove(item_id)
-        self._deleted.add(item_id)
+        self._deleted[item_id] = None
         self.reordered += 1
         if isinstance(entry.item, RealtimeToolCallItem) and entry.item.call_id is not None:
             self._calls.pop(entry.item.call_id, None)
