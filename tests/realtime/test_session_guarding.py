@@ -272,3 +272,16 @@ async def test_how_much_was_heard_before_a_trip_is_known_although_a_call_holds_u
             assert heard.of("tool_end") == []
         assert said(session) == ["one two"]
         assert (await history.get_items())[0]["content"][0]["text"] == "one two"
+
+
+def _raises(names):
+    raise RuntimeError("no words for that")
+
+
+@pytest.mark.parametrize(("message", "errors"), [(_raises, 1), (lambda names: None, 0)])
+async def test_without_words_of_the_program_the_model_is_told_the_usual_ones(message, errors):
+    async with talking(guarded(guard()), guardrails_settings={"message": message}) as (_session, model, heard):
+        await model.emit(started(), words("a secret"), ended())
+        await eventually(lambda: sent(model, Input))
+        assert sent(model, Input)[0].user_input == "guardrail triggered: no secrets"
+        assert len(heard.of("error")) == errors

@@ -139,6 +139,22 @@ async def test_a_config_with_known_keys_is_not_talked_about(caplog):
     assert caplog.records == []
 
 
+@pytest.mark.parametrize(
+    ("section", "given", "told"),
+    [
+        ("reconnect", {"attempts": "6"}, "'attempts' is a number, not '6'"),
+        ("reconnect", {"first_delay": "0.5"}, "'first_delay' is a number"),
+        ("guardrails_settings", {"timeout": "5"}, "'timeout' is a number"),
+        ("guardrails_settings", {"debounce_text_length": [1]}, "'debounce_text_length' is a number"),
+        ("tool_execution", {"approval_timeout": float("nan")}, "'approval_timeout' is a number"),
+        ("reconnect", 5, "a dict, not 5"),
+    ],
+)
+async def test_a_setting_that_is_no_number_is_refused_before_it_is_needed(section, given, told):
+    with pytest.raises(UserError, match=told):
+        await RealtimeRunner(AGENT, model=LocalRealtimeModel([]), config={section: given}).run()
+
+
 async def test_a_brain_that_raises_is_logged_with_where(caplog):
     class Broken:
         async def answer(self, question):

@@ -8,11 +8,12 @@ import pytest
 from holdfast import function_tool, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage, RealtimeRunner, RealtimeState
-from holdfast.realtime.errors import SettingsRejected, Unacknowledged
-from holdfast.realtime.local import Call, Pause
+from holdfast.realtime.errors import BadFrame, SettingsRejected, Unacknowledged
+from holdfast.realtime.local import Call, Pause, ScriptedTranscriber
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Collide, Delay, Drop, Insert, Lose, Refuse
-from realtime_kit import Heard, calling, said
+from realtime.wire import speech
+from realtime_kit import Heard, calling, eventually, said, speak
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 OTHER = RealtimeAgent(name="other", instructions="I am another.")
@@ -67,6 +68,52 @@ async def test_frames_that_nobody_understands_do_not_disturb_the_call(frame):
         assert session.history[-1].content[0].transcript == "Still here."
         known = isinstance(frame, dict) and frame["type"] == "future.event"
         assert len(heard.of("error")) == (0 if known else 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [("conversation.item.input_audio_transcription.completed", 0), ("response.output_audio_transcript.done", 1)],
+)
+async def test_words_that_are_no_text_do_not_spoil_the_history(kind, place):
+    hears = ScriptedTranscriber(["Hello?"])
+    async with (
+        RealtimeServer(["One.", "Two."], transcriber=hears) as server,
+        calling(server, AGENT) as (session, heard),
+    ):
+        await speak(session, await speech())
+        answered = await heard.until("agent_end")
+        await eventually(lambda: said(session) == ["Hello?", "One."])
+        names = {"item_id": session.history[place].item_id, "response_id": answered.response_id}
+        server.connections[0].send({"type": kind, "event_id": "e", **names, "transcript": 5})
+        assert isinstance((await heard.until("error")).error, BadFrame)
+        assert said(session) == ["Hello?", "One."]
+        server.connections[0].drop()
+        await heard.until("reconnected")
+        await session.send_message("Still there?")
+        await heard.until("agent_end", 2)
+        assert said(session) == ["Hello?", "One.", "Still there?", "Two."]
+
+
+ITEM = {"id": "i1", "type": "message", "role": "assistant", "content": []}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"type": "response.output_item.added", "response_id": {}, "item": ITEM},
+        {"type": "conversation.item.added", "previous_item_id": [], "item": ITEM},
+        {"type": "response.output_text.done", "response_id": "r1", "item_id": [], "text": "Hello."},
+        {"type": "response.created", "response": {"id": 5}},
+    ],
+    ids=lambda frame: frame["type"],
+)
+async def test_names_that_are_no_text_cost_one_frame(frame):
+    async with RealtimeServer(["One."]) as server, calling(server, AGENT) as (session, heard):
+        server.connections[0].send({"event_id": "e", **frame})
+        await session.send_message("Hello?")
+        await heard.until("agent_end")
+        assert said(session) == ["Hello?", "One."]
+        assert [type(event.error) for event in heard.of("error")] == [BadFrame]
 
 
 async def test_the_result_of_a_tool_is_spoken_although_another_response_came_first():

@@ -27,6 +27,7 @@ _HOMES = {
     ],
     "errors": [
         "AlreadyConnected",
+        "AnswersRefused",
         "BadFrame",
         "ConnectFailed",
         "ConnectionLost",

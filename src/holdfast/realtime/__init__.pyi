@@ -22,6 +22,7 @@ from holdfast.realtime.config import RealtimeUserInputImage as RealtimeUserInput
 from holdfast.realtime.config import RealtimeUserInputMessage as RealtimeUserInputMessage
 from holdfast.realtime.config import RealtimeUserInputText as RealtimeUserInputText
 from holdfast.realtime.errors import AlreadyConnected as AlreadyConnected
+from holdfast.realtime.errors import AnswersRefused as AnswersRefused
 from holdfast.realtime.errors import BadFrame as BadFrame
 from holdfast.realtime.errors import ConnectFailed as ConnectFailed
 from holdfast.realtime.errors import ConnectionLost as ConnectionLost

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
+from math import isnan
+from typing import Any, cast
 
 from holdfast.agents.errors import UserError
 from holdfast.realtime.audio import log
@@ -15,6 +16,11 @@ from holdfast.realtime.config import (
 )
 from holdfast.realtime.model import RealtimeModelConfig
 
+_NUMBERS = {
+    "reconnect": ("attempts", "first_delay", "longest_delay", "roll_over_after"),
+    "guardrails_settings": ("debounce_text_length", "timeout"),
+    "tool_execution": ("approval_timeout",),
+}
 _MESSAGE = (
     "a message is a text or {'type': 'message', 'role': 'user', 'content': [{'type': 'input_text', 'text': '...'}]}"
 )
@@ -43,6 +49,14 @@ def check_parts(model: Any, history: Any) -> None:
         )
     if history is not None and not hasattr(history, "add_items"):
         raise UserError(f"session must be a history, such as SQLiteSession('caller-7', 'calls.db'), not {history!r}")
+
+
+def check_numbers(config: RealtimeRunConfig) -> None:
+    """Raises where a number is something else: that would be found out in the middle of a call, if at all."""
+    for section, keys in _NUMBERS.items():
+        for key, value in cast("Mapping[str, Any]", config.get(section, {})).items():
+            if key in keys and value is not None and (not isinstance(value, int | float) or isnan(value)):
+                raise UserError(f"{section}: {key!r} is a number, not {value!r}")
 
 
 def tell_unknown_keys(config: RealtimeRunConfig, model_config: RealtimeModelConfig) -> None:

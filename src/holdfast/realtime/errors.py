@@ -93,6 +93,19 @@ class GuardrailTimedOut(HoldfastError, TimeoutError):
         self.guardrail, self.seconds = guardrail, seconds
 
 
+class AnswersRefused(HoldfastError):
+    """Guardrails refused so many answers in a row that no other one is asked for until the user says something."""
+
+    code = "realtime-answers-refused"
+
+    def __init__(self, guardrail: str, count: int) -> None:
+        super().__init__(
+            f"guardrails refused {count} answers in a row, the last one was {guardrail!r}: "
+            "no other one is asked for before the user says something"
+        )
+        self.guardrail, self.count = guardrail, count
+
+
 class BadFrame(HoldfastError, ValueError):
     """A message of the server could not be read; it was skipped."""
 

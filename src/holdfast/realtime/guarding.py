@@ -18,7 +18,7 @@ from unicodedata import east_asian_width
 
 from holdfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
 from holdfast.lifecycle.finishing import told_to_stop
-from holdfast.realtime.errors import GuardrailTimedOut
+from holdfast.realtime.errors import AnswersRefused, GuardrailTimedOut
 from holdfast.realtime.events import RealtimeAudio, RealtimeAudioEnd, RealtimeGuardrailTripped
 from holdfast.realtime.model_inputs import RealtimeModelSendInterrupt, RealtimeModelSendUserInput
 from holdfast.realtime.reconnecting import retell, send_raw
@@ -29,6 +29,8 @@ from holdfast.tracing.inner import guarding_span
 DEBOUNCE = 100
 ANSWERED_WITHIN = 30.0
 """How many seconds a guardrail may take for a verdict, unless the settings say otherwise."""
+IN_A_ROW = 3
+"""How many answers are refused before no other one is asked for: each of them is paid for, and nobody hears it."""
 FASTEST = 30
 """Letters and digits in a second that no voice exceeds: twice of what is usual, six words of five letters.
 
@@ -114,8 +116,15 @@ class Guard:
         self._message = settings.get("message")
         self._timeout = settings.get("timeout", ANSWERED_WITHIN)
         self.holds_back = settings.get("hold_back_audio", False)
+        self._refused = 0
+        """How many answers were refused since the user said something or one was let through."""
         self._line: dict[Response, Watch] = {}
         """Responses that were over before their audio was let go. The first has its turn; everything else waits."""
+
+    def begin(self, response: Response) -> None:
+        """A response begins."""
+        if response.asked_at is not None:
+            self._refused = 0
 
     def hear(self, response: Response, item_id: str, content_index: int, delta: str) -> None:
         """The next words of a response."""
@@ -269,13 +278,25 @@ class Guard:
         else:
             await room.send(RealtimeModelSendInterrupt(force_response_cancel=True, response_id=response.id))
         if not response.newer:
-            await room.say(RealtimeModelSendUserInput(self._feedback(result), follow_up=True))
+            await self._follow_up(result)
+
+    async def _follow_up(self, result: OutputGuardrailResult) -> None:
+        """Tell the model why it was stopped and ask for another answer, unless that has led nowhere so far."""
+        self._refused += 1
+        if self._refused < IN_A_ROW:
+            await self._room.say(RealtimeModelSendUserInput(self._feedback(result), follow_up=True))
+        else:
+            self._room.fail(AnswersRefused(result.guardrail.get_name(), self._refused))
 
     def _feedback(self, result: OutputGuardrailResult) -> str:
         name = result.guardrail.get_name()
-        if callable(self._message):
-            return self._message([name])
-        return self._message or f"guardrail triggered: {name}"
+        words = self._message
+        if callable(words):
+            try:
+                words = words([name])
+            except Exception as error:  # noqa: BLE001 - the usual words do
+                self._room.fail(error)
+        return words if words and isinstance(words, str) else f"guardrail triggered: {name}"
 
     def _let_go(self, response: Response, watch: Watch) -> None:
         """Pass on what can be heard of the response now, and of those that waited for it."""
@@ -358,6 +379,8 @@ class Guard:
         if watch.held:
             self._line.setdefault(response, watch)
         if not watch.checks and (not watch.held or self._has_turn(response)):
+            if not (response.tripped or watch.cut_short):
+                self._refused = 0
             self._leave_out(watch)
             then, watch.then = watch.then, None
             if then is not None:

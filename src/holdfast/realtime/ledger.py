@@ -19,7 +19,11 @@ from holdfast.realtime.items import (
     RealtimeToolCallItem,
     UserMessageItem,
 )
+from holdfast.realtime.latest import Latest
 from holdfast.realtime.model_events import RealtimeModelToolCallEvent
+
+DELETED = 64
+"""How many deleted items are known by name: of the latest, something may still be told."""
 
 
 class Ledger:
@@ -40,6 +44,7 @@ class Ledger:
         self._sent_ms: defaultdict[tuple[str, int], float] = defaultdict(float)
         self._outputs: dict[str, str] = {}
         self._retold: Counter[str] = Counter()
+        self._deleted: Latest[str, None] = Latest(DELETED)
         self._snapshot: tuple[int, list[RealtimeItem]] = (0, [])
 
     def __len__(self) -> int:
@@ -63,7 +68,13 @@ class Ledger:
         return self._entries[item_id].shown()
 
     def tell(self, item: RealtimeItem, *, response_id: str | None = None) -> bool:
-        """The model told of an item. True if it is new."""
+        """The model told of an item. True if it is new.
+
+        What a response says of one that was deleted meanwhile does not bring it back; a new item of its name does.
+        """
+        if response_id is not None and item.item_id in self._deleted:
+            return False
+        self._deleted.pop(item.item_id, None)
         known = self._known(item)
         output = getattr(item, "output_item_id", None)
         if output is not None and self._order:
@@ -86,6 +97,8 @@ class Ledger:
 
     def say(self, item_id: str, delta: str, response_id: str | None, *, content_index: int = 0, spoken: bool) -> bool:
         """The next words of an answer. True if that made a new item."""
+        if item_id in self._deleted:
+            return False
         entry = self._entries.get(item_id)
         new = entry is None
         if entry is None:
@@ -150,6 +163,8 @@ class Ledger:
 
     def transcribed(self, item_id: str, transcript: str) -> bool:
         """What the user said, in writing. True if that made a new item."""
+        if item_id in self._deleted:
+            return False
         entry = self._entries.get(item_id)
         if entry is None:
             part = InputText(text=transcript)
@@ -240,6 +255,7 @@ class Ledger:
         if entry is None:
             return False
         self._order.remove(item_id)
+        self._deleted[item_id] = None
         self.reordered += 1
         if isinstance(entry.item, RealtimeToolCallItem) and entry.item.call_id is not None:
             self._calls.pop(entry.item.call_id, None)

@@ -1,13 +1,20 @@
 """How much of the model's speech was heard. No I/O: times are given."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
 
-from holdfast.realtime.audio import PCM16, AudioFormat
+from holdfast.realtime.audio import PCM16, AudioFormat, log
 from holdfast.realtime.model import RealtimePlaybackTracker
+
+T = TypeVar("T")
+Heard: TypeAlias = tuple[str | None, int, float]
+"""What plays, an item and its part, and how many milliseconds of it were played."""
 
 MOST_PARTS = 64  # A tracker that never reports must not make them pile up.
 _NOTHING = 1e-6  # seconds that are no more than a rounding
+_NOTHING_KNOWN: Heard = (None, 0, 0.0)
 
 
 class PartTracker(RealtimePlaybackTracker):
@@ -44,6 +51,24 @@ class Cut:
     heard_ms: int
     retold: bool = False
     """It came over a connection before this one, and the server has it as text."""
+
+
+def state_of(tracker: RealtimePlaybackTracker) -> Heard:
+    """What a tracker says."""
+
+    def said() -> Heard:
+        state = tracker.get_state()
+        return state["current_item_id"], state["current_item_content_index"] or 0, state["elapsed_ms"] or 0.0
+
+    return _contained(said, _NOTHING_KNOWN)
+
+
+def _contained(ask: Callable[[], T], otherwise: T) -> T:
+    try:
+        return ask()
+    except Exception:  # noqa: BLE001 - it is the program's, and must not cost a connection
+        log.exception("the playback tracker failed, so that it is not known what was heard")
+        return otherwise
 
 
 class Playback:
@@ -145,7 +170,7 @@ class Playback:
         self._parts = deque(kept, maxlen=MOST_PARTS)
         self._latest = kept[-1] if kept else None
         if self._tracker is not None and cuts and not kept:
-            self._tracker.on_interrupted()
+            _contained(self._tracker.on_interrupted, None)
         return cuts
 
     def forget(self, item_id: str) -> None:
@@ -181,11 +206,10 @@ class Playback:
             unheard = [part for part in self._parts if part.received - part.played > _NOTHING or part is self._latest]
             self._parts = deque(unheard, maxlen=MOST_PARTS)
             return
-        state = self._tracker.get_state()
-        playing = (state["current_item_id"], state["current_item_content_index"])
-        if not any(part.place == playing for part in self._parts):
+        item_id, content_index, played_ms = state_of(self._tracker)
+        if not any(part.place == (item_id, content_index) for part in self._parts):
             return
-        while self._parts[0].place != playing:
+        while self._parts[0].place != (item_id, content_index):
             self._parts.popleft()
         # A player that takes its own delay off may be before the beginning.
-        self._parts[0].played = max(0.0, (state["elapsed_ms"] or 0.0) / 1000)
+        self._parts[0].played = max(0.0, played_ms / 1000)

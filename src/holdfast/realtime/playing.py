@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 
 from holdfast.realtime.model import RealtimePlaybackTracker
+from holdfast.realtime.playback import state_of
 from holdfast.realtime.responses import Response
 
 BEHIND = 60.0
@@ -41,13 +42,12 @@ class Playing:
         """Whether the player says that it has not come to the ``end`` of an item, a part and its milliseconds."""
         if self._tracker is None or response.heard_by + BEHIND <= _now():
             return False
-        state = self._tracker.get_state()
-        name, part, elapsed_ms = state["current_item_id"], state["current_item_content_index"], state["elapsed_ms"]
+        name, part, elapsed_ms = state_of(self._tracker)
         if name is None:  # Nothing was played yet, or nothing since all that there was had been stopped.
             return response.heard_by > self._stopped_at or _now() < self._stopped_at + SETTLED
         if name in later:
             return False
-        return name != item_id or (part or 0, (elapsed_ms or 0.0) + ROUNDING_MS) < end
+        return name != item_id or (part, elapsed_ms + ROUNDING_MS) < end
 
     @property
     def look_again(self) -> float | None:

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from holdfast.realtime.errors import ConnectionLost
+from holdfast.agents.errors import UserError
+from holdfast.realtime.errors import ConnectFailed, ConnectionLost
 from holdfast.realtime.events import RealtimeReconnected, RealtimeReconnecting
 from holdfast.realtime.items import RealtimeItem
 from holdfast.realtime.model_inputs import RealtimeModelSendRawMessage
@@ -103,7 +104,7 @@ class Reconnecting:
                 except Exception as failed:  # noqa: BLE001 - tried again, or given up with it
                     log.warning("reconnecting failed: %s", failed)
                     error = failed
-                if attempt >= self.attempts:
+                if attempt >= self.attempts or _is_final(error):
                     self._give_up(error)
                     return
         finally:
@@ -193,6 +194,11 @@ async def retell_changed(room: Room, known: list[RealtimeItem]) -> None:
 async def send_raw(room: Room, kind: str, **other: Any) -> None:
     message: Any = {"type": kind, "other_data": other} if other else {"type": kind}
     await room.model.send_event(RealtimeModelSendRawMessage(message))
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether trying again helps nobody: the program has no key, or the server does not let the one it has in."""
+    return isinstance(error, UserError) or (isinstance(error, ConnectFailed) and error.status in (401, 403))
 
 
 def lost_error(error: Exception | None, code: int | None) -> Exception | None:

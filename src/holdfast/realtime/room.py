@@ -95,6 +95,9 @@ class Room:
         """Whether a new connection is being told what it has to know: that it owes a response is part of it."""
         self.user_is_speaking = False
         self.unconfirmed: list[RealtimeModelSendUserInput] = []
+        """Messages that this connection was told, in order, and that the model has not confirmed."""
+        self.unsaid: list[RealtimeModelSendUserInput] = []
+        """Those that went with a connection: the next one is to be told."""
         self.confirms = False
         """Whether the model tells that it knows a message: one that did it once does it always."""
         self.retelling: set[str] = set()
@@ -242,13 +245,14 @@ class Room:
         """Tell the model a message that it is to answer. One that it has not confirmed is told the next connection."""
         await self.connected()
         self.unconfirmed = [*self.unconfirmed[-MOST_UNCONFIRMED:], message]
-        self.owes_a_response = True
+        owed, self.owes_a_response = self.owes_a_response, True
         try:
             await self.model.send_event(message)
         except Exception as error:
             lost = isinstance(error, ConnectionError | NotConnected) and await self.lost()
             if not lost:  # Otherwise the next connection is told.
                 self.unconfirmed = [sent for sent in self.unconfirmed if sent is not message]
+                self.owes_a_response = owed
                 raise
 
     async def send_now(self, event: RealtimeModelSendEvent) -> None:
@@ -270,13 +274,16 @@ class Room:
             raise Closed("the session is closed")
 
     def confirm(self, item: UserMessageItem) -> None:
-        """The model knows a message of the user: it need not be told again over the next connection."""
+        """The model knows a message of the user: it need not be told again over the next connection.
+
+        Nor those before it: what it does not know of them by now it has refused.
+        """
         if any(isinstance(part, InputAudio) for part in item.content):
             return
         words = words_of(item)
         for place, sent in enumerate(self.unconfirmed):
             if words_of_input(sent.user_input) == words:
-                del self.unconfirmed[place]
+                del self.unconfirmed[: place + 1]
                 self.confirms = True
                 return
 
@@ -286,6 +293,8 @@ class Room:
         if machine.allows(event):
             machine.fire(event)
         self.links += up
+        if not up:
+            self.unsaid, self.unconfirmed = [*self.unconfirmed, *self.unsaid], []
         (self.up if up else self.down).set()
         (self.down if up else self.up).clear()
 

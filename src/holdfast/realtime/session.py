@@ -7,6 +7,7 @@ from typing import Any, Self, cast
 
 from holdfast.agents.approvals import Decision
 from holdfast.agents.context import RunContextWrapper
+from holdfast.agents.errors import UserError
 from holdfast.base.errors import Closed
 from holdfast.base.usage import Usage
 from holdfast.history.contract import Session
@@ -15,7 +16,7 @@ from holdfast.lifecycle.scope import Deadline
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.calls import Calls
 from holdfast.realtime.changing import Changing
-from holdfast.realtime.checking import check_audio, check_message, check_parts, tell_unknown_keys
+from holdfast.realtime.checking import check_audio, check_message, check_numbers, check_parts, tell_unknown_keys
 from holdfast.realtime.config import RealtimeRunConfig, RealtimeUserInput
 from holdfast.realtime.errors import Unacknowledged
 from holdfast.realtime.events import RealtimeAudio, RealtimeCloseReport, RealtimeSessionEvent
@@ -39,6 +40,7 @@ from holdfast.realtime.snapshot import base_settings
 from holdfast.realtime.states import RealtimeState
 from holdfast.realtime.writing import Writer
 
+_SECTIONS = ("guardrails_settings", "reconnect", "tool_execution")
 OVER_WITHIN = 5.0
 """How long an interrupted response may take to be over."""
 
@@ -64,9 +66,10 @@ class RealtimeSession(RealtimeModelListener):
     ) -> None:
         settings = cast(RealtimeModelConfig, _said(model_config))
         said = _said(run_config)
-        parts = {key: _said(said[key]) for key in ("guardrails_settings", "reconnect") if key in said}
+        parts = {key: _said(said[key]) for key in _SECTIONS if key in said}
         rules = cast(RealtimeRunConfig, {**said, **parts})
         check_parts(model, session)
+        check_numbers(rules)
         tell_unknown_keys(rules, settings)
         wrapped = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
         self._agent = agent
@@ -299,8 +302,9 @@ class RealtimeSession(RealtimeModelListener):
         outputs = {item.call_id for item in known if isinstance(item, RealtimeToolCallItem) and item.output is not None}
         self._calls.replayed(outputs)
         await retell_changed(room, known)
-        again = list(room.unconfirmed)
-        for message in again:
+        again = bool(room.unsaid)
+        while room.unsaid and room.up.is_set():
+            room.unconfirmed.append(message := room.unsaid.pop(0))
             await room.model.send_event(message)
         owes = room.owes_a_response or (room.responses.latest is not None and room.responses.latest.owed)
         if owes and not again:
@@ -309,5 +313,7 @@ class RealtimeSession(RealtimeModelListener):
 
 def _said(config: Mapping[str, Any] | None) -> dict[str, Any]:
     """The keys that say something: one that is ``None`` is as good as left out, unless it is a time without a limit."""
+    if config is not None and not isinstance(config, Mapping):
+        raise UserError(f"what configures a session is a dict, not {config!r}")
     endless = ("timeout", "roll_over_after")
     return {key: value for key, value in (config or {}).items() if value is not None or key in endless}

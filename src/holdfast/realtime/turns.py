@@ -33,6 +33,7 @@ class Turns:
             self._over(before, RealtimeModelTurnEndedEvent(status="lost", reason="its end was not told"))
         response.plain, response.link = event.plain, room.links
         response.span = response_span(room.place, response.snapshot)
+        self._guard.begin(response)
         room.asked_at, room.owes_a_response = None, False
         if not room.confirms:  # Otherwise those that are left are on their way yet.
             room.unconfirmed.clear()

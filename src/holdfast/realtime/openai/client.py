@@ -30,6 +30,7 @@ from holdfast.realtime.openai.frames import (
     AudioDelta,
     TextDelta,
     TranscriptDelta,
+    check_names,
     read,
     read_plain,
     shown,
@@ -124,6 +125,7 @@ class RealtimeClient:
             if (words := _WORDS.get(kind)) is not None:
                 index = message.content_index
                 return (words(message.item_id, message.delta, message.response_id, content_index=index),)
+            check_names(message)
             HANDLERS.get(message["type"], other)(self, message)
         except BadFrame as error:
             self.tell(RealtimeModelErrorEvent(error))

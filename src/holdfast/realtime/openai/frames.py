@@ -65,6 +65,15 @@ def read_plain(frame: bytes | str) -> dict[str, Any]:
     return message
 
 
+def check_names(message: dict[str, Any]) -> None:
+    """Raises where a name is no text: whatever is known by it could not be found again."""
+    response = message.get("response")
+    inner = response.get("id") if isinstance(response, dict) else None
+    for name in (inner, message.get("response_id"), message.get("item_id"), message.get("previous_item_id")):
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"{name!r} is no name")
+
+
 def shown(frame: bytes | str) -> str:
     """A frame as text, whatever is in it."""
     return frame if isinstance(frame, str) else frame.decode("utf-8", "replace")

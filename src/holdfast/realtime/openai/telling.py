@@ -114,7 +114,7 @@ def item_truncated(client: "RealtimeClient", message: Message) -> None:
 def transcribed(client: "RealtimeClient", message: Message) -> None:
     client.tell(
         RealtimeModelInputAudioTranscriptionCompletedEvent(
-            message["item_id"], message["transcript"], content_index=message.get("content_index", 0)
+            message["item_id"], _text(message["transcript"]), content_index=message.get("content_index", 0)
         )
     )
 
@@ -200,7 +200,7 @@ def response_done(client: "RealtimeClient", message: Message) -> None:
 
 
 def text_done(client: "RealtimeClient", message: Message) -> None:
-    text = message["transcript"] if "transcript" in message else message["text"]
+    text = _text(message["transcript"] if "transcript" in message else message["text"])
     client.tell(
         RealtimeModelTextDoneEvent(
             message["item_id"], text, message["response_id"], content_index=message.get("content_index", 0)
@@ -214,6 +214,12 @@ def audio_done(client: "RealtimeClient", message: Message) -> None:
         client.tell(
             RealtimeModelAudioDoneEvent(message["item_id"], message.get("content_index", 0), response_id=response_id)
         )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def misshapen(client: "RealtimeClient", message: Message) -> None:
