@@ -136,13 +136,13 @@ async def test_the_pings_of_a_server_are_answered_while_a_listener_is_busy() -> 
         await socket.send(json.dumps(last))
         await socket.wait_closed()
 
-    async with serve(talk, "127.0.0.1", 0, ping_interval=0.05, ping_timeout=0.1) as server:
+    async with serve(talk, "127.0.0.1", 0, ping_interval=0.05, ping_timeout=0.5) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         model = OpenAIRealtimeWebSocketModel()
         model.add_listener(listener)
         await model.connect({"url": f"ws://127.0.0.1:{port}", "api_key": "test"})
         await listener.held_up.wait()
-        await asyncio.sleep(LONG)
+        await asyncio.sleep(0.8)
         listener.may_go_on.set()
         await asyncio.wait_for(listener.caught_up.wait(), 10)
         assert listener.end is None
@@ -169,12 +169,12 @@ async def test_a_reader_that_catches_up_does_not_hold_up_the_loop() -> None:
 
 async def test_a_loop_that_is_held_up_for_longer_than_a_ping_may_take_costs_no_connection() -> None:
     with server_in_a_thread() as url:
-        pings: Any = {"ping_interval": 0.01, "ping_timeout": 0.04}
+        pings: Any = {"ping_interval": 0.01, "ping_timeout": 0.3}
         model, listener = OpenAIRealtimeWebSocketModel(transport_config=pings), Busy()
         model.add_listener(listener)
         await model.connect({"url": url, "api_key": "test"})
-        for turn in range(16):
-            time.sleep(0.06)  # noqa: ASYNC251 - which is what is wrong, and happens
+        for turn in range(8):
+            time.sleep(0.4)  # noqa: ASYNC251 - which is what is wrong, and happens
             for _ in range(1 + turn % 4):
                 await asyncio.sleep(0)
         assert listener.end is None
