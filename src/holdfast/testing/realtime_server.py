@@ -136,6 +136,7 @@ class RealtimeServer:
             limit_seconds=self._session_seconds,
             expires_at=int(time.time() + self._session_seconds),
             model=connection.query.get("model", "local"),
+            transcribes=self._transcriber is not None,
         )
         async with Scope() as scope:
             host = Host(

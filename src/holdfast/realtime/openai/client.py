@@ -76,6 +76,8 @@ class RealtimeClient:
             self.playback.take_over(before, clock())
         self.server_interrupts = False
         """Whether the server cancels its response by itself when the user begins to speak."""
+        self.server_transcribes = True
+        """Whether what the user says is going to be written down."""
         self.server_answers = False
         """Whether the server begins a response by itself when the user has stopped."""
 

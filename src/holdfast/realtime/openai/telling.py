@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.realtime.audio import audio_format
-from holdfast.realtime.items import RealtimeItem
+from holdfast.realtime.items import InputAudio, RealtimeItem, UserMessageItem
 from holdfast.realtime.model_events import (
     RealtimeModelAudioDoneEvent,
     RealtimeModelErrorEvent,
@@ -42,7 +42,9 @@ def session(client: "RealtimeClient", message: Message) -> None:
     audio = message["session"].get("audio") or {}
     if (format := audio_format((audio.get("output") or {}).get("format"))) is not None:
         client.use_format(format)
-    detection = (audio.get("input") or {}).get("turn_detection") or {}
+    heard = audio.get("input") or {}
+    client.server_transcribes = heard.get("transcription", "not told") is not None
+    detection = heard.get("turn_detection") or {}
     client.server_interrupts = detection.get("interrupt_response") is True
     client.server_answers = bool(detection) and detection.get("create_response") is not False
     if not detection:
@@ -85,8 +87,12 @@ def item(client: "RealtimeClient", message: Message) -> None:
             found = client.places.output(raw)
     if found is None:
         other(client, message)
-    else:
-        client.tell(RealtimeModelItemUpdatedEvent(found, response_id=response_id))
+        return
+    client.tell(RealtimeModelItemUpdatedEvent(found, response_id=response_id))
+    if isinstance(found, UserMessageItem) and not client.server_transcribes:
+        for index, part in enumerate(found.content):
+            if isinstance(part, InputAudio) and part.transcript is None:
+                client.tell(RealtimeModelInputAudioTranscriptionFailedEvent(found.item_id, index, None))
 
 
 def function_call(client: "RealtimeClient", raw: Message, response_id: str | None) -> None:
@@ -122,7 +128,7 @@ def transcribed(client: "RealtimeClient", message: Message) -> None:
 def transcription_failed(client: "RealtimeClient", message: Message) -> None:
     client.tell(
         RealtimeModelInputAudioTranscriptionFailedEvent(
-            message["item_id"], message.get("content_index", 0), message.get("error")
+            message["item_id"], message.get("content_index", 0), message.get("error") or {}
         )
     )
 
