@@ -1,6 +1,7 @@
 """What passed on a connection can be written down, and played again to either side."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Iterable
 from contextlib import suppress
@@ -260,10 +261,36 @@ def test_secrets_are_not_written_down() -> None:
     assert redacted(ephemeral)["session"] == {"client_secret": "[redacted]", "id": "s"}
 
 
+@pytest.mark.parametrize("audio", [False, True])
+async def test_audio_inside_items_is_written_down_only_if_that_is_asked_for(tmp_path: Path, audio: bool) -> None:
+    voice = base64.b64encode(b"a voice of somebody").decode()
+    item = {"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": voice}]}
+    async with RealtimeServer() as server:
+        model = OpenAIRealtimeWebSocketModel(recording=Recording(tmp_path / "call.jsonl", audio=audio))
+        await model.connect(at(server))
+        create = {"type": "conversation.item.create", "other_data": {"item": item}}
+        await model.send_event(RealtimeModelSendRawMessage(create))
+        await server.connections[0].until_received("conversation.item.create")
+        await model.close()
+    assert (voice in (tmp_path / "call.jsonl").read_text()) is audio
+    (entries,) = read_recording(tmp_path / "call.jsonl")
+    (sent,) = [entry for entry in entries if entry.way == "sent" and entry.type == "conversation.item.create"]
+    silent = base64.b64encode(bytes(19)).decode()
+    assert json.loads(sent.as_frame())["item"]["content"][0]["audio"] == (voice if audio else silent)
+
+
+async def test_a_recording_whose_program_was_killed_plays_up_to_there(tmp_path: Path) -> None:
+    await recorded(tmp_path / "call.jsonl")
+    whole = (tmp_path / "call.jsonl").read_bytes()
+    before = [entry for connection in read_recording(tmp_path / "call.jsonl") for entry in connection]
+    (tmp_path / "cut.jsonl").write_bytes(whole[:-20] + "é".encode()[:1])
+    assert [entry for connection in read_recording(tmp_path / "cut.jsonl") for entry in connection] == before[:-1]
+
+
 @pytest.mark.parametrize("line", ["nonsense", "[]", '{"at": 1, "way": "sent", "colour": "red"}'])
 def test_a_file_that_is_no_recording(tmp_path: Path, line: str) -> None:
     path = tmp_path / "call.jsonl"
-    path.write_text('{"at": 0, "way": "opened"}\n' + line)
+    path.write_text('{"at": 0, "way": "opened"}\n' + line + "\n")
     with pytest.raises(InvalidInput, match="line 2"):
         read_recording(path)
 
