@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -597,9 +598,26 @@ async def test_a_key_that_no_header_can_carry_is_refused_and_told_nowhere(config
     assert "secret" not in f"{refused.value}{caplog.text}"
 
 
-async def test_a_key_that_is_no_text_is_refused():
+@pytest.mark.parametrize("key", [7, lambda: b"sk-of-bytes"])
+async def test_a_key_that_is_no_text_is_refused(key):
     with pytest.raises(UserError, match="api_key"):
-        await OpenAIRealtimeWebSocketModel().connect({"url": "ws://127.0.0.1:9", "api_key": 7})
+        await OpenAIRealtimeWebSocketModel().connect({"url": "ws://127.0.0.1:9/", "api_key": key})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://user:hidden@host/v1/realtime?token=hidden",
+        "user:hidden@host/v1",
+        "ws://user:hidden/of@host/v1",
+        "ws://user:hidden@[::1/",
+        "wss://user:hidden@/v1",
+    ],
+)
+async def test_an_address_that_cannot_be_is_refused_without_its_secrets(url):
+    with pytest.raises(UserError, match="wss://") as refused:
+        await OpenAIRealtimeWebSocketModel().connect({"url": url, "api_key": "k"})
+    assert "hidden" not in "".join(traceback.format_exception(refused.value))
 
 
 async def test_what_the_server_says_when_it_turns_a_connection_away_is_told_without_the_key():

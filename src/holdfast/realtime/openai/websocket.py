@@ -44,9 +44,10 @@ async def get_api_key(key: str | Callable[[], MaybeAwaitable[str]] | None) -> st
     """The key itself, what the function gives, or else the default one."""
     if key is None:
         return default_openai_key()
-    if not isinstance(key, str) and not callable(key):
-        raise UserError(f"api_key must be a string or a function that gives one, not {type(key).__name__}")
-    return key if isinstance(key, str) else await resolved(key())
+    found = await resolved(key()) if callable(key) else key
+    if not isinstance(found, str | None):
+        raise UserError(f"api_key must be a string or a function that gives one, not {type(found).__name__}")
+    return found
 
 
 class OpenAIRealtimeWebSocketModel(WireModel):
@@ -66,6 +67,7 @@ class OpenAIRealtimeWebSocketModel(WireModel):
     async def dial(self, options: RealtimeModelConfig) -> Link:
         url, headers = realtime_url(options), await request_headers(options)
         library = _websockets()
+        _check_address(url, library)
         transport = self._transport
         try:
             socket = await library.asyncio.client.connect(
@@ -101,6 +103,14 @@ def realtime_url(options: RealtimeModelConfig) -> str:
     if (url := options.get("url")) is not None:
         return url
     return f"{_URL}?call_id={quote(call_id)}" if call_id else f"{_URL}?model={quote(model or DEFAULT_MODEL)}"
+
+
+def _check_address(url: str, library: ModuleType) -> None:
+    # Checked here because whoever connects would tell the whole address, with the password in it.
+    try:
+        library.uri.parse_uri(url)
+    except (ValueError, library.exceptions.InvalidURI):
+        raise UserError("the url of a realtime model must be like wss://host/path or ws://host:port/path") from None
 
 
 async def request_headers(options: RealtimeModelConfig) -> dict[str, str]:
@@ -140,6 +150,7 @@ def _websockets() -> ModuleType:
     try:
         import websockets.asyncio.client
         import websockets.exceptions
+        import websockets.uri
     except ImportError as error:
         raise MissingExtra("realtime", "a realtime connection") from error
     return websockets
