@@ -1,5 +1,9 @@
 """Joining telephone calls."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 
 from holdfast import function_tool
@@ -10,8 +14,9 @@ from holdfast.realtime import (
     RealtimeModelSendRawMessage,
     RealtimeRunner,
 )
+from holdfast.realtime.local.brain import Pause
 from holdfast.testing import RealtimeServer
-from realtime_kit import listening
+from realtime_kit import Heard, eventually, listening
 
 
 @function_tool
@@ -71,3 +76,50 @@ async def test_a_session_counts_the_audio_of_a_call_in_the_format_that_the_serve
             sent_ms = sum(len(event.audio.data) for event in heard.of("audio")) / bytes_per_ms
             heard_ms = session.history[-1].content[0].audio_end_ms
             assert session.metrics["truncated"].last == pytest.approx(sent_ms - heard_ms)
+
+
+async def told(heard: Heard, kind: str) -> None:
+    """Wait for a message of the server that means nothing to a program."""
+    await eventually(
+        lambda: any(
+            event.data.type == "other" and event.data.data["type"] == kind for event in heard.of("raw_model_event")
+        )
+    )
+
+
+@asynccontextmanager
+async def in_a_call(*turns: Any) -> AsyncIterator[tuple[Any, Any, Any]]:
+    """A session that has joined a call, in which the server plays the answer itself, and the answer has begun."""
+    async with RealtimeServer(list(turns)) as server:
+        call = {"url": f"{server.url}?call_id=c1", "api_key": "k", "call_id": "c1"}
+        session = await RealtimeRunner(RealtimeAgent(name="host"), model=OpenAIRealtimeSIPModel()).run(
+            model_config=call
+        )
+        async with listening(session) as heard, session:
+            await session.send_message("Well?")
+            begun = (await heard.until("agent_start")).response_id
+            server.connections[0].send({"type": "output_audio_buffer.started", "event_id": "e", "response_id": begun})
+            await told(heard, "output_audio_buffer.started")
+            yield session, heard, server.connections[0]
+
+
+@pytest.mark.parametrize("over", [False, True])
+async def test_an_interruption_also_stops_what_the_server_still_plays(over: bool) -> None:
+    async with in_a_call("An answer." if over else [Pause(30), "An answer."]) as (session, heard, connection):
+        if over:
+            await heard.until("agent_end")
+        await session.interrupt()
+        await connection.until_received("output_audio_buffer.clear")
+        kinds = [frame["type"] for frame in connection.received]
+        assert over or kinds.index("response.cancel") < kinds.index("output_audio_buffer.clear")
+
+
+async def test_what_the_server_has_played_to_its_end_is_not_stopped() -> None:
+    async with in_a_call("An answer.") as (session, heard, connection):
+        (begun,) = connection.sent_of("output_audio_buffer.started")
+        connection.send({**begun, "type": "output_audio_buffer.stopped"})
+        await told(heard, "output_audio_buffer.stopped")
+        await session.interrupt()
+        await session.send_message("Thank you.")
+        await connection.until_received("conversation.item.create", count=2)
+        assert connection.received_of("output_audio_buffer.clear") == []

@@ -74,6 +74,8 @@ class RealtimeClient:
         self.playback = Playback(options.get("playback_tracker"))
         if before is not None:
             self.playback.take_over(before, clock())
+        self.server_plays: str | None = None
+        """The response that the server itself lets somebody hear, in a call that was joined."""
         self.server_interrupts = False
         """Whether the server cancels its response by itself when the user begins to speak."""
         self.server_transcribes = True
@@ -185,6 +187,12 @@ class RealtimeClient:
             self.tell(interrupted(cut))
             if not cut.retold:
                 self._truncate(cut.item_id, cut.content_index, cut.heard_ms)
+
+    def hush(self, response_id: str | None = None) -> None:
+        """Stop what the server plays itself. It wants to be told to cancel the response before this."""
+        if self.server_plays is not None and response_id in (None, self.server_plays):
+            self.server_plays = None
+            self.say({"type": "output_audio_buffer.clear"})
 
     def mute(self, response_id: str | None) -> None:
         """Emit no more audio of this response."""

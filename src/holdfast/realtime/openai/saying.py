@@ -51,6 +51,8 @@ def interrupt(client: "RealtimeClient", event: RealtimeModelSendInterrupt) -> No
     if not event.playback_only:
         client.mute(target)
         client.gate.cancel(event.response_id, force=event.force_response_cancel)
+    if not event.cancel_response_only:
+        client.hush(event.response_id)
 
 
 def settings(client: "RealtimeClient", event: RealtimeModelSendSessionUpdate) -> None:

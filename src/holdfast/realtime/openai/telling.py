@@ -142,6 +142,8 @@ def speech_started(client: "RealtimeClient", message: Message) -> None:
     client.mute(active)
     if active is not None and not client.server_interrupts:
         client.gate.cancel(active)
+    if not client.server_interrupts:
+        client.hush()
 
 
 def speech_stopped(client: "RealtimeClient", message: Message) -> None:
@@ -152,6 +154,11 @@ def speech_stopped(client: "RealtimeClient", message: Message) -> None:
 def buffer_emptied(client: "RealtimeClient", message: Message) -> None:
     """What the user was saying was made an item by the program, or thrown away: its end will not be told."""
     client.gate.user_stopped(answered=False)
+    other(client, message)
+
+
+def server_plays(client: "RealtimeClient", message: Message) -> None:
+    client.server_plays = message["response_id"] if message["type"] == "output_audio_buffer.started" else None
     other(client, message)
 
 
@@ -243,6 +250,9 @@ HANDLERS: dict[str, Handler] = {
     "input_audio_buffer.committed": buffer_emptied,
     "input_audio_buffer.cleared": buffer_emptied,
     "input_audio_buffer.timeout_triggered": silence,
+    "output_audio_buffer.started": server_plays,
+    "output_audio_buffer.stopped": server_plays,
+    "output_audio_buffer.cleared": server_plays,
     "response.created": response_created,
     "response.done": response_done,
     "response.output_item.added": item,
