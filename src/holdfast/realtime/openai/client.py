@@ -99,13 +99,13 @@ class RealtimeClient:
         # A session's tracing can be set once; saying it again is an error.
         if session.get("tracing") == self._tracing:
             session.pop("tracing", None)
-        else:
-            self._tracing = session.get("tracing", self._tracing)
         if self._prompted:
             session.setdefault("prompt", None)  # Left out, the prompt of the agent before would go on.
-        self._prompted = self._prompted or "prompt" in session
-        update = self.updates.sent(session)
+        update = self.updates.made(session)
         self.say({"type": "session.update", "event_id": update.event_id, "session": session})
+        self.updates.sent(update)
+        self._tracing = session.get("tracing", self._tracing)
+        self._prompted = self._prompted or "prompt" in session
         return update
 
     def send(self, event: RealtimeModelSendEvent) -> Sequence[RealtimeModelEvent]:
