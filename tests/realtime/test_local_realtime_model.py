@@ -26,6 +26,7 @@ from holdfast.realtime import (
     SettingsRejected,
 )
 from holdfast.realtime.local import (
+    Call,
     EnergyDetector,
     Pause,
     Say,
@@ -289,6 +290,18 @@ async def test_half_a_character_from_a_brain_or_a_recogniser_hurts_nobody():
         ended = await call.listener.until(RealtimeModelTurnEndedEvent)
         assert ended.status == "completed"
         assert call.remembered == ["Well \ufffd", "Hi 😀 \ufffd there"]
+
+
+@pytest.mark.parametrize(
+    ("turn", "status"), [(Call("look_up", '{"what": "\ud83d"}'), "completed"), (RuntimeError("no \ud83d"), "failed")]
+)
+@virtually
+async def test_half_a_character_in_a_call_or_in_a_failure_hurts_nobody(turn, status):
+    async with Calling([turn]) as call:
+        await call.say("Hello")
+        ended = await call.listener.until(RealtimeModelTurnEndedEvent)
+        assert ended.status == status
+        assert "\ufffd" in f"{ended.error}{call.listener.all(RealtimeModelToolCallEvent)}"
 
 
 @virtually

@@ -43,8 +43,30 @@ class AtOnce(Model):
         yield {"type": "response.completed", "response": {"id": "r1", "output": [said], "usage": None}}
 
 
+class Iterating(AtOnce):
+    """Its stream is an iterator and no generator: nobody can close it."""
+
+    def stream_response(self, *given, **more):
+        class Events:
+            def __init__(self, events):
+                self._events = events
+
+            def __aiter__(self):
+                return self
+
+            async def __anext__(self):
+                return await anext(self._events)
+
+        return Events(super().stream_response())
+
+
 @pytest.mark.parametrize(
-    ("model", "words"), [(AtOnce(), "Here it is."), (FunctionModel(lambda request: REFUSAL), "I must not say that.")]
+    ("model", "words"),
+    [
+        (AtOnce(), "Here it is."),
+        (Iterating(), "Here it is."),
+        (FunctionModel(lambda request: REFUSAL), "I must not say that."),
+    ],
 )
 @virtually
 async def test_what_a_text_model_says_is_heard_however_it_says_it(model, words):
@@ -52,6 +74,7 @@ async def test_what_a_text_model_says_is_heard_however_it_says_it(model, words):
         await session.send_message("Tell me.")
         await until(session, "agent_end")
         assert [part.transcript for part in session.history[-1].content] == [words]
+        assert session.history[-1].status == "completed"
 
 
 @virtually

@@ -117,7 +117,7 @@ class Host:
             await self._give(response)
         except Exception as error:  # A brain is anybody's code, and its failure is the response's.
             log.warning("the brain of a realtime model failed", exc_info=error)
-            response.fail(str(getattr(error, "code", "") or "server_error"), f"{type(error).__name__}: {error}")
+            response.fail(str(getattr(error, "code", "") or "server_error"), _told(error))
         else:
             response.finish(self._loop.time())
         self.settle()
@@ -133,7 +133,7 @@ class Host:
                     case Call(name, _, call_id):
                         await self._say(response, unsaid, all_of_it=True)
                         unsaid = ""
-                        response.call(name, part.json, self._loop.time(), call_id=call_id)
+                        response.call(_whole(name), _whole(part.json), self._loop.time(), call_id=call_id)
                 self.settle()
         await self._say(response, unsaid, all_of_it=True)
 
@@ -167,8 +167,12 @@ class Host:
         try:
             self.engine.transcribed(item_id, _whole(await transcriber.transcribe(audio)))
         except Exception as error:  # noqa: BLE001 - a recogniser is anybody's code
-            self.engine.transcription_failed(item_id, f"{type(error).__name__}: {error}")
+            self.engine.transcription_failed(item_id, _told(error))
         self.settle()
+
+
+def _told(error: Exception) -> str:
+    return _whole(f"{type(error).__name__}: {error}")
 
 
 def _whole(text: str) -> str:

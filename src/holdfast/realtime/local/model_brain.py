@@ -1,7 +1,6 @@
 """Any text model as the brain of a realtime session."""
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from holdfast.agents.errors import UserError
@@ -9,7 +8,7 @@ from holdfast.agents.model_settings import ModelSettings
 from holdfast.agents.tool_refs import part_of
 from holdfast.agents.tools import FunctionTool, Tool
 from holdfast.base.items import Item, text_of
-from holdfast.models.asking import ModelRequest
+from holdfast.models.asking import ModelRequest, closing
 from holdfast.models.contract import Model, ModelResponse, StreamCut, completed
 from holdfast.realtime.local.brain import Brain, Call, Question, Say, ScriptedBrain, Turn
 
@@ -26,8 +25,7 @@ class ModelBrain:
     async def answer(self, question: Question) -> AsyncGenerator[Say | Call, None]:
         answer: ModelResponse | None = None
         streamed = False
-        events = self._request(question).put_to(self._model.stream_response)
-        async with aclosing(events):
+        async with closing(self._request(question).put_to(self._model.stream_response)) as events:
             async for event in events:
                 answer = completed(event) or answer
                 if part_of(event, "type") in _WORDS:
