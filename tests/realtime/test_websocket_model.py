@@ -1,6 +1,7 @@
 """The model over a real WebSocket, against a server that misbehaves on demand."""
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -596,6 +597,16 @@ async def test_a_key_that_no_header_can_carry_is_refused_and_told_nowhere(config
             await OpenAIRealtimeWebSocketModel().connect({"url": server.url, **config})
         assert server.connections == []
     assert "secret" not in f"{refused.value}{caplog.text}"
+
+
+async def test_a_program_that_logs_everything_does_not_log_the_key(caplog):
+    caplog.set_level(logging.DEBUG)
+    async with RealtimeServer([]) as server:
+        model = OpenAIRealtimeWebSocketModel()
+        await model.connect({"url": server.url.replace("//", "//user:hidden-1@"), "api_key": "hidden-2"})
+        await model.close()
+    told = [record.getMessage() for record in caplog.records if record.name != "websockets.server"]
+    assert not [line for line in told if "hidden" in line or "Authorization" in line]
 
 
 @pytest.mark.parametrize("key", [7, lambda: b"sk-of-bytes"])

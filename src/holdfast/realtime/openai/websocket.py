@@ -1,5 +1,6 @@
 """Realtime models behind a WebSocket."""
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -24,6 +25,8 @@ from holdfast.realtime.openai.wire_model import WireModel
 _URL = "wss://api.openai.com/v1/realtime"
 _MAX_SIZE = 16 * 2**20
 _SHORT = 7  # "Bearer" is no secret.
+_wire_log = logging.getLogger("holdfast.realtime.wire")
+_wire_log.setLevel(logging.INFO)  # Below that the library logs every header, with the key, and all that is said.
 _HEADER = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
@@ -73,6 +76,7 @@ class OpenAIRealtimeWebSocketModel(WireModel):
             socket = await library.asyncio.client.connect(
                 url,
                 additional_headers=headers,
+                logger=_wire_log,
                 user_agent_header=f"holdfast/{__version__}",
                 compression=None,  # Audio does not get smaller, only later.
                 open_timeout=transport.get("handshake_timeout", 10.0),
