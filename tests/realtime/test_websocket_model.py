@@ -346,10 +346,13 @@ async def test_a_response_that_died_with_the_connection_is_lost(
     assert ended.status == "lost"
 
 
+@pytest.mark.parametrize(
+    "nonsense", ["{ nonsense", "[" * 100_000, '{"type": "x", "y": ' + "[" * 5000 + "]" * 5000 + "}"]
+)
 async def test_the_reader_survives_nonsense(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, ear: Ear
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, ear: Ear, nonsense: str
 ) -> None:
-    server.inject("response.created", Insert("{ nonsense"))
+    server.inject("response.created", Insert(nonsense))
     server.inject("response.created", Insert({"type": "something.new", "event_id": "x"}))
     await model.connect(at(server))
     await model.send_event(RealtimeModelSendUserInput("Hi"))
