@@ -305,6 +305,40 @@ async def test_half_a_character_in_a_call_or_in_a_failure_hurts_nobody(turn, sta
 
 
 @virtually
+async def test_a_model_or_a_recogniser_that_was_cancelled_inside_has_failed_and_the_next_answer_is_fine():
+    class Cancelled:
+        async def transcribe(self, audio):
+            raise asyncio.CancelledError
+
+    settings = {"input_audio_transcription": {"model": "any"}}
+    async with Calling([asyncio.CancelledError(), "Here."], settings, transcriber=Cancelled()) as call:
+        await call.speak(await speech())
+        assert (await call.listener.until(RealtimeModelTurnEndedEvent)).status == "failed"
+        assert "Cancelled" in str((await call.listener.until(RealtimeModelInputAudioTranscriptionFailedEvent)).error)
+        await call.say("Hello")
+        assert (await call.listener.until(RealtimeModelTurnEndedEvent, 2)).status == "completed"
+
+
+@virtually
+async def test_a_brain_that_fails_when_it_is_let_go_hurts_nobody():
+    class Sulky:
+        async def answer(self, question):
+            try:
+                yield Say("Well. ")
+                await asyncio.sleep(3600)
+            finally:
+                raise RuntimeError("let me finish")
+
+    async with Calling(Sulky()) as call:
+        for turn in (1, 2):
+            await call.say("Hello")
+            await call.listener.until(RealtimeModelTurnStartedEvent, turn)
+            await asyncio.sleep(1)
+            await call.model.send_event(RealtimeModelSendInterrupt(force_response_cancel=True))
+            assert (await call.listener.until(RealtimeModelTurnEndedEvent, turn)).status == "cancelled"
+
+
+@virtually
 async def test_closing_in_the_middle_of_a_thought_leaves_nothing_behind():
     async with Calling([[Pause(3600), "Late."]]) as call:
         await call.say("Hello")

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.lifecycle.finishing import told_to_stop
 from holdfast.lifecycle.scope import Scope
 from holdfast.realtime.local.brain import Brain, Call, Say, question_of
 from holdfast.realtime.local.engine import Engine
@@ -115,7 +116,9 @@ class Host:
             return
         try:
             await self._give(response)
-        except Exception as error:  # A brain is anybody's code, and its failure is the response's.
+        except (Exception, asyncio.CancelledError) as error:  # A brain is anybody's code.
+            if isinstance(error, asyncio.CancelledError) and told_to_stop():
+                raise
             log.warning("the brain of a realtime model failed", exc_info=error)
             response.fail(str(getattr(error, "code", "") or "server_error"), _told(error))
         else:
@@ -166,12 +169,14 @@ class Host:
     async def _transcribe(self, item_id: str, audio: bytes, transcriber: Transcriber) -> None:
         try:
             self.engine.transcribed(item_id, _whole(await transcriber.transcribe(audio)))
-        except Exception as error:  # noqa: BLE001 - a recogniser is anybody's code
+        except (Exception, asyncio.CancelledError) as error:  # A recogniser is anybody's code.
+            if isinstance(error, asyncio.CancelledError) and told_to_stop():
+                raise
             self.engine.transcription_failed(item_id, _told(error))
         self.settle()
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     return _whole(f"{type(error).__name__}: {error}")
 
 
