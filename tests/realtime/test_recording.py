@@ -32,7 +32,7 @@ from holdfast.realtime.openai.link import LinkClosed
 from holdfast.realtime.openai.recording import redacted
 from holdfast.realtime.openai.replaying import ReplayedLink
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Insert
+from holdfast.testing.realtime_faults import Drop, Insert
 from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.test_websocket_model import Ear, at
 from realtime.wire import USER
@@ -277,6 +277,24 @@ async def test_audio_inside_items_is_written_down_only_if_that_is_asked_for(tmp_
     (sent,) = [entry for entry in entries if entry.way == "sent" and entry.type == "conversation.item.create"]
     silent = base64.b64encode(bytes(19)).decode()
     assert json.loads(sent.as_frame())["item"]["content"][0]["audio"] == (voice if audio else silent)
+
+
+@pytest.mark.parametrize("code", [1000, 1006, 1011])
+async def test_a_connection_that_was_lost_is_lost_again_when_it_is_played(tmp_path: Path, code: int) -> None:
+    ends = []
+    async with RealtimeServer(["Good morning."]) as server:
+        server.inject("response.output_audio.delta", Drop(code))
+        live = OpenAIRealtimeWebSocketModel(recording=Recording(tmp_path / "call.jsonl"))
+        for model in (live, None):
+            ear, model = Ear(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl")
+            model.add_listener(ear)
+            await model.connect(at(server))
+            await model.send_event(RealtimeModelSendUserInput("Hi"))
+            await ear.until("end_of_stream")
+            await model.close()
+            ends.append((ear.of("connection_status")[-1].code, str(ear.of("connection_status")[-1].error)))
+    assert ends[0] == ends[1]
+    assert (ends[0][1] == "None") is (code == 1000)
 
 
 async def test_a_recording_whose_program_was_killed_plays_up_to_there(tmp_path: Path) -> None:
