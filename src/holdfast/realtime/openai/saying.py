@@ -20,10 +20,12 @@ from holdfast.realtime.openai.items import user_item
 if TYPE_CHECKING:
     from holdfast.realtime.openai.client import RealtimeClient
 
+_PIECE = 2**20  # bytes of audio in one message; servers take 15 MiB
+
 
 def audio(client: "RealtimeClient", event: RealtimeModelSendAudio) -> None:
-    if event.audio:
-        client.outgoing.append(write_audio(event.audio))
+    for start in range(0, len(event.audio), _PIECE):
+        client.outgoing.append(write_audio(event.audio[start : start + _PIECE]))
     if event.commit:
         client.say({"type": "input_audio_buffer.commit"})
 
