@@ -602,6 +602,17 @@ async def test_a_key_that_no_header_can_carry_is_refused_and_told_nowhere(config
     assert "secret" not in f"{refused.value}{caplog.text}"
 
 
+async def test_a_key_that_does_not_come_is_not_waited_for_for_ever():
+    async def vault() -> str:
+        await asyncio.sleep(3600)
+        return "late"
+
+    model = OpenAIRealtimeWebSocketModel(transport_config={"handshake_timeout": 0.05})
+    async with asyncio.timeout(5):
+        with pytest.raises(ConnectFailed, match="API key"):
+            await model.connect({"url": "ws://127.0.0.1:9/", "api_key": vault})
+
+
 async def test_a_program_that_logs_everything_does_not_log_the_key(caplog):
     caplog.set_level(logging.DEBUG)
     async with RealtimeServer([]) as server:

@@ -1,5 +1,6 @@
 """Realtime models behind a WebSocket."""
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -36,6 +37,7 @@ class TransportConfig(TypedDict):
     ping_interval: NotRequired[float | None]
     ping_timeout: NotRequired[float | None]
     handshake_timeout: NotRequired[float]
+    """How long the server may take to accept the connection, and a function to give the key for it."""
     max_size: NotRequired[int | None]
     close_timeout: NotRequired[float]
     """How long the server may take to say goodbye; then the connection is cut."""
@@ -68,10 +70,10 @@ class OpenAIRealtimeWebSocketModel(WireModel):
         )
 
     async def dial(self, options: RealtimeModelConfig) -> Link:
-        url, headers = realtime_url(options), await request_headers(options)
-        library = _websockets()
+        library, transport = _websockets(), self._transport
+        url, patience = realtime_url(options), transport.get("handshake_timeout", 10.0)
         _check_address(url, library)
-        transport = self._transport
+        headers = await _headers_within(patience, options)
         try:
             socket = await library.asyncio.client.connect(
                 url,
@@ -79,7 +81,7 @@ class OpenAIRealtimeWebSocketModel(WireModel):
                 logger=_wire_log,
                 user_agent_header=f"holdfast/{__version__}",
                 compression=None,  # Audio does not get smaller, only later.
-                open_timeout=transport.get("handshake_timeout", 10.0),
+                open_timeout=patience,
                 ping_interval=None,  # The link asks itself: it knows whether it is the one who does not read.
                 close_timeout=self._close_within,
                 max_size=transport.get("max_size", _MAX_SIZE),
@@ -125,6 +127,16 @@ async def request_headers(options: RealtimeModelConfig) -> dict[str, str]:
     if not key:
         raise KeyMissing("there is no API key: pass api_key, call set_default_openai_key or set OPENAI_API_KEY")
     return _sendable({"Authorization": f"Bearer {key}"})
+
+
+async def _headers_within(seconds: float, options: RealtimeModelConfig) -> dict[str, str]:
+    try:
+        async with asyncio.timeout(seconds) as clock:
+            return await request_headers(options)
+    except TimeoutError as error:
+        if not clock.expired():  # one of the program's own
+            raise
+        raise ConnectFailed(f"the function that gives the API key was not done after {seconds:g} s") from error
 
 
 def _sendable(headers: dict[str, str]) -> dict[str, str]:
