@@ -602,6 +602,13 @@ async def test_a_key_that_no_header_can_carry_is_refused_and_told_nowhere(config
     assert "secret" not in f"{refused.value}{caplog.text}"
 
 
+async def test_a_proxy_that_cannot_be_is_named_without_its_secrets(monkeypatch):
+    monkeypatch.setenv("http_proxy", "ftp://user:hidden@proxy:1")
+    with pytest.raises(ConnectFailed, match="proxy") as failed:
+        await OpenAIRealtimeWebSocketModel().connect({"url": "ws://example.invalid/", "api_key": "k"})
+    assert "hidden" not in "".join(traceback.format_exception(failed.value))
+
+
 async def test_a_key_that_does_not_come_is_not_waited_for_for_ever():
     async def vault() -> str:
         await asyncio.sleep(3600)

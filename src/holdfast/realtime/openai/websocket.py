@@ -86,6 +86,8 @@ class OpenAIRealtimeWebSocketModel(WireModel):
                 close_timeout=self._close_within,
                 max_size=transport.get("max_size", _MAX_SIZE),
             )
+        except library.exceptions.InvalidProxy as error:  # It has the whole address, with the password.
+            raise ConnectFailed(f"the environment names a proxy that is none: {error.msg}") from None
         except (OSError, TimeoutError, library.exceptions.WebSocketException) as error:
             status = getattr(getattr(error, "response", None), "status_code", None)
             host = urlsplit(url).netloc.rpartition("@")[2]
