@@ -12,6 +12,7 @@ from holdfast.realtime import (
     RealtimeAgent,
     RealtimeModelSendRawMessage,
     RealtimeRunner,
+    ReplayedRealtimeModel,
 )
 from holdfast.testing import RealtimeServer, ScriptedModel
 from realtime_kit import calling, eventually, listening, talking, virtually
@@ -97,6 +98,17 @@ async def test_a_history_that_is_none_is_refused():
 def test_a_brain_that_cannot_answer_is_refused(brain):
     with pytest.raises(UserError, match="list of turns"):
         LocalRealtimeModel(brain)
+
+
+@pytest.mark.parametrize("pace", [0, -1.0, float("nan")])
+def test_a_pace_at_which_nothing_would_be_heard_is_refused(pace, tmp_path):
+    with pytest.raises(UserError, match="pace must be above 0, or None"):
+        LocalRealtimeModel(["Hello."], pace=pace)
+    with pytest.raises(UserError, match="pace must be above 0, or None"):
+        RealtimeServer(["Hello."], pace=pace)
+    (tmp_path / "call.jsonl").touch()
+    with pytest.raises(UserError, match="speed must be above 0, or None"):
+        ReplayedRealtimeModel(tmp_path / "call.jsonl", speed=pace)
 
 
 async def test_a_session_that_was_left_says_that_it_is_closed_when_it_is_entered_again():

@@ -22,6 +22,7 @@ from holdfast.realtime.openai.frames import write
 from holdfast.realtime.openai.link import LinkClosed
 from holdfast.realtime.openai.recording import Recording
 from holdfast.realtime.openai.wire_model import WireModel
+from holdfast.realtime.pace import checked_pace
 
 
 class LocalRealtimeModel(WireModel):
@@ -49,7 +50,7 @@ class LocalRealtimeModel(WireModel):
         super().__init__(recording=recording)
         self._brain = as_brain(brain)
         self._voice, self._transcriber, self._detector = voice or best_voice(), transcriber, detector
-        self._pace, self._session_seconds = pace, session_seconds
+        self._pace, self._session_seconds = checked_pace(pace), session_seconds
         self._link: EngineLink | None = None
 
     @property

@@ -13,6 +13,7 @@ from holdfast.realtime.openai.frames import read_plain, write
 from holdfast.realtime.openai.link import Link, LinkClosed
 from holdfast.realtime.openai.recording import Entry, read_recording
 from holdfast.realtime.openai.wire_model import WireModel
+from holdfast.realtime.pace import checked_pace
 
 # Of these there are more or fewer each time, so nobody waits for a certain one.
 _UNCOUNTED = ("input_audio_buffer.append", ".delta", "rate_limits.updated")
@@ -37,7 +38,7 @@ class _Pace:
     """When something is due that was said then: as much later, in all, as the other side was too late."""
 
     def __init__(self, entries: Sequence[Entry], speed: float | None) -> None:
-        self._loop, self._speed = asyncio.get_running_loop(), speed
+        self._loop, self._speed = asyncio.get_running_loop(), checked_pace(speed, "speed")
         self._begin, self._began = entries[0].at if entries else 0.0, self._loop.time()
 
     async def until(self, at: float) -> None:
@@ -109,7 +110,7 @@ class ReplayedRealtimeModel(WireModel):
     def __init__(self, path: str | Path, *, speed: float | None = None, patience: float = 5.0) -> None:
         super().__init__(acknowledge_within=patience)
         self._connections = deque(read_recording(path))
-        self._speed, self._patience = speed, patience
+        self._speed, self._patience = checked_pace(speed, "speed"), patience
 
     async def dial(self, options: RealtimeModelConfig) -> Link:
         if not self._connections:
