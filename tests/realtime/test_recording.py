@@ -27,12 +27,12 @@ from holdfast.realtime import (
     read_recording,
     replay_to,
 )
-from holdfast.realtime.local import ToneVoice
+from holdfast.realtime.local import Pause, ToneVoice
 from holdfast.realtime.openai.link import LinkClosed
 from holdfast.realtime.openai.recording import redacted
 from holdfast.realtime.openai.replaying import ReplayedLink
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Drop, Insert
+from holdfast.testing.realtime_faults import Drop, Insert, Lose
 from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.test_websocket_model import Ear, at
 from realtime.wire import USER
@@ -217,6 +217,64 @@ def test_a_replay_takes_as_long_as_the_call_although_it_waits_for_the_program(tm
         return loop.time() - began
 
     assert run_in_virtual_time(play()) == pytest.approx(30 / speed, abs=0.1)
+
+
+@pytest.mark.parametrize("speed", [0.2, 1.0, 5.0])
+def test_a_pause_of_the_call_is_no_divergence_however_long_it_takes_to_play(tmp_path: Path, speed: float) -> None:
+    path = tmp_path / "call.jsonl"
+
+    async def talk(model: RealtimeModel, ear: Ear, speed: float) -> Ear:
+        model.add_listener(ear)
+        await model.connect({})
+        for _ in range(2):
+            await asyncio.sleep(30 / speed)
+            await model.send_event(RealtimeModelSendUserInput("Hi"))
+        await asyncio.sleep(30 / speed)
+        await model.close()
+        return ear
+
+    async def record() -> Ear:
+        recording = Recording(path, clock=asyncio.get_running_loop().time)
+        return await talk(LocalRealtimeModel([[Pause(9), "One."], "Two."], recording=recording), Ear(), 1.0)
+
+    async def play() -> Ear:
+        return await talk(ReplayedRealtimeModel(path, speed=speed), Ear(), speed)
+
+    original, replayed = run_in_virtual_time(record()), run_in_virtual_time(play())
+    for kind in ("turn_started", "turn_ended", "error"):
+        assert replayed.of(kind) == original.of(kind), kind
+
+
+async def test_a_request_that_was_repeated_is_repeated_when_it_is_played(tmp_path: Path) -> None:
+    async with RealtimeServer(["Good morning."]) as server:
+        server.inject("response.create", Lose())
+        recording = Recording(tmp_path / "call.jsonl")
+        live = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 0.2}, recording=recording)
+        for model in (live, None):
+            ear, model = Ear(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl", patience=1.0)
+            model.add_listener(ear)
+            await model.connect(at(server))
+            await model.send_event(RealtimeModelSendUserInput("Hi"))
+            assert (await ear.until("turn_ended")).status == "completed"
+            await model.close()
+
+
+def test_a_replay_waits_for_a_server_as_long_as_the_call_did(tmp_path: Path) -> None:
+    (tmp_path / "call.jsonl").write_text(
+        "\n".join([_line(0.0, "sent", "asked"), _line(30.0, "received", "answered"), _line(31.0, "sent", "asked")])
+    )
+    [entries] = read_recording(tmp_path / "call.jsonl")
+
+    class Slow:
+        async def send(self, frame: bytes) -> None: ...
+
+        async def receive(self) -> bytes:
+            await asyncio.sleep(30)
+            return b'{"type": "answered"}'
+
+        async def close(self) -> None: ...
+
+    assert len(run_in_virtual_time(replay_to(Slow(), entries, speed=1.0))) == 1
 
 
 def test_a_replay_to_a_server_takes_as_long_as_the_call_although_it_waits_for_the_server(tmp_path: Path) -> None:
