@@ -123,3 +123,19 @@ async def test_what_the_server_has_played_to_its_end_is_not_stopped() -> None:
         await session.send_message("Thank you.")
         await connection.until_received("conversation.item.create", count=2)
         assert connection.received_of("output_audio_buffer.clear") == []
+
+
+async def test_what_a_caller_heard_of_an_answer_that_the_server_played_is_estimated_from_its_words() -> None:
+    text = "One two three four five six seven eight nine ten eleven twelve."
+    async with in_a_call([Pause(30), "Never said."]) as (session, _heard, connection):
+        (begun,) = connection.sent_of("response.created")
+        where = {"event_id": "e", "response_id": begun["response"]["id"], "item_id": "i1", "output_index": 0}
+        item = {"id": "i1", "type": "message", "role": "assistant", "content": [], "status": "in_progress"}
+        connection.send({"type": "response.output_item.added", **where, "item": item})
+        connection.send({"type": "response.output_audio_transcript.delta", **where, "content_index": 0, "delta": text})
+        cut = {"item_id": "i1", "content_index": 0, "audio_end_ms": 2000}
+        connection.send({"type": "conversation.item.truncated", "event_id": "e", **cut})
+        await eventually(lambda: getattr(session.history[-1].content[0], "audio_end_ms", None) == 2000)
+        answer = session.history[-1].content[0]
+        assert text.startswith(answer.transcript)
+        assert 10 < len(answer.transcript) < len(text) - 10
