@@ -341,6 +341,15 @@ def test_an_output_is_added_at_once_and_spoken_of_when_it_is_time(talk: Talk) ->
     assert [message["type"] for message in talk.said()] == ["response.create"]
 
 
+def test_audio_of_any_length_is_sent_in_pieces_that_a_server_takes(talk: Talk) -> None:
+    audio = bytes(range(256)) * 80_000 + b"end"
+    talk.send(RealtimeModelSendAudio(audio, commit=True))
+    *pieces, commit = talk.said()
+    assert max(len(piece["audio"]) for piece in pieces) < 15 * 2**20
+    assert b"".join(base64.b64decode(piece["audio"]) for piece in pieces) == audio
+    assert commit["type"] == "input_audio_buffer.commit"
+
+
 def test_audio_is_appended_and_committed(talk: Talk) -> None:
     talk.send(RealtimeModelSendAudio(b"\0\1\2", commit=True))
     talk.send(RealtimeModelSendAudio(b"", commit=False))

@@ -202,6 +202,19 @@ def test_a_long_silence_after_an_answer_asks_for_another():
     ]
 
 
+def test_somebody_who_speaks_when_an_answer_ends_is_not_silent():
+    bench = Bench()
+    bench.send("session.update", session=detection(idle_timeout_ms=6000, interrupt_response=False))
+    bench.send("response.create")
+    first = bench.engine.active
+    bench.speak(SPOKEN[: len(SPOKEN) // 2])
+    assert bench.kinds()[-1] == "input_audio_buffer.speech_started"
+    first.finish(bench.now)
+    bench.settle()
+    bench.wait(7)
+    assert "input_audio_buffer.timeout_triggered" not in bench.kinds()
+
+
 def test_an_answer_that_is_too_long_is_incomplete():
     bench = Bench()
     bench.send("response.create", response={"max_output_tokens": 10})

@@ -26,6 +26,7 @@ from holdfast.realtime import (
     SettingsRejected,
 )
 from holdfast.realtime.local import (
+    Call,
     EnergyDetector,
     Pause,
     Say,
@@ -237,9 +238,8 @@ async def test_without_a_recogniser_a_brain_knows_that_somebody_spoke():
         await call.speak(await speech())
         await call.listener.until(RealtimeModelTurnEndedEvent)
         assert brain.questions[0].items[0]["content"][0]["text"].startswith("(speech of ")
-        assert "no speech recogniser" in str(
-            call.listener.all(RealtimeModelInputAudioTranscriptionFailedEvent)[0].error
-        )
+        assert call.model.engine.shown()["audio"]["input"]["transcription"] is None
+        assert [told.error for told in call.listener.all(RealtimeModelInputAudioTranscriptionFailedEvent)] == [None]
 
 
 @virtually
@@ -290,6 +290,52 @@ async def test_half_a_character_from_a_brain_or_a_recogniser_hurts_nobody():
         ended = await call.listener.until(RealtimeModelTurnEndedEvent)
         assert ended.status == "completed"
         assert call.remembered == ["Well \ufffd", "Hi 😀 \ufffd there"]
+
+
+@pytest.mark.parametrize(
+    ("turn", "status"), [(Call("look_up", '{"what": "\ud83d"}'), "completed"), (RuntimeError("no \ud83d"), "failed")]
+)
+@virtually
+async def test_half_a_character_in_a_call_or_in_a_failure_hurts_nobody(turn, status):
+    async with Calling([turn]) as call:
+        await call.say("Hello")
+        ended = await call.listener.until(RealtimeModelTurnEndedEvent)
+        assert ended.status == status
+        assert "\ufffd" in f"{ended.error}{call.listener.all(RealtimeModelToolCallEvent)}"
+
+
+@virtually
+async def test_a_model_or_a_recogniser_that_was_cancelled_inside_has_failed_and_the_next_answer_is_fine():
+    class Cancelled:
+        async def transcribe(self, audio):
+            raise asyncio.CancelledError
+
+    settings = {"input_audio_transcription": {"model": "any"}}
+    async with Calling([asyncio.CancelledError(), "Here."], settings, transcriber=Cancelled()) as call:
+        await call.speak(await speech())
+        assert (await call.listener.until(RealtimeModelTurnEndedEvent)).status == "failed"
+        assert "Cancelled" in str((await call.listener.until(RealtimeModelInputAudioTranscriptionFailedEvent)).error)
+        await call.say("Hello")
+        assert (await call.listener.until(RealtimeModelTurnEndedEvent, 2)).status == "completed"
+
+
+@virtually
+async def test_a_brain_that_fails_when_it_is_let_go_hurts_nobody():
+    class Sulky:
+        async def answer(self, question):
+            try:
+                yield Say("Well. ")
+                await asyncio.sleep(3600)
+            finally:
+                raise RuntimeError("let me finish")
+
+    async with Calling(Sulky()) as call:
+        for turn in (1, 2):
+            await call.say("Hello")
+            await call.listener.until(RealtimeModelTurnStartedEvent, turn)
+            await asyncio.sleep(1)
+            await call.model.send_event(RealtimeModelSendInterrupt(force_response_cancel=True))
+            assert (await call.listener.until(RealtimeModelTurnEndedEvent, turn)).status == "cancelled"
 
 
 @virtually

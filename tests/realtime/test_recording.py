@@ -1,6 +1,7 @@
 """What passed on a connection can be written down, and played again to either side."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Iterable
 from contextlib import suppress
@@ -26,12 +27,12 @@ from holdfast.realtime import (
     read_recording,
     replay_to,
 )
-from holdfast.realtime.local import ToneVoice
+from holdfast.realtime.local import Pause, ToneVoice
 from holdfast.realtime.openai.link import LinkClosed
 from holdfast.realtime.openai.recording import redacted
 from holdfast.realtime.openai.replaying import ReplayedLink
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Insert
+from holdfast.testing.realtime_faults import Drop, Insert, Lose
 from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.test_websocket_model import Ear, at
 from realtime.wire import USER
@@ -218,6 +219,64 @@ def test_a_replay_takes_as_long_as_the_call_although_it_waits_for_the_program(tm
     assert run_in_virtual_time(play()) == pytest.approx(30 / speed, abs=0.1)
 
 
+@pytest.mark.parametrize("speed", [0.2, 1.0, 5.0])
+def test_a_pause_of_the_call_is_no_divergence_however_long_it_takes_to_play(tmp_path: Path, speed: float) -> None:
+    path = tmp_path / "call.jsonl"
+
+    async def talk(model: RealtimeModel, ear: Ear, speed: float) -> Ear:
+        model.add_listener(ear)
+        await model.connect({})
+        for _ in range(2):
+            await asyncio.sleep(30 / speed)
+            await model.send_event(RealtimeModelSendUserInput("Hi"))
+        await asyncio.sleep(30 / speed)
+        await model.close()
+        return ear
+
+    async def record() -> Ear:
+        recording = Recording(path, clock=asyncio.get_running_loop().time)
+        return await talk(LocalRealtimeModel([[Pause(9), "One."], "Two."], recording=recording), Ear(), 1.0)
+
+    async def play() -> Ear:
+        return await talk(ReplayedRealtimeModel(path, speed=speed), Ear(), speed)
+
+    original, replayed = run_in_virtual_time(record()), run_in_virtual_time(play())
+    for kind in ("turn_started", "turn_ended", "error"):
+        assert replayed.of(kind) == original.of(kind), kind
+
+
+async def test_a_request_that_was_repeated_is_repeated_when_it_is_played(tmp_path: Path) -> None:
+    async with RealtimeServer(["Good morning."]) as server:
+        server.inject("response.create", Lose())
+        recording = Recording(tmp_path / "call.jsonl")
+        live = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 0.2}, recording=recording)
+        for model in (live, None):
+            ear, model = Ear(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl", patience=1.0)
+            model.add_listener(ear)
+            await model.connect(at(server))
+            await model.send_event(RealtimeModelSendUserInput("Hi"))
+            assert (await ear.until("turn_ended")).status == "completed"
+            await model.close()
+
+
+def test_a_replay_waits_for_a_server_as_long_as_the_call_did(tmp_path: Path) -> None:
+    (tmp_path / "call.jsonl").write_text(
+        "\n".join([_line(0.0, "sent", "asked"), _line(30.0, "received", "answered"), _line(31.0, "sent", "asked")])
+    )
+    [entries] = read_recording(tmp_path / "call.jsonl")
+
+    class Slow:
+        async def send(self, frame: bytes) -> None: ...
+
+        async def receive(self) -> bytes:
+            await asyncio.sleep(30)
+            return b'{"type": "answered"}'
+
+        async def close(self) -> None: ...
+
+    assert len(run_in_virtual_time(replay_to(Slow(), entries, speed=1.0))) == 1
+
+
 def test_a_replay_to_a_server_takes_as_long_as_the_call_although_it_waits_for_the_server(tmp_path: Path) -> None:
     _call_with_a_slow_tool(tmp_path / "call.jsonl")
     [entries] = read_recording(tmp_path / "call.jsonl")
@@ -260,10 +319,54 @@ def test_secrets_are_not_written_down() -> None:
     assert redacted(ephemeral)["session"] == {"client_secret": "[redacted]", "id": "s"}
 
 
+@pytest.mark.parametrize("audio", [False, True])
+async def test_audio_inside_items_is_written_down_only_if_that_is_asked_for(tmp_path: Path, audio: bool) -> None:
+    voice = base64.b64encode(b"a voice of somebody").decode()
+    item = {"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": voice}]}
+    async with RealtimeServer() as server:
+        model = OpenAIRealtimeWebSocketModel(recording=Recording(tmp_path / "call.jsonl", audio=audio))
+        await model.connect(at(server))
+        create = {"type": "conversation.item.create", "other_data": {"item": item}}
+        await model.send_event(RealtimeModelSendRawMessage(create))
+        await server.connections[0].until_received("conversation.item.create")
+        await model.close()
+    assert (voice in (tmp_path / "call.jsonl").read_text()) is audio
+    (entries,) = read_recording(tmp_path / "call.jsonl")
+    (sent,) = [entry for entry in entries if entry.way == "sent" and entry.type == "conversation.item.create"]
+    silent = base64.b64encode(bytes(19)).decode()
+    assert json.loads(sent.as_frame())["item"]["content"][0]["audio"] == (voice if audio else silent)
+
+
+@pytest.mark.parametrize("code", [1000, 1006, 1011])
+async def test_a_connection_that_was_lost_is_lost_again_when_it_is_played(tmp_path: Path, code: int) -> None:
+    ends = []
+    async with RealtimeServer(["Good morning."]) as server:
+        server.inject("response.output_audio.delta", Drop(code))
+        live = OpenAIRealtimeWebSocketModel(recording=Recording(tmp_path / "call.jsonl"))
+        for model in (live, None):
+            ear, model = Ear(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl")
+            model.add_listener(ear)
+            await model.connect(at(server))
+            await model.send_event(RealtimeModelSendUserInput("Hi"))
+            await ear.until("end_of_stream")
+            await model.close()
+            ends.append((ear.of("connection_status")[-1].code, str(ear.of("connection_status")[-1].error)))
+    assert ends[0] == ends[1]
+    assert (ends[0][1] == "None") is (code == 1000)
+
+
+async def test_a_recording_whose_program_was_killed_plays_up_to_there(tmp_path: Path) -> None:
+    await recorded(tmp_path / "call.jsonl")
+    whole = (tmp_path / "call.jsonl").read_bytes()
+    before = [entry for connection in read_recording(tmp_path / "call.jsonl") for entry in connection]
+    (tmp_path / "cut.jsonl").write_bytes(whole[:-20] + "é".encode()[:1])
+    assert [entry for connection in read_recording(tmp_path / "cut.jsonl") for entry in connection] == before[:-1]
+
+
 @pytest.mark.parametrize("line", ["nonsense", "[]", '{"at": 1, "way": "sent", "colour": "red"}'])
 def test_a_file_that_is_no_recording(tmp_path: Path, line: str) -> None:
     path = tmp_path / "call.jsonl"
-    path.write_text('{"at": 0, "way": "opened"}\n' + line)
+    path.write_text('{"at": 0, "way": "opened"}\n' + line + "\n")
     with pytest.raises(InvalidInput, match="line 2"):
         read_recording(path)
 

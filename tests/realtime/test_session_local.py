@@ -55,6 +55,35 @@ async def test_speech_is_answered_interrupted_and_remembered_as_far_as_it_was_he
 
 
 @virtually
+async def test_speech_that_nobody_transcribes_is_answered_and_written_without_an_alarm(caplog):
+    async with open_store("memory://") as store:
+        history = store.session("call")
+        model = local(["Good day.", "Still here."])
+        session = await RealtimeRunner(RealtimeAgent(name="a"), model=model).run(session=history)
+        async with listening(session) as heard, session:
+            for turn in (1, 2):
+                await speak(session, await speech(pause_ms=700))
+                await heard.until("agent_end", turn)
+            assert heard.of("error") == []
+            await asyncio.sleep(3)
+            assert [item["role"] for item in await history.get_items()] == ["user", "assistant"] * 2
+    told = [record.getMessage() for record in caplog.records if "transcriber" in record.getMessage()]
+    assert len(told) == 1
+
+
+@virtually
+async def test_a_recogniser_that_fails_is_told():
+    class Deaf:
+        async def transcribe(self, audio):
+            raise RuntimeError("no ears")
+
+    session = await RealtimeRunner(RealtimeAgent(name="a"), model=local(["Pardon?"], transcriber=Deaf())).run()
+    async with listening(session) as heard, session:
+        await speak(session, await speech(pause_ms=700))
+        assert "no ears" in str((await heard.until("error")).error)
+
+
+@virtually
 async def test_interrupt_returns_when_the_response_is_over_and_nothing_is_heard_after_it():
     model = local([LONG, "Yes?"])
     session = await RealtimeRunner(RealtimeAgent(name="a"), model=model).run()

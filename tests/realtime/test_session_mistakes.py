@@ -1,5 +1,6 @@
 """A likely mistake of a program is refused where it is made, and the message says what to change."""
 
+import asyncio
 import logging
 
 import pytest
@@ -11,6 +12,7 @@ from holdfast.realtime import (
     RealtimeAgent,
     RealtimeModelSendRawMessage,
     RealtimeRunner,
+    ReplayedRealtimeModel,
 )
 from holdfast.testing import RealtimeServer, ScriptedModel
 from realtime_kit import calling, eventually, listening, talking, virtually
@@ -98,6 +100,17 @@ def test_a_brain_that_cannot_answer_is_refused(brain):
         LocalRealtimeModel(brain)
 
 
+@pytest.mark.parametrize("pace", [0, -1.0, float("nan")])
+def test_a_pace_at_which_nothing_would_be_heard_is_refused(pace, tmp_path):
+    with pytest.raises(UserError, match="pace must be above 0, or None"):
+        LocalRealtimeModel(["Hello."], pace=pace)
+    with pytest.raises(UserError, match="pace must be above 0, or None"):
+        RealtimeServer(["Hello."], pace=pace)
+    (tmp_path / "call.jsonl").touch()
+    with pytest.raises(UserError, match="speed must be above 0, or None"):
+        ReplayedRealtimeModel(tmp_path / "call.jsonl", speed=pace)
+
+
 async def test_a_session_that_was_left_says_that_it_is_closed_when_it_is_entered_again():
     session = await enter()
     with pytest.raises(Closed) as refused:
@@ -109,6 +122,41 @@ async def test_a_raw_message_without_a_type_is_refused():
     async with RealtimeServer([]) as server, calling(server, AGENT) as (session, _heard):
         with pytest.raises(UserError, match="type"):
             await session.model.send_event(RealtimeModelSendRawMessage({"event": "response.create"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("response.create", {"response": {"instructions": object()}}),
+        ("response.create", {"response": {"metadata": "urgent"}}),
+        ("session.update", {"session": {"instructions": "half of \ud83d"}}),
+    ],
+)
+@virtually
+async def test_a_raw_message_that_cannot_be_sent_is_refused_and_holds_up_nothing(kind, parts):
+    session = await RealtimeRunner(AGENT, model=LocalRealtimeModel(["Hello."], pace=None)).run()
+    async with listening(session) as heard, session:
+        with pytest.raises(UserError, match="raw message"):
+            await session.model.send_event(RealtimeModelSendRawMessage({"type": kind, "other_data": parts}))
+        async with asyncio.timeout(1):
+            await session.send_message("Hi.")
+            await heard.until("agent_end")
+            await session.update_agent(RealtimeAgent(name="next"))
+
+
+@virtually
+async def test_an_agent_whose_settings_cannot_be_sent_leaves_the_one_before_in_the_call():
+    model = LocalRealtimeModel(["Hello."], pace=None)
+    session = await RealtimeRunner(RealtimeAgent(name="host", instructions="Be kind."), model=model).run()
+    async with listening(session) as heard, session:
+        engine = model.engine
+        with pytest.raises(ValueError, match="surrogates"):
+            await session.update_agent(RealtimeAgent(name="next", instructions="half of \ud83d"))
+        async with asyncio.timeout(1):
+            await session.update_agent(RealtimeAgent(name="other", instructions="Be brief."))
+        assert model.engine is engine
+        assert engine.settings.instructions == "Be brief."
+        assert heard.of("reconnecting") == []
 
 
 @pytest.mark.parametrize(

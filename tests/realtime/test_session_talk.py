@@ -225,3 +225,12 @@ async def test_a_script_does_not_keep_secrets():
     (made,) = model.connect_calls
     assert (made["api_key_provided"], made["headers_provided"], made["url"]) == (True, True, "wss://host:99/v1")
     assert "sk-1" not in str(made)
+
+
+async def test_a_scripted_model_remembers_what_it_was_told_as_it_was_then():
+    async with talking(AGENT) as (session, model, _heard):
+        part = {"type": "input_text", "text": "first"}
+        for text in ("first", "second"):
+            part["text"] = text
+            await session.send_message({"type": "message", "role": "user", "content": [part]})
+        assert [event.user_input["content"][0]["text"] for event in model.sent_events] == ["first", "second"]

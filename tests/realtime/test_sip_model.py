@@ -1,5 +1,9 @@
 """Joining telephone calls."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 
 from holdfast import function_tool
@@ -10,8 +14,9 @@ from holdfast.realtime import (
     RealtimeModelSendRawMessage,
     RealtimeRunner,
 )
+from holdfast.realtime.local.brain import Pause
 from holdfast.testing import RealtimeServer
-from realtime_kit import listening
+from realtime_kit import Heard, eventually, listening
 
 
 @function_tool
@@ -71,3 +76,66 @@ async def test_a_session_counts_the_audio_of_a_call_in_the_format_that_the_serve
             sent_ms = sum(len(event.audio.data) for event in heard.of("audio")) / bytes_per_ms
             heard_ms = session.history[-1].content[0].audio_end_ms
             assert session.metrics["truncated"].last == pytest.approx(sent_ms - heard_ms)
+
+
+async def told(heard: Heard, kind: str) -> None:
+    """Wait for a message of the server that means nothing to a program."""
+    await eventually(
+        lambda: any(
+            event.data.type == "other" and event.data.data["type"] == kind for event in heard.of("raw_model_event")
+        )
+    )
+
+
+@asynccontextmanager
+async def in_a_call(*turns: Any) -> AsyncIterator[tuple[Any, Any, Any]]:
+    """A session that has joined a call, in which the server plays the answer itself, and the answer has begun."""
+    async with RealtimeServer(list(turns)) as server:
+        call = {"url": f"{server.url}?call_id=c1", "api_key": "k", "call_id": "c1"}
+        session = await RealtimeRunner(RealtimeAgent(name="host"), model=OpenAIRealtimeSIPModel()).run(
+            model_config=call
+        )
+        async with listening(session) as heard, session:
+            await session.send_message("Well?")
+            begun = (await heard.until("agent_start")).response_id
+            server.connections[0].send({"type": "output_audio_buffer.started", "event_id": "e", "response_id": begun})
+            await told(heard, "output_audio_buffer.started")
+            yield session, heard, server.connections[0]
+
+
+@pytest.mark.parametrize("over", [False, True])
+async def test_an_interruption_also_stops_what_the_server_still_plays(over: bool) -> None:
+    async with in_a_call("An answer." if over else [Pause(30), "An answer."]) as (session, heard, connection):
+        if over:
+            await heard.until("agent_end")
+        await session.interrupt()
+        await connection.until_received("output_audio_buffer.clear")
+        kinds = [frame["type"] for frame in connection.received]
+        assert over or kinds.index("response.cancel") < kinds.index("output_audio_buffer.clear")
+
+
+async def test_what_the_server_has_played_to_its_end_is_not_stopped() -> None:
+    async with in_a_call("An answer.") as (session, heard, connection):
+        (begun,) = connection.sent_of("output_audio_buffer.started")
+        connection.send({**begun, "type": "output_audio_buffer.stopped"})
+        await told(heard, "output_audio_buffer.stopped")
+        await session.interrupt()
+        await session.send_message("Thank you.")
+        await connection.until_received("conversation.item.create", count=2)
+        assert connection.received_of("output_audio_buffer.clear") == []
+
+
+async def test_what_a_caller_heard_of_an_answer_that_the_server_played_is_estimated_from_its_words() -> None:
+    text = "One two three four five six seven eight nine ten eleven twelve."
+    async with in_a_call([Pause(30), "Never said."]) as (session, _heard, connection):
+        (begun,) = connection.sent_of("response.created")
+        where = {"event_id": "e", "response_id": begun["response"]["id"], "item_id": "i1", "output_index": 0}
+        item = {"id": "i1", "type": "message", "role": "assistant", "content": [], "status": "in_progress"}
+        connection.send({"type": "response.output_item.added", **where, "item": item})
+        connection.send({"type": "response.output_audio_transcript.delta", **where, "content_index": 0, "delta": text})
+        cut = {"item_id": "i1", "content_index": 0, "audio_end_ms": 2000}
+        connection.send({"type": "conversation.item.truncated", "event_id": "e", **cut})
+        await eventually(lambda: getattr(session.history[-1].content[0], "audio_end_ms", None) == 2000)
+        answer = session.history[-1].content[0]
+        assert text.startswith(answer.transcript)
+        assert 10 < len(answer.transcript) < len(text) - 10

@@ -1,10 +1,12 @@
 """The model over a real WebSocket, against a server that misbehaves on demand."""
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -344,10 +346,13 @@ async def test_a_response_that_died_with_the_connection_is_lost(
     assert ended.status == "lost"
 
 
+@pytest.mark.parametrize(
+    "nonsense", ["{ nonsense", "[" * 100_000, '{"type": "x", "y": ' + "[" * 5000 + "]" * 5000 + "}"]
+)
 async def test_the_reader_survives_nonsense(
-    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, ear: Ear
+    server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, ear: Ear, nonsense: str
 ) -> None:
-    server.inject("response.created", Insert("{ nonsense"))
+    server.inject("response.created", Insert(nonsense))
     server.inject("response.created", Insert({"type": "something.new", "event_id": "x"}))
     await model.connect(at(server))
     await model.send_event(RealtimeModelSendUserInput("Hi"))
@@ -597,9 +602,54 @@ async def test_a_key_that_no_header_can_carry_is_refused_and_told_nowhere(config
     assert "secret" not in f"{refused.value}{caplog.text}"
 
 
-async def test_a_key_that_is_no_text_is_refused():
+async def test_a_proxy_that_cannot_be_is_named_without_its_secrets(monkeypatch):
+    monkeypatch.setenv("http_proxy", "ftp://user:hidden@proxy:1")
+    with pytest.raises(ConnectFailed, match="proxy") as failed:
+        await OpenAIRealtimeWebSocketModel().connect({"url": "ws://example.invalid/", "api_key": "k"})
+    assert "hidden" not in "".join(traceback.format_exception(failed.value))
+
+
+async def test_a_key_that_does_not_come_is_not_waited_for_for_ever():
+    async def vault() -> str:
+        await asyncio.sleep(3600)
+        return "late"
+
+    model = OpenAIRealtimeWebSocketModel(transport_config={"handshake_timeout": 0.05})
+    async with asyncio.timeout(5):
+        with pytest.raises(ConnectFailed, match="API key"):
+            await model.connect({"url": "ws://127.0.0.1:9/", "api_key": vault})
+
+
+async def test_a_program_that_logs_everything_does_not_log_the_key(caplog):
+    caplog.set_level(logging.DEBUG)
+    async with RealtimeServer([]) as server:
+        model = OpenAIRealtimeWebSocketModel()
+        await model.connect({"url": server.url.replace("//", "//user:hidden-1@"), "api_key": "hidden-2"})
+        await model.close()
+    told = [record.getMessage() for record in caplog.records if record.name != "websockets.server"]
+    assert not [line for line in told if "hidden" in line or "Authorization" in line]
+
+
+@pytest.mark.parametrize("key", [7, lambda: b"sk-of-bytes"])
+async def test_a_key_that_is_no_text_is_refused(key):
     with pytest.raises(UserError, match="api_key"):
-        await OpenAIRealtimeWebSocketModel().connect({"url": "ws://127.0.0.1:9", "api_key": 7})
+        await OpenAIRealtimeWebSocketModel().connect({"url": "ws://127.0.0.1:9/", "api_key": key})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://user:hidden@host/v1/realtime?token=hidden",
+        "user:hidden@host/v1",
+        "ws://user:hidden/of@host/v1",
+        "ws://user:hidden@[::1/",
+        "wss://user:hidden@/v1",
+    ],
+)
+async def test_an_address_that_cannot_be_is_refused_without_its_secrets(url):
+    with pytest.raises(UserError, match="wss://") as refused:
+        await OpenAIRealtimeWebSocketModel().connect({"url": url, "api_key": "k"})
+    assert "hidden" not in "".join(traceback.format_exception(refused.value))
 
 
 async def test_what_the_server_says_when_it_turns_a_connection_away_is_told_without_the_key():

@@ -140,7 +140,7 @@ async def _attempt(model: Model, request: ModelRequest, shown: _Shown) -> ModelR
 async def _streamed(model: Model, request: ModelRequest, shown: _Shown, clock: asyncio.Timeout) -> ModelResponse:
     answer: ModelResponse | None = None
     keep = bool(request.model_settings.preserve_raw_usage)
-    async with _closing(request.put_to(model.stream_response)) as events:
+    async with closing(request.put_to(model.stream_response)) as events:
         async for event in events:
             # A failure is raised before its event is shown: it may be repeated, and then never happened.
             answer = completed(event, keep_raw_usage=keep) or answer
@@ -155,7 +155,8 @@ async def _streamed(model: Model, request: ModelRequest, shown: _Shown, clock: a
 
 
 @asynccontextmanager
-async def _closing(events: AsyncIterator[TResponseStreamEvent]) -> AsyncIterator[AsyncIterator[TResponseStreamEvent]]:
+async def closing(events: AsyncIterator[TResponseStreamEvent]) -> AsyncIterator[AsyncIterator[TResponseStreamEvent]]:
+    """A model's stream, which is closed at the end of the block."""
     try:
         yield events
     finally:

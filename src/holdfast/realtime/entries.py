@@ -15,6 +15,8 @@ from holdfast.realtime.items import (
     UserMessageItem,
 )
 
+_MS_PER_LETTER = 65  # 150 words in a minute
+
 
 @dataclass(eq=False, slots=True)
 class Said:
@@ -53,12 +55,16 @@ class Said:
 
 
 def heard_part(text: str, heard_ms: float, sent_ms: float) -> str:
-    """The words that fit into what was heard, if speech runs evenly over what was sent. Never half a word."""
-    if heard_ms <= 0 or sent_ms <= 0:
+    """The words that fit into what was heard, if speech runs evenly over what was sent. Never half a word.
+
+    Speech that was heard although nothing was sent here, as in a telephone call, is taken to be of usual speed.
+    """
+    if heard_ms <= 0:
         return ""
-    if heard_ms >= sent_ms:
+    lasts_ms = sent_ms if sent_ms > 0 else len(text) * _MS_PER_LETTER
+    if heard_ms >= lasts_ms:
         return text
-    end = int(len(text) * heard_ms / sent_ms)
+    end = int(len(text) * heard_ms / lasts_ms)
     while 0 < end < len(text) and not text[end].isspace() and not text[end - 1].isspace():
         end -= 1
     return text[:end].rstrip()

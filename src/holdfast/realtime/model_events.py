@@ -90,7 +90,10 @@ class RealtimeModelInputAudioTranscriptionCompletedEvent:
 
 @dataclass(slots=True)
 class RealtimeModelInputAudioTranscriptionFailedEvent:
-    """What the user said could not be written down; the model heard it nevertheless."""
+    """What the user said could not be written down; the model heard it nevertheless.
+
+    ``error`` is ``None`` when that was not asked for, so that nothing went wrong.
+    """
 
     item_id: str
     content_index: int

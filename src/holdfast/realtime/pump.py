@@ -165,7 +165,8 @@ class Pump:
 
     def _not_transcribed(self, event: told.RealtimeModelInputAudioTranscriptionFailedEvent) -> None:
         self._room.ledger.not_transcribed(event.item_id)
-        self._room.fail(event.error)
+        if event.error is not None:
+            self._room.fail(event.error)
         self._room.to_write.set()
 
     def _input_timeout(self, event: told.RealtimeModelInputAudioTimeoutTriggeredEvent) -> None:

@@ -17,7 +17,7 @@ from holdfast.realtime.model import (
     RealtimePlaybackTracker,
 )
 from holdfast.realtime.model_events import RealtimeModelConnectionStatusEvent, RealtimeModelEvent
-from holdfast.realtime.model_inputs import RealtimeModelSendEvent
+from holdfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModelSendSessionUpdate
 
 RealtimeSendMatcher: TypeAlias = type[Any] | RealtimeModelSendEvent | Callable[[RealtimeModelSendEvent], bool]
 """What a step waits for: a type of input, an equal input, or one that a function accepts."""
@@ -221,7 +221,6 @@ def _described(options: RealtimeModelConfig) -> RealtimeConnectCall:
 
 def _detached(event: RealtimeModelSendEvent) -> RealtimeModelSendEvent:
     """A copy that later changes do not reach; tools and handoffs in settings stay the same objects."""
-    found = copy.copy(event)
-    if hasattr(found, "session_settings"):
-        found.session_settings = cast(Any, dict(found.session_settings))
-    return found
+    if isinstance(event, RealtimeModelSendSessionUpdate):
+        return RealtimeModelSendSessionUpdate(cast(Any, dict(event.session_settings)))
+    return copy.deepcopy(event)

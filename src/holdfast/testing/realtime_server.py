@@ -16,6 +16,7 @@ from holdfast.realtime.local.model_brain import as_brain
 from holdfast.realtime.local.speech import ToneVoice, Voice
 from holdfast.realtime.local.transcription import Transcriber
 from holdfast.realtime.local.vad import DetectorFactory, EnergyDetector
+from holdfast.realtime.pace import checked_pace
 from holdfast.testing.realtime_connection import RealtimeConnection
 from holdfast.testing.realtime_faults import Fault, FaultPlan, Planned, Refuse
 
@@ -57,7 +58,7 @@ class RealtimeServer:
         self.refused = 0
         """How many handshakes were turned away."""
         self._voice, self._transcriber, self._detector = voice or ToneVoice(), transcriber, detector
-        self._pace, self._session_seconds, self._api_key = pace, session_seconds, api_key
+        self._pace, self._session_seconds, self._api_key = checked_pace(pace), session_seconds, api_key
         self._plan = FaultPlan()
         self._arrival = asyncio.Event()
         self._server: Server | None = None
@@ -136,6 +137,7 @@ class RealtimeServer:
             limit_seconds=self._session_seconds,
             expires_at=int(time.time() + self._session_seconds),
             model=connection.query.get("model", "local"),
+            transcribes=self._transcriber is not None,
         )
         async with Scope() as scope:
             host = Host(

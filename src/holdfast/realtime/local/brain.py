@@ -131,7 +131,7 @@ def _item_of(entry: Entry) -> Item | None:
     if not entry.text:
         return None
     said = [{"type": "output_text", "text": entry.text, "annotations": []}]
-    return {"type": "message", "role": "assistant", "id": entry.id, "status": "completed", "content": said}
+    return {"type": "message", "role": "assistant", "content": said}
 
 
 def _part_of(entry: Entry, part: Item) -> Item:

@@ -37,6 +37,7 @@ class Engine:
         limit_seconds: float = 3600.0,
         expires_at: int | None = None,
         model: str = "local",
+        transcribes: bool = True,
         new_id: Callable[[str], str] = new_id,
     ) -> None:
         self.id = new_id("sess")
@@ -45,7 +46,7 @@ class Engine:
         self.outbox = Outbox()
         self.new_id = new_id
         self.turns = TurnTaking(self, detector)
-        self.closed = False
+        self.transcribes, self.closed = transcribes, False
         self._responses: dict[str, Response] = {}
         self._pace = pace
         self._limit, self._expires, self._shown_expiry = limit_seconds, now + limit_seconds, expires_at

@@ -21,6 +21,8 @@ def update_session(engine: "Engine", event: said.UpdateSession, now: float) -> N
     if after.audio.output.voice != before.audio.output.voice and _has_spoken(engine.conversation):
         message = "Cannot update a conversation's voice if assistant audio is present."
         raise Refused("cannot_update_voice", message, param="session.audio.output.voice")
+    if not engine.transcribes:
+        after.audio.input.transcription = None
     engine.settings = after
     engine.turns.configure()
     engine.outbox.tell("session.updated", session=engine.shown())

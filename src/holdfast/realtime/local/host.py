@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.lifecycle.finishing import told_to_stop
 from holdfast.lifecycle.scope import Scope
 from holdfast.realtime.local.brain import Brain, Call, Say, question_of
 from holdfast.realtime.local.engine import Engine
@@ -46,7 +47,7 @@ class Host:
         self._answers: dict[str, asyncio.Task[None]] = {}
         self._transcripts: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._stopped = self._settling = False
+        self._stopped = self._settling = self._said_so = False
 
     def start(self) -> None:
         """Say what a server says first."""
@@ -103,8 +104,7 @@ class Host:
                 if response_id in self._answers:
                     self._answers.pop(response_id).cancel()
             case Transcribe(item_id, audio):
-                self._transcripts[item_id] = task = self._scope.start(self._transcribe(item_id, audio))
-                task.add_done_callback(lambda _: self._transcripts.pop(item_id, None))
+                self._begin_to_transcribe(item_id, audio)
             case HangUp(code, reason):
                 self._hang_up(code, reason)
 
@@ -116,9 +116,11 @@ class Host:
             return
         try:
             await self._give(response)
-        except Exception as error:  # A brain is anybody's code, and its failure is the response's.
+        except (Exception, asyncio.CancelledError) as error:  # A brain is anybody's code.
+            if isinstance(error, asyncio.CancelledError) and told_to_stop():
+                raise
             log.warning("the brain of a realtime model failed", exc_info=error)
-            response.fail(str(getattr(error, "code", "") or "server_error"), f"{type(error).__name__}: {error}")
+            response.fail(str(getattr(error, "code", "") or "server_error"), _told(error))
         else:
             response.finish(self._loop.time())
         self.settle()
@@ -134,7 +136,7 @@ class Host:
                     case Call(name, _, call_id):
                         await self._say(response, unsaid, all_of_it=True)
                         unsaid = ""
-                        response.call(name, part.json, self._loop.time(), call_id=call_id)
+                        response.call(_whole(name), _whole(part.json), self._loop.time(), call_id=call_id)
                 self.settle()
         await self._say(response, unsaid, all_of_it=True)
 
@@ -152,15 +154,30 @@ class Host:
             self.settle()
         return text[end:]
 
-    async def _transcribe(self, item_id: str, audio: bytes) -> None:
-        if self._transcriber is None:
-            self.engine.transcription_failed(item_id, "this server has no speech recogniser")
-        else:
-            try:
-                self.engine.transcribed(item_id, _whole(await self._transcriber.transcribe(audio)))
-            except Exception as error:  # noqa: BLE001 - a recogniser is anybody's code
-                self.engine.transcription_failed(item_id, f"{type(error).__name__}: {error}")
+    def _begin_to_transcribe(self, item_id: str, audio: bytes) -> None:
+        if self._transcriber is not None:
+            transcribing = self._transcribe(item_id, audio, self._transcriber)
+            self._transcripts[item_id] = task = self._scope.start(transcribing)
+            task.add_done_callback(lambda _: self._transcripts.pop(item_id, None))
+        elif not self._said_so:
+            self._said_so = True
+            log.warning(
+                "somebody speaks to a realtime model that has no recogniser: its brain is told for how long, "
+                "but not what was said; give the model a transcriber, or write to it"
+            )
+
+    async def _transcribe(self, item_id: str, audio: bytes, transcriber: Transcriber) -> None:
+        try:
+            self.engine.transcribed(item_id, _whole(await transcriber.transcribe(audio)))
+        except (Exception, asyncio.CancelledError) as error:  # A recogniser is anybody's code.
+            if isinstance(error, asyncio.CancelledError) and told_to_stop():
+                raise
+            self.engine.transcription_failed(item_id, _told(error))
         self.settle()
+
+
+def _told(error: BaseException) -> str:
+    return _whole(f"{type(error).__name__}: {error}")
 
 
 def _whole(text: str) -> str:

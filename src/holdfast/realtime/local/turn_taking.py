@@ -61,7 +61,7 @@ class TurnTaking:
     def answered(self, response: "Response", now: float) -> None:
         """A response has ended: the silence after it begins when its audio has been played."""
         detection = self._engine.settings.audio.input.turn_detection
-        wait_ms = None if detection is None else detection.idle_timeout_ms
+        wait_ms = None if detection is None or self._hearing.speaking else detection.idle_timeout_ms
         if wait_ms is not None and response.in_conversation and response.status == "completed":
             self.idle_at = max(now, response.began + response.audio_ms / 1000) + wait_ms / 1000
 

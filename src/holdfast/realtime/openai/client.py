@@ -75,8 +75,12 @@ class RealtimeClient:
         self.playback = Playback(options.get("playback_tracker"))
         if before is not None:
             self.playback.take_over(before, clock())
+        self.server_plays: str | None = None
+        """The response that the server itself lets somebody hear, in a call that was joined."""
         self.server_interrupts = False
         """Whether the server cancels its response by itself when the user begins to speak."""
+        self.server_transcribes = True
+        """Whether what the user says is going to be written down."""
         self.server_answers = False
         """Whether the server begins a response by itself when the user has stopped."""
 
@@ -96,13 +100,13 @@ class RealtimeClient:
         # A session's tracing can be set once; saying it again is an error.
         if session.get("tracing") == self._tracing:
             session.pop("tracing", None)
-        else:
-            self._tracing = session.get("tracing", self._tracing)
         if self._prompted:
             session.setdefault("prompt", None)  # Left out, the prompt of the agent before would go on.
-        self._prompted = self._prompted or "prompt" in session
-        update = self.updates.sent(session)
+        update = self.updates.made(session)
         self.say({"type": "session.update", "event_id": update.event_id, "session": session})
+        self.updates.sent(update)
+        self._tracing = session.get("tracing", self._tracing)
+        self._prompted = self._prompted or "prompt" in session
         return update
 
     def send(self, event: RealtimeModelSendEvent) -> Sequence[RealtimeModelEvent]:
@@ -185,6 +189,12 @@ class RealtimeClient:
             self.tell(interrupted(cut))
             if not cut.retold:
                 self._truncate(cut.item_id, cut.content_index, cut.heard_ms)
+
+    def hush(self, response_id: str | None = None) -> None:
+        """Stop what the server plays itself. It wants to be told to cancel the response before this."""
+        if self.server_plays is not None and response_id in (None, self.server_plays):
+            self.server_plays = None
+            self.say({"type": "output_audio_buffer.clear"})
 
     def mute(self, response_id: str | None) -> None:
         """Emit no more audio of this response."""

@@ -140,7 +140,7 @@ class Connection:
                 raise
         end = self._finish(last)
         lost = self._client.lose(self._lost(end))
-        error = self._lost(end) if end.error is not None else None
+        error = None if end.proper else self._lost(end)
         gone = RealtimeModelConnectionStatusEvent("disconnected", error=error, code=end.code)
         await self._audience.tell([*lost, gone, RealtimeModelEndOfStreamEvent()])
 

@@ -38,6 +38,7 @@ class _Append(msgspec.Struct, tag_field="type", tag="input_audio_buffer.append")
     audio: bytes
 
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _frequent = msgspec.json.Decoder(AudioDelta | TranscriptDelta | TextDelta).decode
 _any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -50,7 +51,7 @@ def read(frame: bytes | str) -> Any:
     """
     try:
         return _frequent(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return read_plain(frame)
 
 
@@ -58,7 +59,7 @@ def read_plain(frame: bytes | str) -> dict[str, Any]:
     """The message in a frame as a dict, whatever it is."""
     try:
         message = _any(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise BadFrame(str(error), shown(frame)) from error
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise BadFrame("it has no type", shown(frame))

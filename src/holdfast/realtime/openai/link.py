@@ -4,11 +4,16 @@ from typing import Protocol
 
 
 class LinkClosed(Exception):
-    """The other side is gone. ``error`` is the reason unless it said goodbye properly."""
+    """The other side is gone. ``error`` is what happened to the link, if that is known."""
 
     def __init__(self, code: int | None, reason: str, error: Exception | None = None) -> None:
         super().__init__(f"the link was closed ({code}): {reason or 'no reason given'}")
         self.code, self.reason, self.error = code, reason, error
+
+    @property
+    def proper(self) -> bool:
+        """Whether it said goodbye, and not because something went wrong."""
+        return self.code in (1000, 1001)
 
 
 class Link(Protocol):

@@ -31,7 +31,9 @@ REDACTED = "[redacted]"
 _SECRET = re.compile(r"authorization|api[-_]?key|secret|password|credential|cookie|^headers$|^(access_)?token$", re.I)
 _ADDRESS = re.compile(r"(https?|wss?)://(?:[^/?#]*@)?([^/?#]*)(.*)", re.I | re.S)
 _AUDIO = re.compile(r"^\[(\d+) bytes of audio\]$")
-_AUDIO_KEYS = {"response.output_audio.delta": "delta", "input_audio_buffer.append": "audio"}
+_PIECES = {"response.output_audio.delta": "delta", "input_audio_buffer.append": "audio"}
+# Where audio is: in messages of these types, and in parts of items.
+_AUDIO_KEYS = {**_PIECES, "input_audio": "audio", "output_audio": "audio", "audio": "audio"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Entry:
 
     def as_frame(self) -> bytes | str:
         """What was on the wire; where audio was left out, silence of the same length."""
-        return self.text or "" if self.frame is None else write(_with_silence(self.frame))
+        return self.text or "" if self.frame is None else write(_with_audio(self.frame, _silence))
 
 
 class Recording:
@@ -79,7 +81,7 @@ class Recording:
         except BadFrame:
             self._line(way, text=shown(frame))
         else:
-            self._line(way, frame=redacted(message, audio=self._keeps_audio), flush=message["type"] not in _AUDIO_KEYS)
+            self._line(way, frame=redacted(message, audio=self._keeps_audio), flush=message["type"] not in _PIECES)
 
     def close(self, code: int | None = 1000, reason: str = "closed here") -> None:
         self._line("closed", code=code, reason=reason)
@@ -141,7 +143,7 @@ def read_recording(path: str | Path) -> list[list[Entry]]:
     Raises :class:`InvalidInput` with the number of a line that does not belong into a recording.
     """
     connections: list[list[Entry]] = []
-    with Path(path).open(encoding="utf-8") as file:
+    with Path(path).open(encoding="utf-8", errors="replace") as file:
         for entry in _entries(file, str(path)):
             if entry.way == "opened" or not connections:
                 connections.append([])
@@ -155,16 +157,15 @@ def _entries(lines: IO[str], where: str) -> Iterator[Entry]:
             try:
                 yield Entry(**json.loads(line), line=number)
             except (ValueError, TypeError) as error:
+                if not line.endswith("\n"):
+                    return  # Whoever wrote it was killed meanwhile.
                 raise InvalidInput(f"{where}, line {number} is not of a recording: {error}") from error
 
 
 def redacted(message: dict[str, Any], *, audio: bool = False) -> dict[str, Any]:
     """The message without secrets and, unless wanted, without audio."""
     safe: dict[str, Any] = _without_secrets(message)
-    key = _AUDIO_KEYS.get(message["type"])
-    if key is not None and not audio and isinstance(message.get(key), str):
-        safe[key] = f"[{_length(message[key])} bytes of audio]"
-    return safe
+    return safe if audio else _with_audio(safe, _left_out)
 
 
 def _host_of(address: str) -> str:
@@ -186,16 +187,27 @@ def _without_secrets(value: Any, of: str = "") -> Any:
     return [_without_secrets(part) for part in value] if isinstance(value, list) else value
 
 
-def _length(encoded: str) -> int:
+def _with_audio(value: Any, change: Callable[[str], str]) -> Any:
+    """The message with other audio in the places of its own."""
+    if isinstance(value, list):
+        return [_with_audio(part, change) for part in value]
+    if not isinstance(value, dict):
+        return value
+    kind = value.get("type")
+    place = _AUDIO_KEYS.get(kind) if isinstance(kind, str) else None
+    return {
+        key: change(part) if key == place and isinstance(part, str) else _with_audio(part, change)
+        for key, part in value.items()
+    }
+
+
+def _left_out(audio: str) -> str:
     try:
-        return len(binascii.a2b_base64(encoded))
+        return f"[{len(binascii.a2b_base64(audio))} bytes of audio]"
     except binascii.Error:
-        return 0
+        return "[0 bytes of audio]"
 
 
-def _with_silence(frame: dict[str, Any]) -> dict[str, Any]:
-    key = _AUDIO_KEYS.get(frame["type"])
-    left_out = _AUDIO.match(frame[key]) if key is not None and isinstance(frame.get(key), str) else None
-    if key is None or left_out is None:
-        return frame
-    return {**frame, key: base64.b64encode(bytes(int(left_out[1]))).decode()}
+def _silence(audio: str) -> str:
+    left_out = _AUDIO.match(audio)
+    return audio if left_out is None else base64.b64encode(bytes(int(left_out[1]))).decode()

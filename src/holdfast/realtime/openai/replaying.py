@@ -13,9 +13,11 @@ from holdfast.realtime.openai.frames import read_plain, write
 from holdfast.realtime.openai.link import Link, LinkClosed
 from holdfast.realtime.openai.recording import Entry, read_recording
 from holdfast.realtime.openai.wire_model import WireModel
+from holdfast.realtime.pace import checked_pace
 
 # Of these there are more or fewer each time, so nobody waits for a certain one.
 _UNCOUNTED = ("input_audio_buffer.append", ".delta", "rate_limits.updated")
+_ACKNOWLEDGED_WITHIN = 10.0  # seconds that the server had when it was recorded, unless the program said otherwise
 _NAMES = frozenset(["id", "item_id", "response_id", "call_id", "previous_item_id", "event_id"])
 
 
@@ -37,26 +39,30 @@ class _Pace:
     """When something is due that was said then: as much later, in all, as the other side was too late."""
 
     def __init__(self, entries: Sequence[Entry], speed: float | None) -> None:
-        self._loop, self._speed = asyncio.get_running_loop(), speed
+        self._loop, self._speed = asyncio.get_running_loop(), checked_pace(speed, "speed")
         self._begin, self._began = entries[0].at if entries else 0.0, self._loop.time()
 
     async def until(self, at: float) -> None:
-        if (left := self._left(at)) > 0:
+        if left := self.left(at):
             await asyncio.sleep(left)
 
     def reached(self, at: float) -> None:
         """The other side has said what it said then."""
-        self._began += max(0.0, -self._left(at))
+        self._began += max(0.0, -self._due_in(at))
 
-    def _left(self, at: float) -> float:
+    def left(self, at: float) -> float:
+        """How long it is until then."""
+        return max(0.0, self._due_in(at))
+
+    def _due_in(self, at: float) -> float:
         return 0.0 if self._speed is None else self._began + (at - self._begin) / self._speed - self._loop.time()
 
 
 class ReplayedLink:
     """The server of a recording. It says what it said, when the client has said what came before.
 
-    ``speed`` is how fast: 1.0 as it was, ``None`` without pauses. A client that says something else is waited for
-    ``patience`` seconds; then the link ends with :class:`ReplayDiverged` as its error.
+    ``speed`` is how fast: 1.0 as it was, ``None`` without pauses. What a client does not say when its time has come is
+    waited for ``patience`` seconds; then the link ends with :class:`ReplayDiverged` as its error.
     """
 
     def __init__(self, entries: Sequence[Entry], *, speed: float | None = None, patience: float = 5.0) -> None:
@@ -76,7 +82,7 @@ class ReplayedLink:
             entry = self._entries.popleft()
             match entry.way:
                 case "sent" if _counts(entry.type):
-                    await self._expect(entry.line, str(entry.type))
+                    await self._expect(entry, str(entry.type))
                     self._pace.reached(entry.at)
                 case "received":
                     await self._pace.until(entry.at)
@@ -88,14 +94,14 @@ class ReplayedLink:
     async def close(self) -> None:
         self._entries.clear()
 
-    async def _expect(self, line: int, kind: str) -> None:
+    async def _expect(self, entry: Entry, kind: str) -> None:
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._pace.left(entry.at) + self._patience):
                 while kind not in self._heard:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            diverged = ReplayDiverged(line, kind, self._heard)
+            diverged = ReplayDiverged(entry.line, kind, self._heard)
             raise LinkClosed(None, str(diverged), diverged) from diverged
         self._heard.remove(kind)
 
@@ -107,7 +113,10 @@ class ReplayedRealtimeModel(WireModel):
     """
 
     def __init__(self, path: str | Path, *, speed: float | None = None, patience: float = 5.0) -> None:
-        super().__init__(acknowledge_within=patience)
+        # A server that is played slowly takes longer to acknowledge; without pauses it does so at once, or never did.
+        pace = checked_pace(speed, "speed")
+        within = patience / 2 if pace is None else max(patience, _ACKNOWLEDGED_WITHIN / pace)
+        super().__init__(acknowledge_within=within)
         self._connections = deque(read_recording(path))
         self._speed, self._patience = speed, patience
 
@@ -126,7 +135,7 @@ async def replay_to(
     server said up to the last recorded message that is waited for; pieces and rate limits are not. Raises
     :class:`ReplayDiverged`, or ``LinkClosed`` if the server ends it earlier than it did.
     """
-    server = _Hearing(link, patience)
+    server = _Hearing(link)
     names: dict[str, str] = {}
     pace = _Pace(entries, speed)
     for entry in entries:
@@ -134,7 +143,8 @@ async def replay_to(
             await pace.until(entry.at)
             await link.send(write(_renamed(read_plain(entry.as_frame()), names)))
         elif entry.way == "received" and entry.frame is not None and _counts(entry.type):
-            _learn(entry.frame, await server.next(str(entry.type), entry.line), names)
+            said = await server.next(str(entry.type), entry.line, within=pace.left(entry.at) + patience)
+            _learn(entry.frame, said, names)
             pace.reached(entry.at)
     return server.heard
 
@@ -142,14 +152,14 @@ async def replay_to(
 class _Hearing:
     """What a server says, to be taken by type: their order may differ a little from the recording."""
 
-    def __init__(self, link: Link, patience: float) -> None:
-        self._link, self._patience = link, patience
+    def __init__(self, link: Link) -> None:
+        self._link = link
         self._not_taken: list[dict[str, Any]] = []
         self.heard: list[dict[str, Any]] = []
 
-    async def next(self, kind: str, line: int) -> dict[str, Any]:
+    async def next(self, kind: str, line: int, *, within: float) -> dict[str, Any]:
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(within):
                 while (said := self._take(kind)) is None:
                     self.heard.append(read_plain(await self._link.receive()))
                     self._not_taken.append(self.heard[-1])

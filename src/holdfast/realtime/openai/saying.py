@@ -14,16 +14,18 @@ from holdfast.realtime.model_inputs import (
     RealtimeModelSendUserInput,
 )
 from holdfast.realtime.openai.asides import is_aside
-from holdfast.realtime.openai.frames import write_audio
+from holdfast.realtime.openai.frames import write, write_audio
 from holdfast.realtime.openai.items import user_item
 
 if TYPE_CHECKING:
     from holdfast.realtime.openai.client import RealtimeClient
 
+_PIECE = 2**20  # bytes of audio in one message; servers take 15 MiB
+
 
 def audio(client: "RealtimeClient", event: RealtimeModelSendAudio) -> None:
-    if event.audio:
-        client.outgoing.append(write_audio(event.audio))
+    for start in range(0, len(event.audio), _PIECE):
+        client.outgoing.append(write_audio(event.audio[start : start + _PIECE]))
     if event.commit:
         client.say({"type": "input_audio_buffer.commit"})
 
@@ -51,6 +53,8 @@ def interrupt(client: "RealtimeClient", event: RealtimeModelSendInterrupt) -> No
     if not event.playback_only:
         client.mute(target)
         client.gate.cancel(event.response_id, force=event.force_response_cancel)
+    if not event.cancel_response_only:
+        client.hush(event.response_id)
 
 
 def settings(client: "RealtimeClient", event: RealtimeModelSendSessionUpdate) -> None:
@@ -62,20 +66,33 @@ def raw(client: "RealtimeClient", event: RealtimeModelSendRawMessage) -> None:
     parts = message.get("other_data") or {}
     if not isinstance(message.get("type"), str):
         raise UserError("a raw message needs a type: {'type': 'response.create', 'other_data': {...}}")
+    _check(parts)
     match message["type"]:
         case "response.create":
             wanted = parts.get("response") or {}
             who = client.asides if is_aside(wanted) else client.gate
             who.request("raw", wanted, event_id=parts.get("event_id"))
         case "session.update":
-            update = client.updates.sent(parts.get("session"), parts.get("event_id"))
+            update = client.updates.made(parts.get("session"), parts.get("event_id"))
             client.say({"type": "session.update", **parts, "event_id": update.event_id})
+            client.updates.sent(update)
         case kind:
             if kind == "conversation.item.create":
                 client.playback.retold((parts.get("item") or {}).get("id"))
             elif kind == "conversation.item.truncate" and "audio_end_ms" in parts:
                 client.playback.truncated(parts.get("item_id"), parts.get("content_index"), parts["audio_end_ms"])
             client.say({"type": kind, **parts})
+
+
+def _check(parts: dict[str, Any]) -> None:
+    """What cannot be sent is refused at once, and not when its turn has come: then others would wait behind it."""
+    try:
+        write(parts)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"a raw message must be JSON: {error}") from error
+    response = parts.get("response") or {}
+    if not isinstance(response, dict) or not isinstance(response.get("metadata") or {}, dict):
+        raise UserError("the response in a raw message must be a dict, and so must its metadata")
 
 
 SAYERS: dict[type, Callable[["RealtimeClient", Any], None]] = {

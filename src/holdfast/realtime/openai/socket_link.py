@@ -131,8 +131,6 @@ class SocketLink:
 
 
 def _closed(error: "ConnectionClosed") -> LinkClosed:
-    """A connection that was ended properly has no error, whatever the reason."""
     frame = error.rcvd
-    proper = frame is not None and frame.code in (1000, 1001)
     code, reason = (frame.code, frame.reason) if frame is not None else (_NO_GOODBYE, str(error))
-    return LinkClosed(code, reason, None if proper else error)
+    return LinkClosed(code, reason, error)

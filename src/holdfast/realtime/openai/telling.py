@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.realtime.audio import audio_format
-from holdfast.realtime.items import RealtimeItem
+from holdfast.realtime.items import InputAudio, RealtimeItem, UserMessageItem
 from holdfast.realtime.model_events import (
     RealtimeModelAudioDoneEvent,
     RealtimeModelErrorEvent,
@@ -42,7 +42,9 @@ def session(client: "RealtimeClient", message: Message) -> None:
     audio = message["session"].get("audio") or {}
     if (format := audio_format((audio.get("output") or {}).get("format"))) is not None:
         client.use_format(format)
-    detection = (audio.get("input") or {}).get("turn_detection") or {}
+    heard = audio.get("input") or {}
+    client.server_transcribes = heard.get("transcription", "not told") is not None
+    detection = heard.get("turn_detection") or {}
     client.server_interrupts = detection.get("interrupt_response") is True
     client.server_answers = bool(detection) and detection.get("create_response") is not False
     if not detection:
@@ -85,8 +87,12 @@ def item(client: "RealtimeClient", message: Message) -> None:
             found = client.places.output(raw)
     if found is None:
         other(client, message)
-    else:
-        client.tell(RealtimeModelItemUpdatedEvent(found, response_id=response_id))
+        return
+    client.tell(RealtimeModelItemUpdatedEvent(found, response_id=response_id))
+    if isinstance(found, UserMessageItem) and not client.server_transcribes:
+        for index, part in enumerate(found.content):
+            if isinstance(part, InputAudio) and part.transcript is None:
+                client.tell(RealtimeModelInputAudioTranscriptionFailedEvent(found.item_id, index, None))
 
 
 def function_call(client: "RealtimeClient", raw: Message, response_id: str | None) -> None:
@@ -122,7 +128,7 @@ def transcribed(client: "RealtimeClient", message: Message) -> None:
 def transcription_failed(client: "RealtimeClient", message: Message) -> None:
     client.tell(
         RealtimeModelInputAudioTranscriptionFailedEvent(
-            message["item_id"], message.get("content_index", 0), message.get("error")
+            message["item_id"], message.get("content_index", 0), message.get("error") or {}
         )
     )
 
@@ -136,6 +142,8 @@ def speech_started(client: "RealtimeClient", message: Message) -> None:
     client.mute(active)
     if active is not None and not client.server_interrupts:
         client.gate.cancel(active)
+    if not client.server_interrupts:
+        client.hush()
 
 
 def speech_stopped(client: "RealtimeClient", message: Message) -> None:
@@ -146,6 +154,11 @@ def speech_stopped(client: "RealtimeClient", message: Message) -> None:
 def buffer_emptied(client: "RealtimeClient", message: Message) -> None:
     """What the user was saying was made an item by the program, or thrown away: its end will not be told."""
     client.gate.user_stopped(answered=False)
+    other(client, message)
+
+
+def server_plays(client: "RealtimeClient", message: Message) -> None:
+    client.server_plays = message["response_id"] if message["type"] == "output_audio_buffer.started" else None
     other(client, message)
 
 
@@ -243,6 +256,9 @@ HANDLERS: dict[str, Handler] = {
     "input_audio_buffer.committed": buffer_emptied,
     "input_audio_buffer.cleared": buffer_emptied,
     "input_audio_buffer.timeout_triggered": silence,
+    "output_audio_buffer.started": server_plays,
+    "output_audio_buffer.stopped": server_plays,
+    "output_audio_buffer.cleared": server_plays,
     "response.created": response_created,
     "response.done": response_done,
     "response.output_item.added": item,

@@ -40,11 +40,13 @@ class Updates:
         self.session: Any = None
         """The settings as the server told them last."""
 
-    def sent(self, session: Any, event_id: str | None = None) -> Update:
+    def made(self, session: Any, event_id: str | None = None) -> Update:
         self._count += 1
-        update = Update(event_id or f"hf_session_{self._count}", dict(_values(session)))
+        return Update(event_id or f"hf_session_{self._count}", dict(_values(session)))
+
+    def sent(self, update: Update) -> None:
+        """An answer to it may come. One that could not be sent must not take the answer to the next."""
         self._open.append(update)
-        return update
 
     def accepted(self, session: Any) -> None:
         """The server has taken a change, and has these settings now."""

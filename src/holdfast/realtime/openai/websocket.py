@@ -1,5 +1,7 @@
 """Realtime models behind a WebSocket."""
 
+import asyncio
+import logging
 import re
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -24,6 +26,8 @@ from holdfast.realtime.openai.wire_model import WireModel
 _URL = "wss://api.openai.com/v1/realtime"
 _MAX_SIZE = 16 * 2**20
 _SHORT = 7  # "Bearer" is no secret.
+_wire_log = logging.getLogger("holdfast.realtime.wire")
+_wire_log.setLevel(logging.INFO)  # Below that the library logs every header, with the key, and all that is said.
 _HEADER = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
@@ -33,6 +37,7 @@ class TransportConfig(TypedDict):
     ping_interval: NotRequired[float | None]
     ping_timeout: NotRequired[float | None]
     handshake_timeout: NotRequired[float]
+    """How long the server may take to accept the connection, and a function to give the key for it."""
     max_size: NotRequired[int | None]
     close_timeout: NotRequired[float]
     """How long the server may take to say goodbye; then the connection is cut."""
@@ -44,9 +49,10 @@ async def get_api_key(key: str | Callable[[], MaybeAwaitable[str]] | None) -> st
     """The key itself, what the function gives, or else the default one."""
     if key is None:
         return default_openai_key()
-    if not isinstance(key, str) and not callable(key):
-        raise UserError(f"api_key must be a string or a function that gives one, not {type(key).__name__}")
-    return key if isinstance(key, str) else await resolved(key())
+    found = await resolved(key()) if callable(key) else key
+    if not isinstance(found, str | None):
+        raise UserError(f"api_key must be a string or a function that gives one, not {type(found).__name__}")
+    return found
 
 
 class OpenAIRealtimeWebSocketModel(WireModel):
@@ -64,20 +70,24 @@ class OpenAIRealtimeWebSocketModel(WireModel):
         )
 
     async def dial(self, options: RealtimeModelConfig) -> Link:
-        url, headers = realtime_url(options), await request_headers(options)
-        library = _websockets()
-        transport = self._transport
+        library, transport = _websockets(), self._transport
+        url, patience = realtime_url(options), transport.get("handshake_timeout", 10.0)
+        _check_address(url, library)
+        headers = await _headers_within(patience, options)
         try:
             socket = await library.asyncio.client.connect(
                 url,
                 additional_headers=headers,
+                logger=_wire_log,
                 user_agent_header=f"holdfast/{__version__}",
                 compression=None,  # Audio does not get smaller, only later.
-                open_timeout=transport.get("handshake_timeout", 10.0),
+                open_timeout=patience,
                 ping_interval=None,  # The link asks itself: it knows whether it is the one who does not read.
                 close_timeout=self._close_within,
                 max_size=transport.get("max_size", _MAX_SIZE),
             )
+        except library.exceptions.InvalidProxy as error:  # It has the whole address, with the password.
+            raise ConnectFailed(f"the environment names a proxy that is none: {error.msg}") from None
         except (OSError, TimeoutError, library.exceptions.WebSocketException) as error:
             status = getattr(getattr(error, "response", None), "status_code", None)
             host = urlsplit(url).netloc.rpartition("@")[2]
@@ -103,6 +113,14 @@ def realtime_url(options: RealtimeModelConfig) -> str:
     return f"{_URL}?call_id={quote(call_id)}" if call_id else f"{_URL}?model={quote(model or DEFAULT_MODEL)}"
 
 
+def _check_address(url: str, library: ModuleType) -> None:
+    # Checked here because whoever connects would tell the whole address, with the password in it.
+    try:
+        library.uri.parse_uri(url)
+    except (ValueError, library.exceptions.InvalidURI):
+        raise UserError("the url of a realtime model must be like wss://host/path or ws://host:port/path") from None
+
+
 async def request_headers(options: RealtimeModelConfig) -> dict[str, str]:
     """The headers that were given, else an authorization with the key."""
     if (headers := options.get("headers")) is not None:
@@ -111,6 +129,16 @@ async def request_headers(options: RealtimeModelConfig) -> dict[str, str]:
     if not key:
         raise KeyMissing("there is no API key: pass api_key, call set_default_openai_key or set OPENAI_API_KEY")
     return _sendable({"Authorization": f"Bearer {key}"})
+
+
+async def _headers_within(seconds: float, options: RealtimeModelConfig) -> dict[str, str]:
+    try:
+        async with asyncio.timeout(seconds) as clock:
+            return await request_headers(options)
+    except TimeoutError as error:
+        if not clock.expired():  # one of the program's own
+            raise
+        raise ConnectFailed(f"the function that gives the API key was not done after {seconds:g} s") from error
 
 
 def _sendable(headers: dict[str, str]) -> dict[str, str]:
@@ -140,6 +168,7 @@ def _websockets() -> ModuleType:
     try:
         import websockets.asyncio.client
         import websockets.exceptions
+        import websockets.uri
     except ImportError as error:
         raise MissingExtra("realtime", "a realtime connection") from error
     return websockets
