@@ -89,7 +89,7 @@ class Calls:
         """A new connection was told the answers to these calls."""
         for record in self._records.values():
             if record.id in call_ids and record.answer is not None and not record.sent:
-                self._room.owes_a_response = self._room.owes_a_response or record.answer.speak
+                self._room.owed.answer |= record.answer.speak
                 record.sent = True
                 record.again.set()
 
@@ -200,7 +200,7 @@ class Calls:
                 await room.connected()
                 if record.sent:  # The new connection was told already.
                     break
-                room.owes_a_response = room.owes_a_response or answer.speak
+                room.owed.answer |= answer.speak
                 await room.model.send_event(message)
                 record.sent = True
             except Closed:

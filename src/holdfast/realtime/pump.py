@@ -182,7 +182,7 @@ class Pump:
         if room.ledger.tell(item, response_id=event.response_id):
             room.added(item.item_id)
             if isinstance(item, UserMessageItem):
-                room.confirm(item)
+                room.owed.confirmed(item)
         elif room.ledger.revision != known:
             room.updated()
         response = room.responses.get(event.response_id)
@@ -218,7 +218,7 @@ class Pump:
     def _error(self, event: told.RealtimeModelErrorEvent) -> None:
         error = event.error
         if isinstance(error, ResponseRefused) and error.plain and isinstance(error.error, ConnectionLost):
-            self._room.owes_a_response = True  # The next connection is asked.
+            self._room.owed.answer = True  # The next connection is asked.
         else:
             self._room.fail(error)
 

@@ -27,27 +27,24 @@ from holdfast.realtime.events import (
     RealtimeSessionEvent,
     size_of,
 )
-from holdfast.realtime.items import InputAudio, UserMessageItem
 from holdfast.realtime.ledger import Ledger
 from holdfast.realtime.metrics import RealtimeMetrics
 from holdfast.realtime.model import RealtimeModel
 from holdfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModelSendUserInput
 from holdfast.realtime.outlet import Outlet
+from holdfast.realtime.owed import Owed
 from holdfast.realtime.passing_on import PassedOn
 from holdfast.realtime.playing import Playing
 from holdfast.realtime.responses import Response, Responses
 from holdfast.realtime.snapshot import Snapshot, resolve
 from holdfast.realtime.states import TABLE, Event, RealtimeState
 from holdfast.realtime.transition import Transitions
-from holdfast.realtime.wire_items import words_of, words_of_input
 from holdfast.tracing.spans import Span, Trace, here
 
 log = logging.getLogger("holdfast.realtime")
 
 NOTICED_WITHIN = 1.0
 """How long after a send failed the loss of the connection may take to be told."""
-MOST_UNCONFIRMED = 32
-"""How many messages are kept to be said again, for models that never confirm one."""
 
 
 class _Question:
@@ -90,16 +87,10 @@ class Room:
         self.links = 0
         """How many connections there were."""
         self.asked_at: float | None = None
-        self.owes_a_response = False
+        self.owed = Owed()
         self.restoring = False
         """Whether a new connection is being told what it has to know: that it owes a response is part of it."""
         self.user_is_speaking = False
-        self.unconfirmed: list[RealtimeModelSendUserInput] = []
-        """Messages that this connection was told, in order, and that the model has not confirmed."""
-        self.unsaid: list[RealtimeModelSendUserInput] = []
-        """Those that went with a connection: the next one is to be told."""
-        self.confirms = False
-        """Whether the model tells that it knows a message: one that did it once does it always."""
         self.retelling: set[str] = set()
         """Items that the model was told to forget, and not yet told anew."""
         self.to_write = asyncio.Event()
@@ -244,15 +235,14 @@ class Room:
     async def say(self, message: RealtimeModelSendUserInput) -> None:
         """Tell the model a message that it is to answer. One that it has not confirmed is told the next connection."""
         await self.connected()
-        self.unconfirmed = [*self.unconfirmed[-MOST_UNCONFIRMED:], message]
-        owed, self.owes_a_response = self.owes_a_response, True
+        before = self.owed.answer
+        self.owed.told(message)
         try:
             await self.model.send_event(message)
         except Exception as error:
             lost = isinstance(error, ConnectionError | NotConnected) and await self.lost()
             if not lost:  # Otherwise the next connection is told.
-                self.unconfirmed = [sent for sent in self.unconfirmed if sent is not message]
-                self.owes_a_response = owed
+                self.owed.take_back(message, answer=before)
                 raise
 
     async def send_now(self, event: RealtimeModelSendEvent) -> None:
@@ -273,20 +263,6 @@ class Room:
         if not self.open:
             raise Closed("the session is closed")
 
-    def confirm(self, item: UserMessageItem) -> None:
-        """The model knows a message of the user: it need not be told again over the next connection.
-
-        Nor those before it: what it does not know of them by now it has refused.
-        """
-        if any(isinstance(part, InputAudio) for part in item.content):
-            return
-        words = words_of(item)
-        for place, sent in enumerate(self.unconfirmed):
-            if words_of_input(sent.user_input) == words:
-                del self.unconfirmed[: place + 1]
-                self.confirms = True
-                return
-
     def link_is(self, up: bool) -> None:
         """The connection was made or has gone."""
         machine, event = self.machine, Event.CONNECTED if up else Event.LOST
@@ -294,7 +270,7 @@ class Room:
             machine.fire(event)
         self.links += up
         if not up:
-            self.unsaid, self.unconfirmed = [*self.unconfirmed, *self.unsaid], []
+            self.owed.lost()
         (self.up if up else self.down).set()
         (self.down if up else self.up).clear()
 

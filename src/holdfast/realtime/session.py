@@ -302,11 +302,10 @@ class RealtimeSession(RealtimeModelListener):
         outputs = {item.call_id for item in known if isinstance(item, RealtimeToolCallItem) and item.output is not None}
         self._calls.replayed(outputs)
         await retell_changed(room, known)
-        again = bool(room.unsaid)
-        while room.unsaid and room.up.is_set():
-            room.unconfirmed.append(message := room.unsaid.pop(0))
-            await room.model.send_event(message)
-        owes = room.owes_a_response or (room.responses.latest is not None and room.responses.latest.owed)
+        again = bool(room.owed.unsaid)
+        while room.owed.unsaid and room.up.is_set():
+            await room.model.send_event(room.owed.say_again())
+        owes = room.owed.answer or (room.responses.latest is not None and room.responses.latest.owed)
         if owes and not again:
             await send_raw(room, "response.create")
 

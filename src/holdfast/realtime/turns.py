@@ -34,9 +34,8 @@ class Turns:
         response.plain, response.link = event.plain, room.links
         response.span = response_span(room.place, response.snapshot)
         self._guard.begin(response)
-        room.asked_at, room.owes_a_response = None, False
-        if not room.confirms:  # Otherwise those that are left are on their way yet.
-            room.unconfirmed.clear()
+        room.asked_at = None
+        room.owed.answering()
         self._tell_last_end()
         room.emit(RealtimeAgentStartEvent(response.snapshot.agent, room.info, response_id=event.response_id))
         self._watching.began(response)
@@ -86,8 +85,8 @@ class Turns:
         """Nothing was heard of a response that died with its connection: if the next one is there, it is asked."""
         room = self._room
         restored = room.up.is_set() and room.links != response.link and not room.restoring
-        if restored and not room.owes_a_response:
-            room.owes_a_response = True
+        if restored and not room.owed.answer:
+            room.owed.answer = True
             room.start(send_raw(room, "response.create"), "asking again")
 
     def _tell_last_end(self) -> None:
