@@ -1,5 +1,7 @@
 """The one loop behind running, streaming, resuming and nested agents."""
 
+import asyncio
+
 from holdfast.agents.approvals import Approvals
 from holdfast.base.logs import log
 from holdfast.runs.apply import apply
@@ -104,10 +106,10 @@ async def advance(run: Live, outcome: Outcome) -> None:
     error: BaseException | None = getattr(outcome, "error", None)
     try:
         await keep(run, outcome)
+        if run.emit is not None and not isinstance(error, asyncio.CancelledError):
+            await tell(run, before)
+            if run.state.agent != agent:
+                await run.emit(AgentUpdatedStreamEvent(run.current_agent))
     finally:
         if error is not None:
             raise error
-    if run.emit is not None:
-        await tell(run, before)
-        if run.state.agent != agent:
-            await run.emit(AgentUpdatedStreamEvent(run.current_agent))
