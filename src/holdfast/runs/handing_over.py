@@ -85,7 +85,7 @@ class _Shown:
         self.before = len(run.view.history)
         state = run.state
         start = len(state.transcript)
-        view = state.view or View(tuple(range(self.before)), 0)
+        view = run.view.chosen(state)
         shown: list[int | Item] = [*view.shown, *(self.before + place for place in range(view.since, start))]
         turn = state.turn_start + self.before
         self.history = [part for part in shown if not isinstance(part, int) or self._is_history(part)]

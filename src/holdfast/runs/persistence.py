@@ -54,8 +54,8 @@ async def take_input(run: Live) -> InputTaken:
 async def load_history(run: Live) -> None:
     """Read again what the session held before this run, for a run that goes on elsewhere.
 
-    It is what stands before this run's own items. When those cannot be found, because the history was compacted
-    or replaced meanwhile, what the session has now counts as it is.
+    It is what stands before this run's own items. When those, or all that the run has chosen from, cannot be found,
+    because the history was compacted or replaced meanwhile, what the session has now counts as it is.
     """
     state, session = run.state, run.session
     if not run.view.needs_history(state):
@@ -64,19 +64,22 @@ async def load_history(run: Live) -> None:
     assert isinstance(state.conversation, InSession)  # noqa: S101 - needs_history says so
     if session is None:
         raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: give it that session")
-    own = [stored_form(run, entry.item) for entry in state.transcript[: state.stored] if not entry.hidden]
+    places = [place for place, entry in enumerate(state.transcript[: state.stored]) if not entry.hidden]
+    own = [stored_form(run, state.transcript[place].item) for place in places]
     window = state.conversation.window
-    latest = await session.get_items(limit=window + len(own))
-    if latest[len(latest) - len(own) :] == own:
-        run.view.begin(paired(latest[: len(latest) - len(own)]))
-        return
-    everything = latest if _limited(session) else await session.get_items()
-    start = _find(everything, own)
-    if start is None:
-        run.view.begin(paired(everything))
-        run.view.skip(state, state.stored)
-        return
-    run.view.begin(paired(everything[max(start - window, 0) : start]))
+    items = await session.get_items(limit=window + len(own))
+    start: int | None = len(items) - len(own)
+    if _common_end(items, own) < len(own):
+        items = items if _limited(session) else await session.get_items()
+        start = _find(items, own)
+    if start is not None:
+        before = items[max(start - window, 0) : start]
+        if state.view is None or len(before) == window:
+            run.view.begin(paired(before))
+            return
+    there = _common_end(items, own)
+    run.view.begin(paired(items[: len(items) - there]))
+    run.view.skip(state, places[len(own) - there] if there else state.stored)
 
 
 async def keep(run: Live, outcome: Outcome) -> None:
@@ -180,6 +183,14 @@ def stored_form(run: Live, item: Item) -> Item:
 def _limited(session: Session) -> bool:
     settings = getattr(session, "session_settings", None)
     return settings is not None and settings.limit is not None
+
+
+def _common_end(items: list[Item], own: list[Item]) -> int:
+    """How many of this run's own items the history ends with, counted from their end."""
+    for length in range(min(len(items), len(own)), 0, -1):
+        if items[-length] == own[-length] and items[-length:] == own[-length:]:
+            return length
+    return 0
 
 
 def _find(items: list[Item], own: list[Item]) -> int | None:
