@@ -20,7 +20,7 @@ from holdfast.runs.run_state import RunState
 from holdfast.runtime import deciding, forking, starting, steering
 from holdfast.runtime.contract import Approval, ApprovalStatus, OnBusy, RunInfo, Verdict
 from holdfast.runtime.driving import Driving
-from holdfast.runtime.filing import approval_of
+from holdfast.runtime.filing import QUESTION, approval_of
 from holdfast.runtime.handle import RunHandle, info_of
 from holdfast.runtime.home import Home, graphs_of
 from holdfast.runtime.leases import Renewing
@@ -169,9 +169,9 @@ class Runtime:
     ) -> list[Approval]:
         """Questions to people in the order of their ids, which is about that of asking."""
         found = await self._home.backend.approvals(
-            status=status, run_id=run_id, session_id=session_id, limit=limit, after=after
+            status=status, run_id=run_id, session_id=session_id, limit=limit, after=after or QUESTION
         )
-        return [approval_of(record) for record in found if not record.run_id.startswith("session:")]
+        return [approval_of(record) for record in found]
 
     async def approval(self, approval_id: str) -> Approval:
         found = await self._home.backend.approval(approval_id)
