@@ -112,6 +112,19 @@ async def test_a_run_that_was_handed_over_with_a_filter_goes_on_behind_a_summary
     assert shown(asked)[-4:] == ["call 2", "call 3", "call_output 2", "call_output 3"]
 
 
+@pytest.mark.parametrize("instead", [[], HISTORY[:2]], ids=["nothing", "another conversation"])
+async def test_a_run_whose_history_was_cleared_goes_on_with_whole_pairs(instead: list[Any]) -> None:
+    pay, _ = payments()
+    model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")], [assistant_message("ok")]])
+    agent = Agent("a", tools=[pay], model=model)
+    session = FourMethods(items=HISTORY[2:4])
+    result = await Runner.run(agent, "q", session=session)
+    session.items[:] = instead
+    assert (await Runner.run(agent, await loaded(agent, result), session=session)).final_output == "ok"
+    own = ["call 1", "call_output 1"] if instead else ["q", "call 1", "call_output 1"]
+    assert shown(model.calls[-1].input) == [*shown(instead), *own]
+
+
 @pytest.mark.parametrize("mode", ["preserve_all", "normalized"])
 async def test_a_result_has_the_whole_conversation_also_when_no_model_was_asked_again(mode: Any) -> None:
     pay, _ = payments()

@@ -10,7 +10,7 @@ from holdfast.agents.errors import UserError
 from holdfast.base.errors import InvalidItem
 from holdfast.base.ids import new_id
 from holdfast.base.items import Item, decode_item, encode_items
-from holdfast.base.pairing import paired
+from holdfast.base.pairing import paired, units
 from holdfast.base.usage import Usage
 from holdfast.history.contract import Session, takes_keys
 from holdfast.history.responses_compaction import is_openai_responses_compaction_aware_session
@@ -78,8 +78,11 @@ async def load_history(run: Live) -> None:
             run.view.begin(paired(before))
             return
     there = _common_end(items, own)
-    run.view.begin(paired(items[: len(items) - there]))
-    run.view.skip(state, places[len(own) - there] if there else state.stored)
+    others = items[: len(items) - there]
+    # What is not there any more is told by what is there instead, unless there is nothing.
+    first = next((unit.start for unit in units(own) if len(own) - there in unit), len(own)) if others else 0
+    run.view.begin(paired(others))
+    run.view.skip(state, places[first] if first < len(own) else state.stored)
 
 
 async def keep(run: Live, outcome: Outcome) -> None:
