@@ -1,5 +1,8 @@
 """A run that waited goes on in its session, whatever became of the history meanwhile."""
 
+import random
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -8,9 +11,11 @@ from ways import FourMethods, approve_all
 from holdfast import (
     Agent,
     CompactingSession,
+    MaxTurnsExceeded,
     RunConfig,
     Runner,
     RunState,
+    SessionSettings,
     SQLiteSession,
     UserError,
     function_tool,
@@ -18,7 +23,7 @@ from holdfast import (
 )
 from holdfast.handoff_filters import remove_all_tools
 from holdfast.history import Trigger
-from holdfast.testing import ScriptedModel, assert_replayable, assistant_message, function_call
+from holdfast.testing import ModelStep, ScriptedModel, assert_replayable, assistant_message, function_call
 
 HISTORY = [{"role": "user" if number % 2 == 0 else "assistant", "content": f"old {number}"} for number in range(20)]
 
@@ -136,3 +141,74 @@ async def test_a_result_has_the_whole_conversation_also_when_no_model_was_asked_
     result = await Runner.run(agent, await loaded(agent, result), session=session, run_config=config)
     assert result.final_output == "paid 1"
     assert shown(result.to_input_list(mode=mode)) == ["old 0", "old 1", "q", "call 1", "call_output 1"]
+
+
+async def test_others_may_write_to_the_history_while_a_run_waits() -> None:
+    pay, _ = payments()
+    model = ScriptedModel([[function_call("pay", {"amount": 1}, call_id="1")], [assistant_message("ok")]])
+    agent, session = Agent("a", tools=[pay], model=model), FourMethods(items=HISTORY[:2])
+    result = await Runner.run(agent, "q", session=session)
+    await session.add_items(HISTORY[2:4])
+    await Runner.run(agent, await loaded(agent, result), session=session)
+    assert shown(model.calls[-1].input) == ["old 0", "old 1", "old 2", "old 3", "q", "call 1", "call_output 1"]
+
+
+class Chances:
+    """Two agents that hand over to each other through filters, and a session to which anything may happen."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance, self.numbers = random.Random(seed), count()
+        pay, self.made = payments()
+        filters = [None, remove_all_tools, lambda data: data]
+        model = ScriptedModel([ModelStep.respond(self.answer) for _ in range(300)])
+        self.agent, other = Agent("a", tools=[pay], model=model), Agent("b", tools=[pay], model=model)
+        self.agent.handoffs = [handoff(other, input_filter=self.chance.choice(filters))]
+        other.handoffs = [handoff(self.agent, input_filter=self.chance.choice(filters))]
+        more_than, keep_last = self.chance.randint(5, 15), self.chance.randint(0, 4)
+        self.session = compacting(SQLiteSession("s"), more_than=more_than, keep_last=keep_last)
+        callback = self.chance.choice([None, lambda history, new: history + new])
+        limit = self.chance.choice([None, None, self.chance.randint(1, 6)])
+        self.config = RunConfig(session_input_callback=callback, session_settings=SessionSettings(limit=limit))
+
+    def answer(self, asked: Any) -> Any:
+        assert asked.input
+        assert_replayable(asked.input)
+        named = [(item["type"], item["call_id"]) for item in asked.input if "call_id" in item]
+        assert len(named) == len(set(named))
+        if self.chance.random() < 0.25:
+            return [assistant_message("ok")]
+        numbers = [next(self.numbers) for _ in range(self.chance.randint(1, 3))]
+        calls = [function_call("pay", {"amount": number}, call_id=str(number)) for number in numbers]
+        way = "transfer_to_b" if asked.handoffs[0].agent_name == "b" else "transfer_to_a"
+        leaves = self.chance.random() < 0.35
+        return [*calls, function_call(way, {}, call_id=str(next(self.numbers)))] if leaves else calls
+
+    async def meanwhile(self) -> None:
+        happens = self.chance.random()
+        if happens < 0.1:
+            await self.session.clear_session()
+        elif happens < 0.2:
+            await self.session.compact(force=True)
+        elif happens < 0.3:
+            await self.session.history.add_items([{"role": "user", "content": f"aside {next(self.numbers)}"}])
+
+    async def exchange(self) -> None:
+        given: Any = f"question {next(self.numbers)}"
+        while True:
+            result = await Runner.run(self.agent, given, session=self.session, max_turns=12, run_config=self.config)
+            if not result.interruptions:
+                return
+            given = await RunState.from_string(self.agent, result.to_state().to_string())
+            for item in given.get_interruptions():
+                if self.chance.random() < 0.8:
+                    given.approve(item) if self.chance.random() < 0.7 else given.reject(item)
+            await self.meanwhile()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_becomes_of_the_history_a_run_goes_on_with_each_item_once(seed: int) -> None:
+    chances = Chances(seed)
+    for _ in range(4):
+        with suppress(MaxTurnsExceeded):
+            await chances.exchange()
+    assert len(chances.made) == len(set(chances.made))

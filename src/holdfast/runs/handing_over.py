@@ -121,7 +121,7 @@ class _Shown:
         last = data.new_items if data.input_items is None else data.input_items
         for item in (*data.pre_handoff_items, *last):
             found.append(self.known.get(id(item)) if id(item) in self.known else item.to_input_item())  # type: ignore[arg-type]
-        return tuple(found)
+        return tuple(map(self._item, found) if self.run.view.moved(self.run.state) else found)
 
     def _is_history(self, place: int) -> bool:
         return place < self.before or self._entry(place).kind == "given"

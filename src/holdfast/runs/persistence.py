@@ -54,8 +54,9 @@ async def take_input(run: Live) -> InputTaken:
 async def load_history(run: Live) -> None:
     """Read again what the session held before this run, for a run that goes on elsewhere.
 
-    It is what stands before this run's own items. When those, or all that the run has chosen from, cannot be found,
-    because the history was compacted or replaced meanwhile, what the session has now counts as it is.
+    It is what stands before this run's own items. When those do not stand together, or what the run has chosen from
+    is not all there, because others wrote or the history was compacted or cleared meanwhile, everything that is not
+    the run's own counts.
     """
     state, session = run.state, run.session
     if not run.view.needs_history(state):
@@ -69,20 +70,18 @@ async def load_history(run: Live) -> None:
     window = state.conversation.window
     items = await session.get_items(limit=window + len(own))
     start: int | None = len(items) - len(own)
-    if _common_end(items, own) < len(own):
+    if start is None or start < 0 or items[start:] != own:
         items = items if _limited(session) else await session.get_items()
         start = _find(items, own)
     if start is not None:
         before = items[max(start - window, 0) : start]
-        if state.view is None or len(before) == window:
+        if len(before) == window or not run.view.counts_on_history(state):
             run.view.begin(paired(before))
             return
-    there = _common_end(items, own)
-    others = items[: len(items) - there]
-    # What is not there any more is told by what is there instead, unless there is nothing.
-    first = next((unit.start for unit in units(own) if len(own) - there in unit), len(own)) if others else 0
+    others, first = _apart(items, own)
+    told = places[first] if first < len(own) else state.stored
     run.view.begin(paired(others))
-    run.view.skip(state, places[first] if first < len(own) else state.stored)
+    run.view.skip(state, min(told, state.turn_start) if state.calls else told)
 
 
 async def keep(run: Live, outcome: Outcome) -> None:
@@ -188,12 +187,20 @@ def _limited(session: Session) -> bool:
     return settings is not None and settings.limit is not None
 
 
-def _common_end(items: list[Item], own: list[Item]) -> int:
-    """How many of this run's own items the history ends with, counted from their end."""
-    for length in range(min(len(items), len(own)), 0, -1):
-        if items[-length] == own[-length] and items[-length:] == own[-length:]:
-            return length
-    return 0
+def _apart(items: list[Item], own: list[Item]) -> tuple[list[Item], int]:
+    """The history without this run's own items, and from which of those on they are still there, in whole pairs.
+
+    What is not there any more is told by what is there instead, for example a summary, unless there is nothing.
+    """
+    others, end, first = list(items), len(items), len(own)
+    for index in range(len(own) - 1, -1, -1):
+        place = next((place for place in range(end - 1, -1, -1) if items[place] == own[index]), None)
+        if place is not None:
+            del others[place]
+            end, first = place, index
+    if not others:
+        return others, 0
+    return others, next((unit.start for unit in units(own) if first in unit), len(own))
 
 
 def _find(items: list[Item], own: list[Item]) -> int | None:

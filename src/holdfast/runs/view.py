@@ -37,11 +37,20 @@ class ModelView:
         self._instead = state.view, View(tuple(range(len(self._history))), stored)
         self._seen, self._of = stored, state.view
 
+    def moved(self, state: State) -> bool:
+        """Whether this is another history than the one whose positions are to be saved."""
+        return self._instead is not None and self._instead[0] is state.view
+
     def chosen(self, state: State) -> View:
         """What the model is shown, as positions in this history and the transcript."""
-        if self._instead is not None and self._instead[0] is state.view:
+        if self._instead is not None and self.moved(state):
             return self._instead[1]
         return state.view or View(tuple(range(len(self._history))), 0)
+
+    @staticmethod
+    def counts_on_history(state: State) -> bool:
+        """Whether what the model is shown was chosen by position."""
+        return state.view is not None and any(isinstance(part, int) for part in state.view.shown)
 
     def input(self, state: State) -> list[Item]:
         """What the model is to be shown now; the list is the caller's, the items are not."""
