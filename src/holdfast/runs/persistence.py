@@ -65,23 +65,21 @@ async def load_history(run: Live) -> None:
     assert isinstance(state.conversation, InSession)  # noqa: S101 - needs_history says so
     if session is None:
         raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: give it that session")
-    places = [place for place, entry in enumerate(state.transcript[: state.stored]) if not entry.hidden]
-    own = [stored_form(run, state.transcript[place].item) for place in places]
+    own = [stored_form(run, entry.item) for entry in state.transcript[: state.stored] if not entry.hidden]
     window = state.conversation.window
     items = await session.get_items(limit=window + len(own))
-    start: int | None = len(items) - len(own)
-    if start is None or start < 0 or items[start:] != own:
-        items = items if _limited(session) else await session.get_items()
-        start = _find(items, own)
+    if items[max(len(items) - len(own), 0) :] != own and not _limited(session):
+        items = await session.get_items()
+    start = _find(items, own)
     if start is not None:
         before = items[max(start - window, 0) : start]
         if len(before) == window or not run.view.counts_on_history(state):
             run.view.begin(paired(before))
             return
-    others, first = _apart(items, own)
-    told = places[first] if first < len(own) else state.stored
+    # A write may have arrived although it seemed to fail: what is yet to be stored is the run's own as well.
+    others, first = _apart(items, [stored_form(run, entry.item) for entry in state.transcript])
     run.view.begin(paired(others))
-    run.view.skip(state, min(told, state.turn_start) if state.calls else told)
+    run.view.skip(state, min(first, state.stored, state.turn_start if state.calls else state.stored))
 
 
 async def keep(run: Live, outcome: Outcome) -> None:
