@@ -30,8 +30,10 @@ def conversation_key(state: State) -> str:
 
 
 def check_owner(state: State, session: Any) -> None:
-    """Refuse a session for a conversation that somebody else keeps."""
+    """Refuse a session for a conversation that somebody else keeps, and to go on without the one that keeps it."""
     if session is None:
+        if isinstance(state.conversation, InSession) and not state.ended:
+            raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: give it that session")
         return
     missing = [name for name in SESSION if not hasattr(session, name)]
     if missing:
