@@ -43,7 +43,9 @@ class Page:
 
     def hear(self, text: str) -> None:
         """Wait for the agent's own words; the output of a tool may read the same."""
-        WebDriverWait(self.browser, PATIENCE).until(lambda browser: ("agent", text) in self.lines, f"not said: {text!r}")
+        WebDriverWait(self.browser, PATIENCE).until(
+            lambda browser: ("agent", text) in self.lines, f"not said: {text!r}"
+        )
 
     def fill(self, name: str, text: str) -> None:
         field = self.browser.find_element(By.CSS_SELECTOR, f".card [name={name}]")

@@ -1,5 +1,6 @@
 """The commands, gathered. What each does is in the module named after it."""
 
+import logging
 import sys
 from typing import Annotated
 
@@ -57,6 +58,8 @@ def version(as_json: AsJson = False) -> None:
 def main() -> None:
     """Run ``holdfast``. A program that asked for JSON is also told in JSON that it asked wrongly."""
     words = debug_first(sys.argv[1:])
+    # A failed run is told in one line, unless somebody asks for more.
+    logging.getLogger("holdfast.failures").addFilter(lambda _: Tracebacks.wanted)
     try:
         if "--json" not in words:
             app(words)
