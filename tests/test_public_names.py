@@ -73,6 +73,20 @@ def test_a_type_checker_knows_the_public_names(tmp_path: Path) -> None:
     assert told.count("[arg-type]") == 2, told
 
 
+def test_the_rules_of_a_function_model_can_be_typed(tmp_path: Path) -> None:
+    told = checked(
+        tmp_path,
+        "from typing import Any\n"
+        "from holdfast import FunctionModel, FunctionRequest\n"
+        "def rules(request: FunctionRequest) -> str | dict[str, Any]:\n"
+        "    if request.input[-1].get('type') == 'function_call_output':\n"
+        "        return str(request.input[-1]['output'])\n"
+        "    return FunctionModel.call('find', order='7')\n"
+        "model = FunctionModel(rules)\n",
+    )
+    assert told.startswith("Success"), told
+
+
 def test_no_public_name_is_anything_to_a_type_checker(tmp_path: Path) -> None:
     names = [
         f"{package}.{name}"

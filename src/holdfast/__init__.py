@@ -139,6 +139,7 @@ _HOMES = {
     ],
     "models": [
         "FunctionModel",
+        "FunctionRequest",
         "LocalModel",
         "LocalModelProvider",
         "LocalModelUnavailable",

@@ -167,7 +167,7 @@ def test_a_question_left_open_in_a_chat_waits(holdfast, told, paid):
         ("nowhere.py", 5, "nowhere.py"),
         ("no_such_module:agent", 5, "no_such_module"),
         (f"{AGENT}ish", 5, "it has cashier"),
-        (AGENT.replace(":cashier", ":pay"), 2, "no Agent"),
+        (AGENT.replace(":cashier", ":pay"), 2, "neither an Agent"),
         (AGENT.replace(":cashier", ":rules"), 2, "cannot be made"),
         (str(Path(__file__).with_name("conftest.py")), 5, "conftest.py:NAME"),
         (".", 2, "module:attribute"),

@@ -86,5 +86,6 @@ def test_the_doctor_reports_the_sandbox_and_the_extras(told, holdfast):
     assert told("workers", "doctor")["level"] == report["sandbox"]["level"]
 
 
-def test_the_version(told):
+def test_the_version(told, holdfast):
     assert told("version") == {"version": package.__version__}
+    assert holdfast("--version").stdout == holdfast("version").stdout == f"holdfast {package.__version__}\n"

@@ -37,10 +37,19 @@ app = typer.Typer(
 )
 
 
+def printed_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
 def begin(
     debug: Annotated[
         bool, typer.Option("--debug", envvar="HOLDFAST_DEBUG", help="Show the traceback when something fails.")
+    ] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=printed_version, help="Print the version.")
     ] = False,
 ) -> None:
     Tracebacks.wanted = debug

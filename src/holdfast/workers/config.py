@@ -1,6 +1,7 @@
 """How sessions, their sandbox and pools are set up. Frozen values, checked when made."""
 
 import ipaddress
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -35,6 +36,11 @@ def _check_hosts(names: tuple[str, ...]) -> None:
                 raise InvalidInput(
                     f"{name!r} is no host name: write api.example.org or *.example.org, without scheme, port or path"
                 ) from None
+
+
+def _check_paths(name: str, paths: tuple[str, ...]) -> None:
+    if not isinstance(paths, list | tuple) or not all(isinstance(path, str) and os.path.isabs(path) for path in paths):
+        raise InvalidInput(f"{name} is a tuple of absolute paths, as str(Path(...).resolve()) gives, not {paths!r}")
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
@@ -89,6 +95,8 @@ class SandboxPolicy:
             raise InvalidInput(f"sandbox levels are {', '.join(LEVELS)}")
         if LEVELS.index(self.require) > LEVELS.index(self.level):
             raise InvalidInput(f"cannot require {self.require!r} and use at most {self.level!r}")
+        for name in ("readable", "writable"):
+            _check_paths(name, getattr(self, name))
         if isinstance(self.network, str) and self.network not in ("none", "host"):
             raise InvalidInput("network is 'none', 'host' or a tuple of host names")
         if isinstance(self.network, tuple):
