@@ -27,7 +27,7 @@ class Holdfast(Commands):
 app = typer.Typer(
     name="holdfast",
     cls=Holdfast,
-    help="Agent sessions that stay alive and true.",
+    help="Agent sessions that survive crashes and stay consistent.",
     epilog="Begin with: holdfast demo. Exit codes: 0 done, 1 failed, 2 wrong use, 3 waits for an approval, "
     "4 conflict, 5 not found.",
     no_args_is_help=True,
