@@ -164,7 +164,7 @@ def loaded(name: str, path: Path) -> ModuleType:
     """The file as a module of this name, even if another module already has it."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InvalidInput(f"{path} is no Python file")
+        raise InvalidInput(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

@@ -43,7 +43,7 @@ from holdfast.runtime.setbacks import keeps_ending
 from holdfast.runtime.undoing import rewound
 from holdfast.store.contract import Journal, RunRecord, SaveRun
 
-SUSPENDED = Problem("suspended", "its runtime was closed; the next one that is opened with its agent goes on with it")
+SUSPENDED = Problem("suspended", "its runtime was closed; the next one opened with its agent continues it")
 
 FAILURES = logging.getLogger("holdfast.failures")
 """Runs that failed by an error of the program's own code, with its traceback: the run itself keeps the message only."""

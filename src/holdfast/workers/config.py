@@ -28,13 +28,13 @@ def _check_hosts(names: tuple[str, ...]) -> None:
         raise InvalidInput("a list of reachable hosts needs a name; network='none' reaches nothing")
     for name in names:
         if not isinstance(name, str):
-            raise InvalidInput(f"{name!r} is no host name")
+            raise InvalidInput(f"{name!r} is not a host name")
         try:
             ipaddress.ip_address(name)
         except ValueError:
             if not _HOST.fullmatch(name):
                 raise InvalidInput(
-                    f"{name!r} is no host name: write api.example.org or *.example.org, without scheme, port or path"
+                    f"{name!r} is not a host name: write api.example.org or *.example.org, without scheme, port or path"
                 ) from None
 
 
@@ -49,7 +49,7 @@ def _check_environment(environment: Mapping[str, str]) -> None:
             if not isinstance(text, str) or _UNUSABLE.search(text):
                 raise InvalidInput(f"the environment takes text without NUL, not {name!r}: {value!r}")
         if not name or "=" in name:
-            raise InvalidInput(f"{name!r} is no name of an environment variable")
+            raise InvalidInput(f"{name!r} is not the name of an environment variable")
 
 
 @dataclass(frozen=True, kw_only=True)
