@@ -64,6 +64,16 @@ class Home:
             raise NotFound("approval", approval_id)
         return found
 
+    def graph(self, agent: str) -> AgentGraph:
+        """The graph of the agent with that name."""
+        if isinstance(agent, Agent):
+            raise InvalidInput(f"runs find their agent by its name: give {agent.name!r}, not {agent!r}")
+        found = self.graphs.get(agent)
+        if found is None:
+            has = ", ".join(map(repr, self.graphs)) or "none"
+            raise NotFound("agent", agent, hint=f"; this runtime has {has}")
+        return found
+
     def session(self, session_id: str) -> StoredSession:
         return StoredSession(session_id, self.backend)
 

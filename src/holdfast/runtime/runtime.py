@@ -7,7 +7,7 @@ from typing import Any, get_args
 from holdfast.agents.agent import Agent
 from holdfast.agents.approvals import Approvals
 from holdfast.agents.context import RunContextWrapper
-from holdfast.base.errors import InvalidInput, NotFound, Unsupported
+from holdfast.base.errors import InvalidInput, Unsupported
 from holdfast.base.ids import checked_name
 from holdfast.base.items import Item
 from holdfast.history.contract import at_most
@@ -110,8 +110,7 @@ class Runtime:
         ``enqueue`` waits in line, ``reject`` raises :class:`SessionBusy`, ``interrupt`` cancels the other and goes in
         front of those in line, and ``rollback`` also takes back what the other has added to the session.
         """
-        if agent not in self._home.graphs:
-            raise NotFound("agent", agent)
+        self._home.graph(agent)
         if on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
             raise InvalidInput(f"on_busy is enqueue, reject, interrupt or rollback, not {on_busy!r}")
         if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
@@ -185,10 +184,7 @@ class Runtime:
     async def state(self, run_id: str, *, at: int | None = None) -> RunState[Any, Any]:
         """The run as a portable state, as it is now or as it was after the step ``at``."""
         record = await self._home.record(run_id)
-        name = header_of(record).agent
-        graph = self._home.graphs.get(name)
-        if graph is None:
-            raise NotFound("agent", name)
+        graph = self._home.graph(header_of(record).agent)
         replayed = await replay(self._home.backend, record, upto=None if at is None else checked_step(record, at))
         context: RunContextWrapper[Any] = RunContextWrapper(
             restored_context(replayed.context, deserializer=None, strict=False),
@@ -229,8 +225,8 @@ class Runtime:
         ``accept_changes`` refuses the calls whose tools are gone; ``agent`` is the new name of the one it began with.
         A run that waits for people goes on when they have answered; one that is under way or completed is left alone.
         """
-        if agent is not None and agent not in self._home.graphs:
-            raise NotFound("agent", agent)
+        if agent is not None:
+            self._home.graph(agent)
         await steering.resume(self._driving, run_id, accept=accept_changes, agent=agent)
         return self._handle(run_id)
 
