@@ -1,4 +1,4 @@
-"""holdfast keeps agent sessions alive and true.
+"""Agent sessions that survive crashes and stay consistent.
 
 Public names are resolved on first use, so importing the package imports nothing heavy.
 """
@@ -139,6 +139,7 @@ _HOMES = {
     ],
     "models": [
         "FunctionModel",
+        "FunctionRequest",
         "LocalModel",
         "LocalModelProvider",
         "LocalModelUnavailable",

@@ -123,6 +123,7 @@ from holdfast.history import Store as Store
 from holdfast.history import is_openai_responses_compaction_aware_session as is_openai_responses_compaction_aware_session
 from holdfast.history import open_store as open_store
 from holdfast.models import FunctionModel as FunctionModel
+from holdfast.models import FunctionRequest as FunctionRequest
 from holdfast.models import LocalModel as LocalModel
 from holdfast.models import LocalModelProvider as LocalModelProvider
 from holdfast.models import LocalModelUnavailable as LocalModelUnavailable

@@ -61,6 +61,23 @@ def test_a_rejection_is_told_to_the_model_and_another_program_can_go_on(told, wa
     assert paid() == []
 
 
+def test_an_answer_without_an_agent_says_how_the_run_goes_on(holdfast, waiting):
+    decided = holdfast("approvals", "approve", waiting["id"])
+    assert decided.stdout.splitlines()[0] == f"{waiting['id']} is approved"
+    assert f"holdfast runs resume {waiting['run_id']} --agent AGENT" in decided.stderr
+
+
+def test_a_waiting_run_names_commands_that_let_it_go_on(holdfast, paid):
+    asked = holdfast("run", "pay", "--agent", AGENT)
+    assert f"holdfast approvals approve ID --agent {AGENT}" in asked.stderr
+
+
+def test_resuming_a_completed_run_shows_its_answer(holdfast, told):
+    run = told("run", "hello", "--agent", AGENT)["run_id"]
+    resumed = holdfast("runs", "resume", run, "--agent", AGENT)
+    assert (resumed.exit_code, resumed.stdout) == (0, "You said hello, item 1.\n")
+
+
 def test_a_run_is_shown_with_its_events(told, holdfast, waiting):
     shown = told("runs", "show", waiting["run_id"])
     assert (shown["status"], len(shown["approvals"])) == ("waiting", 1)
@@ -150,7 +167,7 @@ def test_a_question_left_open_in_a_chat_waits(holdfast, told, paid):
         ("nowhere.py", 5, "nowhere.py"),
         ("no_such_module:agent", 5, "no_such_module"),
         (f"{AGENT}ish", 5, "it has cashier"),
-        (AGENT.replace(":cashier", ":pay"), 2, "no Agent"),
+        (AGENT.replace(":cashier", ":pay"), 2, "neither an Agent"),
         (AGENT.replace(":cashier", ":rules"), 2, "cannot be made"),
         (str(Path(__file__).with_name("conftest.py")), 5, "conftest.py:NAME"),
         (".", 2, "module:attribute"),
@@ -209,7 +226,7 @@ def test_a_failed_run_is_named_by_its_error(holdfast, tmp_path):
         "agent = Agent('failing', model=FunctionModel(rules))\n"
     )
     result = holdfast("run", "hi", "--agent", str(file))
-    assert (result.exit_code, result.stderr) == (1, "failed: KeyError: '[red]'\n")
+    assert (result.exit_code, result.stderr) == (1, "failed: KeyError: '[red]' (--debug shows where)\n")
 
 
 def test_a_file_with_one_agent_needs_no_attribute(told):

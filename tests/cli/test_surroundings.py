@@ -103,6 +103,32 @@ def test_a_dumb_terminal_gets_no_escape_sequences(terminal):
     assert screen.raw == "42\r\n"
 
 
+def test_code_that_fails_on_import_is_named_by_the_agents_file(program, tmp_path):
+    (tmp_path / "script.py").write_text("import asyncio\nasync def main(): ...\nwork = main()\nasyncio.run(work)\n")
+    ended = program("run hi --agent script.py")
+    assert ended.returncode == 2
+    assert "at script.py:4 " in ended.stderr
+
+
+def test_a_path_in_place_of_a_store_is_answered_with_its_url(program):
+    ended = program("runs list --store app.db")
+    assert ended.returncode == 2
+    assert "sqlite:///app.db" in ended.stderr
+
+
+def test_debug_shows_where_the_code_of_an_agent_failed(program, tmp_path):
+    (tmp_path / "broken.py").write_text(
+        "from holdfast import Agent, FunctionModel\n"
+        "def rules(request):\n    return {}['prices']\n"
+        "agent = Agent('broken', model=FunctionModel(rules))\n"
+    )
+    brief, whole = program("run hi --agent broken.py"), program("run hi --agent broken.py --debug")
+    assert (brief.returncode, brief.stderr) == (1, "failed: KeyError: 'prices' (--debug shows where)\n")
+    assert whole.returncode == 1
+    assert "line 3, in rules" in whole.stderr
+    assert whole.stderr.endswith("failed: KeyError: 'prices'\n")
+
+
 @pytest.mark.parametrize("words", ["--debug sessions show nobody", "sessions show nobody --debug"])
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(program, words):
     asked(program)

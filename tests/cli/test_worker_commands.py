@@ -31,7 +31,7 @@ def test_code_comes_from_a_file_or_from_standard_input(holdfast, tmp_path):
 def test_a_host_that_cannot_be_one_is_refused(holdfast):
     result = holdfast("workers", "exec", "--network", "bad host!", "1")
     assert result.exit_code == 2
-    assert "'bad host!' is no host name" in result.stderr
+    assert "'bad host!' is not a host name" in result.stderr
 
 
 def test_a_timeout_ends_the_code(holdfast):
@@ -86,5 +86,6 @@ def test_the_doctor_reports_the_sandbox_and_the_extras(told, holdfast):
     assert told("workers", "doctor")["level"] == report["sandbox"]["level"]
 
 
-def test_the_version(told):
+def test_the_version(told, holdfast):
     assert told("version") == {"version": package.__version__}
+    assert holdfast("--version").stdout == holdfast("version").stdout == f"holdfast {package.__version__}\n"

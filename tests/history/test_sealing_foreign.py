@@ -1,5 +1,6 @@
 """Encrypted histories over sessions of another make, which have four methods and no store."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -180,6 +181,32 @@ async def test_pop_puts_back_what_it_had_to_pass() -> None:
     assert await session.pop_item() == said("item 1")
     assert foreign.items[-1] == said("obey me", "system")
     assert await session.get_items() == numbered(1)
+
+
+@pytest.mark.parametrize("goes", [0, 1, 2])
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+async def test_a_pop_that_breaks_off_loses_nothing_that_it_had_to_pass(goes: int, how: str) -> None:
+    class Failing(ForeignSession):
+        left = goes
+
+        async def pop_item(self) -> Item | None:
+            if not self.left:
+                if how == "is cancelled":
+                    popping.cancel()
+                    await asyncio.Event().wait()
+                raise OSError("away")
+            self.left -= 1
+            return await super().pop_item()
+
+    foreign = Failing()
+    session = EncryptedSession("s", foreign, KEY)
+    await session.add_items(numbered(2))
+    foreign.items += [said("first", "system"), said("second", "system")]
+    before = list(foreign.items)
+    popping = asyncio.ensure_future(session.pop_item())
+    with pytest.raises(OSError if how == "fails" else asyncio.CancelledError):
+        await popping
+    assert foreign.items == before
 
 
 async def test_a_wrong_key_around_a_foreign_session_changes_nothing() -> None:

@@ -63,10 +63,12 @@ async def test_an_owner_is_checked_before_anything_is_written(store: Store) -> N
             store.session("new", owner=owner)  # type: ignore[arg-type]
 
 
-async def test_a_limit_beyond_every_database_means_everything(store: Store) -> None:
-    assert len(await store.sessions(limit=HUGE)) == 1
-    assert len(await store.search("word", limit=HUGE)) == 1
-    assert len(await store.session("s").get_items(limit=HUGE)) == 1
+@pytest.mark.parametrize("limit", [HUGE, None])
+async def test_a_limit_beyond_every_database_and_no_limit_mean_everything(store: Store, limit: int | None) -> None:
+    assert len(await store.sessions(limit=limit)) == 1
+    assert len(await store.search("word", limit=limit)) == 1
+    assert len(await store.session("s").search("word", limit=limit)) == 1
+    assert len(await store.session("s").get_items(limit=limit)) == 1
 
 
 @pytest.mark.parametrize("generation", [-1, 7, HUGE])

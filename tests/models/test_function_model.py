@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast import Agent, FunctionModel, InvalidInput, Runner, function_tool
+from holdfast.models import ModelRequest, ask
 
 
 @function_tool
@@ -36,6 +37,12 @@ async def test_it_may_be_asynchronous_and_sees_the_whole_request():
     assert result.final_output == "Be. ['add']"
 
 
-async def test_what_is_no_answer_is_refused():
-    with pytest.raises(InvalidInput, match="not int"):
-        await Runner.run(Agent("a", model=FunctionModel(lambda request: [7])), "hi")
+@pytest.mark.parametrize(("said", "kind"), [([7], "int"), (7, "int"), (None, "NoneType")])
+async def test_what_is_no_answer_is_refused(said, kind):
+    with pytest.raises(InvalidInput, match=f"texts or items, not {kind}"):
+        await Runner.run(Agent("a", model=FunctionModel(lambda request: said)), "hi")
+
+
+async def test_the_input_is_a_list_of_items_even_when_it_was_a_text():
+    model = FunctionModel(lambda request: f"you said {request.input[-1]['content']}")
+    assert (await ask(model, ModelRequest("hello"))).output[0].content[0].text == "you said hello"

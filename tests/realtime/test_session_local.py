@@ -45,6 +45,8 @@ async def test_speech_is_answered_interrupted_and_remembered_as_far_as_it_was_he
             cut = said[1].content[0]
             assert LONG.startswith(cut.transcript)
             assert 0 < len(cut.transcript) < len(cut.generated_transcript)
+            whole = said[3].content[0]
+            assert (whole.transcript, whole.generated_transcript, whole.audio_end_ms) == ("Okay.", None, None)
             assert session.metrics["truncated"].last > 0
             assert 0 <= session.metrics["interruption"].last < 100
             assert session.metrics["time_to_first_audio"].count == 2

@@ -47,7 +47,7 @@ def plain_function() -> str:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Agent("a", tools=[plain_function]), "is no tool; function_tool makes one"),
+        (lambda: Agent("a", tools=[plain_function]), "is not a tool: decorate the function with @function_tool"),
         (lambda: RunConfig(model_provider=5), "model_provider must be a ModelProvider"),  # type: ignore[arg-type]
         (lambda: RunConfig(model=5), "model must be a name or a Model"),  # type: ignore[arg-type]
         (lambda: RunConfig(session_input_callback=5), "session_input_callback must be a function"),  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ async def test_a_number_of_turns_is_a_number(max_turns: Any) -> None:
 
 @pytest.mark.parametrize("session", [5, "s", object()])
 async def test_what_has_not_the_four_methods_is_no_session(session: Any) -> None:
-    with pytest.raises(UserError, match="is no session: it has no session_id, get_items"):
+    with pytest.raises(UserError, match="is not a session: it has no session_id, get_items"):
         await Runner.run(answering(), "q", session=session)
 
 

@@ -10,9 +10,11 @@ from ways import FourMethods, run_somehow, settled
 
 from holdfast import (
     Agent,
+    GuardrailFunctionOutput,
     MaxTurnsExceeded,
     ModelBehaviorError,
     ModelRefusalError,
+    OutputGuardrailTripwireTriggered,
     RunConfig,
     RunErrorHandlerResult,
     Runner,
@@ -22,6 +24,7 @@ from holdfast import (
     ToolTimeoutError,
     UserError,
     function_tool,
+    output_guardrail,
 )
 from holdfast.runs.driver import drive
 from holdfast.runs.runner import prepared
@@ -230,6 +233,25 @@ async def test_handlers_for_refusals_and_answers_out_of_shape() -> None:
     }
     assert (await Runner.run(agent, "q", error_handlers=handlers)).final_output == Answer(value=-1)
     assert (await Runner.run(agent, "q", error_handlers=handlers)).final_output == Answer(value=-2)
+
+
+@pytest.mark.parametrize("kind", ["max_turns", "model_refusal"])
+async def test_what_a_handler_answers_is_judged_like_any_final_output(kind: str) -> None:
+    judged: list[Any] = []
+
+    @output_guardrail
+    async def refuse(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+        judged.append(output)
+        return GuardrailFunctionOutput("no", True)
+
+    refusal = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "I won't"}]}
+    model = ScriptedModel([[refusal]])
+    agent, session = Agent("a", output_guardrails=[refuse], model=model), FourMethods()
+    options: Any = {"max_turns": 0} if kind == "max_turns" else {}
+    with pytest.raises(OutputGuardrailTripwireTriggered):
+        await Runner.run(agent, "q", session=session, error_handlers={kind: lambda _: "secret"}, **options)
+    assert judged == ["secret"]
+    assert [item["content"] for item in session.items] == ["q"]
 
 
 async def test_errors_of_the_model_are_typed_and_say_what() -> None:

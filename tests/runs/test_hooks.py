@@ -9,7 +9,9 @@ from ways import FourMethods
 from holdfast import (
     Agent,
     AgentHooks,
+    GuardrailFunctionOutput,
     HandoffInputData,
+    InputGuardrailTripwireTriggered,
     ModelSettings,
     RunConfig,
     RunHooks,
@@ -18,6 +20,7 @@ from holdfast import (
     UserError,
     function_tool,
     handoff,
+    input_guardrail,
 )
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 
@@ -94,6 +97,17 @@ async def test_hooks_are_told_everything_in_order() -> None:
         "end b done",
         "own end b",
     ]
+
+
+async def test_nobody_is_told_of_a_request_that_a_guardrail_prevented() -> None:
+    @input_guardrail(run_in_parallel=False)
+    async def refuse(context: Any, agent: Any, input: Any) -> GuardrailFunctionOutput:
+        return GuardrailFunctionOutput("no", True)
+
+    told, model = Told(), ScriptedModel([[assistant_message("ok")]])
+    with pytest.raises(InputGuardrailTripwireTriggered):
+        await Runner.run(Agent("a", input_guardrails=[refuse], model=model), "q", hooks=told)
+    assert told.log == ["start a 1"]
 
 
 async def test_a_handoff_takes_its_input_and_only_the_first_is_taken() -> None:

@@ -91,6 +91,17 @@ async def test_a_callback_arranges_the_input_without_storing_anything_twice(name
     assert texts(session.items) == [*texts(HISTORY), *stored, "function_call", "function_call_output", "ok"]
 
 
+async def test_a_callback_that_cuts_a_pair_in_two_shows_neither_half() -> None:
+    call = {"type": "function_call", "call_id": "1", "name": "pay", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "1", "output": "paid 1"}
+    session = FourMethods(items=[user("old q"), call, output, said("old a")])
+    model = ScriptedModel([[assistant_message("ok")]])
+    config = RunConfig(session_input_callback=lambda history, new: history[-2:] + new)
+    await Runner.run(Agent("a", model=model), "q", session=session, run_config=config)
+    assert texts(model.calls[0].input) == ["old a", "q"]
+    assert texts(session.items) == ["old q", "function_call", "function_call_output", "old a", "q", "ok"]
+
+
 async def test_an_item_changed_in_place_is_stored_if_new_and_only_shown_if_old() -> None:
     def mark(history: Any, new: Any) -> Any:
         for item in history + new:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runner, RunState, SQLiteSession, function_tool
+from holdfast import Agent, Runner, RunState, SQLiteSession, UserError, function_tool
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 
 
@@ -106,6 +106,25 @@ async def test_the_error_comes_after_the_events() -> None:
     assert names[-1] == "tool_output"
     assert result.run_loop_exception is raised.value
     assert raised.value.run_data.state is not None
+
+
+async def test_what_a_tool_returned_is_told_although_another_one_failed() -> None:
+    @function_tool(failure_error_function=None)
+    async def fail() -> str:
+        raise ValueError("no")
+
+    agent = Agent("a", tools=[add, fail], model=ScriptedModel([[call("add", "1", a=1, b=1), call("fail", "2")]]))
+    result = Runner.run_streamed(agent, "q")
+    outputs: list[Any] = []
+
+    async def read() -> None:
+        async for event in result.stream_events():
+            if getattr(event, "name", "") == "tool_output":
+                outputs.append(event.item.output)  # noqa: PERF401 - what came before the error counts
+
+    with pytest.raises(UserError, match="no"):
+        await read()
+    assert outputs == [2]
 
 
 async def test_a_nested_agent_tells_what_it_does() -> None:

@@ -113,7 +113,7 @@ async def test_a_provider_that_fails_is_done_without(kept: Kept, caplog: Any, ma
         set_trace_provider(None)
     assert result.final_output == "Hello."
     assert len(kept.ended()) == 4
-    assert caplog.text.count("the run goes on without it") == 5
+    assert caplog.text.count("the run continues without it") == 5
 
 
 async def test_a_provider_is_not_asked_where_tracing_is_off(ledger: Ledger) -> None:

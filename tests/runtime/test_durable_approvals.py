@@ -139,6 +139,22 @@ async def test_always_holds_for_the_tool_in_that_session_only(store_url):
     assert len(refunds.made) == 2
 
 
+async def test_answers_for_whole_sessions_use_up_no_place_in_a_listing(store_url):
+    refunds = Refunds()
+    one = calls(("refund", {"order": "7", "amount": 5}, "c1"))
+    async with Runtime.open(store_url, agents=[refunds.agent(one, says("ok"), one, says("ok"))]) as runtime:
+        for session_id in ("s", "t"):
+            run = await runtime.start("support", "refund", session_id=session_id)
+            await soon(run.wait())
+            await runtime.decide((await only_approval(runtime)).id, "approve", always=True)
+            await soon(run.wait())
+        [first] = await runtime.approvals(limit=1)
+        [second] = await runtime.approvals(limit=1, after=first.id)
+        assert (first.session_id, second.session_id) == ("s", "t")
+        assert await runtime.approvals(limit=1, after=second.id) == []
+        assert await runtime.approvals(status="approved", limit=2) == [first, second]
+
+
 async def test_several_questions_are_answered_in_any_order(store_url):
     refunds = Refunds()
     three = calls(*(("refund", {"order": str(number), "amount": 1}, f"c{number}") for number in range(3)))

@@ -73,7 +73,7 @@ async def test_a_context_that_cannot_be_saved_any_more_stays_as_it_was_written_l
     async with Runtime.open(url, agents=[first]) as runtime:
         run = await runtime.start("shop", "buy tea", context={"orders": []})
         await soon(run.wait())
-    assert [text for text in caplog.messages if "context.lock: JSON has no object" in text]
+    assert [text for text in caplog.messages if "context.lock: object objects cannot be stored as JSON" in text]
     async with Runtime.open(url, agents=[shop()]) as runtime:
         assert (await runtime.state(run.id)).context.context == {"orders": ["tea"]}
 

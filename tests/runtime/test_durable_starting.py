@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from holdfast import (
     Agent,
+    FunctionModel,
     InvalidInput,
     NotFound,
     RunKeyReused,
@@ -137,3 +138,44 @@ async def test_the_state_of_a_run_is_portable(store_url):
         state = await runtime.state(run.id)
         assert [item.call_id for item in state.get_interruptions()] == ["c1"]
         assert state.to_json()["run"]["run_id"] == run.id
+
+
+async def test_an_error_of_the_programs_own_code_is_logged_with_its_traceback(store_url, caplog):
+    def broken(request):
+        raise KeyError("prices")
+
+    async with Runtime.open(store_url, agents=[Agent("support", model=FunctionModel(broken))]) as runtime:
+        run = await runtime.start("support", "hi")
+        assert (await soon(run.wait())).status == "failed"
+    [logged] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert run.id in logged.getMessage()
+    assert "in broken" in caplog.text
+
+
+async def test_an_error_that_a_tool_raised_is_logged_with_its_traceback(store_url, caplog):
+    @function_tool(failure_error_function=None)
+    def look() -> str:
+        raise KeyError("prices")
+
+    agent = Agent("support", tools=[look], model=ScriptedModel([calls(("look", {}, "c1"))]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        assert (await soon((await runtime.start("support", "hi")).wait())).status == "failed"
+    assert "in look" in caplog.text
+
+
+async def test_a_failure_that_says_everything_itself_is_not_logged(store_url, caplog):
+    agent = Agent("support", tools=[Refunds().tool], model=ScriptedModel([calls(("other", {}, "c1"))]))
+    async with Runtime.open(store_url, agents=[agent]) as runtime:
+        assert (await soon((await runtime.start("support", "hi")).wait())).status == "failed"
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_an_agent_that_a_runtime_does_not_have_is_refused_with_those_it_has(store_url):
+    async with Runtime.open(store_url, agents=[talker("hello")]) as runtime:
+        with pytest.raises(NotFound, match=r"there is no agent 'suport'; this runtime has 'support'"):
+            await runtime.start("suport", "hi")
+        with pytest.raises(InvalidInput, match="'support', not Agent"):
+            await runtime.start(talker("hello"), "hi")
+    async with Runtime.open(store_url, agents=[]) as runtime:
+        with pytest.raises(NotFound, match="this runtime has none"):
+            await runtime.start("support", "hi")

@@ -428,6 +428,11 @@ def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
         SqlBackend.from_url(url)
 
 
+def test_a_driver_that_no_extra_brings_is_named_by_itself() -> None:
+    with pytest.raises(InvalidInput, match="the driver asyncmy is not installed: pip install asyncmy"):
+        SqlBackend.from_url("mysql+asyncmy://x/y")
+
+
 # --- what PostgreSQL does besides ---------------------------------------------------------------
 
 

@@ -296,7 +296,7 @@ async def test_a_file_that_does_not_fit_is_refused_with_the_reason(jailed):
 
 async def test_what_is_no_file_is_named(session):
     await session.run("import os; os.mkdir('folder'); open('file', 'w')")
-    with pytest.raises(InvalidInput, match="'file' is no directory"):
+    with pytest.raises(InvalidInput, match="'file' is not a directory"):
         await session.files.write("file/below", b"")
     with pytest.raises(InvalidInput, match="Is a directory"):
         await session.files.remove("folder")

@@ -168,6 +168,21 @@ async def test_memory_above_the_budget_is_taken_back_from_the_stock():
         assert pool.metrics["retired_memory"] == 1
 
 
+@pytest.mark.parametrize("paths", [("data",), "/data", (7,)])
+def test_a_path_that_is_not_absolute_is_refused_before_any_worker_starts(paths):
+    with pytest.raises(InvalidInput, match="readable"):
+        SandboxPolicy(readable=paths)
+
+
+async def test_workers_that_will_not_start_are_logged_when_the_pool_gives_up(caplog):
+    broken = SessionConfig(sandbox=SandboxPolicy(level="plain"), warmup_code="1/0")
+    async with SessionPool(config(session=broken, min_idle=0, breaker_threshold=2, breaker_backoff=30)) as pool:
+        with pytest.raises(PoolBroken):
+            await pool.lease(timeout=20)
+    [logged] = [record.getMessage() for record in caplog.records if record.name.startswith("holdfast.workers")]
+    assert "ZeroDivisionError" in logged
+
+
 async def test_workers_that_will_not_start_open_the_breaker():
     broken = SessionConfig(sandbox=SandboxPolicy(level="plain"), warmup_code="1/0")
     async with SessionPool(

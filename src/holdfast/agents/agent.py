@@ -212,7 +212,7 @@ def _check_tools(agent: AgentBase[Any]) -> None:
     for tool in agent.tools:
         if not isinstance(tool, Tool):
             raise InvalidDeclaration(
-                f"Agent {agent.name!r}", f"{tool!r} is no tool; function_tool makes one of a function"
+                f"Agent {agent.name!r}", f"{tool!r} is not a tool: decorate the function with @function_tool"
             )
 
 

@@ -202,7 +202,10 @@ class AgentChanged(UserError):
     code = "agent-changed"
 
     def __init__(self, path: str, name: str, *, changed: "Sequence[str]") -> None:
-        super().__init__(f"the agent {name!r} at {path!r} has changed since the run was saved: {', '.join(changed)}")
+        super().__init__(
+            f"the agent {name!r} at {path!r} has changed since the run was saved: {', '.join(changed)}. "
+            f"If the run may go on all the same, load it with tolerate={list(changed)}"
+        )
         self.path, self.name, self.changed = path, name, tuple(changed)
 
 

@@ -133,8 +133,8 @@ class NotFound(HoldfastError, LookupError):
 
     code = "not-found"
 
-    def __init__(self, what: str, name: object) -> None:
-        super().__init__(f"there is no {what} {name!r}")
+    def __init__(self, what: str, name: object, *, hint: str = "") -> None:
+        super().__init__(f"there is no {what} {name!r}{hint}")
         self.what, self.name = what, name
 
 

@@ -70,7 +70,7 @@ def plain_json(value: Any, path: str, depth: int = 0) -> Any:
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidItem(path, f"JSON has no {value}")
+            raise InvalidItem(path, f"{value} cannot be stored as JSON")
         return float(value)
     if isinstance(value, Mapping):
         for key in value:
@@ -80,7 +80,7 @@ def plain_json(value: Any, path: str, depth: int = 0) -> Any:
         return {key: plain_json(part, f"{path}.{key}", depth + 1) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain_json(part, f"{path}[{index}]", depth + 1) for index, part in enumerate(value)]
-    raise InvalidItem(path, f"JSON has no {type(value).__name__}")
+    raise InvalidItem(path, f"{type(value).__name__} objects cannot be stored as JSON")
 
 
 def sound(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """The commands, gathered. What each does is in the module named after it."""
 
+import logging
 import sys
 from typing import Annotated
 
@@ -26,7 +27,7 @@ class Holdfast(Commands):
 app = typer.Typer(
     name="holdfast",
     cls=Holdfast,
-    help="Agent sessions that stay alive and true.",
+    help="Agent sessions that survive crashes and stay consistent.",
     epilog="Begin with: holdfast demo. Exit codes: 0 done, 1 failed, 2 wrong use, 3 waits for an approval, "
     "4 conflict, 5 not found.",
     no_args_is_help=True,
@@ -36,10 +37,19 @@ app = typer.Typer(
 )
 
 
+def printed_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
 def begin(
     debug: Annotated[
         bool, typer.Option("--debug", envvar="HOLDFAST_DEBUG", help="Show the traceback when something fails.")
+    ] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=printed_version, help="Print the version.")
     ] = False,
 ) -> None:
     Tracebacks.wanted = debug
@@ -57,6 +67,8 @@ def version(as_json: AsJson = False) -> None:
 def main() -> None:
     """Run ``holdfast``. A program that asked for JSON is also told in JSON that it asked wrongly."""
     words = debug_first(sys.argv[1:])
+    # A failed run is told in one line, unless somebody asks for more.
+    logging.getLogger("holdfast.failures").addFilter(lambda _: Tracebacks.wanted)
     try:
         if "--json" not in words:
             app(words)

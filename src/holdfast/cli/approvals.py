@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from holdfast.base.errors import InvalidInput
@@ -111,7 +112,7 @@ async def approve(
         approval = await rt.approval(approval_id)
         changed = edited(approval) if edit else None if arguments is None else parsed(arguments)
         given = {"arguments": changed, "always": always, "message": message, "by": by or login()}
-        return await decide(rt, approval, "approve", agent is not None, as_json, **given)
+        return await decide(rt, approval, "approve", agent, as_json, **given)
 
 
 @app.command()
@@ -132,7 +133,7 @@ async def reject(
     async with opened(store, agent) as rt:
         approval = await rt.approval(approval_id)
         given = {"always": always, "message": message, "by": by or login()}
-        return await decide(rt, approval, "reject", agent is not None, as_json, **given)
+        return await decide(rt, approval, "reject", agent, as_json, **given)
 
 
 @app.command()
@@ -151,22 +152,26 @@ async def done(
     """
     async with opened(store, agent) as rt:
         approval = await rt.approval(approval_id)
-        return await decide(rt, approval, "done", agent is not None, as_json, output=output, by=by or login())
+        return await decide(rt, approval, "done", agent, as_json, output=output, by=by or login())
 
 
-async def decide(rt: Runtime, approval: Approval, verdict: Any, here: bool, as_json: bool, **given: Any) -> int:
+async def decide(rt: Runtime, approval: Approval, verdict: Any, agent: str | None, as_json: bool, **given: Any) -> int:
     run = await rt.run(approval.run_id)
     steps = (await run.info()).steps
     await rt.decide(approval.id, verdict, **given)
-    if not here:
+    if agent is None:
         found = await rt.approval(approval.id)
         Output(as_json).value(described(found), f"{escape(approval.id)} is {found.status}")
+        if not as_json:
+            screen = Console(stderr=True, highlight=False, soft_wrap=True)
+            screen.print("[dim]  a running program that has the agent continues the run; otherwise:[/]")
+            screen.print(f"[dim]  holdfast runs resume {escape(approval.run_id)} --agent AGENT[/]")
         return 0
     outcome = await watched(run, None if as_json else Screen(), after=steps)
     if as_json:
         print_json(told(outcome))
     else:
-        complain(outcome)
+        complain(outcome, agent=agent)
     return exit_code(outcome)
 
 
@@ -202,18 +207,18 @@ async def watch(
             if as_json:
                 print_utf8(msgspec.json.encode(described(approval)))
             else:
-                await settle(rt, approval, screen, here=agent is not None)
+                await settle(rt, approval, screen, agent=agent)
 
 
-async def settle(rt: Runtime, approval: Approval, screen: Screen, *, here: bool) -> None:
+async def settle(rt: Runtime, approval: Approval, screen: Screen, *, agent: str | None) -> None:
     """Put a question; say what was decided, and what comes of it if the run goes on here."""
     run = await rt.run(approval.run_id)
     steps = (await run.info()).steps
-    if await asked(rt, approval, screen, editable=here):
+    if await asked(rt, approval, screen, editable=agent is not None):
         found = await rt.approval(approval.id)
         screen.line(f"[dim]  {escape(found.status)} by {escape(str(found.decided_by))}[/]")
-        if here:
-            complain(await watched(run, screen, after=steps))
+        if agent is not None:
+            complain(await watched(run, screen, after=steps), agent=agent)
 
 
 async def pending(rt: Runtime, every: float) -> Any:

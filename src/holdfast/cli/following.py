@@ -18,7 +18,7 @@ from holdfast.base.errors import HoldfastError, InvalidInput
 from holdfast.base.items import text_of
 from holdfast.cli.failing import FAILED, WAITING
 from holdfast.cli.keyboard import ask
-from holdfast.cli.output import moment, working
+from holdfast.cli.output import Tracebacks, moment, working
 from holdfast.runtime.contract import Approval, Event, RunOutcome
 from holdfast.runtime.handle import RunHandle
 from holdfast.runtime.records import Problem
@@ -202,16 +202,24 @@ def problem(error: Problem) -> str:
     return f"{name}: {error.message}" if kind == "builtins" else error.message
 
 
-def complain(outcome: RunOutcome) -> None:
-    """Say on standard error why there is no answer."""
+def own(error: Problem) -> bool:
+    """Whether it is one of holdfast's, which say where they come from."""
+    return error.type is None or error.type.startswith("holdfast.")
+
+
+def complain(outcome: RunOutcome, *, agent: str | None = None) -> None:
+    """Say on standard error why there is no answer. ``agent`` is set where the command itself drove the run with it."""
     screen = Console(stderr=True, highlight=False, soft_wrap=True)
     if outcome.status == "waiting" and outcome.approvals:
         screen.print(f"[yellow]run {outcome.run_id} waits for approval:[/]")
         for approval in outcome.approvals:
             screen.print(f"  {escape(approval.id)}  {escape(approval.tool)}({escape(approval.arguments)})")
-        screen.print("[dim]  holdfast approvals approve ID    holdfast approvals reject ID -m WHY[/]")
+        option = escape(shlex.join(["--agent", agent or "AGENT"]))
+        screen.print(f"[dim]  holdfast approvals approve ID {option}[/]")
+        screen.print(f"[dim]  holdfast approvals reject ID -m WHY {option}[/]")
     elif outcome.error is not None:
-        screen.print(f"[bold red]{outcome.status}:[/] {escape(problem(outcome.error))}")
+        more = "" if agent is None or Tracebacks.wanted or own(outcome.error) else " (--debug shows where)"
+        screen.print(f"[bold red]{outcome.status}:[/] {escape(problem(outcome.error))}{more}")
     elif outcome.status != "completed":
         screen.print(f"[yellow]{outcome.status}[/]")
     sys.stderr.flush()

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -96,7 +97,9 @@ async def load_agent(name: str, owned: AsyncExitStack) -> Agent[Any]:
     if isinstance(found, Agent):
         return found
     kind = type(found).__name__
-    raise InvalidInput(f"{name} is no Agent, nor a function or context manager that gives one, but of type {kind}")
+    raise InvalidInput(
+        f"{name} is neither an Agent nor a function or context manager that returns one: its type is {kind}"
+    )
 
 
 def named(module: ModuleType, where: str, attribute: str) -> Any:
@@ -125,7 +128,9 @@ def only_agent(where: str, names: dict[str, Any]) -> Any:
     if len(distinct(found.values())) == 1:
         return next(iter(found.values()))
     if not found:
-        raise NoAgent(f"there is no agent in {where}: make one there, or name what gives it, {where}:NAME")
+        raise NoAgent(
+            f"there is no agent in {where}: make one there, or name a function that returns one, {where}:NAME"
+        )
     raise InvalidInput(f"{where} has several agents: name one, {where}:{next(iter(found))}")
 
 
@@ -159,7 +164,7 @@ def loaded(name: str, path: Path) -> ModuleType:
     """The file as a module of this name, even if another module already has it."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise InvalidInput(f"{path} is no Python file")
+        raise InvalidInput(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -201,5 +206,11 @@ def raised_at(problem: BaseException) -> str:
     """The last line of code on the way that is not Python's own."""
     if isinstance(problem, SyntaxError):  # which says it itself
         return ""
-    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not frame.filename.startswith("<")]
+    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not of_python(frame.filename)]
     return f", at {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+
+
+def of_python(filename: str) -> bool:
+    """Whether a file is of the standard library, where no agent is mended."""
+    library = sysconfig.get_path("stdlib")
+    return filename.startswith("<") or (filename.startswith(library) and "site-packages" not in filename)

@@ -15,7 +15,6 @@ from holdfast.cli.loading import ModelName, chosen_agent
 from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
 from holdfast.cli.output import AsJson, Output, moment, print_json, print_utf8
 from holdfast.runtime.contract import Event, RunInfo
-from holdfast.runtime.errors import RunEnded
 from holdfast.runtime.records import Status
 from holdfast.runtime.runtime import Runtime
 
@@ -130,17 +129,13 @@ async def resume(
     async with Runtime.open(checked(store), agents=[]) as rt:
         before = await (await rt.run(run_id)).info()
     async with chosen_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen]) as rt:
-        try:
-            await rt.resume(run_id)
-        except RunEnded:
-            # A runtime takes up by itself what can go on: then this one has done it already.
-            if before.status == "completed":
-                raise
-        outcome = await watched(await rt.run(run_id), None if as_json else Screen(), after=before.steps)
+        run = await rt.resume(run_id)
+        seen = 0 if before.status == "completed" else before.steps
+        outcome = await watched(run, None if as_json else Screen(), after=seen)
     if as_json:
         print_json(told(outcome))
     else:
-        complain(outcome)
+        complain(outcome, agent=agent)
     return exit_code(outcome)
 
 

@@ -33,7 +33,7 @@ Preload = Annotated[str, typer.Option(help="Modules to import beforehand: numpy,
 
 def configured(network: str, memory_mb: int, preload: str = "") -> SessionConfig:
     hosts = tuple(name.strip() for name in network.split(",") if name.strip())
-    reach = network if network in ("none", "host") else hosts
+    reach: Any = network if network in ("none", "host") else hosts
     policy = SandboxPolicy(network=reach, memory_mb=memory_mb)
     return SessionConfig(sandbox=policy, preload=tuple(name.strip() for name in preload.split(",") if name.strip()))
 

@@ -122,7 +122,7 @@ class Branches:
             found = next((it for it in parent.turns_on(page) if it.number == turn and turn), None)
             if page is None or record is None or found is None:
                 raise InvalidInput(
-                    f"turn {turn!r} is no user message of branch {parent.name!r}: nothing to branch from"
+                    f"turn {turn!r} is not a user message of branch {parent.name!r}: nothing to branch from"
                 )
             noted = _noted(record)
             chosen = name if name is not None else _unused(turn, noted, now=self.main.backend.clock())

@@ -50,6 +50,12 @@ def checked_limit(limit: object) -> int | None:
     return min(limit, _MOST)  # no database counts further
 
 
+def at_most(limit: object) -> int:
+    """How many there may be in a listing: all of them when the limit is ``None``."""
+    checked = checked_limit(limit)
+    return _MOST if checked is None else checked
+
+
 @runtime_checkable
 class Session(Protocol):
     """A conversation's history. Anything with these members is one."""

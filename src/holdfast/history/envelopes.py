@@ -19,6 +19,7 @@ from holdfast.history.contract import Session, SessionSettings, checked_limit
 from holdfast.history.expiry import unexpired
 from holdfast.history.keys import CIPHERS, NONCE_SIZE, TAG_SIZE, Damaged
 from holdfast.history.sealing import FORMAT, SealingCodec
+from holdfast.lifecycle.finishing import finish
 from holdfast.store.contract import Head, Row
 
 ENVELOPE = "holdfast.sealed"
@@ -101,15 +102,19 @@ class EnvelopeSession:
             shown = self.shown(self.examined(raw)[0])
             if not shown:
                 return None
-            behind = raw[shown[-1].row.position + 1 :]
-            for _ in behind:
-                await self.underlying.pop_item()
-            try:
-                await self.underlying.pop_item()
-            finally:
-                if behind:
-                    await self.underlying.add_items(behind)
+            await finish(self.taken_off(raw[shown[-1].row.position + 1 :]), grace=0)
             return shown[-1].item
+
+    async def taken_off(self, behind: Sequence[Item]) -> None:
+        """Pop the item before those; they are put back, also when popping fails half-way or is cancelled."""
+        popped = 0
+        try:
+            for _ in range(len(behind) + 1):
+                await self.underlying.pop_item()
+                popped += 1
+        finally:
+            if passed := behind[max(len(behind) - popped, 0) :]:
+                await self.underlying.add_items(list(passed))
 
     async def clear_session(self) -> None:
         async with self.writing:

@@ -78,16 +78,16 @@ class StoredHistory:
         """What the history showed before each rewind or replacement, oldest first."""
         return (await self.past())[1]
 
-    async def search(self, query: str, *, limit: int = 20) -> list[Hit]:
+    async def search(self, query: str, *, limit: int | None = 20) -> list[Hit]:
         """Items in which every word of ``query`` begins a word, newest first."""
-        terms, limit = search_terms(query, limit)
-        if not terms or not limit:
+        terms, most = search_terms(query, limit)
+        if not terms or not most:
             return []
         if not self.codec.bound:
-            found = await search_index(self.backend, self.hit_in, terms, session_id=self.session_id, limit=limit)
+            found = await search_index(self.backend, self.hit_in, terms, session_id=self.session_id, limit=most)
             if found is not None:
                 return found
-        return await self.scan(terms, limit)
+        return await self.scan(terms, most)
 
     async def check(self) -> Report:
         """Look at every record and say what is wrong. Changes nothing."""

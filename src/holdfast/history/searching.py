@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.base.errors import InvalidInput, SessionDamaged
 from holdfast.base.items import Item, words_of
-from holdfast.history.contract import checked_limit
+from holdfast.history.contract import at_most
 from holdfast.store.contract import (
     Backend,
     SessionRecord,
@@ -22,10 +22,10 @@ class Hit(msgspec.Struct, frozen=True):
     text: str
 
 
-def search_terms(query: str, limit: int) -> tuple[list[str], int]:
+def search_terms(query: str, limit: int | None) -> tuple[list[str], int]:
     if not isinstance(query, str):
         raise InvalidInput(f"a search is a string, not {type(query).__name__}")
-    return words_of(query), checked_limit(limit) or 0
+    return words_of(query), at_most(limit)
 
 
 async def search_index(

@@ -11,7 +11,7 @@ from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, Inva
 from holdfast.base.ids import checked_name, checked_owner
 from holdfast.base.items import Item, encode_items, plain_json, text_of, words_of
 from holdfast.history.codec import Unreadable
-from holdfast.history.contract import SessionSettings, checked_limit
+from holdfast.history.contract import SessionSettings, at_most
 from holdfast.history.searching import Hit, search_index, search_terms
 from holdfast.history.session import StoredSession
 from holdfast.history.turn_log import is_log, log_name
@@ -76,7 +76,7 @@ class Store:
         return StoredSession(session_id, self.backend, settings=settings, owner=owner)
 
     async def sessions(
-        self, *, owner: str | None = None, query: str | None = None, limit: int = 50, after: str | None = None
+        self, *, owner: str | None = None, query: str | None = None, limit: int | None = 50, after: str | None = None
     ) -> list[SessionInfo]:
         """Sessions, those changed last first. ``query`` is part of an id or annotation, ``after`` a cursor.
 
@@ -84,7 +84,7 @@ class Store:
         """
         if query is not None:
             checked_text("query", query)
-        where, most = {"owner": checked_owner(owner), "query": query}, checked_limit(limit) or 0
+        where, most = {"owner": checked_owner(owner), "query": query}, at_most(limit)
         found: list[SessionInfo] = []
         behind, there_may_be_more = parsed_cursor(after), True
         while there_may_be_more and len(found) < most:
@@ -123,14 +123,14 @@ class Store:
             gone.append(log.session_id)
         await self.backend.commit(*(Erase(session_id=name, forget=True) for name in gone))
 
-    async def search(self, query: str, *, owner: str | None = None, limit: int = 20) -> list[Hit]:
+    async def search(self, query: str, *, owner: str | None = None, limit: int | None = 20) -> list[Hit]:
         """Items of all sessions in which every word of ``query`` begins a word, newest sessions first."""
-        terms, limit = search_terms(query, limit)
-        if not terms or not limit:
+        terms, most = search_terms(query, limit)
+        if not terms or not most:
             return []
         reader = self.session("any")
-        found = await search_index(self.backend, reader.hit_in, terms, owner=checked_owner(owner), limit=limit)
-        return found if found is not None else await self.scan(terms, owner, limit)
+        found = await search_index(self.backend, reader.hit_in, terms, owner=checked_owner(owner), limit=most)
+        return found if found is not None else await self.scan(terms, owner, most)
 
     async def scan(self, terms: list[str], owner: str | None, limit: int) -> list[Hit]:
         hits: list[Hit] = []

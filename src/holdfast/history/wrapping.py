@@ -104,7 +104,7 @@ class SessionWrapper(SessionABC):
     async def fork(self, at: int | None = None, session_id: str | None = None) -> Self:
         return self.around(await self.required("fork").fork(at, session_id))
 
-    async def search(self, query: str, *, limit: int = 20) -> list[Hit]:
+    async def search(self, query: str, *, limit: int | None = 20) -> list[Hit]:
         return await self.required("search").search(query, limit=limit)
 
     def export(self) -> AsyncIterator[tuple[Row, Item | Unreadable]]:

@@ -110,7 +110,9 @@ class ServerProcess:
             message = jsonrpc_message_adapter.validate_json(line.decode(self.encoding, self.errors), by_name=False)
         except ValueError:
             start = line[:200].decode(self.encoding, "replace")
-            _log.warning("the MCP server %r wrote to its standard output what is no message: %s", self.name, start)
+            _log.warning(
+                "the MCP server %r wrote something to its standard output that is not a message: %s", self.name, start
+            )
         else:
             await heard.send(SessionMessage(message))
 

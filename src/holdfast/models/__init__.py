@@ -14,7 +14,7 @@ _HOMES = {
         "TResponseOutputItem",
         "TResponseStreamEvent",
     ],
-    "function_model": ["FunctionModel"],
+    "function_model": ["FunctionModel", "FunctionRequest"],
     "local": ["LocalModel", "LocalModelProvider"],
     "local_server": ["LocalModelUnavailable", "LocalServer", "WeightsMissing"],
     "multi_provider": ["MultiProvider", "MultiProviderMap"],

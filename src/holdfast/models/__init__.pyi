@@ -9,6 +9,7 @@ from holdfast.models.contract import StreamCut as StreamCut
 from holdfast.models.contract import TResponseOutputItem as TResponseOutputItem
 from holdfast.models.contract import TResponseStreamEvent as TResponseStreamEvent
 from holdfast.models.function_model import FunctionModel as FunctionModel
+from holdfast.models.function_model import FunctionRequest as FunctionRequest
 from holdfast.models.local import LocalModel as LocalModel
 from holdfast.models.local import LocalModelProvider as LocalModelProvider
 from holdfast.models.local_server import LocalModelUnavailable as LocalModelUnavailable

@@ -40,7 +40,7 @@ def checked(response: Any) -> ModelResponse:
                 response.output = [*response.output[:index], readable(items[index]), *response.output[index + 1 :]]
             _check(items[index], f"output[{index}]")
     except (InvalidItem, TypeError) as error:
-        raise ModelBehaviorError(f"the model's answer is no list of items: {error}") from error
+        raise ModelBehaviorError(f"the model's answer is not a list of items: {error}") from error
     return response
 
 
@@ -56,4 +56,4 @@ def _check(item: Item, where: str) -> None:
     for index, part in enumerate(content):
         name = _TEXTS.get(str(part.get("type"))) if isinstance(part, Mapping) else ""
         if name == "" or (name is not None and not isinstance(part.get(name), str)):
-            raise InvalidItem(f"{where}.content[{index}]", f"{part!r} is no part of a message")
+            raise InvalidItem(f"{where}.content[{index}]", f"{part!r} is not a part of a message")

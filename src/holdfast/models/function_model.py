@@ -1,6 +1,7 @@
 """A model that is a Python function."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
@@ -18,6 +19,13 @@ from holdfast.models.raw import readable
 Said: TypeAlias = str | Item | Sequence[str | Item]
 
 
+@dataclass(frozen=True)
+class FunctionRequest(ModelRequest):
+    """What the function of a :class:`FunctionModel` is given. The input is always a list of items."""
+
+    input: list[Item]
+
+
 class FunctionModel(Model):
     """Answers with what a function of the request returns: a text, an item, or several of either.
 
@@ -25,7 +33,7 @@ class FunctionModel(Model):
     depends on the conversation alone, so any process can go on with a run. :meth:`call` makes the item of a tool call.
     """
 
-    def __init__(self, answer: Callable[[ModelRequest], MaybeAwaitable[Said]]) -> None:
+    def __init__(self, answer: Callable[[FunctionRequest], MaybeAwaitable[Said]]) -> None:
         self._answer = answer
 
     @staticmethod
@@ -47,9 +55,11 @@ class FunctionModel(Model):
 
     async def _items(self, given: tuple[Any, ...], more: dict[str, Any]) -> list[Item]:
         instructions, input, settings, tools, schema, handoffs, tracing = given
-        request = ModelRequest(input, instructions, settings, tools, schema, handoffs, tracing, **more)
+        items = [{"role": "user", "content": input}] if isinstance(input, str) else input
+        request = FunctionRequest(items, instructions, settings, tools, schema, handoffs, tracing, **more)
         said = await resolved(self._answer(request))
-        return [item_of(part) for part in ([said] if isinstance(said, str | dict) else said)]
+        several = isinstance(said, Sequence) and not isinstance(said, str)
+        return [item_of(part) for part in (said if several else [said])]
 
 
 def item_of(said: object) -> Item:

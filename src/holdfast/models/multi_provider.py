@@ -101,7 +101,7 @@ class MultiProvider(ModelProvider):
             return self._local_provider().get_model(rest or None)
         if self._unknown_prefix_mode == "model_id":
             return self.openai_provider.get_model(model_name)
-        raise UserError(f"nobody provides models like {model_name!r}: the prefix {prefix!r} is not in the provider map")
+        raise UserError(f"no provider for the model {model_name!r}: the prefix {prefix!r} is not in the provider map")
 
     async def aclose(self) -> None:
         """Close OpenAI's and the embedded provider; those in the map are their owner's."""

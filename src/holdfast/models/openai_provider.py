@@ -120,8 +120,8 @@ class OpenAIProvider(ModelProvider):
                 self._made = library.AsyncOpenAI(**options)
             except library.OpenAIError as error:
                 raise UserError(
-                    f"there is no usable OpenAI client: {error}. Set OPENAI_API_KEY, call set_default_openai_key(), "
-                    "or give the agent another model (LocalModel needs no key)"
+                    f"there is no usable OpenAI client: {str(error).rstrip('.')}. Set OPENAI_API_KEY, call "
+                    "set_default_openai_key(), or give the agent another model (LocalModel needs no key)"
                 ) from error
         assert self._made is not None  # noqa: S101
         return self._made

@@ -78,4 +78,6 @@ def _tell(where: str, given: Mapping[str, Any] | None, kind: Any, *, slips: bool
     for key in [key for key in given or () if key not in known]:
         near = get_close_matches(key, known, 1)
         if near or not slips:
-            log.warning("%s: nobody reads %r%s", where, key, f"; did you mean {near[0]!r}?" if near else "")
+            log.warning(
+                "%s: the key %r is unknown and ignored%s", where, key, f"; did you mean {near[0]!r}?" if near else ""
+            )

@@ -50,8 +50,7 @@ class Said:
             return AssistantText(text=self.text)
         if self.heard is None:
             return AssistantAudio(transcript=self.text)
-        apart: dict[str, Any] = {"generated_transcript": self.generated, "audio_end_ms": self.heard_ms}
-        return AssistantAudio(transcript=self.heard, **apart)
+        return AssistantAudio(transcript=self.heard, generated_transcript=self.generated, audio_end_ms=self.heard_ms)
 
 
 def heard_part(text: str, heard_ms: float, sent_ms: float) -> str:

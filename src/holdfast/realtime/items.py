@@ -40,11 +40,16 @@ class AssistantText(_Open):
 
 
 class AssistantAudio(_Open):
-    """What the model said aloud."""
+    """What the model said aloud, as far as it was heard.
+
+    If playback was cut, ``generated_transcript`` has all that was said and ``audio_end_ms`` how much of it was played.
+    """
 
     type: Literal["audio"] = "audio"
     audio: str | None = None
     transcript: str | None = None
+    generated_transcript: str | None = None
+    audio_end_ms: int | None = None
 
 
 class SystemMessageItem(_Open):

@@ -92,7 +92,8 @@ def _guardrails(agent: RealtimeAgent[Any], run_config: RealtimeRunConfig) -> tup
     for guardrail in [*agent.output_guardrails, *run_config.get("output_guardrails", [])]:
         if not isinstance(guardrail, OutputGuardrail):
             raise InvalidDeclaration(
-                f"the agent {agent.name!r}", f"{guardrail!r} is no output guardrail; output_guardrail makes one of it"
+                f"the agent {agent.name!r}",
+                f"{guardrail!r} is not an output guardrail: decorate the function with @output_guardrail",
             )
         if not any(guardrail is known for known in found):
             found.append(guardrail)

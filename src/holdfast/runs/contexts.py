@@ -93,7 +93,7 @@ def saved_context(context: Any, *, serializer: ContextSerializer | None, strict:
     if codec is not None:
         return _copied(codec.encode(context), codec.name, kind, strict)
     if strict:
-        raise ContextNotSaved("context", f"there is no codec for {kind}: register one, or give a context_serializer")
+        raise ContextNotSaved("context", f"{kind} cannot be saved: register a codec for it with register_context_codec")
     warnings.warn(f"context: {kind} is not saved, because no codec is registered for it", UserWarning, stacklevel=4)
     return SavedContext(type=kind, omitted=("context",))
 

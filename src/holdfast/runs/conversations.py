@@ -30,12 +30,14 @@ def conversation_key(state: State) -> str:
 
 
 def check_owner(state: State, session: Any) -> None:
-    """Refuse a session for a conversation that somebody else keeps."""
+    """Refuse a session for a conversation that somebody else keeps, and to go on without the one that keeps it."""
     if session is None:
+        if isinstance(state.conversation, InSession) and not state.ended:
+            raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: give it that session")
         return
     missing = [name for name in SESSION if not hasattr(session, name)]
     if missing:
-        raise UserError(f"{session!r} is no session: it has no {', '.join(missing)}")
+        raise UserError(f"{session!r} is not a session: it has no {', '.join(missing)}")
     if isinstance(state.conversation, OnServer):
         raise UserError(
             "a session cannot be used together with conversation_id, previous_response_id or "
@@ -46,4 +48,4 @@ def check_owner(state: State, session: Any) -> None:
             f"this run belongs to the session {state.conversation.session_id!r}, not to {session.session_id!r}"
         )
     if state.taken and isinstance(state.conversation, Inline):
-        raise UserError("this run began without a session; it cannot go on in one")
+        raise UserError("this run began without a session; it cannot continue in one")

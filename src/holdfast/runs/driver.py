@@ -1,5 +1,7 @@
 """The one loop behind running, streaming, resuming and nested agents."""
 
+import asyncio
+
 from holdfast.agents.approvals import Approvals
 from holdfast.base.logs import log
 from holdfast.runs.apply import apply
@@ -11,7 +13,7 @@ from holdfast.runs.finishing import finish, give_up, weigh
 from holdfast.runs.handing_over import hand_over
 from holdfast.runs.live import Live
 from holdfast.runs.model_step import ask_model
-from holdfast.runs.persistence import keep, take_input
+from holdfast.runs.persistence import keep, load_history, take_input
 from holdfast.runs.run_spans import spans_of
 from holdfast.runs.state import State
 from holdfast.runs.steps import (
@@ -46,6 +48,8 @@ async def drive(run: Live, *, steps: int | None = None) -> None:
                 spans.follow(step)
                 await advance(run, await perform(run, step))
                 steps = None if steps is None else steps - 1
+            if run.keeper is None and run.session is not None:
+                await load_history(run)  # whoever sees the result sees the whole conversation
     except BaseException as error:
         attach(run, error)
         raise
@@ -104,10 +108,10 @@ async def advance(run: Live, outcome: Outcome) -> None:
     error: BaseException | None = getattr(outcome, "error", None)
     try:
         await keep(run, outcome)
+        if run.emit is not None and not isinstance(error, asyncio.CancelledError):
+            await tell(run, before)
+            if run.state.agent != agent:
+                await run.emit(AgentUpdatedStreamEvent(run.current_agent))
     finally:
         if error is not None:
             raise error
-    if run.emit is not None:
-        await tell(run, before)
-        if run.state.agent != agent:
-            await run.emit(AgentUpdatedStreamEvent(run.current_agent))

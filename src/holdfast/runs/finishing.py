@@ -19,7 +19,7 @@ from holdfast.agents.types import resolved
 from holdfast.lifecycle.scope import Scope
 from holdfast.runs.error_handling import handled
 from holdfast.runs.live import Live
-from holdfast.runs.state import Answer
+from holdfast.runs.state import Answer, Entry
 from holdfast.runs.steps import Finished, Weighed
 from holdfast.runs.verdicts import verdict_record
 from holdfast.toolcalls.output import plain_value
@@ -85,6 +85,14 @@ async def finish(run: Live) -> Finished:
             return await instead(run, "invalid_final_output", error)
     elif run.final_output is None:
         run.final_output = answer.value
+    return await _settled(run, answer, withheld=None if answer.text else WITHHELD)
+
+
+async def _settled(
+    run: Live, answer: Answer, entries: tuple[Entry, ...] = (), *, withheld: str | None = None
+) -> Finished:
+    """The end with this answer, whoever gave it, if the output guardrails agree."""
+    agent = run.current_agent
     results = await _judged(run, agent)
     start = len(run.state.guardrails)
     run.verdicts.update((start + index, result) for index, result in enumerate(results))
@@ -93,9 +101,9 @@ async def finish(run: Live) -> Finished:
         if result.output.tripwire_triggered:
             tripped = OutputGuardrailTripwireTriggered(result)
             run.forget_since(run.state.turn_start)
-            return Finished(answer, guardrails=records, error=tripped, withheld=None if answer.text else WITHHELD)
+            return Finished(run.state.answer, guardrails=records, error=tripped, withheld=withheld)
     await _farewell(run, agent)
-    return Finished(replace(answer, settled=True), guardrails=records)
+    return Finished(replace(answer, settled=True), entries, guardrails=records)
 
 
 def read_output(agent: Agent[Any], text: str) -> Any:
@@ -115,8 +123,7 @@ async def instead(run: Live, kind: str, error: Any) -> Finished:
     if found is None:
         return Finished(run.state.answer, error=error)
     run.final_output = found.value
-    await _farewell(run, run.current_agent)
-    return Finished(found.answer, found.entries)
+    return await _settled(run, found.answer, found.entries)
 
 
 async def _judged(run: Live, agent: Agent[Any]) -> list[OutputGuardrailResult]:

@@ -85,7 +85,7 @@ class _Shown:
         self.before = len(run.view.history)
         state = run.state
         start = len(state.transcript)
-        view = state.view or View(tuple(range(self.before)), 0)
+        view = run.view.chosen(state)
         shown: list[int | Item] = [*view.shown, *(self.before + place for place in range(view.since, start))]
         turn = state.turn_start + self.before
         self.history = [part for part in shown if not isinstance(part, int) or self._is_history(part)]
@@ -121,7 +121,7 @@ class _Shown:
         last = data.new_items if data.input_items is None else data.input_items
         for item in (*data.pre_handoff_items, *last):
             found.append(self.known.get(id(item)) if id(item) in self.known else item.to_input_item())  # type: ignore[arg-type]
-        return tuple(found)
+        return tuple(map(self._item, found) if self.run.view.moved(self.run.state) else found)
 
     def _is_history(self, place: int) -> bool:
         return place < self.before or self._entry(place).kind == "given"

@@ -89,8 +89,6 @@ async def _request(
         if not isinstance(edited, ModelInputData) or not isinstance(edited.input, list):
             raise UserError(f"call_model_input_filter must return ModelInputData with a list, not {edited!r}")
         items, instructions = edited.input, edited.instructions
-    for watcher in _watchers(run, agent):
-        await watcher.on_llm_start(run.context, agent, instructions, items)
     server = state.conversation if isinstance(state.conversation, OnServer) else OnServer()
     return ModelRequest(
         input=items,
@@ -130,7 +128,9 @@ def _watchers(run: Live, agent: Agent[Any]) -> list[Any]:
     return [watcher for watcher in (run.hooks, agent.hooks) if watcher is not None]
 
 
-async def _ask(run: Live, model: Model, request: ModelRequest) -> ModelResponse:
+async def _ask(run: Live, agent: Agent[Any], model: Model, request: ModelRequest) -> ModelResponse:
+    for watcher in _watchers(run, agent):
+        await watcher.on_llm_start(run.context, agent, request.system_instructions, request.input)
     with asking_span(run, model, request) as span:
         if span is not None:
             request = replace(request, tracing=model_tracing(span))
@@ -150,7 +150,7 @@ async def _guarded(
     """The model's answer, when every input guardrail agreed: some before it is asked, the others beside it."""
     guards = [] if run.state.guarded else [*(run.config.input_guardrails or ()), *agent.input_guardrails]
     if not guards:
-        return await _ask(run, model, request), ()
+        return await _ask(run, agent, model, request), ()
     before = [guard for guard in guards if not guard.run_in_parallel]
     beside = [guard for guard in guards if guard.run_in_parallel]
     judged = judged_input(run.state)
@@ -159,7 +159,7 @@ async def _guarded(
             first = [scope.start(_judge(run, guard, agent, judged)) for guard in before]
         async with Scope() as scope:
             second = [scope.start(_judge(run, guard, agent, judged)) for guard in beside]
-            response = await _ask(run, model, request)
+            response = await _ask(run, agent, model, request)
     except BaseExceptionGroup as several:
         raise several.exceptions[0] from None
     results = [task.result() for task in (*first, *second)]

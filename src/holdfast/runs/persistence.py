@@ -10,7 +10,7 @@ from holdfast.agents.errors import UserError
 from holdfast.base.errors import InvalidItem
 from holdfast.base.ids import new_id
 from holdfast.base.items import Item, decode_item, encode_items
-from holdfast.base.pairing import paired
+from holdfast.base.pairing import paired, units
 from holdfast.base.usage import Usage
 from holdfast.history.contract import Session, takes_keys
 from holdfast.history.responses_compaction import is_openai_responses_compaction_aware_session
@@ -54,8 +54,9 @@ async def take_input(run: Live) -> InputTaken:
 async def load_history(run: Live) -> None:
     """Read again what the session held before this run, for a run that goes on elsewhere.
 
-    It is what stands before this run's own items. When those cannot be found, because the history was compacted
-    or replaced meanwhile, what the session has now counts as it is.
+    It is what stands before this run's own items. When those do not stand together, or what the run has chosen from
+    is not all there, because others wrote or the history was compacted or cleared meanwhile, everything that is not
+    the run's own counts.
     """
     state, session = run.state, run.session
     if not run.view.needs_history(state):
@@ -66,17 +67,19 @@ async def load_history(run: Live) -> None:
         raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: give it that session")
     own = [stored_form(run, entry.item) for entry in state.transcript[: state.stored] if not entry.hidden]
     window = state.conversation.window
-    latest = await session.get_items(limit=window + len(own))
-    if latest[len(latest) - len(own) :] == own:
-        run.view.begin(paired(latest[: len(latest) - len(own)]))
-        return
-    everything = latest if _limited(session) else await session.get_items()
-    start = _find(everything, own)
-    if start is None:
-        run.view.begin(paired(everything))
-        run.view.skip(state, state.stored)
-        return
-    run.view.begin(paired(everything[max(start - window, 0) : start]))
+    items = await session.get_items(limit=window + len(own))
+    if items[max(len(items) - len(own), 0) :] != own and not _limited(session):
+        items = await session.get_items()
+    start = _find(items, own)
+    if start is not None:
+        before = items[max(start - window, 0) : start]
+        if len(before) == window or not run.view.counts_on_history(state):
+            run.view.begin(paired(before))
+            return
+    # A write may have arrived although it seemed to fail: what is yet to be stored is the run's own as well.
+    others, first = _apart(items, [stored_form(run, entry.item) for entry in state.transcript])
+    run.view.begin(paired(others))
+    run.view.skip(state, min(first, state.stored, state.turn_start if state.calls else state.stored))
 
 
 async def keep(run: Live, outcome: Outcome) -> None:
@@ -180,6 +183,22 @@ def stored_form(run: Live, item: Item) -> Item:
 def _limited(session: Session) -> bool:
     settings = getattr(session, "session_settings", None)
     return settings is not None and settings.limit is not None
+
+
+def _apart(items: list[Item], own: list[Item]) -> tuple[list[Item], int]:
+    """The history without this run's own items, and from which of those on they are still there, in whole pairs.
+
+    What is not there any more is told by what is there instead, for example a summary, unless there is nothing.
+    """
+    others, end, first = list(items), len(items), len(own)
+    for index in range(len(own) - 1, -1, -1):
+        place = next((place for place in range(end - 1, -1, -1) if items[place] == own[index]), None)
+        if place is not None:
+            del others[place]
+            end, first = place, index
+    if not others:
+        return others, 0
+    return others, next((unit.start for unit in units(own) if first in unit), len(own))
 
 
 def _find(items: list[Item], own: list[Item]) -> int | None:

@@ -9,6 +9,7 @@ import msgspec
 from holdfast.agents.errors import UserError
 from holdfast.agents.types import resolved
 from holdfast.base.items import Item, encode_item
+from holdfast.base.pairing import unpaired
 from holdfast.history.contract import SessionInputCallback
 
 
@@ -25,7 +26,8 @@ async def arranged(callback: SessionInputCallback, history: Sequence[Item], new:
 
     An item is what the copy it is was made of; one that is no copy is what it equals, looking for new input first,
     from the end. What equals nothing was made up by the callback and is new. A new item is kept as the callback
-    left it, once, however often it is shown; one that is not shown is not kept.
+    left it, once, however often it is shown; one that is not shown is not kept. Items of the history whose
+    counterpart the callback left out are not shown: a model would refuse half a pair.
     """
     old, given = deepcopy(list(history)), deepcopy(list(new))
     result = await resolved(callback(list(old), list(given)))
@@ -48,10 +50,12 @@ class _Match:
         kept: list[Item] = []
         places: dict[int, int] = {}
         shown: list[int | Item] = []
-        for item, meant in zip(result, means, strict=True):
+        halves = {problem.index for problem in unpaired(result)}
+        for place, (item, meant) in enumerate(zip(result, means, strict=True)):
             if meant is not None and meant[0] == "old":
                 index = meant[1]
-                shown.append(index if self.history[index] == item else item)
+                if place not in halves:
+                    shown.append(index if self.history[index] == item else item)
                 continue
             if meant is None:
                 kept.append(item)

@@ -14,6 +14,7 @@ class ModelView:
         self._items: list[Item] = []
         self._seen = 0
         self._of: View | None = None
+        self._instead: tuple[View | None, View] | None = None
         self.loaded = False
         self.mixed = False
 
@@ -28,9 +29,28 @@ class ModelView:
         self._items, self._seen, self._of, self.loaded = list(self._history), 0, None, True
 
     def skip(self, state: State, stored: int) -> None:
-        """The first ``stored`` entries of the transcript are among the session's items already."""
-        self.mixed = True
+        """The first ``stored`` entries of the transcript are among the session's items already.
+
+        What the state says of positions in the history was about another one.
+        """
+        self.mixed = stored > 0
+        self._instead = state.view, View(tuple(range(len(self._history))), stored)
         self._seen, self._of = stored, state.view
+
+    def moved(self, state: State) -> bool:
+        """Whether this is another history than the one whose positions are to be saved."""
+        return self._instead is not None and self._instead[0] is state.view
+
+    def chosen(self, state: State) -> View:
+        """What the model is shown, as positions in this history and the transcript."""
+        if self._instead is not None and self.moved(state):
+            return self._instead[1]
+        return state.view or View(tuple(range(len(self._history))), 0)
+
+    @staticmethod
+    def counts_on_history(state: State) -> bool:
+        """Whether what the model is shown was chosen by position."""
+        return state.view is not None and any(isinstance(part, int) for part in state.view.shown)
 
     def input(self, state: State) -> list[Item]:
         """What the model is to be shown now; the list is the caller's, the items are not."""
@@ -54,12 +74,9 @@ class ModelView:
         return not self.loaded and isinstance(state.conversation, InSession)
 
     def _begin_again(self, state: State) -> None:
-        self._of = state.view
-        if state.view is None:
-            self._items, self._seen = list(self._history), 0
-            return
-        shown = [self.at(state, part) if isinstance(part, int) else part for part in state.view.shown]
-        self._items, self._seen = [without_id(state, item) for item in shown], state.view.since
+        self._of, view = state.view, self.chosen(state)
+        shown = [self.at(state, part) if isinstance(part, int) else part for part in view.shown]
+        self._items, self._seen = [without_id(state, item) for item in shown], view.since
 
     @staticmethod
     def _told(state: State, entries: Sequence[Entry]) -> list[Item]:

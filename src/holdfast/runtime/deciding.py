@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.agents.approvals import Decision, digest
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.tool_refs import ToolRef
-from holdfast.base.errors import ApprovalMoved, NotFound, RunMoved
+from holdfast.base.errors import ApprovalMoved, RunMoved
 from holdfast.runs.steps import Decided
 from holdfast.runs.toolbox import Toolbox
 from holdfast.runtime.arguments import misfit
@@ -78,9 +78,7 @@ async def expire(home: Home, record: ApprovalRecord) -> str | None:
 
 async def open_question(home: Home, approval_id: str) -> tuple[ApprovalRecord, RunRecord]:
     """The question and its run, if it can still be answered; :class:`ApprovalSettled` says why not."""
-    record = await home.backend.approval(approval_id)
-    if record is None or record.run_id.startswith("session:"):
-        raise NotFound("approval", approval_id)
+    record = await home.question(approval_id)
     approval = approval_of(record)
     if record.status != "pending":
         raise ApprovalSettled(approval_id, status=record.status, by=approval.decided_by, at=approval.decided_at)

@@ -43,7 +43,10 @@ from holdfast.runtime.setbacks import keeps_ending
 from holdfast.runtime.undoing import rewound
 from holdfast.store.contract import Journal, RunRecord, SaveRun
 
-SUSPENDED = Problem("suspended", "its runtime was closed; the next one that is opened with its agent goes on with it")
+SUSPENDED = Problem("suspended", "its runtime was closed; the next one opened with its agent continues it")
+
+FAILURES = logging.getLogger("holdfast.failures")
+"""Runs that failed by an error of the program's own code, with its traceback: the run itself keeps the message only."""
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +109,8 @@ class Execution:
         except Exception as error:  # noqa: BLE001 - it becomes the run's own
             if self.hold.lost:
                 raise Passed from None
+            if not isinstance(error, HoldfastError) or error.__cause__ is not None:  # its message does not say where
+                FAILURES.error("run %s of agent %r failed", self.record.run_id, self.header.agent, exc_info=error)
             return await self._rest("failed", problem=problem_of(error))
 
     async def _driven(self) -> bool:

@@ -13,6 +13,9 @@ from holdfast.runs.state import CallRecord, State
 from holdfast.runtime.contract import Approval
 from holdfast.store.contract import ApprovalRecord, Backend, Op, RunRecord, SaveApproval
 
+QUESTION = "approval"
+"""How the ids of questions begin. In every listing they come after those of standing decisions (``always:...``)."""
+
 _approvals = msgspec.json.Decoder(Approval)
 
 
@@ -25,7 +28,7 @@ def filed(state: State, call: CallRecord, record: RunRecord, *, agent: str, rout
     item = state.transcript[call.position].item
     arguments = call.arguments if call.arguments is not None else item.get("arguments") or ""
     return Approval(
-        id=new_id("approval"),
+        id=new_id(QUESTION),
         kind="uncertain" if call.uncertain else "approval",
         status="pending",
         run_id=record.run_id,

@@ -21,7 +21,7 @@ def missing_agent(run: Live) -> Problem | None:
             name = path.rsplit(":", 1)[-1]
             return Problem(
                 "agent-missing",
-                f"the agent {name!r} at {path!r} is not there any more: bring it back and resume the run, or cancel it",
+                f"the agent {name!r} at {path!r} is no longer there: bring it back and resume the run, or cancel it",
             )
     return None
 
@@ -51,7 +51,7 @@ def tool_missing(orphaned: list[tuple[Route, CallRecord, str]]) -> Problem:
     names = ", ".join(sorted({f"{call.tool} of {agent!r}" for _, call, agent in orphaned}))
     return Problem(
         "tool-missing",
-        f"the run has open calls of what is not there any more: {names}. Bring it back and resume the run, resume it "
+        f"the code no longer has what open calls of the run need: {names}. Bring it back and resume the run, resume it "
         "with accept_changes=True to have the calls refused, or cancel it",
     )
 

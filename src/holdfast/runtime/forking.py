@@ -6,15 +6,13 @@ from holdfast.runs.state import State
 from holdfast.runtime.home import Home
 from holdfast.runtime.queueing import created
 from holdfast.runtime.records import Begun, Header, header_of, request_digest
-from holdfast.runtime.replaying import replay
+from holdfast.runtime.replaying import checked_step, replay
 from holdfast.store.contract import RunRecord
 
 
 async def fork(home: Home, parent: RunRecord, *, at: int | None, session_id: str | None) -> RunRecord:
     """Create the fork, to be taken up. Its session is a fork as well, of what the parent's had at that step."""
-    step = parent.journal_length if at is None else at
-    if isinstance(step, bool) or not isinstance(step, int) or not 1 <= step <= parent.journal_length:
-        raise InvalidInput(f"the run {parent.run_id!r} has the steps 1 to {parent.journal_length}, not {at!r}")
+    step = parent.journal_length if at is None else checked_step(parent, at)
     replayed = await replay(home.backend, parent, upto=step)
     header, run_id = header_of(parent), new_id("run")
     base, session = header.base, None

@@ -10,13 +10,13 @@ from holdfast.agents.errors import InvalidDeclaration
 from holdfast.agents.graph import AgentGraph
 from holdfast.base.clock import Clock
 from holdfast.base.errors import InvalidInput, NotFound
-from holdfast.base.ids import new_id
+from holdfast.base.ids import checked_name, new_id
 from holdfast.history.session import StoredSession
 from holdfast.runs.config import RunConfig
 from holdfast.runtime.feeds import Feeds
 from holdfast.runtime.leases import Renewing
 from holdfast.runtime.patience import Patience
-from holdfast.store.contract import Backend, RunRecord
+from holdfast.store.contract import ApprovalRecord, Backend, RunRecord
 
 
 @dataclass(eq=False)
@@ -53,9 +53,25 @@ class Home:
         self.clock = lambda: now + time.monotonic() - halfway
 
     async def record(self, run_id: str) -> RunRecord:
-        found = await self.backend.run(run_id)
+        found = await self.backend.run(checked_name("run id", run_id))
         if found is None:
             raise NotFound("run", run_id)
+        return found
+
+    async def question(self, approval_id: str) -> ApprovalRecord:
+        found = await self.backend.approval(checked_name("approval id", approval_id))
+        if found is None or found.run_id.startswith("session:"):
+            raise NotFound("approval", approval_id)
+        return found
+
+    def graph(self, agent: str) -> AgentGraph:
+        """The graph of the agent with that name."""
+        if isinstance(agent, Agent):
+            raise InvalidInput(f"runs find their agent by its name: give {agent.name!r}, not {agent!r}")
+        found = self.graphs.get(agent)
+        if found is None:
+            has = ", ".join(map(repr, self.graphs)) or "none"
+            raise NotFound("agent", agent, hint=f"; this runtime has {has}")
         return found
 
     def session(self, session_id: str) -> StoredSession:

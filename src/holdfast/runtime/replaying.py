@@ -2,12 +2,19 @@
 
 from msgspec.structs import replace
 
-from holdfast.base.errors import NotFound
+from holdfast.base.errors import InvalidInput, NotFound
 from holdfast.runs.state import InSession, State
 from holdfast.runtime import folds
 from holdfast.runtime.journal import Replayed
 from holdfast.runtime.records import Begun, entry_of
 from holdfast.store.contract import Backend, RunRecord
+
+
+def checked_step(record: RunRecord, step: object) -> int:
+    """The step itself when the run has it, else :class:`InvalidInput`."""
+    if isinstance(step, bool) or not isinstance(step, int) or not 1 <= step <= record.journal_length:
+        raise InvalidInput(f"the run {record.run_id!r} has the steps 1 to {record.journal_length}, not {step!r}")
+    return step
 
 
 async def replay(backend: Backend, record: RunRecord, *, upto: int | None = None) -> Replayed:

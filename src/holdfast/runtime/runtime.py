@@ -7,9 +7,10 @@ from typing import Any, get_args
 from holdfast.agents.agent import Agent
 from holdfast.agents.approvals import Approvals
 from holdfast.agents.context import RunContextWrapper
-from holdfast.base.errors import InvalidInput, NotFound, Unsupported
+from holdfast.base.errors import InvalidInput, Unsupported
 from holdfast.base.ids import checked_name
 from holdfast.base.items import Item
+from holdfast.history.contract import at_most
 from holdfast.history.store import Store
 from holdfast.lifecycle.scope import Scope
 from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
@@ -20,7 +21,7 @@ from holdfast.runs.run_state import RunState
 from holdfast.runtime import deciding, forking, starting, steering
 from holdfast.runtime.contract import Approval, ApprovalStatus, OnBusy, RunInfo, Verdict
 from holdfast.runtime.driving import Driving
-from holdfast.runtime.filing import approval_of
+from holdfast.runtime.filing import QUESTION, approval_of
 from holdfast.runtime.handle import RunHandle, info_of
 from holdfast.runtime.home import Home, graphs_of
 from holdfast.runtime.leases import Renewing
@@ -32,7 +33,7 @@ from holdfast.runtime.records import (
     Status,
     header_of,
 )
-from holdfast.runtime.replaying import replay
+from holdfast.runtime.replaying import checked_step, replay
 from holdfast.store.contract import Backend
 from holdfast.store.opening import open_backend
 
@@ -109,8 +110,7 @@ class Runtime:
         ``enqueue`` waits in line, ``reject`` raises :class:`SessionBusy`, ``interrupt`` cancels the other and goes in
         front of those in line, and ``rollback`` also takes back what the other has added to the session.
         """
-        if agent not in self._home.graphs:
-            raise NotFound("agent", agent)
+        self._home.graph(agent)
         if on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
             raise InvalidInput(f"on_busy is enqueue, reject, interrupt or rollback, not {on_busy!r}")
         if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
@@ -118,7 +118,7 @@ class Runtime:
         request = starting.Request(
             agent,
             checked_input(input),
-            None if session_id is None else checked_name("session id", session_id),
+            _session_id(session_id),
             saved_context(context, serializer=None, strict=True),
             max_turns,
             None if key is None else checked_name("key", key),
@@ -144,18 +144,17 @@ class Runtime:
         *,
         status: Status | Sequence[Status] | None = None,
         session_id: str | None = None,
-        limit: int = 50,
+        limit: int | None = 50,
         after: RunInfo | None = None,
     ) -> list[RunInfo]:
         """Runs in the order in which they were asked for; ``after`` goes on behind one of them."""
         shown = [status] if isinstance(status, str) else status
-        if unknown := set(shown or ()) - set(SHOWN.values()):
-            raise InvalidInput(
-                f"there is no status {', '.join(sorted(unknown))}; there are {', '.join(get_args(Status))}"
-            )
+        _check_statuses(shown or (), get_args(Status))
         statuses = None if shown is None else [name for name, seen in SHOWN.items() if seen in shown]
         behind = 0 if after is None else (await self._home.record(after.run_id)).order
-        found = await self._home.backend.runs(status=statuses, session_id=session_id, limit=limit, after=behind)
+        found = await self._home.backend.runs(
+            status=statuses, session_id=_session_id(session_id), limit=at_most(limit), after=behind
+        )
         return [info_of(record) for record in found]
 
     async def approvals(
@@ -164,29 +163,29 @@ class Runtime:
         status: ApprovalStatus | None = None,
         run_id: str | None = None,
         session_id: str | None = None,
-        limit: int = 50,
+        limit: int | None = 50,
         after: str = "",
     ) -> list[Approval]:
         """Questions to people in the order of their ids, which is about that of asking."""
+        if status is not None:
+            _check_statuses([status], get_args(ApprovalStatus))
         found = await self._home.backend.approvals(
-            status=status, run_id=run_id, session_id=session_id, limit=limit, after=after
+            status=status,
+            run_id=run_id,
+            session_id=_session_id(session_id),
+            limit=at_most(limit),
+            after=after or QUESTION,
         )
-        return [approval_of(record) for record in found if not record.run_id.startswith("session:")]
+        return [approval_of(record) for record in found]
 
     async def approval(self, approval_id: str) -> Approval:
-        found = await self._home.backend.approval(approval_id)
-        if found is None:
-            raise NotFound("approval", approval_id)
-        return approval_of(found)
+        return approval_of(await self._home.question(approval_id))
 
     async def state(self, run_id: str, *, at: int | None = None) -> RunState[Any, Any]:
         """The run as a portable state, as it is now or as it was after the step ``at``."""
         record = await self._home.record(run_id)
-        name = header_of(record).agent
-        graph = self._home.graphs.get(name)
-        if graph is None:
-            raise NotFound("agent", name)
-        replayed = await replay(self._home.backend, record, upto=at)
+        graph = self._home.graph(header_of(record).agent)
+        replayed = await replay(self._home.backend, record, upto=None if at is None else checked_step(record, at))
         context: RunContextWrapper[Any] = RunContextWrapper(
             restored_context(replayed.context, deserializer=None, strict=False),
             usage=replayed.usage,
@@ -226,8 +225,8 @@ class Runtime:
         ``accept_changes`` refuses the calls whose tools are gone; ``agent`` is the new name of the one it began with.
         A run that waits for people goes on when they have answered; one that is under way or completed is left alone.
         """
-        if agent is not None and agent not in self._home.graphs:
-            raise NotFound("agent", agent)
+        if agent is not None:
+            self._home.graph(agent)
         await steering.resume(self._driving, run_id, accept=accept_changes, agent=agent)
         return self._handle(run_id)
 
@@ -245,6 +244,15 @@ class Runtime:
         record = await forking.fork(self._home, await self._home.record(run_id), at=at, session_id=session_id)
         await self._driving.take_up(record)
         return self._handle(record.run_id)
+
+
+def _session_id(name: object) -> str | None:
+    return None if name is None else checked_name("session id", name)
+
+
+def _check_statuses(wanted: Sequence[str], known: Sequence[str]) -> None:
+    if unknown := set(wanted) - set(known):
+        raise InvalidInput(f"there is no status {', '.join(sorted(unknown))}; there are {', '.join(known)}")
 
 
 async def _check_keeps_runs(backend: Backend) -> None:

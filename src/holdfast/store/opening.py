@@ -22,7 +22,7 @@ async def open_backend(url: Any, **options: Any) -> Backend:
         return await open_injected(url, options)
     scheme, there_is_one, _ = url.partition("://")  # what follows may hold a password
     if not there_is_one:
-        raise InvalidInput(f"a store is opened by a URL with a scheme; known are {SCHEMES}")
+        raise InvalidInput(f"a store is named by a URL, such as sqlite:///app.db for a file; known are {SCHEMES}")
     for known, opener in _OPENERS.items():
         if scheme == known or scheme.startswith(f"{known}+"):
             return await opener(url, options)

@@ -8,33 +8,34 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "StoreContract": "holdfast.testing.store_contract",
-    "SessionContract": "holdfast.testing.session_contract",
-    "PlainSessionContract": "holdfast.testing.session_contract",
-    "assert_replayable": "holdfast.testing.replayable",
-    "NotReplayable": "holdfast.testing.replayable",
-    "CrashingBackend": "holdfast.testing.crashing",
-    "FakeClock": "holdfast.testing.storage",
-    "SqliteFaults": "holdfast.testing.storage",
-    "owned": "holdfast.testing.storage",
-    "InvalidModelStep": "holdfast.testing.scripted_model",
-    "ModelCall": "holdfast.testing.scripted_model",
-    "ModelScriptError": "holdfast.testing.scripted_model",
-    "ModelStep": "holdfast.testing.scripted_model",
-    "ScriptedModel": "holdfast.testing.scripted_model",
-    "UnconsumedModelSteps": "holdfast.testing.scripted_model",
-    "UnexpectedModelCall": "holdfast.testing.scripted_model",
-    "assistant_message": "holdfast.testing.scripted_model",
-    "function_call": "holdfast.testing.scripted_model",
-    "RealtimeConnectCall": "holdfast.realtime.testing",
-    "RealtimeScriptError": "holdfast.realtime.testing",
-    "RealtimeStep": "holdfast.realtime.testing",
-    "ScriptedRealtimeModel": "holdfast.realtime.testing",
-    "UnconsumedRealtimeSteps": "holdfast.realtime.testing",
-    "UnexpectedRealtimeSend": "holdfast.realtime.testing",
-    "RealtimeConnection": "holdfast.testing.realtime_connection",
-    "RealtimeServer": "holdfast.testing.realtime_server",
+    "holdfast.testing.store_contract": ["StoreContract"],
+    "holdfast.testing.session_contract": ["PlainSessionContract", "SessionContract"],
+    "holdfast.testing.replayable": ["NotReplayable", "assert_replayable"],
+    "holdfast.testing.crashing": ["CrashingBackend"],
+    "holdfast.testing.storage": ["FakeClock", "SqliteFaults", "owned"],
+    "holdfast.testing.scripted_model": [
+        "InvalidModelStep",
+        "ModelCall",
+        "ModelScriptError",
+        "ModelStep",
+        "ScriptedModel",
+        "UnconsumedModelSteps",
+        "UnexpectedModelCall",
+        "assistant_message",
+        "function_call",
+    ],
+    "holdfast.realtime.testing": [
+        "RealtimeConnectCall",
+        "RealtimeScriptError",
+        "RealtimeStep",
+        "ScriptedRealtimeModel",
+        "UnconsumedRealtimeSteps",
+        "UnexpectedRealtimeSend",
+    ],
+    "holdfast.testing.realtime_connection": ["RealtimeConnection"],
+    "holdfast.testing.realtime_server": ["RealtimeServer"],
 }
+_WHERE = {name: home for home, names in _HOMES.items() for name in names}
 # Modules whose assertions pytest should explain when they fail.
 _SUITES = (
     "holdfast.testing.store_contract",
@@ -57,14 +58,14 @@ _SUITES = (
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _WHERE:
         raise AttributeError(f"module 'holdfast.testing' has no attribute {name!r}")
     if "pytest" in sys.modules:
         import_module("pytest").register_assert_rewrite(*(suite for suite in _SUITES if suite not in sys.modules))
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_WHERE[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_WHERE})

@@ -139,7 +139,7 @@ def contained(tell: Callable[..., Any], *what: Any) -> Any:
     try:
         return tell(*what)
     except Exception:
-        log.exception("%s failed; the run goes on without it", getattr(tell, "__qualname__", tell))
+        log.exception("%s failed; the run continues without it", getattr(tell, "__qualname__", tell))
         return None
 
 

@@ -1,6 +1,7 @@
 """How sessions, their sandbox and pools are set up. Frozen values, checked when made."""
 
 import ipaddress
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -27,14 +28,19 @@ def _check_hosts(names: tuple[str, ...]) -> None:
         raise InvalidInput("a list of reachable hosts needs a name; network='none' reaches nothing")
     for name in names:
         if not isinstance(name, str):
-            raise InvalidInput(f"{name!r} is no host name")
+            raise InvalidInput(f"{name!r} is not a host name")
         try:
             ipaddress.ip_address(name)
         except ValueError:
             if not _HOST.fullmatch(name):
                 raise InvalidInput(
-                    f"{name!r} is no host name: write api.example.org or *.example.org, without scheme, port or path"
+                    f"{name!r} is not a host name: write api.example.org or *.example.org, without scheme, port or path"
                 ) from None
+
+
+def _check_paths(name: str, paths: tuple[str, ...]) -> None:
+    if not isinstance(paths, list | tuple) or not all(isinstance(path, str) and os.path.isabs(path) for path in paths):
+        raise InvalidInput(f"{name} is a tuple of absolute paths, as str(Path(...).resolve()) gives, not {paths!r}")
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
@@ -43,7 +49,7 @@ def _check_environment(environment: Mapping[str, str]) -> None:
             if not isinstance(text, str) or _UNUSABLE.search(text):
                 raise InvalidInput(f"the environment takes text without NUL, not {name!r}: {value!r}")
         if not name or "=" in name:
-            raise InvalidInput(f"{name!r} is no name of an environment variable")
+            raise InvalidInput(f"{name!r} is not the name of an environment variable")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +95,8 @@ class SandboxPolicy:
             raise InvalidInput(f"sandbox levels are {', '.join(LEVELS)}")
         if LEVELS.index(self.require) > LEVELS.index(self.level):
             raise InvalidInput(f"cannot require {self.require!r} and use at most {self.level!r}")
+        for name in ("readable", "writable"):
+            _check_paths(name, getattr(self, name))
         if isinstance(self.network, str) and self.network not in ("none", "host"):
             raise InvalidInput("network is 'none', 'host' or a tuple of host names")
         if isinstance(self.network, tuple):

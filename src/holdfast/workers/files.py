@@ -115,7 +115,7 @@ class Files:
                 except FileNotFoundError:
                     raise NotFound("file", path.removesuffix("/_")) from None
                 except OSError as problem:
-                    raise InvalidInput(f"{path!r}: {step!r} is no directory of the session") from problem
+                    raise InvalidInput(f"{path!r}: {step!r} is not a directory of the session") from problem
                 os.close(at)
                 at = following
             yield at, steps[-1]

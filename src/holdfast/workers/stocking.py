@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -18,6 +19,8 @@ from holdfast.workers.servers import fork_server
 from holdfast.workers.session import WorkerSession
 
 _HEALTH_TIMEOUT = 2.0
+
+_log = logging.getLogger("holdfast.workers")
 
 
 @dataclass
@@ -120,6 +123,7 @@ class Stocking:
     def _broke(self) -> None:
         blocked = self._breaker.blocked(time.monotonic())
         if blocked:
+            _log.warning("workers do not start: %s", self._breaker.last)
             while self._waiters:
                 waiter = self._waiters.popleft()
                 if not waiter.done():

@@ -102,7 +102,7 @@ class Recording:
             if flush:
                 self._file.flush()
         except OSError:
-            log.exception("the recording %s ends here; the connection goes on", self._path)
+            log.exception("the recording %s ends here; the connection continues", self._path)
             self._shut()
 
 

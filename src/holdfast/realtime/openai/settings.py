@@ -85,7 +85,7 @@ def _audio(keys: Mapping[str, str], nested: Mapping[str, Any], flat: Mapping[str
             if (format := audio_format(value)) is not None:
                 found[key] = format.as_wire()
             elif value is not None:
-                log.warning("nobody knows the audio format %r: it is left to the server, which may take another", value)
+                log.warning("the audio format %r is unknown and not sent: the server uses its own", value)
         elif key == "turn_detection" and isinstance(value, Mapping):
             found[key] = _turn_detection({_snake(name): part for name, part in value.items()})
         elif value is not None or key in ("noise_reduction", "transcription", "turn_detection"):

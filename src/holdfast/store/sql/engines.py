@@ -30,7 +30,9 @@ def engine_for(url: str | URL, kwargs: dict[str, Any]) -> AsyncEngine:
             return create_async_engine(parsed, **kwargs)
         return sqlite_engine(parsed, kwargs)
     except ModuleNotFoundError as error:
-        raise MissingExtra("sql", f"the driver {error.name}") from error
+        if error.name in ("asyncpg", "aiosqlite"):
+            raise MissingExtra("sql", f"the driver {error.name}") from error
+        raise InvalidInput(f"the driver {error.name} is not installed: pip install {error.name}") from error
     except (ArgumentError, InvalidRequestError, NoSuchModuleError) as error:
         raise InvalidInput(f"not the URL of a database: {error}") from None
 

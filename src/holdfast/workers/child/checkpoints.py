@@ -157,7 +157,7 @@ def _dump(values: dict[str, Any], references: dict[int, str]) -> bytes:
     try:
         import cloudpickle  # type: ignore[import-untyped]
     except ImportError as problem:
-        raise RuntimeError("checkpoints need cloudpickle in the worker's environment") from problem
+        raise RuntimeError("checkpoints need cloudpickle where the worker runs: pip install cloudpickle") from problem
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def persistent_id(self, obj: Any) -> str | None:

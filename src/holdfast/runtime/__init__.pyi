@@ -1,0 +1,12 @@
+from holdfast.runtime.contract import Approval as Approval
+from holdfast.runtime.contract import Event as Event
+from holdfast.runtime.contract import RunInfo as RunInfo
+from holdfast.runtime.contract import RunOutcome as RunOutcome
+from holdfast.runtime.errors import ApprovalSettled as ApprovalSettled
+from holdfast.runtime.errors import InvalidDecision as InvalidDecision
+from holdfast.runtime.errors import RunEnded as RunEnded
+from holdfast.runtime.errors import RunKeyReused as RunKeyReused
+from holdfast.runtime.errors import SessionBusy as SessionBusy
+from holdfast.runtime.handle import RunHandle as RunHandle
+from holdfast.runtime.records import Problem as Problem
+from holdfast.runtime.runtime import Runtime as Runtime
