@@ -21,8 +21,8 @@ from holdfast.lifecycle.finishing import told_to_stop
 from holdfast.realtime.errors import AnswersRefused, GuardrailTimedOut
 from holdfast.realtime.events import RealtimeAudio, RealtimeAudioEnd, RealtimeGuardrailTripped
 from holdfast.realtime.model_inputs import RealtimeModelSendInterrupt, RealtimeModelSendUserInput
-from holdfast.realtime.reconnecting import retell, send_raw
 from holdfast.realtime.responses import Response
+from holdfast.realtime.retelling import retell, send_raw
 from holdfast.realtime.room import Room, log
 from holdfast.tracing.inner import guarding_span
 

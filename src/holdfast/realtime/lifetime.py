@@ -17,7 +17,7 @@ from holdfast.realtime.errors import AlreadyConnected, ConnectionLost, NotConnec
 from holdfast.realtime.events import RealtimeCloseReport, RealtimeSessionClosed
 from holdfast.realtime.items import RealtimeItem
 from holdfast.realtime.model import RealtimeModelConfig, RealtimeModelListener
-from holdfast.realtime.reconnecting import tell_history
+from holdfast.realtime.retelling import tell_history
 from holdfast.realtime.room import Room, log
 from holdfast.realtime.spans import call_trace
 from holdfast.realtime.states import Event, RealtimeState

@@ -23,8 +23,9 @@ from holdfast.realtime.events import (
 )
 from holdfast.realtime.guarding import Guard
 from holdfast.realtime.items import AssistantMessageItem, AssistantText, UserMessageItem
-from holdfast.realtime.reconnecting import Reconnecting, lost_error, retell
+from holdfast.realtime.reconnecting import Reconnecting, lost_error
 from holdfast.realtime.responses import Response
+from holdfast.realtime.retelling import retell
 from holdfast.realtime.room import Room, log
 from holdfast.realtime.states import RealtimeState
 from holdfast.realtime.turns import Turns

@@ -34,7 +34,8 @@ from holdfast.realtime.model_inputs import (
 from holdfast.realtime.outlet import Iteration
 from holdfast.realtime.passing_on import PassedOn
 from holdfast.realtime.pump import Pump
-from holdfast.realtime.reconnecting import Reconnecting, retell_changed, send_raw
+from holdfast.realtime.reconnecting import Reconnecting
+from holdfast.realtime.retelling import retell_changed, send_raw
 from holdfast.realtime.room import Room, log
 from holdfast.realtime.snapshot import base_settings
 from holdfast.realtime.states import RealtimeState

@@ -8,8 +8,8 @@ from holdfast.realtime.events import (
 )
 from holdfast.realtime.guarding import Guard
 from holdfast.realtime.model_events import RealtimeModelTurnEndedEvent, RealtimeModelTurnStartedEvent
-from holdfast.realtime.reconnecting import send_raw
 from holdfast.realtime.responses import Response
+from holdfast.realtime.retelling import send_raw
 from holdfast.realtime.room import Room
 from holdfast.realtime.spans import response_span
 from holdfast.realtime.watching import Watching
