@@ -8,7 +8,6 @@ import pytest
 from holdfast import open_store, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
-from holdfast.realtime.guarding import Watch
 from holdfast.realtime.model_events import (
     RealtimeModelAudioDoneEvent,
     RealtimeModelAudioEvent,
@@ -18,6 +17,7 @@ from holdfast.realtime.model_events import (
 )
 from holdfast.realtime.responses import REMEMBERED
 from holdfast.realtime.testing import ScriptedRealtimeModel
+from holdfast.realtime.watch import Watch
 from realtime_kit import ended, eventually, said, sent, sound, started, talking, virtually, words
 
 

@@ -3,18 +3,13 @@
 The words of each item are looked at whenever they have grown by the debounce length, and once more when they are
 complete. The first refusal stops the response: one trip, one cancellation, one message to the model.
 
-Audio that is held back may come before its words or behind them, and nothing says which belong together. But nobody
-speaks at any speed: so many words take so long at the least, and so much audio can be let go when they were found good.
-It is let go in the order in which it was said: what is good already waits for what is in front of it.
+Audio that is held back is let go in the order in which it was said: what is good already waits for what is in front of
+it. How much of it the words found good let go is known to :mod:`holdfast.realtime.watch`.
 """
 
 import asyncio
-import math
-from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
-from unicodedata import east_asian_width
 
 from holdfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
 from holdfast.lifecycle.finishing import told_to_stop
@@ -24,6 +19,7 @@ from holdfast.realtime.model_inputs import RealtimeModelSendInterrupt, RealtimeM
 from holdfast.realtime.responses import Response
 from holdfast.realtime.retelling import retell, send_raw
 from holdfast.realtime.room import Room, log
+from holdfast.realtime.watch import Check, Watch, Words
 from holdfast.tracing.inner import guarding_span
 
 DEBOUNCE = 100
@@ -31,76 +27,6 @@ ANSWERED_WITHIN = 30.0
 """How many seconds a guardrail may take for a verdict, unless the settings say otherwise."""
 IN_A_ROW = 3
 """How many answers are refused before no other one is asked for: each of them is paid for, and nobody hears it."""
-FASTEST = 30
-"""Letters and digits in a second that no voice exceeds: twice of what is usual, six words of five letters.
-
-A letter of Chinese, Japanese or Korean is a syllable or more, and counts as two: nobody says fifteen of them.
-"""
-
-
-@dataclass(eq=False)
-class _Words:
-    """What one part of an item says so far, up to where that was given to the guardrails and up to where it is good.
-
-    ``let_go`` is how much of its audio was passed on, in milliseconds.
-    """
-
-    pieces: list[str] = field(default_factory=list)
-    length: int = 0
-    given: int = 0
-    next_at: int = 0
-    good: int = 0
-    letters: int = 0
-    complete: bool = False
-    let_go: float = 0.0
-
-    def text(self) -> str:
-        if len(self.pieces) > 1:
-            self.pieces = ["".join(self.pieces)]
-        return self.pieces[0] if self.pieces else ""
-
-    def found_good(self, text: str) -> None:
-        if len(text) > self.good and self.text().startswith(text):
-            self.good, self.letters = len(text), _letters(text)
-
-    def may_last(self, speed: float) -> float:
-        """How many milliseconds of audio say no more than what was found good."""
-        if self.complete and self.good == self.length:
-            return math.inf
-        return self.letters * 1000 / (FASTEST * speed)
-
-
-def _letters(text: str) -> int:
-    return sum(2 if east_asian_width(letter) == "W" else 1 for letter in text if letter.isalnum())
-
-
-@dataclass(eq=False)
-class _Check:
-    """Guardrails at work on these words: good, when all have answered, unless one of them was too late for that."""
-
-    words: _Words
-    text: str
-    unanswered: int
-    good: bool = True
-
-
-@dataclass
-class Watch:
-    """One response under guard: its words by item and part, and its audio that waits for the verdict on them, each
-    piece with the milliseconds that it lasts.
-
-    ``link`` is the number of the connection that it comes over. ``over``: it has ended. ``cut_short``: but not
-    properly, so that audio may have come whose words never will. ``then`` is called when it is known what of it
-    is heard.
-    """
-
-    link: int
-    words: defaultdict[tuple[str, int], _Words] = field(default_factory=lambda: defaultdict(_Words))
-    held: deque[tuple[RealtimeAudio | RealtimeAudioEnd, float]] = field(default_factory=deque)
-    checks: deque[_Check] = field(default_factory=deque)
-    over: bool = False
-    cut_short: bool = False
-    then: Callable[[], None] | None = None
 
 
 class Guard:
@@ -129,8 +55,7 @@ class Guard:
     def hear(self, response: Response, item_id: str, content_index: int, delta: str) -> None:
         """The next words of a response."""
         words = self._watch(response).words[item_id, content_index]
-        words.pieces.append(delta)
-        words.length += len(delta)
+        words.add(delta)
         if response.ended or words.length >= (words.next_at or self._debounce):
             words.next_at = (words.length // self._debounce + 1) * self._debounce
             self._check(response, words)
@@ -139,10 +64,7 @@ class Guard:
         """The words of a part are complete. Those that were not looked at are now."""
         watch = self._watch(response)
         words = watch.words[item_id, content_index]
-        if text and text != words.text():
-            words.pieces, words.length = [text], len(text)
-            words.given = words.good = words.letters = 0
-        words.complete = True
+        words.are(text)
         if words.given < words.length:
             self._check(response, words)
         self._let_go(response, watch)
@@ -208,12 +130,12 @@ class Guard:
             response.watch = Watch(self._room.links, over=response.ended)
         return response.watch
 
-    def _check(self, response: Response, words: _Words) -> None:
+    def _check(self, response: Response, words: Words) -> None:
         if response.tripped:
             return
         watch, guardrails = self._watch(response), response.snapshot.guardrails
         words.given = words.length
-        check = _Check(words, words.text(), unanswered=len(guardrails))
+        check = Check(words, words.text(), unanswered=len(guardrails))
         watch.checks.append(check)
         for guardrail in guardrails:
             name = f"guardrail {guardrail.get_name()} of {response.id}"
@@ -221,7 +143,7 @@ class Guard:
                 self._unjudged(response, watch)
                 break
 
-    async def _ask(self, guardrail: OutputGuardrail[Any], response: Response, watch: Watch, check: _Check) -> None:
+    async def _ask(self, guardrail: OutputGuardrail[Any], response: Response, watch: Watch, check: Check) -> None:
         try:
             result = await self._verdict(guardrail, response, check)
         except asyncio.CancelledError:
@@ -236,7 +158,7 @@ class Guard:
             self._let_go(response, watch)
 
     async def _verdict(
-        self, guardrail: OutputGuardrail[Any], response: Response, check: _Check
+        self, guardrail: OutputGuardrail[Any], response: Response, check: Check
     ) -> OutputGuardrailResult | None:
         """What the guardrail says; ``None`` if it fails, and has no say."""
         name = guardrail.get_name()

@@ -3,13 +3,11 @@
 import asyncio
 from collections import OrderedDict
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.realtime.snapshot import Snapshot
+from holdfast.realtime.watch import Watch
 from holdfast.tracing.spans import Span
-
-if TYPE_CHECKING:
-    from holdfast.realtime.guarding import Watch
 
 REMEMBERED = 64
 """How many past responses are known by name."""
@@ -52,7 +50,7 @@ class Response:
     link: int = 0
     """The number of the connection that it came over."""
     span: Span[Any] | None = None
-    watch: "Watch | None" = None
+    watch: Watch | None = None
     _over: asyncio.Event | None = None
 
     @property
