@@ -728,3 +728,21 @@ async def test_a_model_hears_once_that_nobody_listens_any_more():
         async with session:
             pass
     assert model.listeners == []
+
+
+@virtually
+async def test_an_answer_that_the_end_of_a_call_cuts_short_is_incomplete():
+    async with talking(AGENT) as (session, model, _):
+        await model.emit(started(), words("As I was"))
+        assert session.history[-1].status == "in_progress"
+    assert session.history[-1].status == "incomplete"
+
+
+@virtually
+async def test_the_report_has_the_messages_that_were_lost_with_a_connection_and_said_to_no_other():
+    async with talking(AGENT) as (session, model, heard):
+        await session.send_message("Are you there?")
+        await model.emit(RealtimeModelConnectionStatusEvent("disconnected"))
+        await heard.until("reconnecting")
+        report = await session.close()
+    assert report.unsaid == ("Are you there?",)

@@ -9,6 +9,7 @@ from holdfast.agents.guardrails import OutputGuardrailResult
 from holdfast.agents.tools import Tool
 from holdfast.base.usage import Usage
 from holdfast.realtime.agent import RealtimeAgent
+from holdfast.realtime.config import RealtimeUserInput
 from holdfast.realtime.items import RealtimeItem
 from holdfast.realtime.model_events import (
     RealtimeModelAudioEvent,
@@ -307,7 +308,8 @@ class RealtimeCloseReport:
 
     ``cut`` was interrupted (``connection``: the server did not say goodbye in time), ``left`` is still running,
     ``unsent`` are calls whose output the model never got, ``undecided`` are calls that still waited for a person,
-    ``unwritten`` counts items missing in the history session.
+    ``unsaid`` are messages that were lost with a connection and said to no other, ``unwritten`` counts items missing
+    in the history session.
     """
 
     reason: Literal["asked", "ended", "failed"]
@@ -316,6 +318,7 @@ class RealtimeCloseReport:
     left: tuple[str, ...] = ()
     unsent: tuple[str, ...] = ()
     undecided: tuple[str, ...] = ()
+    unsaid: tuple[RealtimeUserInput, ...] = ()
     unwritten: int = 0
 
 

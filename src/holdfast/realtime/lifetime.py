@@ -150,8 +150,10 @@ class Lifetime:
         except CutOff as cut:
             self._note(cut)
         finally:
-            if room.responses.active is not None:
-                room.responses.active.end()
+            if (cut_short := room.responses.active) is not None:
+                cut_short.end()
+                if room.ledger.ended(cut_short.id, complete=False):
+                    room.updated()
             self._ended()
 
     def _end_tasks(self, tasks: Scope) -> None:
@@ -235,6 +237,7 @@ class Lifetime:
             left=(*self._left, *self._calls.threads, *(() if self._writer is None else self._writer.left)),
             unsent=self._calls.unsent,
             undecided=self._calls.undecided,
+            unsaid=tuple(message.user_input for message in room.owed.unsaid),
             unwritten=0 if self._writer is None else self._writer.unwritten,
         )
         room.machine.fire(Event.RELEASED)
