@@ -139,6 +139,20 @@ async def test_always_holds_for_the_tool_in_that_session_only(store_url):
     assert len(refunds.made) == 2
 
 
+async def test_always_ends_with_the_session(store_url):
+    refunds = Refunds()
+    one = calls(("refund", {"order": "7", "amount": 5}, "c1"))
+    async with Runtime.open(store_url, agents=[refunds.agent(one, says("first"), one)]) as runtime:
+        run = await runtime.start("support", "refund", session_id="s")
+        await soon(run.wait())
+        await runtime.decide((await only_approval(runtime)).id, "approve", always=True)
+        await soon(run.wait())
+        await runtime.store.delete("s")
+        run = await runtime.start("support", "again", session_id="s")
+        assert (await soon(run.wait())).status == "waiting"
+    assert len(refunds.made) == 1
+
+
 async def test_answers_for_whole_sessions_use_up_no_place_in_a_listing(store_url):
     refunds = Refunds()
     one = calls(("refund", {"order": "7", "amount": 5}, "c1"))

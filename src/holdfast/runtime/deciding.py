@@ -156,7 +156,7 @@ async def _ops(
         Journal(run_id=run.run_id, entries=tuple(_noted(approval, verdict) for _, approval in settled)),
     ]
     if answered.always and answered.session_id is not None:
-        ops.append(await _standing(home, answered))
+        ops += await _standing(home, answered, answered.session_id)
     return ops
 
 
@@ -168,12 +168,14 @@ def _noted(answered: Approval, verdict: str) -> tuple[str, bytes]:
     return logged(JournalEntry(Settled(answered.id, verdict, decided, answered.decided_by), answered.route))
 
 
-async def _standing(home: Home, answered: Approval) -> Op:
-    """The same answer for every further call of that agent's tool in the session."""
-    name = standing_name(answered.session_id or "")
+async def _standing(home: Home, answered: Approval, session_id: str) -> list[Op]:
+    """The same answer for every further call of that agent's tool in the session, if that is still there."""
+    name = await standing_name(home.backend, session_id)
+    if name is None:
+        return []
     known = f"always:{digest([name, answered.agent_path, *answered.tool_key])}"
     before = await home.backend.approval(known)
-    return saved(replace(answered, id=known, run_id=name), expected=before.revision if before else 0)
+    return [saved(replace(answered, id=known, run_id=name), expected=before.revision if before else 0)]
 
 
 def _text(output: Any) -> str:

@@ -63,9 +63,13 @@ def saved(approval: Approval, *, expected: int) -> SaveApproval:
     )
 
 
-def standing_name(session_id: str) -> str:
-    """Under which name the standing decisions of a session are kept, in place of a run's."""
-    return f"session:{session_id}"
+async def standing_name(backend: Backend, session_id: str) -> str | None:
+    """Under which name the standing decisions of a session are kept, in place of a run's; none if there is no session.
+
+    One that is deleted takes them along: another session of its name has another tape.
+    """
+    record = await backend.record(session_id)
+    return None if record is None else f"session:{record.tape}:{session_id}"
 
 
 async def withdrawals(backend: Backend, run_id: str) -> list[Op]:
@@ -76,9 +80,9 @@ async def withdrawals(backend: Backend, run_id: str) -> list[Op]:
 
 async def standing(backend: Backend, session_id: str | None) -> list[Recorded]:
     """What was decided for every call of a tool in this session."""
-    if session_id is None:
+    name = None if session_id is None else await standing_name(backend, session_id)
+    if name is None:
         return []
-    name = standing_name(session_id)
     records = await backend.approvals(status=None, run_id=name, session_id=None, limit=1000, after="")
     found = []
     for record in records:
