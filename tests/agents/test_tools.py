@@ -189,6 +189,18 @@ def test_only_an_async_function_can_have_a_timeout() -> None:
         def tool() -> None: ...
 
 
+def test_a_function_that_yields_is_no_tool():
+    def lines(text: str):
+        yield text
+
+    async def streamed(text: str):
+        yield text
+
+    for function in (lines, streamed):
+        with pytest.raises(InvalidDeclaration, match="return all of it"):
+            function_tool(function)
+
+
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), True, "1"])
 def test_a_timeout_is_a_positive_number(seconds: Any) -> None:
     with pytest.raises(InvalidDeclaration, match="positive number of seconds"):

@@ -96,6 +96,17 @@ def test_a_waiting_run_is_cancelled_and_forked(told, waiting):
     assert told("runs", "show", waiting["run_id"])["status"] == "cancelled"
 
 
+def test_a_run_whose_tool_is_gone_goes_on_when_the_change_is_accepted(told, holdfast, waiting, paid, tmp_path):
+    changed = tmp_path / "changed.py"
+    changed.write_text(Path(AGENT.partition(":")[0]).read_text().replace("tools=[pay]", "tools=[]"))
+    agent = ["--agent", f"{changed}:cashier"]
+    stuck = holdfast("approvals", "approve", waiting["id"], *agent)
+    assert stuck.exit_code != 0
+    assert "--accept-changes" in stuck.stderr
+    outcome = told("runs", "resume", waiting["run_id"], "--accept-changes", *agent)
+    assert (outcome["status"], paid()) == ("completed", [])
+
+
 def test_a_run_cancelled_while_it_waited_asks_again_when_it_is_resumed(told, waiting, paid):
     told("runs", "cancel", waiting["run_id"])
     outcome = told("runs", "resume", waiting["run_id"], "--agent", AGENT, code=3)

@@ -1,5 +1,6 @@
 """Tools made of Python functions."""
 
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
@@ -98,8 +99,7 @@ def function_tool(
         schema = function_schema(
             function, docstring_style, name_override, description_override, use_docstring_info, strict_mode
         )
-        if timeout is not None and not is_async(function):
-            raise InvalidDeclaration(f"tool {schema.name!r}", "only an async function can have a timeout")
+        _check(function, f"tool {schema.name!r}", timeout)
         explain = default_tool_error_function if failure_error_function is _UNSET else failure_error_function
         adapter = None if output_type is None else TypeAdapter(output_type)
         output_schema = output_json_schema or (None if adapter is None else _object_schema(schema.name, adapter))
@@ -131,6 +131,13 @@ def function_tool(
         return tool
 
     return make if func is None else make(func)
+
+
+def _check(function: Callable[..., Any], where: str, timeout: float | None) -> None:
+    if timeout is not None and not is_async(function):
+        raise InvalidDeclaration(where, "only an async function can have a timeout")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidDeclaration(where, "a tool cannot yield its output in parts: return all of it")
 
 
 def _invoking(

@@ -119,6 +119,9 @@ async def resume(
     run_id: RunId,
     agent: Annotated[str, typer.Option("--agent", "-a", envvar="HOLDFAST_AGENT", help="module:attribute or a file.")],
     model: ModelName = None,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Have calls refused whose tools the agent no longer has.")
+    ] = False,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
@@ -129,7 +132,7 @@ async def resume(
     async with Runtime.open(checked(store), agents=[]) as rt:
         before = await (await rt.run(run_id)).info()
     async with chosen_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen]) as rt:
-        run = await rt.resume(run_id)
+        run = await rt.resume(run_id, accept_changes=accept_changes)
         seen = 0 if before.status == "completed" else before.steps
         outcome = await watched(run, None if as_json else Screen(), after=seen)
     if as_json:

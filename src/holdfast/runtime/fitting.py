@@ -52,7 +52,7 @@ def tool_missing(orphaned: list[tuple[Route, CallRecord, str]]) -> Problem:
     return Problem(
         "tool-missing",
         f"the code no longer has what open calls of the run need: {names}. Bring it back and resume the run, resume it "
-        "with accept_changes=True to have the calls refused, or cancel it",
+        "with accept_changes=True (--accept-changes) to have the calls refused, or cancel it",
     )
 
 
