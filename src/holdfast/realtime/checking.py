@@ -15,6 +15,7 @@ from holdfast.realtime.config import (
     RealtimeToolExecutionConfig,
 )
 from holdfast.realtime.model import RealtimeModelConfig
+from holdfast.realtime.wire_items import LONGEST
 
 _NUMBERS = {
     "reconnect": ("attempts", "first_delay", "longest_delay", "roll_over_after"),
@@ -27,12 +28,15 @@ _MESSAGE = (
 
 
 def check_message(message: Any) -> None:
-    """Raises unless it is a text, or a message in parts."""
-    if isinstance(message, str):
-        return
-    parts = message.get("content") if isinstance(message, Mapping) else None
+    """Raises unless it is a text, or a message in parts, that a server can be told."""
+    parts = [{"text": message}] if isinstance(message, str) else None
+    if isinstance(message, Mapping):
+        parts = message.get("content")
     if not isinstance(parts, list) or not parts or not all(isinstance(part, Mapping) for part in parts):
         raise UserError(f"{_MESSAGE}, not {message!r}"[:400])
+    length = sum(len(value) for part in parts for value in part.values() if isinstance(value, str))
+    if length > LONGEST:
+        raise UserError(f"a realtime model cannot be told a message of {length:,} characters; {LONGEST:,} are the most")
 
 
 def check_audio(audio: Any) -> None:
