@@ -107,6 +107,14 @@ def test_a_run_whose_tool_is_gone_goes_on_when_the_change_is_accepted(told, hold
     assert (outcome["status"], paid()) == ("completed", [])
 
 
+def test_a_change_is_accepted_although_the_run_can_go_on_by_itself(told, waiting, paid, tmp_path):
+    changed = tmp_path / "changed.py"
+    changed.write_text(Path(AGENT.partition(":")[0]).read_text().replace("tools=[pay]", "tools=[]"))
+    told("approvals", "approve", waiting["id"])
+    outcome = told("runs", "resume", waiting["run_id"], "--accept-changes", "--agent", f"{changed}:cashier")
+    assert (outcome["status"], paid()) == ("completed", [])
+
+
 def test_a_run_cancelled_while_it_waited_asks_again_when_it_is_resumed(told, waiting, paid):
     told("runs", "cancel", waiting["run_id"])
     outcome = told("runs", "resume", waiting["run_id"], "--agent", AGENT, code=3)

@@ -175,6 +175,26 @@ async def test_a_run_whose_tool_is_gone_waits_with_the_reason_and_can_go_on_with
     assert refunds.made == []
 
 
+async def test_a_change_is_accepted_also_while_a_runtime_tries_the_run_by_itself(shared_url):
+    run_id, asked = await paused(shared_url, Refunds().agent())
+    async with Runtime.open(shared_url, agents=[]) as runtime:
+        await runtime.decide(asked, "approve")
+    looking, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def enabled(context, agent):
+        looking.set()
+        await may_go_on.wait()
+        return True
+
+    bare = talker("without it")
+    bare.tools.append(function_tool(lambda: "x", name_override="another", is_enabled=enabled))
+    async with Runtime.open(shared_url, agents=[bare]) as runtime:
+        await soon(looking.wait())
+        run = await runtime.resume(run_id, accept_changes=True)
+        may_go_on.set()
+        assert (await soon(run.wait())).final_output == "without it"
+
+
 async def test_a_run_whose_agent_was_renamed_waits_and_goes_on_under_the_new_name(shared_url):
     refunds = Refunds()
     run_id, asked = await paused(shared_url, refunds.agent())

@@ -201,7 +201,7 @@ class Execution:
                 raise
             except RunMoved:
                 await self.refresh()
-                if status == "waiting":
+                if status == "waiting" or (status == "blocked" and self.header.accept):
                     keeper.unnote()
                     await keeper.flush()
                     self._resting = False

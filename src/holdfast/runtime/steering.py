@@ -54,18 +54,23 @@ async def cancel(driving: Driving, run_id: str, mode: CancelMode, *, undone: boo
 
 
 async def resume(driving: Driving, run_id: str, *, accept: bool, agent: str | None) -> None:
-    """Let a run go on that failed, was cancelled or is blocked. Others are left alone: asked twice, it resumes once."""
+    """Let a run go on that failed, was cancelled or is blocked. Others are left alone: asked twice, it resumes once.
+
+    One that goes on already is told what is accepted: a runtime that opens tries blocked runs by itself.
+    """
     home = driving.home
     while True:
         record = await home.record(run_id)
         header = header_of(record)
         if header.undone:
             raise RunEnded(run_id, status="rolled back", wanted="resumed")
-        if record.status not in ("failed", "cancelled", "blocked"):
+        fresh, status = replace(header, accept=accept or header.accept), record.status
+        if status in ("failed", "cancelled", "blocked"):
+            fresh = replace(fresh, problem=None, cancel=None, agent=agent or header.agent)
+            # One that was blocked still has its session; the others have to wait for their turn.
+            status = "woken" if status == "blocked" else "queued"
+        elif status not in ("woken", "running") or fresh == header:
             break
-        fresh = replace(header, problem=None, cancel=None, accept=accept, agent=agent or header.agent)
-        # One that was blocked still has its session; the others have to wait for their turn.
-        status = "woken" if record.status == "blocked" else "queued"
         if await change(home, record, fresh, status, Called(accept, agent)):
             break
     await driving.go_on(run_id)
