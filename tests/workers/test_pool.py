@@ -168,10 +168,15 @@ async def test_memory_above_the_budget_is_taken_back_from_the_stock():
         assert pool.metrics["retired_memory"] == 1
 
 
-@pytest.mark.parametrize("paths", [("data",), "/data", (7,)])
+@pytest.mark.parametrize("paths", [("data",), "/data", (7,), ["/data"]])
 def test_a_path_that_is_not_absolute_is_refused_before_any_worker_starts(paths):
     with pytest.raises(InvalidInput, match="readable"):
         SandboxPolicy(readable=paths)
+
+
+def test_a_list_of_hosts_that_is_no_tuple_is_refused_before_any_worker_starts():
+    with pytest.raises(InvalidInput, match="tuple of host names"):
+        SandboxPolicy(network=["api.example.org"])
 
 
 async def test_workers_that_will_not_start_are_logged_when_the_pool_gives_up(caplog):

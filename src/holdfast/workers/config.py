@@ -39,7 +39,7 @@ def _check_hosts(names: tuple[str, ...]) -> None:
 
 
 def _check_paths(name: str, paths: tuple[str, ...]) -> None:
-    if not isinstance(paths, list | tuple) or not all(isinstance(path, str) and os.path.isabs(path) for path in paths):
+    if not isinstance(paths, tuple) or not all(isinstance(path, str) and os.path.isabs(path) for path in paths):
         raise InvalidInput(f"{name} is a tuple of absolute paths, as str(Path(...).resolve()) gives, not {paths!r}")
 
 
@@ -97,10 +97,10 @@ class SandboxPolicy:
             raise InvalidInput(f"cannot require {self.require!r} and use at most {self.level!r}")
         for name in ("readable", "writable"):
             _check_paths(name, getattr(self, name))
-        if isinstance(self.network, str) and self.network not in ("none", "host"):
-            raise InvalidInput("network is 'none', 'host' or a tuple of host names")
         if isinstance(self.network, tuple):
             _check_hosts(self.network)
+        elif self.network not in ("none", "host"):
+            raise InvalidInput("network is 'none', 'host' or a tuple of host names")
         if isinstance(self.network, tuple) and self.require != "namespaces":
             object.__setattr__(self, "require", "namespaces")
             if self.level != "namespaces":
