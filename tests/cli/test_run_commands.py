@@ -69,7 +69,18 @@ def test_an_answer_without_an_agent_says_how_the_run_goes_on(holdfast, waiting):
 
 def test_a_waiting_run_names_commands_that_let_it_go_on(holdfast, paid):
     asked = holdfast("run", "pay", "--agent", AGENT)
-    assert f"holdfast approvals approve ID --agent {AGENT}" in asked.stderr
+    assert f"holdfast approvals approve ID --agent {AGENT}\n" in asked.stderr
+
+
+def test_what_is_named_to_go_on_with_is_in_the_store_of_the_run(holdfast, told, paid, tmp_path):
+    there = ["--store", f"sqlite:///{tmp_path / 'other.db'}"]
+    asked = holdfast("run", "pay", "--agent", AGENT, *there)
+    assert f"approvals approve ID --agent {AGENT} {' '.join(there)}\n" in asked.stderr
+    [approval] = told("approvals", "list", *there)
+    shown = holdfast("runs", "show", approval["run_id"], *there)
+    assert f"approvals approve ID --agent AGENT {' '.join(there)}\n" in shown.stderr
+    decided = holdfast("approvals", "approve", approval["id"], *there)
+    assert f"runs resume {approval['run_id']} --agent AGENT {' '.join(there)}\n" in decided.stderr
 
 
 def test_resuming_a_completed_run_shows_its_answer(holdfast, told):

@@ -1,6 +1,7 @@
 """What agents ask people."""
 
 import asyncio
+import shlex
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -16,7 +17,7 @@ from holdfast.cli import completing
 from holdfast.cli.failing import command
 from holdfast.cli.following import By, Screen, asked, complain, edited, exit_code, login, told, watched
 from holdfast.cli.loading import chosen_agent
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
+from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked, store_option
 from holdfast.cli.output import AsJson, Output, moment, print_json, print_utf8
 from holdfast.runtime.contract import Approval, ApprovalStatus
 from holdfast.runtime.runtime import Runtime
@@ -112,7 +113,7 @@ async def approve(
         approval = await rt.approval(approval_id)
         changed = edited(approval) if edit else None if arguments is None else parsed(arguments)
         given = {"arguments": changed, "always": always, "message": message, "by": by or login()}
-        return await decide(rt, approval, "approve", agent, as_json, **given)
+        return await decide(rt, approval, "approve", agent, store, as_json, **given)
 
 
 @app.command()
@@ -133,7 +134,7 @@ async def reject(
     async with opened(store, agent) as rt:
         approval = await rt.approval(approval_id)
         given = {"always": always, "message": message, "by": by or login()}
-        return await decide(rt, approval, "reject", agent, as_json, **given)
+        return await decide(rt, approval, "reject", agent, store, as_json, **given)
 
 
 @app.command()
@@ -152,10 +153,12 @@ async def done(
     """
     async with opened(store, agent) as rt:
         approval = await rt.approval(approval_id)
-        return await decide(rt, approval, "done", agent, as_json, output=output, by=by or login())
+        return await decide(rt, approval, "done", agent, store, as_json, output=output, by=by or login())
 
 
-async def decide(rt: Runtime, approval: Approval, verdict: Any, agent: str | None, as_json: bool, **given: Any) -> int:
+async def decide(
+    rt: Runtime, approval: Approval, verdict: Any, agent: str | None, store: str, as_json: bool, **given: Any
+) -> int:
     run = await rt.run(approval.run_id)
     steps = (await run.info()).steps
     await rt.decide(approval.id, verdict, **given)
@@ -165,13 +168,16 @@ async def decide(rt: Runtime, approval: Approval, verdict: Any, agent: str | Non
         if not as_json:
             screen = Console(stderr=True, highlight=False, soft_wrap=True)
             screen.print("[dim]  a running program that has the agent continues the run; otherwise:[/]")
-            screen.print(f"[dim]  holdfast runs resume {escape(approval.run_id)} --agent AGENT[/]")
+            again = shlex.join(
+                ["holdfast", "runs", "resume", approval.run_id, "--agent", "AGENT", *store_option(store)]
+            )
+            screen.print(f"[dim]  {escape(again)}[/]")
         return 0
     outcome = await watched(run, None if as_json else Screen(), after=steps)
     if as_json:
         print_json(told(outcome))
     else:
-        complain(outcome, agent=agent)
+        complain(outcome, store, agent=agent)
     return exit_code(outcome)
 
 
@@ -207,10 +213,10 @@ async def watch(
             if as_json:
                 print_utf8(msgspec.json.encode(described(approval)))
             else:
-                await settle(rt, approval, screen, agent=agent)
+                await settle(rt, approval, screen, store, agent=agent)
 
 
-async def settle(rt: Runtime, approval: Approval, screen: Screen, *, agent: str | None) -> None:
+async def settle(rt: Runtime, approval: Approval, screen: Screen, store: str, *, agent: str | None) -> None:
     """Put a question; say what was decided, and what comes of it if the run goes on here."""
     run = await rt.run(approval.run_id)
     steps = (await run.info()).steps
@@ -218,7 +224,7 @@ async def settle(rt: Runtime, approval: Approval, screen: Screen, *, agent: str 
         found = await rt.approval(approval.id)
         screen.line(f"[dim]  {escape(found.status)} by {escape(str(found.decided_by))}[/]")
         if agent is not None:
-            complain(await watched(run, screen, after=steps), agent=agent)
+            complain(await watched(run, screen, after=steps), store, agent=agent)
 
 
 async def pending(rt: Runtime, every: float) -> Any:

@@ -18,6 +18,7 @@ from holdfast.base.errors import HoldfastError, InvalidInput
 from holdfast.base.items import text_of
 from holdfast.cli.failing import FAILED, WAITING
 from holdfast.cli.keyboard import ask
+from holdfast.cli.opening import store_option
 from holdfast.cli.output import Tracebacks, moment, working
 from holdfast.runtime.contract import Approval, Event, RunOutcome
 from holdfast.runtime.handle import RunHandle
@@ -207,16 +208,16 @@ def own(error: Problem) -> bool:
     return error.type is None or error.type.startswith("holdfast.")
 
 
-def complain(outcome: RunOutcome, *, agent: str | None = None) -> None:
+def complain(outcome: RunOutcome, store: str, *, agent: str | None = None) -> None:
     """Say on standard error why there is no answer. ``agent`` is set where the command itself drove the run with it."""
     screen = Console(stderr=True, highlight=False, soft_wrap=True)
     if outcome.status == "waiting" and outcome.approvals:
         screen.print(f"[yellow]run {outcome.run_id} waits for approval:[/]")
         for approval in outcome.approvals:
             screen.print(f"  {escape(approval.id)}  {escape(approval.tool)}({escape(approval.arguments)})")
-        option = escape(shlex.join(["--agent", agent or "AGENT"]))
-        screen.print(f"[dim]  holdfast approvals approve ID {option}[/]")
-        screen.print(f"[dim]  holdfast approvals reject ID -m WHY {option}[/]")
+        options = escape(shlex.join(["--agent", agent or "AGENT", *store_option(store)]))
+        screen.print(f"[dim]  holdfast approvals approve ID {options}[/]")
+        screen.print(f"[dim]  holdfast approvals reject ID -m WHY {options}[/]")
     elif outcome.error is not None:
         more = "" if agent is None or Tracebacks.wanted or own(outcome.error) else " (--debug shows where)"
         screen.print(f"[bold red]{outcome.status}:[/] {escape(problem(outcome.error))}{more}")

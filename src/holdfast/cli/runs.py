@@ -82,7 +82,7 @@ async def show(run_id: RunId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson =
         return
     if outcome.final_output is not None:
         output.console.print(f"\n{escape(str(plain(outcome.final_output)))}")
-    complain(outcome)
+    complain(outcome, store)
 
 
 @app.command()
@@ -138,7 +138,7 @@ async def resume(
     if as_json:
         print_json(told(outcome))
     else:
-        complain(outcome, agent=agent)
+        complain(outcome, store, agent=agent)
     return exit_code(outcome)
 
 

@@ -56,7 +56,7 @@ async def run(
     if as_json:
         Output(True).value(told(outcome), "")
     else:
-        complain(outcome, agent=agent or chosen.name)
+        complain(outcome, store, agent=agent or chosen.name)
     return exit_code(outcome)
 
 
@@ -82,7 +82,7 @@ async def chat(
         if as_json:
             return await dictated(rt, chosen.name, name)
         screen.line(f"[bold]{escape(chosen.name)}[/] [dim](model: {model_of(chosen)}; conversation: {escape(name)})[/]")
-        conversation = Conversation(rt, name, screen, agent=agent or chosen.name)
+        conversation = Conversation(rt, name, screen, store, agent=agent or chosen.name)
         with suppress(EOFError, Left):
             await conversation.settled()
             while True:
@@ -116,8 +116,8 @@ def model_of(agent: Agent[Any]) -> str:
 class Conversation:
     """A session at the terminal: its turns, and the questions in them."""
 
-    def __init__(self, rt: Runtime, session_id: str, screen: Screen, *, agent: str) -> None:
-        self.rt, self.session_id, self.screen, self.agent = rt, session_id, screen, agent
+    def __init__(self, rt: Runtime, session_id: str, screen: Screen, store: str, *, agent: str) -> None:
+        self.rt, self.session_id, self.screen, self.store, self.agent = rt, session_id, screen, store, agent
 
     async def turn(self, agent: str, said: str) -> None:
         """Say something, once earlier turns are over: also those of processes that died, or of other programs."""
@@ -126,7 +126,7 @@ class Conversation:
                 run = await self.rt.start(agent, said, session_id=self.session_id, on_busy="reject")
             except SessionBusy:
                 continue  # somebody was quicker
-            complain(await self.answered(run, await self.watched(run)), agent=self.agent)
+            complain(await self.answered(run, await self.watched(run)), self.store, agent=self.agent)
             return
 
     async def settled(self) -> bool:
@@ -139,7 +139,7 @@ class Conversation:
                 self.screen.line("[dim]An earlier turn is not over: it goes on, or is taken up if its process died.[/]")
             run = await self.rt.run(info.run_id)
             outcome = await self.answered(run, await self.watched(run, after=info.steps))
-            complain(outcome, agent=self.agent)
+            complain(outcome, self.store, agent=self.agent)
             if outcome.status == "waiting":
                 self.screen.line("[yellow]This has to be decided before the conversation can go on.[/]")
                 return False
