@@ -120,7 +120,7 @@ class Rested(Record, frozen=True, tag="run.rested"):
 
 
 class Called(Record, frozen=True, tag="run.resumed"):
-    """Somebody lets a run go on that had ended or was blocked."""
+    """Somebody lets a run go on that had ended or was blocked, or accepts changes for one that goes on."""
 
     accept: bool = False
     agent: str | None = None

@@ -223,7 +223,8 @@ class Runtime:
         """Let a run go on that failed, was cancelled, or met changed code.
 
         ``accept_changes`` refuses the calls whose tools are gone; ``agent`` is the new name of the one it began with.
-        A run that waits for people goes on when they have answered; one that is under way or completed is left alone.
+        A run that waits for people goes on when they have answered; one that is under way or completed is left alone,
+        but one under way takes accepted changes in.
         """
         if agent is not None:
             self._home.graph(agent)
