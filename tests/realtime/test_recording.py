@@ -461,3 +461,18 @@ def test_an_address_may_be_a_secret_and_only_its_host_is_kept(given: str, kept: 
     assert redacted(message)["session"]["tools"] == [{"type": "mcp", "server_url": kept}]
     picture = {"type": "conversation.item.create", "item": {"content": [{"type": "input_image", "image_url": given}]}}
     assert redacted(picture)["item"]["content"][0]["image_url"] == kept
+
+
+async def test_audio_that_is_none_does_not_end_the_call_that_is_recorded(tmp_path: Path) -> None:
+    ear = Ear()
+    model = OpenAIRealtimeWebSocketModel(recording=Recording(tmp_path / "call.jsonl"))
+    model.add_listener(ear)
+    names = {"event_id": "e", "response_id": "r", "item_id": "i", "output_index": 0, "content_index": 0}
+    async with RealtimeServer(["Good morning."]) as server:
+        server.inject("response.created", Insert({"type": "response.output_audio.delta", **names, "delta": "né"}))
+        await model.connect(at(server))
+        await model.send_event(RealtimeModelSendUserInput("Hi"))
+        await ear.until("turn_ended", 1)
+        await model.close()
+    [entries] = read_recording(tmp_path / "call.jsonl")
+    assert "response.done" in [entry.type for entry in entries]

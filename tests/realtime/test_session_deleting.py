@@ -1,14 +1,15 @@
 """Items that the program deletes from a conversation: they are gone, whatever is still told of them."""
 
+import asyncio
+
 from holdfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
-from holdfast.realtime.local import ScriptedTranscriber
+from holdfast.realtime.local import Say, ScriptedTranscriber
 from holdfast.testing import RealtimeServer
 from holdfast.testing.realtime_faults import Hold
 from realtime.wire import speech
 from realtime_kit import calling, eventually, said, speak
 
 AGENT = RealtimeAgent(name="host")
-LONG = "One two three four five six seven eight nine ten."
 
 
 def raw(kind, **other):
@@ -21,10 +22,19 @@ async def delete(session, server, item_id):
 
 
 async def test_an_answer_that_is_deleted_while_it_is_being_said_stays_deleted():
-    async with RealtimeServer([LONG], pace=8.0) as server, calling(server, AGENT) as (session, heard):
+    deleted = asyncio.Event()
+
+    class Counting:
+        async def answer(self, question):
+            yield Say("One two three. ")
+            await deleted.wait()
+            yield Say("Four five six.")
+
+    async with RealtimeServer(Counting()) as server, calling(server, AGENT) as (session, heard):
         await session.send_message("Count.")
-        item_id = (await heard.until("transcript_delta", 3)).item_id
+        item_id = (await heard.until("transcript_delta")).item_id
         await delete(session, server, item_id)
+        deleted.set()
         await heard.until("agent_end")
         assert said(session) == ["Count."]
         assert [item.item_id for item in heard.of("history_updated")[-1].history] == [session.history[0].item_id]

@@ -17,6 +17,7 @@ from holdfast.realtime import (
     RealtimeModel,
     RealtimeModelListener,
     RealtimeModelSendSessionUpdate,
+    RealtimeModelSendUserInput,
     RealtimeRunner,
     RealtimeSession,
     RealtimeState,
@@ -31,7 +32,7 @@ from holdfast.realtime.model_events import (
 from holdfast.realtime.states import TABLE, Event
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing.cancelling import cancel_at_every_await
-from realtime_kit import call, ended, eventually, listening, sound, started, talking, virtually, words
+from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, virtually, words
 
 AGENT = RealtimeAgent(name="host", instructions="Be kind.")
 
@@ -746,3 +747,19 @@ async def test_the_report_has_the_messages_that_were_lost_with_a_connection_and_
         await heard.until("reconnecting")
         report = await session.close()
     assert report.unsaid == ("Are you there?",)
+
+
+@virtually
+async def test_the_word_of_a_guardrail_is_no_message_that_the_report_has():
+    @output_guardrail
+    async def discretion(context, agent, output):
+        return GuardrailFunctionOutput(None, "secret" in output)
+
+    agent = RealtimeAgent(name="host", output_guardrails=[discretion])
+    async with talking(agent) as (session, model, heard):
+        await model.emit(started(), words("It is a secret."), ended())
+        await eventually(lambda: sent(model, RealtimeModelSendUserInput))
+        await model.emit(RealtimeModelConnectionStatusEvent("disconnected"))
+        await heard.until("reconnecting")
+        report = await session.close()
+    assert report.unsaid == ()

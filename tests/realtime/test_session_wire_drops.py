@@ -9,7 +9,7 @@ from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import RealtimeAgent
 from holdfast.realtime.local import Call, ScriptedTranscriber
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Collide, Drop, Refuse
+from holdfast.testing.realtime_faults import Collide, Drop, Lose, Refuse
 from realtime.wire import speech
 from realtime_kit import calling, eventually, said, speak
 
@@ -281,3 +281,20 @@ async def test_the_follow_up_to_a_trip_is_said_to_the_next_connection_once():
         assert len(heard.of("guardrail_tripped")) == 1
         assert said(session).count("guardrail triggered: discretion") == 1
         assert said(session)[-1] == "I am sorry."
+
+
+async def test_what_is_said_between_two_connections_comes_behind_what_the_first_one_lost():
+    config = {"reconnect": {"first_delay": 0.2}}
+    async with RealtimeServer(["Yes."] * 9) as server, calling(server, AGENT, **config) as (session, heard):
+        await session.send_message("Hello?")
+        await heard.until("agent_end")
+        server.inject("conversation.item.create", Lose(), times=3, connection=0)
+        for words in ("one", "two", "three"):
+            await session.send_message(words)
+        server.connections[0].drop()
+        await heard.until("reconnecting")
+        await session.send_message("four")
+        await session.send_message("five")
+        await eventually(lambda: {"three", "five"} <= set(said(session)))
+        asked = [item.content[0].text for item in session.history if item.role == "user"]
+        assert asked == ["Hello?", "one", "two", "three", "four", "five"]

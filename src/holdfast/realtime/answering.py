@@ -18,7 +18,7 @@ from holdfast.realtime.events import RealtimeToolStart
 from holdfast.realtime.model_events import RealtimeModelToolCallEvent
 from holdfast.realtime.room import Room
 from holdfast.realtime.snapshot import Snapshot
-from holdfast.realtime.wire_items import LONGEST
+from holdfast.realtime.wire_items import LONGEST, size
 from holdfast.toolcalls.call import Call
 from holdfast.toolcalls.invoke import Made, Perform, invoke
 from holdfast.toolcalls.judge import REJECTED, Verdict
@@ -121,9 +121,9 @@ async def make(
     await invoke(call, room.context, made, hooks=room.hooks, perform=started, again=again)
     record.running = False
     text = as_text(made)
-    if len(text) > LONGEST:
+    if (length := size(text)) > LONGEST:
         raise UserError(
-            f"the output of {call.tool.name} has {len(text):,} characters, more than a realtime model can be told; "
+            f"the output of {call.tool.name} has {length:,} bytes, more than a realtime model can be told; "
             "let it return less"
         )
     return Answer(text, made.output)

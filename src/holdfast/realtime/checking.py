@@ -15,7 +15,7 @@ from holdfast.realtime.config import (
     RealtimeToolExecutionConfig,
 )
 from holdfast.realtime.model import RealtimeModelConfig
-from holdfast.realtime.wire_items import LONGEST
+from holdfast.realtime.wire_items import LONGEST, size
 
 _NUMBERS = {
     "reconnect": ("attempts", "first_delay", "longest_delay", "roll_over_after"),
@@ -34,9 +34,9 @@ def check_message(message: Any) -> None:
         parts = message.get("content")
     if not isinstance(parts, list) or not parts or not all(isinstance(part, Mapping) for part in parts):
         raise UserError(f"{_MESSAGE}, not {message!r}"[:400])
-    length = sum(len(value) for part in parts for value in part.values() if isinstance(value, str))
+    length = sum(size(value) for part in parts for value in part.values() if isinstance(value, str))
     if length > LONGEST:
-        raise UserError(f"a realtime model cannot be told a message of {length:,} characters; {LONGEST:,} are the most")
+        raise UserError(f"a realtime model cannot be told a message of {length:,} bytes; {LONGEST:,} are the most")
 
 
 def check_audio(audio: Any) -> None:

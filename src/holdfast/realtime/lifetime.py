@@ -237,7 +237,7 @@ class Lifetime:
             left=(*self._left, *self._calls.threads, *(() if self._writer is None else self._writer.left)),
             unsent=self._calls.unsent,
             undecided=self._calls.undecided,
-            unsaid=tuple(message.user_input for message in room.owed.unsaid),
+            unsaid=tuple(message.user_input for message in room.owed.unsaid if not message.follow_up),
             unwritten=0 if self._writer is None else self._writer.unwritten,
         )
         room.machine.fire(Event.RELEASED)

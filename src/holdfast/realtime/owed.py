@@ -18,7 +18,7 @@ class Owed:
         self.answer = False
         """The model is to answer, and has not begun to."""
         self.unsaid: list[RealtimeModelSendUserInput] = []
-        """Messages that went with a connection: the next one is to be told."""
+        """Messages that went with a connection, and those said behind them: the next one is to be told."""
         self._unconfirmed: list[RealtimeModelSendUserInput] = []
         """Messages that this connection was told and that the model has not confirmed."""
         self._confirms = False

@@ -235,6 +235,9 @@ class Room:
     async def say(self, message: RealtimeModelSendUserInput) -> None:
         """Tell the model a message that it is to answer. One that it has not confirmed is told the next connection."""
         await self.connected()
+        if self.restoring and self.owed.unsaid:
+            self.owed.unsaid.append(message)  # It is told behind those that were said before it.
+            return
         before = self.owed.answer
         self.owed.told(message)
         try:

@@ -25,7 +25,17 @@ from holdfast.realtime.model_inputs import RealtimeModelUserInput
 
 UNHEARD = "[inaudible]"
 LONGEST = 8 * 2**20
-"""Characters in an item. Servers end a connection that is told more, and so would the next one be ended."""
+"""Bytes of text in an item. Servers end a connection that is told more, and so would the next one be ended."""
+
+
+def size(text: str) -> int:
+    """How many bytes a text has on the wire."""
+    return len(text.encode(errors="surrogatepass"))
+
+
+def shortened(text: str) -> str:
+    """As much of a text as a server can be told."""
+    return text if size(text) <= LONGEST else text.encode(errors="surrogatepass")[:LONGEST].decode(errors="ignore")
 
 
 def words_of(item: RealtimeItem) -> str:
@@ -58,13 +68,13 @@ def to_wire(item: RealtimeItem) -> list[dict[str, Any]]:
             "name": item.name,
             "arguments": item.arguments,
         }
-        output = {"type": "function_call_output", "call_id": item.call_id, "output": (item.output or "")[:LONGEST]}
+        output = {"type": "function_call_output", "call_id": item.call_id, "output": shortened(item.output or "")}
         known = getattr(item, "output_item_id", None)
         if known is not None:
             output["id"] = known
         return [call] if item.output is None else [call, output]
     kind = "output_text" if isinstance(item, AssistantMessageItem) else "input_text"
-    text = words_of(item)[:LONGEST]
+    text = shortened(words_of(item))
     parts: list[dict[str, Any]] = [{"type": kind, "text": text}] if text else []
     parts = [*_pictures(item), *parts]
     return [{"id": item.item_id, "type": "message", "role": item.role, "content": parts}] if parts else []

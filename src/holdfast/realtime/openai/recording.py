@@ -204,7 +204,7 @@ def _with_audio(value: Any, change: Callable[[str], str]) -> Any:
 def _left_out(audio: str) -> str:
     try:
         return f"[{len(binascii.a2b_base64(audio))} bytes of audio]"
-    except binascii.Error:
+    except ValueError:
         return "[0 bytes of audio]"
 
 
