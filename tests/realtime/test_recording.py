@@ -249,9 +249,9 @@ async def test_a_request_that_was_repeated_is_repeated_when_it_is_played(tmp_pat
     async with RealtimeServer(["Good morning."]) as server:
         server.inject("response.create", Lose())
         recording = Recording(tmp_path / "call.jsonl")
-        live = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 0.2}, recording=recording)
+        live = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 1.0}, recording=recording)
         for model in (live, None):
-            ear, model = Ear(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl", patience=1.0)
+            ear, model = Ear(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl", patience=2.0)
             model.add_listener(ear)
             await model.connect(at(server))
             await model.send_event(RealtimeModelSendUserInput("Hi"))
