@@ -34,6 +34,8 @@ async def retell(room: Room, item_id: str) -> None:
         await send_raw(room, "conversation.item.delete", item_id=item_id)
     finally:
         room.retelling.discard(item_id)
+    if item_id not in room.ledger:
+        return  # It was deleted meanwhile.
     for wire in to_wire(room.ledger.item(item_id)):
         await send_raw(room, "conversation.item.create", item=wire, previous_item_id=previous)
 
