@@ -7,35 +7,8 @@ import sys
 from importlib import import_module
 from typing import Any
 
-_HOMES = {
-    "holdfast.testing.store_contract": ["StoreContract"],
-    "holdfast.testing.session_contract": ["PlainSessionContract", "SessionContract"],
-    "holdfast.testing.replayable": ["NotReplayable", "assert_replayable"],
-    "holdfast.testing.crashing": ["CrashingBackend"],
-    "holdfast.testing.storage": ["FakeClock", "SqliteFaults", "owned"],
-    "holdfast.testing.scripted_model": [
-        "InvalidModelStep",
-        "ModelCall",
-        "ModelScriptError",
-        "ModelStep",
-        "ScriptedModel",
-        "UnconsumedModelSteps",
-        "UnexpectedModelCall",
-        "assistant_message",
-        "function_call",
-    ],
-    "holdfast.realtime.testing": [
-        "RealtimeConnectCall",
-        "RealtimeScriptError",
-        "RealtimeStep",
-        "ScriptedRealtimeModel",
-        "UnconsumedRealtimeSteps",
-        "UnexpectedRealtimeSend",
-    ],
-    "holdfast.testing.realtime_connection": ["RealtimeConnection"],
-    "holdfast.testing.realtime_server": ["RealtimeServer"],
-}
-_WHERE = {name: home for home, names in _HOMES.items() for name in names}
+from holdfast.base.lazy import attach_stub
+
 # Modules whose assertions pytest should explain when they fail.
 _SUITES = (
     "holdfast.testing.store_contract",
@@ -56,16 +29,10 @@ _SUITES = (
     "holdfast.testing.history_machine",
 )
 
+_resolve, __dir__, __all__ = attach_stub(__name__)
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'holdfast.testing' has no attribute {name!r}")
-    if "pytest" in sys.modules:
+    if "pytest" in sys.modules and name in __all__:
         import_module("pytest").register_assert_rewrite(*(suite for suite in _SUITES if suite not in sys.modules))
-    value = getattr(import_module(_WHERE[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+    return _resolve(name)

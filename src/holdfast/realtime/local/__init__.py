@@ -3,16 +3,6 @@
 Names are resolved on first use.
 """
 
-from holdfast.base.lazy import lazy_names
+from holdfast.base.lazy import attach_stub
 
-_HOMES = {
-    "brain": ["Brain", "Call", "Pause", "Question", "Say", "ScriptEnded", "ScriptedBrain"],
-    "engine": ["Engine"],
-    "model": ["LocalRealtimeModel"],
-    "model_brain": ["ModelBrain"],
-    "speech": ["EspeakVoice", "ToneVoice", "Voice", "VoiceFailed", "Word", "best_voice"],
-    "transcription": ["ScriptedTranscriber", "Transcriber"],
-    "vad": ["DetectorFactory", "EnergyDetector", "SileroDetector", "VoiceDetector", "best_detector"],
-}
-
-__getattr__, __dir__, __all__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = attach_stub(__name__)
