@@ -16,10 +16,10 @@ from bench.realtime_server import server_process
 from bench.rivals.sessions import Sessions
 from bench.rows import Figure, at_least, at_most, without_peer
 from holdfast.realtime import RealtimeAgent, RealtimeModelAudioEvent, RealtimeRunner, RealtimeSession
-from holdfast.realtime.openai.audience import Audience
+from holdfast.realtime.openai.audience import ListenerRegistry
 from holdfast.realtime.openai.client import RealtimeClient
-from holdfast.realtime.openai.frames import read
-from holdfast.realtime.openai.raw import with_raw
+from holdfast.realtime.openai.frames import decode_message
+from holdfast.realtime.openai.raw import prepend_raw_event
 
 FRAMES, UNREAD, INTERRUPTIONS = 5_000, 10_000, 10
 CALLS, TALKING = 500, 50
@@ -55,16 +55,16 @@ async def frames(kind: str, text: str) -> tuple[float, float]:
     wanted = {"audio": "audio", "audio_transcript": "transcript_delta"}[kind]
     part = {"response_id": "r", "item_id": "i", "output_index": 0, "content_index": 0, "event_id": "e"}
     frame = json.dumps({"type": f"response.output_{kind}.delta", "delta": text, **part}).encode()
-    client, audience = RealtimeClient({}), Audience()
+    client, audience = RealtimeClient({}), ListenerRegistry()
     audience.add(session)
     whole, reading = [], []
     async with session:
         events = aiter(session)
         for _ in range(FRAMES):
             start = time.perf_counter_ns()
-            read(frame)
+            decode_message(frame)
             begun = time.perf_counter_ns()
-            await audience.tell(with_raw(frame, client.receive(frame)))
+            await audience.notify(prepend_raw_event(frame, client.receive(frame)))
             while (await anext(events)).type != wanted:
                 pass
             whole.append(time.perf_counter_ns() - begun)
@@ -172,7 +172,7 @@ async def closing(url: str) -> list[Figure]:
     began = time.perf_counter()
     reports = await asyncio.gather(*(session.close() for session in sessions))
     seconds = time.perf_counter() - began
-    cut = sum(1 for report in reports if report is None or report.cut or report.left)
+    cut = sum(1 for report in reports if report is None or report.cancelled or report.still_running)
     return [
         at_most(f"closing {CALLS} calls, {TALKING} of them talking", f"{seconds:.2f} s", "2 s", seconds / 2, 1.0),
         Figure("  ... of which not in order", str(cut), "0", float(cut), "<= 0", cut == 0),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.realtime.local import ToneVoice
+from holdfast.realtime.local import ToneTTS
 from holdfast.testing import RealtimeServer
 
 LONG = "a long answer that goes on and on " * 8
@@ -16,7 +16,7 @@ LONG = "a long answer that goes on and on " * 8
 async def serve(greetings: int) -> None:
     """Whoever asks first gets a short answer, so many times; then answers are long."""
     script = ["Hello."] * greetings + [LONG] * 1000
-    async with RealtimeServer(script, voice=ToneVoice(), pace=1.0) as server:
+    async with RealtimeServer(script, tts=ToneTTS(), pace=1.0) as server:
         print(server.url, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 

@@ -138,14 +138,14 @@ class FaultyConnection:
     async def send_command(self, *args, **options):
         if args[0] in ("EVAL", "EVALSHA", "HGETALL", "HMGET"):
             self.faults.sent += 1
-            if self.faults.due(late=False):
+            if self.faults.should_fail(late=False):
                 await self.disconnect(nowait=True)
                 raise redis.ConnectionError("the connection broke before the command was sent")
         await super().send_command(*args, **options)
 
     async def read_response(self, *args, **options):
         response = await super().read_response(*args, **options)
-        if options.get("disable_decoding") and self.faults.due(late=True):
+        if options.get("disable_decoding") and self.faults.should_fail(late=True):
             await self.disconnect(nowait=True)
             raise redis.ConnectionError("the connection broke before the answer came")
         return response

@@ -125,6 +125,6 @@ async def test_conversations_that_are_taken_over_keep_their_times(tmp_path: Path
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE agent_sessions SET created_at = '2020-01-01 00:00:00', updated_at = '2021-01-01 00:00:00'")
     session = SQLiteSession("ann", path)
-    record = await session.backend.record("ann")
+    record = await session.backend.get_session("ann")
     session.close()
     assert (record.created_at, record.updated_at) == (1_577_836_800, 1_609_459_200)

@@ -37,7 +37,7 @@ async def analysed(pool: SessionPool, data: Path, questions: list[str], *, model
     """Answers to the questions about a file, one after the other in one conversation; its charts land in ``out``."""
     agent = Agent("analyst", instructions=INSTRUCTIONS, model=model, tools=[python_tool(pool)])
     conversation, name = SQLiteSession(data.stem), data.stem
-    async with PythonSessions.of(pool).session(name) as worker:
+    async with PythonSessions.for_pool(pool).session(name) as worker:
         await worker.files.write("data.csv", data.read_bytes())
     answers = []
     for question in questions:
@@ -48,7 +48,7 @@ async def analysed(pool: SessionPool, data: Path, questions: list[str], *, model
                 show(name, event.item)
         answers.append(str(run.final_output))
         print(f"[{name}] analyst: {run.final_output}")
-    async with PythonSessions.of(pool).session(name) as worker:
+    async with PythonSessions.for_pool(pool).session(name) as worker:
         for entry in await worker.files.list():
             if entry.path.startswith("chart."):
                 saved = out / f"{name}-{entry.path}"

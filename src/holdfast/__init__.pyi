@@ -117,7 +117,7 @@ from holdfast.history import SQLAlchemySession as SQLAlchemySession
 from holdfast.history import SQLiteSession as SQLiteSession
 from holdfast.history import Session as Session
 from holdfast.history import SessionABC as SessionABC
-from holdfast.history import SessionInfo as SessionInfo
+from holdfast.history import StoredSessionInfo as StoredSessionInfo
 from holdfast.history import SessionSettings as SessionSettings
 from holdfast.history import Store as Store
 from holdfast.history import is_openai_responses_compaction_aware_session as is_openai_responses_compaction_aware_session
@@ -143,7 +143,7 @@ from holdfast.models import ResponseFailed as ResponseFailed
 from holdfast.models import RetryDecision as RetryDecision
 from holdfast.models import RetryPolicy as RetryPolicy
 from holdfast.models import RetryPolicyContext as RetryPolicyContext
-from holdfast.models import StreamCut as StreamCut
+from holdfast.models import IncompleteStream as IncompleteStream
 from holdfast.models import retry_policies as retry_policies
 from holdfast.models import set_default_openai_api as set_default_openai_api
 from holdfast.models import set_default_openai_client as set_default_openai_client

@@ -157,14 +157,14 @@ async def test_an_agent_as_a_tool_is_asked_in_text() -> None:
     assert tool.origin is not None
     assert (tool.origin.type, tool.origin.agent_name) == (ToolOriginType.AGENT_AS_TOOL, "Word Smith")
     assert (nested(tool).agent, nested(tool).max_turns) == (agent, 3)
-    asked = await nested(tool).nested_input('{"input": "a poem"}')
+    asked = await nested(tool).build_nested_input('{"input": "a poem"}')
     assert (asked.input, asked.tool_input) == ("a poem", {"input": "a poem"})
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[]", "{}", '{"input": 3}'])
 async def test_an_agent_asked_out_of_shape_says_so(arguments: str) -> None:
     with pytest.raises(ModelBehaviorError, match="invalid arguments for tool smith"):
-        await nested(Agent("a").as_tool("smith", "")).nested_input(arguments)
+        await nested(Agent("a").as_tool("smith", "")).build_nested_input(arguments)
 
 
 class Poem(BaseModel):
@@ -175,16 +175,16 @@ class Poem(BaseModel):
 async def test_an_agent_as_a_tool_can_be_asked_in_fields() -> None:
     tool = Agent("a").as_tool("smith", "", parameters=Poem)
     assert tool.params_json_schema["required"] == ["about", "lines"]
-    asked = await nested(tool).nested_input('{"about": "rain"}')
+    asked = await nested(tool).build_nested_input('{"about": "rain"}')
     assert asked.tool_input == {"about": "rain", "lines": None}
     assert json.dumps(asked.tool_input) in asked.input
     with pytest.raises(ModelBehaviorError, match="about: Field required"):
-        await nested(tool).nested_input("{}")
+        await nested(tool).build_nested_input("{}")
 
 
 async def test_the_schema_of_the_fields_can_be_told_along() -> None:
     tool = Agent("a").as_tool("smith", "", parameters=Poem, include_input_schema=True)
-    assert '"title": "About"' in (await nested(tool).nested_input('{"about": "rain"}')).input
+    assert '"title": "About"' in (await nested(tool).build_nested_input('{"about": "rain"}')).input
 
 
 async def test_what_the_agent_is_given_can_be_built() -> None:
@@ -192,10 +192,10 @@ async def test_what_the_agent_is_given_can_be_built() -> None:
         return [{"role": "user", "content": options["params"]["about"]}]
 
     tool = Agent("a").as_tool("smith", "", parameters=Poem, input_builder=build)
-    assert (await nested(tool).nested_input('{"about": "rain"}')).input == [{"role": "user", "content": "rain"}]
+    assert (await nested(tool).build_nested_input('{"about": "rain"}')).input == [{"role": "user", "content": "rain"}]
     wrong = Agent("a").as_tool("smith", "", parameters=Poem, input_builder=lambda options: 3)  # type: ignore[arg-type, return-value]
     with pytest.raises(UserError, match="input_builder of smith"):
-        await nested(wrong).nested_input('{"about": "rain"}')
+        await nested(wrong).build_nested_input('{"about": "rain"}')
 
 
 async def test_an_agent_tool_cannot_be_called_by_hand() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import InvalidDeclaration, ModelBehaviorError, RunContextWrapper, ToolContext, Usage
-from holdfast.agents import Approvals, Decision, Recorded, ToolRef
+from holdfast.agents import ApprovalDecision, Approvals, RecordedDecision, ToolRef
 
 
 @dataclass
@@ -136,20 +136,22 @@ def test_a_call_can_be_approved_with_other_arguments() -> None:
     assert found is not None
     assert found.arguments == '{"order": 8}'
     sticky = context.approvals.find(ToolRef("bare", "refund"), "call_2", owner="root")
-    assert sticky == Decision(True)
+    assert sticky == ApprovalDecision(True)
 
 
 REFS = st.builds(ToolRef, st.sampled_from(["bare", "deferred_top_level"]), st.sampled_from("ab"))
-DECISIONS = st.builds(Decision, st.booleans(), st.sampled_from([None, "no"]))
+DECISIONS = st.builds(ApprovalDecision, st.booleans(), st.sampled_from([None, "no"]))
 RECORDS = st.builds(
-    Recorded, REFS, DECISIONS, st.sampled_from([None, "1", "2"]), st.sampled_from([None, "root", "root/x"])
+    RecordedDecision, REFS, DECISIONS, st.sampled_from([None, "1", "2"]), st.sampled_from([None, "root", "root/x"])
 )
 
 
 @given(st.lists(RECORDS), REFS, st.sampled_from(["1", "2", "3"]), st.sampled_from([None, "root", "root/x"]))
-def test_saved_decisions_decide_the_same(records: list[Recorded], ref: ToolRef, call: str, owner: str | None) -> None:
+def test_saved_decisions_decide_the_same(
+    records: list[RecordedDecision], ref: ToolRef, call: str, owner: str | None
+) -> None:
     approvals = Approvals(records)
-    again = Approvals(approvals.recorded())
+    again = Approvals(approvals.list_decisions())
     assert again == approvals
     assert again.find(ref, call, owner=owner) == approvals.find(ref, call, owner=owner)
 
@@ -157,7 +159,7 @@ def test_saved_decisions_decide_the_same(records: list[Recorded], ref: ToolRef, 
 def test_a_copy_does_not_see_later_decisions() -> None:
     approvals = Approvals()
     copy = approvals.copy()
-    approvals.record(ToolRef("bare", "a"), "1", Decision(True))
+    approvals.record(ToolRef("bare", "a"), "1", ApprovalDecision(True))
     assert approvals
     assert not copy
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.agents import function_schema
-from holdfast.agents.docstrings import documentation
+from holdfast.agents.docstrings import parse_docstring
 
 
 def google() -> None:
@@ -66,7 +66,7 @@ def sphinx() -> None:
 @pytest.mark.parametrize("func", [google, numpy, sphinx], ids=lambda func: func.__name__)
 @pytest.mark.parametrize("told", [True, False], ids=["told", "detected"])
 def test_each_style_says_the_same(func: Any, told: bool) -> None:
-    found = documentation(func, func.__name__ if told else None)
+    found = parse_docstring(func, func.__name__ if told else None)
     assert found.description == "Find a thing.\n\nIt looks everywhere,\ntwice."
     assert found.parameters == {
         "name": "What to find,\nby its name.",
@@ -79,7 +79,7 @@ def test_a_plain_docstring_is_all_description() -> None:
     def tool() -> None:
         """One line: with a colon, and :param in the middle."""
 
-    assert documentation(tool).description == "One line: with a colon, and :param in the middle."
+    assert parse_docstring(tool).description == "One line: with a colon, and :param in the middle."
 
 
 def test_other_sections_are_not_the_models_business() -> None:
@@ -93,8 +93,8 @@ def test_other_sections_are_not_the_models_business() -> None:
             ValueError: never
         """
 
-    assert documentation(tool).description == "Do it."
-    assert documentation(tool).parameters == {}
+    assert parse_docstring(tool).description == "Do it."
+    assert parse_docstring(tool).parameters == {}
 
 
 def test_a_word_with_a_colon_is_no_section() -> None:
@@ -105,14 +105,14 @@ def test_a_word_with_a_colon_is_no_section() -> None:
             of the dog
         """
 
-    assert documentation(tool).description == "Do it.\n\nBeware:\n    of the dog"
+    assert parse_docstring(tool).description == "Do it.\n\nBeware:\n    of the dog"
 
 
 def test_a_function_without_a_docstring_says_nothing() -> None:
     def tool(a: int) -> None: ...
 
-    assert documentation(tool).description is None
-    assert documentation(tool).parameters == {}
+    assert parse_docstring(tool).description is None
+    assert parse_docstring(tool).parameters == {}
 
 
 def test_the_docstring_can_be_left_out_and_the_description_replaced() -> None:

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from holdfast import InvalidDeclaration, ModelBehaviorError, RunContextWrapper, ToolContext, UserError
 from holdfast.agents import function_schema
-from holdfast.agents.strict_schema import strict_schema
+from holdfast.agents.strict_schema import to_strict_schema
 
 
 class Point(BaseModel):
@@ -88,7 +88,7 @@ def test_a_type_that_contains_itself_stays_a_reference() -> None:
 
 def test_a_recursive_reference_with_company_does_not_expand_forever() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node", "description": "the next one"}}}
-    strict = strict_schema({"$defs": {"Node": node}, "$ref": "#/$defs/Node", "description": "a list"})
+    strict = to_strict_schema({"$defs": {"Node": node}, "$ref": "#/$defs/Node", "description": "a list"})
     assert strict["properties"]["next"] == {"$ref": "#/$defs/Node"}
 
 
@@ -312,7 +312,7 @@ def test_any_signature_gives_a_schema_in_the_strict_form(kinds: list[Any], data:
     tool.__annotations__ = dict(zip(names, kinds, strict=True))
     schema = function_schema(tool).params_json_schema
     assert_strict(schema)
-    assert strict_schema(schema) == schema
+    assert to_strict_schema(schema) == schema
 
 
 def assert_strict(schema: Any) -> None:

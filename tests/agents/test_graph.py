@@ -22,8 +22,8 @@ from holdfast import (
     handoff,
     tool_namespace,
 )
-from holdfast.agents import AgentGraph, AgentRef, bind
-from holdfast.agents.graph import changes, signature
+from holdfast.agents import AgentGraph, AgentRef, resolve_agent
+from holdfast.agents.graph import compute_signature, diff_signatures
 
 
 async def nothing(ctx: Any, arguments: str) -> str:
@@ -61,7 +61,7 @@ def test_an_agent_reached_twice_is_one_agent_by_its_shortest_path() -> None:
     shared = Agent("shared")
     root = Agent("root", handoffs=[Agent("far", handoffs=[shared]), shared])
     graph = AgentGraph(root)
-    assert graph.path(shared) == "root/handoff:shared"
+    assert graph.get_path(shared) == "root/handoff:shared"
     assert len(graph) == 3
 
 
@@ -79,73 +79,73 @@ def test_names_cannot_forge_paths() -> None:
 
 def test_a_reference_finds_the_same_agent_in_another_process() -> None:
     here = AgentGraph(support())
-    saved = [here.ref(agent) for _, agent in here]
+    saved = [here.get_ref(agent) for _, agent in here]
     saved = msgspec.json.decode(msgspec.json.encode(saved), type=list[AgentRef])
     there = support()
     for ref, (path, agent) in zip(saved, AgentGraph(there), strict=True):
         assert ref.path == path
-        assert bind(there, ref) is agent
+        assert resolve_agent(there, ref) is agent
 
 
 def test_two_agents_of_one_name_are_not_mixed_up() -> None:
     graph = AgentGraph(support())
-    refs = [graph.ref(agent) for _, agent in graph if agent.name == "billing"]
-    assert [graph.bind(ref).instructions for ref in refs] == ["For private customers.", "For companies."]
+    refs = [graph.get_ref(agent) for _, agent in graph if agent.name == "billing"]
+    assert [graph.resolve(ref).instructions for ref in refs] == ["For private customers.", "For companies."]
     swapped = support()
     swapped.handoffs.reverse()
     with pytest.raises(AgentChanged) as caught:
-        bind(swapped, refs[0])
-    assert caught.value.changed == ("instructions", "handoffs")
+        resolve_agent(swapped, refs[0])
+    assert caught.value.changed_parts == ("instructions", "handoffs")
 
 
 def test_a_removed_agent_is_missing_even_if_another_has_its_name() -> None:
     root = support()
-    ref = AgentGraph(root).ref(root.handoffs[1].agent)  # type: ignore[union-attr]
+    ref = AgentGraph(root).get_ref(root.handoffs[1].agent)  # type: ignore[union-attr]
     root.handoffs.pop()
     with pytest.raises(AgentMissing, match="no agent 'billing' at 'root/handoff:billing~2'") as caught:
-        bind(root, ref)
-    assert caught.value.elsewhere == ()
+        resolve_agent(root, ref)
+    assert caught.value.other_paths == ()
 
 
 def test_a_moved_agent_is_missing_and_the_error_says_where_it_went() -> None:
     root = support()
-    ref = AgentGraph(root).ref(root.handoffs[0])  # type: ignore[arg-type]
+    ref = AgentGraph(root).get_ref(root.handoffs[0])  # type: ignore[arg-type]
     root.handoffs.reverse()
     root.handoffs[0] = Agent("front", handoffs=[root.handoffs[1]])
     root.handoffs.pop()
     with pytest.raises(AgentMissing, match="now at root/handoff:front/handoff:billing") as caught:
-        bind(root, ref)
-    assert caught.value.elsewhere == ("root/handoff:front/handoff:billing",)
+        resolve_agent(root, ref)
+    assert caught.value.other_paths == ("root/handoff:front/handoff:billing",)
 
 
 def test_a_renamed_agent_is_missing() -> None:
     editor = Agent("editor")
     root = Agent("support", handoffs=[editor])
-    ref = AgentGraph(root).ref(editor)
+    ref = AgentGraph(root).get_ref(editor)
     editor.name = "proofreader"
     with pytest.raises(AgentMissing, match="no agent 'editor' at 'root/handoff:editor'"):
-        bind(root, ref)
+        resolve_agent(root, ref)
 
 
 def test_an_agent_that_inherits_a_path_does_not_inherit_the_run() -> None:
     root = support()
     first: Any = root.handoffs[0]
-    ref = AgentGraph(root).ref(first)
+    ref = AgentGraph(root).get_ref(first)
     first.name = "accounts"
     assert dict(AgentGraph(root))["root/handoff:billing"] is not first
     with pytest.raises(AgentChanged):
-        bind(root, ref)
+        resolve_agent(root, ref)
 
 
 def test_a_renamed_root_has_changed_and_what_is_below_is_still_found() -> None:
     root = support()
     graph = AgentGraph(root)
-    top, writer = graph.ref(root), graph.ref(root.tools[1].agent_tool.agent)  # type: ignore[union-attr]
+    top, writer = graph.get_ref(root), graph.get_ref(root.tools[1].agent_tool.agent)  # type: ignore[union-attr]
     root.name = "desk"
     with pytest.raises(AgentChanged, match=r"'support' at 'root'.*: name") as caught:
-        bind(root, top)
-    assert caught.value.changed == ("name",)
-    assert bind(root, writer).name == "writer"
+        resolve_agent(root, top)
+    assert caught.value.changed_parts == ("name",)
+    assert resolve_agent(root, writer).name == "writer"
 
 
 class Answer(BaseModel):
@@ -176,12 +176,12 @@ def with_schema(agent: Agent[Any]) -> None:
 )
 def test_what_changed_is_reported(change: Any, part: str) -> None:
     root = support()
-    ref = AgentGraph(root).ref(root)
+    ref = AgentGraph(root).get_ref(root)
     change(root)
     with pytest.raises(AgentChanged) as caught:
-        bind(root, ref)
-    assert caught.value.changed == (part,)
-    assert bind(root, ref, tolerate=[part]) is root
+        resolve_agent(root, ref)
+    assert caught.value.changed_parts == (part,)
+    assert resolve_agent(root, ref, tolerate=[part]) is root
 
 
 @pytest.mark.parametrize(
@@ -197,16 +197,16 @@ def test_what_changed_is_reported(change: Any, part: str) -> None:
 )
 def test_what_a_run_does_not_depend_on_may_change(change: dict[str, Any]) -> None:
     root = support()
-    ref = AgentGraph(root).ref(root)
+    ref = AgentGraph(root).get_ref(root)
     other = root.clone(**change)
-    assert bind(other, ref) is other
+    assert resolve_agent(other, ref) is other
 
 
 def test_the_order_of_tools_does_not_matter() -> None:
     root = support()
-    ref = AgentGraph(root).ref(root)
+    ref = AgentGraph(root).get_ref(root)
     root.tools.reverse()
-    assert bind(root, ref) is root
+    assert resolve_agent(root, ref) is root
 
 
 def test_a_signature_is_the_same_in_every_process() -> None:
@@ -216,19 +216,19 @@ def test_a_signature_is_the_same_in_every_process() -> None:
         return q
 
     agent = Agent("a", instructions="Help.", tools=[find], handoffs=[Agent("b")], output_type=Answer)
-    assert signature(agent) == signature(agent.clone())
-    assert signature(Agent("a")) == (
+    assert compute_signature(agent) == compute_signature(agent.clone())
+    assert compute_signature(Agent("a")) == (
         "ac8d8342bbb2362d.74234e98afe7498f.4f53cda18c2baa0c.4f53cda18c2baa0c.74234e98afe7498f"
     )
 
 
 def test_a_signature_of_another_form_has_changed() -> None:
     root = support()
-    ref = AgentGraph(root).ref(root)
+    ref = AgentGraph(root).get_ref(root)
     with pytest.raises(AgentChanged) as caught:
-        bind(root, AgentRef(ref.path, ref.name, "old"))
-    assert caught.value.changed == ("signature",)
-    assert changes("old", "old") == []
+        resolve_agent(root, AgentRef(ref.path, ref.name, "old"))
+    assert caught.value.changed_parts == ("signature",)
+    assert diff_signatures("old", "old") == []
 
 
 def test_an_agent_that_no_declared_way_leads_to_has_no_reference() -> None:
@@ -237,16 +237,16 @@ def test_an_agent_that_no_declared_way_leads_to_has_no_reference() -> None:
     hidden = Agent("hidden")
     root = Agent("a", handoffs=[Handoff("go", "", {}, somewhere, "hidden")])
     with pytest.raises(AgentMissing, match="'hidden'"):
-        AgentGraph(root).ref(hidden)
+        AgentGraph(root).get_ref(hidden)
 
 
 def test_a_graph_is_a_snapshot() -> None:
     root = support()
     graph = AgentGraph(root)
-    ref = graph.ref(root)
+    ref = graph.get_ref(root)
     root.handoffs.clear()
     assert len(graph) == 5
-    assert graph.ref(root) == ref
+    assert graph.get_ref(root) == ref
     assert replace(root).handoffs == []
 
 
@@ -270,7 +270,7 @@ def test_any_graph_can_be_saved_and_found_again(names: list[str], edges: list[tu
     graph, other = AgentGraph(here[0]), AgentGraph(there[0])
     assert len({path for path, _ in graph}) == len(graph)
     for _, agent in graph:
-        assert other.bind(graph.ref(agent)) is there[here.index(agent)]  # type: ignore[arg-type]
+        assert other.resolve(graph.get_ref(agent)) is there[here.index(agent)]  # type: ignore[arg-type]
 
 
 @given(NAMES, EDGES, st.integers(0, 6))
@@ -282,7 +282,7 @@ def test_a_reference_never_finds_an_agent_with_other_instructions(
     graph, other = AgentGraph(here[0]), AgentGraph(there[0])
     for _, agent in graph:
         try:
-            found = other.bind(graph.ref(agent), tolerate=["handoffs", "tools"])
+            found = other.resolve(graph.get_ref(agent), tolerate=["handoffs", "tools"])
         except (AgentMissing, AgentChanged):
             continue
         assert found.instructions == agent.instructions  # type: ignore[attr-defined]

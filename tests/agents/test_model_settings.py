@@ -56,7 +56,7 @@ def test_settings_are_stored_without_code_and_traced_without_secrets() -> None:
     )
     stored = settings.to_json_dict()
     assert stored["retry"] == {"max_retries": 1, "backoff": None}
-    assert ModelSettings.of(stored).retry == ModelRetrySettings(1)
+    assert ModelSettings.coerce(stored).retry == ModelRetrySettings(1)
     assert "secret" not in str(settings.to_traceable_dict())
 
 

@@ -29,7 +29,7 @@ from holdfast import (
     function_tool,
     tool_namespace,
 )
-from holdfast.agents import ToolRef, find_tool, tools_by_ref
+from holdfast.agents import ToolRef, find_tool, index_tools_by_ref
 
 
 def context(name: str = "tool") -> ToolContext[None]:
@@ -312,7 +312,7 @@ def test_a_namespace_leaves_the_tool_outside_as_it_was() -> None:
     tool = FunctionTool("find", "", {}, nothing)
     (inside,) = tool_namespace(name="crm", description="customers", tools=[tool])
     assert (inside.qualified_name, tool.qualified_name) == ("crm.find", "find")
-    assert ToolRef.of(inside) == ToolRef("namespaced", "find", "crm")
+    assert ToolRef.from_tool(inside) == ToolRef("namespaced", "find", "crm")
 
 
 @pytest.mark.parametrize(("name", "description"), [("", "d"), ("n", ""), ("n", None), ("find", "d")])
@@ -325,22 +325,22 @@ def test_tools_of_one_name_are_told_apart_by_their_keys() -> None:
     bare = FunctionTool("find", "", {}, nothing)
     deferred = FunctionTool("find", "", {}, nothing, defer_loading=True)
     (inside,) = tool_namespace(name="crm", description="customers", tools=[bare])
-    tools = tools_by_ref([bare, deferred, inside, WebSearchTool(), bare])
+    tools = index_tools_by_ref([bare, deferred, inside, WebSearchTool(), bare])
     assert [str(ref) for ref in tools] == ["find", "deferred_top_level:find", "crm.find"]
     for call, meant in ((("find",), bare), (("find", "find"), deferred), (("find", "crm"), inside)):
-        assert find_tool(tools, ToolRef.of_call(*call), agent_name="a") is meant
+        assert find_tool(tools, ToolRef.from_call(*call), agent_name="a") is meant
 
 
 def test_a_bare_call_may_mean_a_deferred_tool() -> None:
-    tools = tools_by_ref([FunctionTool("find", "", {}, nothing, defer_loading=True)])
-    assert find_tool(tools, ToolRef.of_call("find"), agent_name="a").defer_loading
+    tools = index_tools_by_ref([FunctionTool("find", "", {}, nothing, defer_loading=True)])
+    assert find_tool(tools, ToolRef.from_call("find"), agent_name="a").defer_loading
 
 
 def test_a_missing_tool_is_named_with_those_there_are() -> None:
-    tools = tools_by_ref([FunctionTool("find", "", {}, nothing)])
+    tools = index_tools_by_ref([FunctionTool("find", "", {}, nothing)])
     with pytest.raises(ToolMissing, match=r"'support' has no tool 'crm\.find'; it has find") as caught:
         find_tool(tools, ToolRef("namespaced", "find", "crm"), agent_name="support")
-    assert (caught.value.key, caught.value.known) == ("crm.find", ("find",))
+    assert (caught.value.key, caught.value.known_tools) == ("crm.find", ("find",))
 
 
 NAMES = st.text(min_size=1, max_size=5)
@@ -349,13 +349,13 @@ NAMES = st.text(min_size=1, max_size=5)
 @given(st.sampled_from(["bare", "deferred_top_level", "namespaced", "hosted_mcp"]), NAMES, NAMES)
 def test_a_key_comes_back_from_its_strings(kind: Any, name: str, namespace: str) -> None:
     ref = ToolRef(kind, name, namespace if kind in ("namespaced", "hosted_mcp") else None)
-    assert ToolRef.of_key(list(ref.lookup_key)) == ref
+    assert ToolRef.from_lookup_key(list(ref.lookup_key)) == ref
 
 
 @pytest.mark.parametrize("key", [(), ("bare",), ("bare", 1), ("other", "a"), ("namespaced", "a")])
 def test_other_strings_are_no_key(key: Any) -> None:
     with pytest.raises(ModelBehaviorError, match="no key of a tool"):
-        ToolRef.of_key(key)
+        ToolRef.from_lookup_key(key)
 
 
 def test_pictures_and_files_must_be_somewhere() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.base.errors import InvalidItem
-from holdfast.base.items import decode_item, encode_item, encode_items, matches, text_of, words_of
+from holdfast.base.items import decode_item, encode_item, encode_items, extract_text, extract_words, matches_terms
 
 often = settings(derandomize=True, deadline=None, max_examples=200)
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -141,31 +141,31 @@ def test_the_text_of_an_item_is_what_was_said() -> None:
             {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
         ],
     }
-    assert text_of(item) == "The refund\nnot this"
+    assert extract_text(item) == "The refund\nnot this"
     assert (
-        text_of({"type": "function_call", "call_id": "c", "name": "pay", "arguments": '{"sum": 7}'})
+        extract_text({"type": "function_call", "call_id": "c", "name": "pay", "arguments": '{"sum": 7}'})
         == 'pay\n{"sum": 7}'
     )
-    assert text_of({"role": "user", "content": "data:image/png;base64,AAAA"}) == ""
+    assert extract_text({"role": "user", "content": "data:image/png;base64,AAAA"}) == ""
 
 
 @often
 @given(values)
 def test_every_item_has_a_text(value: Any) -> None:
-    assert isinstance(text_of({"content": value}), str)
+    assert isinstance(extract_text({"content": value}), str)
 
 
 @often
 @given(texts)
 def test_words_are_distinct_and_folded(text: str) -> None:
-    found = words_of(text)
+    found = extract_words(text)
     assert len(found) == len(set(found))
     assert all(word and len(word) <= 64 for word in found)
-    assert matches(text, found)
+    assert matches_terms(text, found)
 
 
 def test_a_huge_text_gives_a_bounded_number_of_words() -> None:
-    found = words_of(" ".join(f"word{n}" for n in range(100_000)))
+    found = extract_words(" ".join(f"word{n}" for n in range(100_000)))
     assert sum(len(word.encode()) for word in found) <= 400_000
 
 
@@ -182,4 +182,4 @@ def test_a_huge_text_gives_a_bounded_number_of_words() -> None:
     ],
 )
 def test_every_term_begins_some_word(text: str, terms: list[str], found: bool) -> None:
-    assert matches(text, terms) == found
+    assert matches_terms(text, terms) == found

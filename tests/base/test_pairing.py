@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.base.pairing import Problem, pair_groups, paired, units, unpaired
+from holdfast.base.pairing import PairingProblem, drop_unpaired, find_pair_ends, find_unpaired, group_into_units
 from holdfast.testing import NotReplayable, assert_replayable
 
 PAIRS = {
@@ -111,28 +111,28 @@ often = settings(derandomize=True, deadline=None, max_examples=300)
 @given(conversations())
 def test_a_valid_history_is_shown_unchanged(items: list[dict[str, Any]]) -> None:
     assert_replayable(items)
-    assert unpaired(items) == []
-    assert paired(items) == items
+    assert find_unpaired(items) == []
+    assert drop_unpaired(items) == items
 
 
 @often
 @given(damaged())
 def test_what_a_model_is_shown_is_acceptable_after_any_damage(items: list[dict[str, Any]]) -> None:
-    assert_replayable(paired(items))
+    assert_replayable(drop_unpaired(items))
 
 
 @often
 @given(damaged())
 def test_pairing_twice_changes_nothing_more(items: list[dict[str, Any]]) -> None:
-    once = paired(items)
-    assert paired(once) == once
+    once = drop_unpaired(items)
+    assert drop_unpaired(once) == once
 
 
 @often
 @given(damaged())
 def test_pairing_keeps_order_and_never_edits(items: list[dict[str, Any]]) -> None:
     before = copy.deepcopy(items)
-    kept = paired(items)
+    kept = drop_unpaired(items)
     assert items == before
     rest = iter(items)
     assert all(any(item is other for other in rest) for item in kept)
@@ -141,25 +141,25 @@ def test_pairing_keeps_order_and_never_edits(items: list[dict[str, Any]]) -> Non
 @often
 @given(damaged())
 def test_unpaired_names_exactly_what_is_left_out(items: list[dict[str, Any]]) -> None:
-    left_out = [problem.index for problem in unpaired(items)]
+    left_out = [problem.index for problem in find_unpaired(items)]
     assert left_out == sorted(set(left_out))
-    assert paired(items) == [item for index, item in enumerate(items) if index not in left_out]
+    assert drop_unpaired(items) == [item for index, item in enumerate(items) if index not in left_out]
 
 
 @often
 @given(damaged())
 def test_a_cut_between_groups_separates_nothing(items: list[dict[str, Any]]) -> None:
-    ends = pair_groups(items)
+    ends = find_pair_ends(items)
     assert len(ends) == len(items)
     for cut in range(len(items) + 1):
         if all(end < cut for end in ends[:cut]):
-            assert paired(items[:cut]) + paired(items[cut:]) == paired(items)
+            assert drop_unpaired(items[:cut]) + drop_unpaired(items[cut:]) == drop_unpaired(items)
 
 
 @often
 @given(conversations())
 def test_a_cut_between_groups_of_a_valid_history_leaves_two_valid_ones(items: list[dict[str, Any]]) -> None:
-    ends = pair_groups(items)
+    ends = find_pair_ends(items)
     for cut in range(len(items) + 1):
         if all(end < cut for end in ends[:cut]):
             assert_replayable(items[:cut])
@@ -169,46 +169,51 @@ def test_a_cut_between_groups_of_a_valid_history_leaves_two_valid_ones(items: li
 @pytest.mark.parametrize(
     ("items", "problems"),
     [
-        ([call("a")], [(0, Problem.CALL_WITHOUT_OUTPUT, "a")]),
-        ([output("a")], [(0, Problem.OUTPUT_WITHOUT_CALL, "a")]),
-        ([output("a"), call("a")], [(0, Problem.OUTPUT_WITHOUT_CALL, "a"), (1, Problem.CALL_WITHOUT_OUTPUT, "a")]),
-        ([call("a"), output("a"), output("a")], [(2, Problem.OUTPUT_WITHOUT_CALL, "a")]),
-        ([call("a"), call("a"), output("a")], [(0, Problem.CALL_WITHOUT_OUTPUT, "a")]),
+        ([call("a")], [(0, PairingProblem.CALL_WITHOUT_OUTPUT, "a")]),
+        ([output("a")], [(0, PairingProblem.OUTPUT_WITHOUT_CALL, "a")]),
+        (
+            [output("a"), call("a")],
+            [(0, PairingProblem.OUTPUT_WITHOUT_CALL, "a"), (1, PairingProblem.CALL_WITHOUT_OUTPUT, "a")],
+        ),
+        ([call("a"), output("a"), output("a")], [(2, PairingProblem.OUTPUT_WITHOUT_CALL, "a")]),
+        ([call("a"), call("a"), output("a")], [(0, PairingProblem.CALL_WITHOUT_OUTPUT, "a")]),
         (
             [call("a", "shell_call"), output("a")],
-            [(0, Problem.CALL_WITHOUT_OUTPUT, "a"), (1, Problem.OUTPUT_WITHOUT_CALL, "a")],
+            [(0, PairingProblem.CALL_WITHOUT_OUTPUT, "a"), (1, PairingProblem.OUTPUT_WITHOUT_CALL, "a")],
         ),
-        ([thought()], [(0, Problem.REASONING_WITHOUT_RESULT, None)]),
-        ([thought(), user()], [(0, Problem.REASONING_WITHOUT_RESULT, None)]),
+        ([thought()], [(0, PairingProblem.REASONING_WITHOUT_RESULT, None)]),
+        ([thought(), user()], [(0, PairingProblem.REASONING_WITHOUT_RESULT, None)]),
         (
             [thought(), call("a"), user()],
-            [(0, Problem.REASONING_WITHOUT_RESULT, None), (1, Problem.CALL_WITHOUT_OUTPUT, "a")],
+            [(0, PairingProblem.REASONING_WITHOUT_RESULT, None), (1, PairingProblem.CALL_WITHOUT_OUTPUT, "a")],
         ),
-        ([thought(), call("a"), said()], [(1, Problem.CALL_WITHOUT_OUTPUT, "a")]),
+        ([thought(), call("a"), said()], [(1, PairingProblem.CALL_WITHOUT_OUTPUT, "a")]),
         ([thought(), thought("rs_2"), said()], []),
         ([thought(), {"type": "mcp_list_tools", "tools": []}], []),
         ([call("a"), user(), output("a")], []),
         ([call("a"), output("a"), call("a"), output("a")], []),
     ],
 )
-def test_each_problem_is_named(items: list[dict[str, Any]], problems: list[tuple[int, Problem, str | None]]) -> None:
-    assert [(found.index, found.problem, found.call_id) for found in unpaired(items)] == problems
+def test_each_problem_is_named(
+    items: list[dict[str, Any]], problems: list[tuple[int, PairingProblem, str | None]]
+) -> None:
+    assert [(found.index, found.problem, found.call_id) for found in find_unpaired(items)] == problems
 
 
 @pytest.mark.parametrize("name", [None, "", 7, [], {}])
 @pytest.mark.parametrize("kind", [*PAIRS, "mcp_approval_request"])
 def test_a_call_without_a_usable_id_cannot_be_paired(kind: str, name: Any) -> None:
     items = [user(), call(name, kind), output(name, kind), said()]
-    assert_replayable(paired(items))
+    assert_replayable(drop_unpaired(items))
 
 
 @pytest.mark.parametrize("kind", [None, 7, [], {}, True])
 def test_an_item_of_no_known_type_is_left_alone(kind: Any) -> None:
     odd = {"type": kind, "call_id": "a"}
     items = [user(), odd, call("a"), output("a")]
-    assert paired(items) == items
-    assert pair_groups(items) == [0, 1, 3, 3]
-    assert paired([thought(), odd]) == [odd]
+    assert drop_unpaired(items) == items
+    assert find_pair_ends(items) == [0, 1, 3, 3]
+    assert drop_unpaired([thought(), odd]) == [odd]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +246,7 @@ def test_a_long_row_of_reasoning_items_is_looked_at_once() -> None:
             return super().get(key, default)
 
     items = [Counted(type="reasoning") for _ in range(2_000)]
-    assert len(unpaired(items)) == 2_000
+    assert len(find_unpaired(items)) == 2_000
     assert Counted.looks < 20_000
-    assert paired([*items, {"role": "assistant", "content": "so"}])[-1]["content"] == "so"
-    assert len(units([*items, {"role": "assistant", "content": "so"}])) == 1
+    assert drop_unpaired([*items, {"role": "assistant", "content": "so"}])[-1]["content"] == "so"
+    assert len(group_into_units([*items, {"role": "assistant", "content": "so"}])) == 1

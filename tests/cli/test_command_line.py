@@ -13,7 +13,7 @@ import typer
 
 import holdfast as package
 from holdfast.cli.app import app
-from holdfast.cli.lazily import Later
+from holdfast.cli.lazily import LazyCommand
 
 SOURCE = str(Path(package.__file__).parents[1])
 
@@ -29,8 +29,8 @@ def program(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
 def commands(found: Any = None, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command with the words that call it."""
     found = found or typer.main.get_command(app)
-    if isinstance(found, Later):
-        found = found.found()
+    if isinstance(found, LazyCommand):
+        found = found.load()
     if not hasattr(found, "commands"):
         yield names, found
         return

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast import AdvancedSQLiteSession, Usage
-from holdfast.store.relational.connection import Names
+from holdfast.store.relational.connection import TableNames
 
-NAMES = Names("agent_sessions", "agent_messages")
+NAMES = TableNames("agent_sessions", "agent_messages")
 
 
 def user(text: Any) -> dict[str, Any]:

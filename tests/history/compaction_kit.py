@@ -54,9 +54,9 @@ class ReplacingSession(ForeignSession):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stored = StoredSession("replacing", MemoryBackend())
+        self.stored_session = StoredSession("replacing", MemoryBackend())
         for name in ("get_items", "add_items", "pop_item", "clear_session", "head", "replace_items"):
-            setattr(self, name, getattr(self.stored, name))
+            setattr(self, name, getattr(self.stored_session, name))
 
 
 def stored(**options: Any) -> StoredSession:

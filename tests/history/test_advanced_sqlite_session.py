@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 import holdfast
 from holdfast import AdvancedSQLiteSession, Agent, Closed, InvalidInput, NotFound, Runner, function_tool, open_store
 from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import FakeClock, ScriptedModel, assistant_message, function_call, owned
-from holdfast.testing.session_fixtures import Meddled
+from holdfast.testing import FakeClock, ScriptedModel, assistant_message, closing_backend, function_call
+from holdfast.testing.session_fixtures import InterferingBackend
 
 SRC = str(Path(holdfast.__file__).parent.parent)
 
@@ -118,7 +118,7 @@ async def test_an_append_does_not_bring_a_branch_back_that_is_deleted_meanwhile(
     await one.add_items([user("one"), user("two")])
     await one.create_branch_from_turn(2, "b")
     branch = one.inner
-    branch.backend = Meddled(branch.backend, after="record", meddle=lambda: two.delete_branch("b"))
+    branch.backend = InterferingBackend(branch.backend, after_method="record", interfere=lambda: two.delete_branch("b"))
     with pytest.raises(NotFound, match="branch 'b'"):
         await one.add_items([user("lost")])
     assert await two.inner.backend.record(branch.session_id) is None
@@ -128,7 +128,9 @@ async def test_clearing_reaches_a_branch_that_is_made_meanwhile(opened: Any) -> 
     one, two = opened(), opened()
     await one.add_items([user("one"), user("two")])
     main = one.inner
-    main.backend = Meddled(main.backend, after="record", meddle=lambda: two.create_branch_from_turn(2, "b"))
+    main.backend = InterferingBackend(
+        main.backend, after_method="record", interfere=lambda: two.create_branch_from_turn(2, "b")
+    )
     await one.clear_session()
     assert [it["branch_id"] for it in await two.list_branches()] == ["main"]
     assert await two.inner.backend.record(two.inner.session_id) is None
@@ -142,8 +144,8 @@ async def test_deleting_and_clearing_leave_nothing_behind(tmp_path: Path, opened
     await session.store_run_usage(result(3))
     await session.clear_session()
     backend = SqliteBackend(tmp_path / "a.db", names=NAMES)
-    async with owned(backend):
-        left = await backend.sessions(owner=None, query=None, limit=10, after=None)
+    async with closing_backend(backend):
+        left = await backend.list_sessions(owner=None, query=None, limit=10, after=None)
     assert [(record.session_id, record.length, record.metadata) for record in left] == [("s", 0, {})]
     assert [it["branch_id"] for it in await session.list_branches()] == ["main"]
 
@@ -162,7 +164,7 @@ async def test_turns_know_when_they_were_written(opened: Any) -> None:
     session = opened()
     session.inner.backend.clock = clock = FakeClock(1_000_000_000)
     await session.add_items([user("one"), answer("one")])
-    clock.turn(60)
+    clock.advance(60)
     await session.add_items([user("two"), answer("two")])
     await session.create_branch_from_turn(2, "b")
     await session.add_items([user("three")])
@@ -308,7 +310,7 @@ async def test_what_is_noted_about_a_session_is_not_listed_as_one_and_goes_with_
             paged.append(await store.sessions(limit=1, after=paged[-1][-1].cursor))
         assert [info for page in paged for info in page] == listed
         await store.delete("s")
-        left = await store.backend.sessions(owner=None, query=None, limit=9, after=None)
+        left = await store.backend.list_sessions(owner=None, query=None, limit=9, after=None)
         assert {record.session_id for record in left} == {"t", lookalike}
     session.close()
 

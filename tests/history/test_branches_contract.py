@@ -13,7 +13,7 @@ from branching_kit import NAMES, user
 from holdfast import AdvancedSQLiteSession, InvalidInput, NotFound
 from holdfast.history.contract import SessionSettings
 from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, owned
+from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, closing_backend
 
 
 class InAFile:
@@ -23,7 +23,7 @@ class InAFile:
     def reopen(self, tmp_path: Path, clock: FakeClock):
         @asynccontextmanager
         async def reopen():
-            async with owned(SqliteBackend(tmp_path / "store.db", names=NAMES, clock=clock)) as backend:
+            async with closing_backend(SqliteBackend(tmp_path / "store.db", names=NAMES, clock=clock)) as backend:
                 place = SimpleNamespace(backend=backend, sessions=[], clock=clock)
                 yield place
                 for session in place.sessions:
@@ -31,7 +31,7 @@ class InAFile:
 
         return reopen
 
-    def backend_of(self, place: Any) -> SqliteBackend:
+    def get_backend(self, place: Any) -> SqliteBackend:
         return place.backend
 
     def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:

@@ -14,8 +14,8 @@ from sealing_kit import KEY, Item, call, numbered, output, said
 
 from holdfast.base.errors import InvalidInput, NotFound, StoreUnavailable, Unsupported
 from holdfast.base.items import encode_items
-from holdfast.base.pairing import unpaired
-from holdfast.history.compacting import CompactingSession, Trigger, estimated_tokens
+from holdfast.base.pairing import find_unpaired
+from holdfast.history.compacting import CompactingSession, Trigger, estimate_tokens
 from holdfast.history.contract import Session, SessionSettings
 from holdfast.history.encrypted import EncryptedSession
 from holdfast.history.session import StoredSession
@@ -119,9 +119,9 @@ async def test_tokens_trigger_too_and_are_counted_once(opened: Callable[..., His
 
 
 def test_estimated_tokens_follow_the_text_and_ignore_pictures() -> None:
-    assert estimated_tokens(said("x" * 400)) == 104
+    assert estimate_tokens(said("x" * 400)) == 104
     picture = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 10_000}
-    assert estimated_tokens({"role": "user", "content": [picture]}) < 10
+    assert estimate_tokens({"role": "user", "content": [picture]}) < 10
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
@@ -210,7 +210,7 @@ async def test_a_call_that_waits_for_its_output_is_kept_for_it(opened: Callable[
     await session.add_items([*numbered(6), reasoning("r"), call("a")])
     assert await session.get_items() == [summary_of(6), reasoning("r"), call("a")]
     await session.add_items([output("a"), said("done", "assistant")])
-    assert unpaired(await session.get_items()) == []
+    assert find_unpaired(await session.get_items()) == []
 
 
 async def test_a_call_that_was_never_answered_does_not_stop_compaction_for_ever(opened: Callable[..., History]) -> None:
@@ -246,7 +246,7 @@ async def play(kinds: list[str], keep: int, most: int) -> None:
         }[kind]
         for batch in batches:
             await session.add_items(batch)
-        assert unpaired(await session.get_items()) == []
+        assert find_unpaired(await session.get_items()) == []
 
 
 # --- undoing --------------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ async def test_a_session_of_another_make_cannot_be_compacted() -> None:
 async def test_a_broken_record_among_the_summarised_is_kept_in_the_generation() -> None:
     backend = MemoryBackend()
     session = compacting(StoredSession("s", backend), trigger=Trigger(items=5))
-    await session.history.add_items(numbered(6))
+    await session.target_session.add_items(numbered(6))
     place = next(place for place in backend.tables.tapes if place[1] == 1)
     backend.tables.tapes[place] = b"not an item"
     await session.add_items(numbered(1, 6))

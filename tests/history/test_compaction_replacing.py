@@ -17,7 +17,7 @@ from compaction_kit import (
 )
 
 from holdfast.base.errors import HistoryMoved, NotFound, StoreUnavailable
-from holdfast.history.openai_api import Outcome, RequestFailed
+from holdfast.history.openai_api import OpenAIRequestFailed, RequestOutcome
 from holdfast.history.replacement import RestoreFailed
 from holdfast.history.responses_compaction import OpenAIResponsesCompactionSession
 from holdfast.history.session import StoredSession
@@ -122,8 +122,8 @@ async def test_a_failed_request_leaves_the_history_as_it_was(server: OpenAIServe
     server.fail_next(fault)
     with pytest.raises(StoreUnavailable) as caught:
         await session.run_compaction()
-    assert isinstance(caught.value, RequestFailed)
-    assert caught.value.outcome is Outcome.NOTHING
+    assert isinstance(caught.value, OpenAIRequestFailed)
+    assert caught.value.outcome is RequestOutcome.NO_EFFECT
     assert await session.get_items() == turns(10)
     await session.run_compaction()
     assert summary_of(await session.get_items()) == "all of 20"
@@ -133,7 +133,7 @@ async def test_an_empty_compaction_does_not_erase_the_history(server: OpenAIServ
     session = compacting(server, stored())
     await session.add_items(turns(10))
     server.compact = lambda body: []
-    with pytest.raises(RequestFailed):
+    with pytest.raises(OpenAIRequestFailed):
         await session.run_compaction()
     assert await session.get_items() == turns(10)
     assert len(session.take_compactions()) == 1

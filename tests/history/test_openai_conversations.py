@@ -12,9 +12,9 @@ from typing_extensions import get_type_hints
 
 from holdfast.base.errors import InvalidInput, InvalidItem, NotFound, StoreUnavailable
 from holdfast.history.contract import SessionSettings
-from holdfast.history.conversation_items import NAMED_BY_SERVER
+from holdfast.history.conversation_items import SERVER_ASSIGNED_ID_TYPES
 from holdfast.history.conversations import BatchIncomplete, OpenAIConversationsSession
-from holdfast.history.openai_api import Outcome, RequestFailed
+from holdfast.history.openai_api import OpenAIRequestFailed, RequestOutcome
 from holdfast.testing.virtual_time import run_in_virtual_time
 from openai_server import Fault, OpenAIServer, Request
 
@@ -196,8 +196,8 @@ def test_the_ids_that_are_dropped_are_those_the_schema_does_not_ask_for() -> Non
         kind = next(name for name in get_args(get_args(hints["type"])[0]) or get_args(hints["type"]))
         (required if "Required" in str(hints.get("id"))[:16] else optional).add(kind)
     # An assistant's message has an id in its schema, but is a message also without one.
-    assert optional - {"item_reference"} == NAMED_BY_SERVER
-    assert required & NAMED_BY_SERVER == {"message"}
+    assert optional - {"item_reference"} == SERVER_ASSIGNED_ID_TYPES
+    assert required & SERVER_ASSIGNED_ID_TYPES == {"message"}
 
 
 async def test_ids_are_sent_only_where_the_schema_wants_them(server: OpenAIServer) -> None:
@@ -250,8 +250,8 @@ async def test_a_batch_that_fails_at_any_request_leaves_the_history_as_it_was(
     server.fail_next(*[None] * failing, fault)  # looking at the tail, then four chunks
     with pytest.raises(StoreUnavailable) as caught:
         await session.add_items(said(*range(65)))
-    assert isinstance(caught.value, RequestFailed)
-    assert caught.value.outcome is Outcome.NOTHING
+    assert isinstance(caught.value, OpenAIRequestFailed)
+    assert caught.value.outcome is RequestOutcome.NO_EFFECT
     assert texts(server.only) == ["old"]
     await session.add_items(said("new"))
     assert texts(await session.get_items()) == ["old", "new"]
@@ -294,13 +294,13 @@ async def test_a_batch_that_cannot_be_taken_back_says_what_remained(server: Open
     with pytest.raises(BatchIncomplete) as caught:
         await session.add_items(said(*range(30)))
     assert isinstance(caught.value, StoreUnavailable)
-    assert isinstance(caught.value.__cause__, RequestFailed)
-    remained = [item for item in server.only if item["id"] in caught.value.remained]
+    assert isinstance(caught.value.__cause__, OpenAIRequestFailed)
+    remained = [item for item in server.only if item["id"] in caught.value.remaining_ids]
     assert texts(server.only) == ["old", *map(str, range(18))]
-    assert tuple(item["id"] for item in remained) == caught.value.remained
+    assert tuple(item["id"] for item in remained) == caught.value.remaining_ids
     assert texts(remained) == [str(number) for number in range(18)]
-    assert caught.value.unclear == 0
-    assert all(name in str(caught.value) for name in caught.value.remained)
+    assert caught.value.uncertain_count == 0
+    assert all(name in str(caught.value) for name in caught.value.remaining_ids)
 
 
 async def test_a_server_that_goes_away_leaves_it_open_what_arrived(server: OpenAIServer) -> None:
@@ -317,8 +317,8 @@ async def test_a_server_that_goes_away_leaves_it_open_what_arrived(server: OpenA
     server.fault_for = from_the_second_chunk_on
     with pytest.raises(BatchIncomplete) as caught:
         await session.add_items(said(*range(30)))
-    assert len(caught.value.remained) == 20
-    assert caught.value.unclear == 10
+    assert len(caught.value.remaining_ids) == 20
+    assert caught.value.uncertain_count == 10
     assert len(server.only) == 31
     server.fault_for = lambda request: None
     await session.add_items(said("new"))
@@ -332,7 +332,7 @@ async def test_items_of_others_are_never_taken_for_ours(server: OpenAIServer) ->
     server.fail_next(DROPPED)
     with pytest.raises(BatchIncomplete) as caught:
         await session.add_items(said("mine"))
-    assert (caught.value.remained, caught.value.unclear) == ((), 1)
+    assert (caught.value.remaining_ids, caught.value.uncertain_count) == ((), 1)
     server.fail_next(None, LOST_ANSWER)
     await session.add_items(said("mine"))
     assert texts(server.only) == ["old", "theirs", "mine"]
@@ -344,7 +344,7 @@ async def test_a_request_that_takes_too_long_is_not_taken_for_undone(server: Ope
     server.fail_next(None, Fault(hold=hold, plain=True))
     with pytest.raises(BatchIncomplete) as caught:
         await session.add_items(said("slow"))
-    assert caught.value.unclear == 1
+    assert caught.value.uncertain_count == 1
     assert [str(request) for request in server.requests].count("POST /conversations/conv_1/items") == 1
 
 
@@ -356,9 +356,9 @@ async def test_a_server_that_is_not_there_has_done_nothing() -> None:
 
     async with AsyncOpenAI(base_url=url, api_key="test", max_retries=0) as client:
         session = OpenAIConversationsSession(openai_client=client)
-        with pytest.raises(RequestFailed, match="nothing was changed") as caught:
+        with pytest.raises(OpenAIRequestFailed, match="nothing was changed") as caught:
             await session.add_items(said("b"))
-        assert caught.value.outcome is Outcome.NOTHING
+        assert caught.value.outcome is RequestOutcome.NO_EFFECT
 
 
 @pytest.mark.parametrize(
@@ -371,15 +371,15 @@ async def test_a_pop_whose_request_fails_is_done_once_or_not_at_all(
     session = await filled(server, "a", "b")
     server.fail_next(None, fault)
     if there:
-        with pytest.raises(RequestFailed) as caught:
+        with pytest.raises(OpenAIRequestFailed) as caught:
             await session.pop_item()
-        assert caught.value.outcome is Outcome.NOTHING
+        assert caught.value.outcome is RequestOutcome.NO_EFFECT
         assert texts(server.only) == ["a", "b"]
     else:
         assert texts([await session.pop_item() or {}]) == ["b"]
         assert texts(server.only) == ["a"]
     server.fail_next(BROKEN)
-    with pytest.raises(RequestFailed):
+    with pytest.raises(OpenAIRequestFailed):
         await session.pop_item()
 
 
@@ -387,9 +387,9 @@ async def test_a_pop_whose_request_fails_is_done_once_or_not_at_all(
 async def test_a_clear_that_fails_can_be_repeated(server: OpenAIServer, fault: Fault) -> None:
     session = await filled(server, "a")
     server.fail_next(fault)
-    with pytest.raises(RequestFailed) as caught:
+    with pytest.raises(OpenAIRequestFailed) as caught:
         await session.clear_session()
-    assert caught.value.outcome is Outcome.UNKNOWN
+    assert caught.value.outcome is RequestOutcome.UNKNOWN
     await session.clear_session()
     assert server.conversations == {}
     await session.add_items(said("b"))
@@ -401,9 +401,9 @@ async def test_a_clear_that_fails_can_be_repeated(server: OpenAIServer, fault: F
 async def test_a_read_that_fails_says_so_and_strands_nothing(server: OpenAIServer, fault: Fault, failing: int) -> None:
     session = await filled(server, *range(250))
     server.fail_next(*[None] * failing, fault)
-    with pytest.raises(RequestFailed) as caught:
+    with pytest.raises(OpenAIRequestFailed) as caught:
         await session.get_items()
-    assert caught.value.outcome is Outcome.NOTHING
+    assert caught.value.outcome is RequestOutcome.NO_EFFECT
     assert len(await session.get_items()) == 250
 
 
@@ -411,7 +411,7 @@ async def test_a_conversation_that_cannot_be_created_is_created_by_the_next_writ
     session = session_of(server)
     for fault in (DROPPED, BROKEN, GARBLED):
         server.fail_next(fault)
-        with pytest.raises(RequestFailed):
+        with pytest.raises(OpenAIRequestFailed):
             await session.add_items(said("a"))
         with pytest.raises(InvalidInput):
             _ = session.session_id
@@ -465,7 +465,7 @@ async def test_a_cancelled_batch_that_cannot_be_taken_back_says_so_in_the_cause(
     with pytest.raises(asyncio.CancelledError) as caught:
         await writing
     assert isinstance(caught.value.__cause__, BatchIncomplete)
-    assert len(caught.value.__cause__.remained) == 40
+    assert len(caught.value.__cause__.remaining_ids) == 40
 
 
 @pytest.mark.parametrize("seconds", [None, 1], ids=["never", "late"])
@@ -492,7 +492,7 @@ def test_a_cancelled_batch_whose_answer_does_not_come_is_taken_back_and_says_wha
     assert texts(server.only) == ["old"]
     if seconds is None:
         assert isinstance(cause, BatchIncomplete)
-        assert (cause.remained, cause.unclear) == ((), 20)
+        assert (cause.remaining_ids, cause.uncertain_count) == ((), 20)
 
 
 async def test_waiting_for_a_turn_can_be_cancelled_without_a_trace(server: OpenAIServer) -> None:

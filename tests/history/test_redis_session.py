@@ -5,7 +5,7 @@ import secrets
 import pytest
 
 from holdfast.store.redis.backend import RedisBackend
-from holdfast.testing import FakeClock, SessionContract, owned
+from holdfast.testing import FakeClock, SessionContract, closing_backend
 from redis_server import redis_cluster_url, redis_url
 
 __all__ = ["redis_cluster_url", "redis_url"]
@@ -19,7 +19,7 @@ class TestOverRedis(SessionContract):
     @pytest.fixture
     def reopen(self, url: str, clock: FakeClock):
         prefix = f"test-{secrets.token_hex(6)}"
-        return lambda: owned(RedisBackend.from_url(url, prefix=prefix, clock=clock))
+        return lambda: closing_backend(RedisBackend.from_url(url, prefix=prefix, clock=clock))
 
 
 class TestOverRedisCluster(TestOverRedis):

@@ -4,7 +4,7 @@ import agents
 import pytest
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-from holdfast.base.pairing import unpaired
+from holdfast.base.pairing import find_unpaired
 from holdfast.history.conversations import OpenAIConversationsSession
 from holdfast.history.responses_compaction import OpenAIResponsesCompactionSession
 from holdfast.history.session import StoredSession
@@ -50,7 +50,7 @@ async def test_a_run_is_kept_in_a_conversation_and_continued(streamed: bool) -> 
         "message",
         "message",
     ]
-    assert unpaired(items) == []
+    assert find_unpaired(items) == []
     assert len(model.calls[-1].input) == 5
 
 

@@ -16,7 +16,7 @@ from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, KeyR
 from holdfast.history.compacting import CompactingSession, Trigger
 from holdfast.history.contract import Session, SessionABC, SessionSettings
 from holdfast.history.encrypted import EncryptedSession
-from holdfast.history.sealing import SealingCodec
+from holdfast.history.sealing import EncryptingCodec
 from holdfast.history.session import StoredSession
 from holdfast.history.store import Store
 from holdfast.store.contract import Annotate, Backend, Splice
@@ -78,7 +78,7 @@ async def test_settings_and_owner_of_the_underlying_session_are_kept(backend: Ba
     await session.add_items(numbered(5))
     assert await session.get_items() == numbered(2, 3)
     assert await session.get_items(limit=4) == numbered(4, 1)
-    record = await backend.record("s")
+    record = await backend.get_session("s")
     assert record is not None
     assert record.owner == "ann"
     session.session_settings = SessionSettings(limit=1)
@@ -168,7 +168,7 @@ async def test_a_generation_that_does_not_exist_is_not_found(backend: Backend) -
 @pytest.mark.parametrize("key", ["short", "fifteen letters", "", [], [KEY, "short"], b"x" * 32, 7, None, [b"x" * 32]])
 def test_a_key_that_cannot_be_used_is_refused_without_being_shown(key: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
-        SealingCodec(key)
+        EncryptingCodec(key)
     assert "short" not in str(caught.value)
     assert KEY not in str(caught.value)
 
@@ -176,18 +176,18 @@ def test_a_key_that_cannot_be_used_is_refused_without_being_shown(key: Any) -> N
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), True, "600"])
 def test_a_ttl_that_means_nothing_is_refused(ttl: Any) -> None:
     with pytest.raises(InvalidInput):
-        SealingCodec(KEY, ttl=ttl)
+        EncryptingCodec(KEY, ttl=ttl)
 
 
 def test_an_unknown_cipher_is_refused() -> None:
     with pytest.raises(InvalidInput):
-        SealingCodec(KEY, cipher="rot13")
+        EncryptingCodec(KEY, cipher="rot13")
 
 
 def test_without_cryptography_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(MissingExtra, match=r"holdfast\[encrypt\]"):
-        SealingCodec(KEY)
+        EncryptingCodec(KEY)
 
 
 async def test_a_wrong_key_is_named_by_id_and_leaves_the_file_as_it_was(file: File) -> None:
@@ -216,7 +216,7 @@ async def test_a_wrong_key_is_named_by_id_and_leaves_the_file_as_it_was(file: Fi
     for attempt in attempts:
         with pytest.raises(WrongKey) as caught:
             await attempt()
-        assert SealingCodec(KEY).ring.first.id.hex() in str(caught.value)
+        assert EncryptingCodec(KEY).keyring.primary.id.hex() in str(caught.value)
         assert KEY not in str(caught.value)
         assert OTHER not in str(caught.value)
     assert await file.bytes() == before

@@ -3,7 +3,7 @@
 import pytest
 from sealing_kit import REASONING, File, call, numbered, output, said, sealed
 
-from holdfast.base.pairing import unpaired
+from holdfast.base.pairing import find_unpaired
 from holdfast.store.contract import Backend
 from holdfast.testing import FakeClock
 
@@ -73,7 +73,7 @@ async def test_no_pair_is_ever_separated_by_its_age(backend: Backend) -> None:
         await session.add_items([item])
         clock.now += 100
     for _ in range(16):
-        assert unpaired(await session.get_items()) == []
+        assert find_unpaired(await session.get_items()) == []
         clock.now += 50
     assert await session.get_items() == []
 

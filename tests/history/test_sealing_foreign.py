@@ -9,10 +9,10 @@ import pytest
 from sealing_kit import KEY, OTHER, Item, call, numbered, output, said
 
 from holdfast.base.errors import Unsupported, WrongKey
-from holdfast.base.pairing import paired
+from holdfast.base.pairing import drop_unpaired
 from holdfast.history.contract import SessionSettings
 from holdfast.history.encrypted import EncryptedSession
-from holdfast.history.sealing import SealingCodec
+from holdfast.history.sealing import EncryptingCodec
 from holdfast.testing import FakeClock
 
 
@@ -221,7 +221,7 @@ async def test_a_wrong_key_around_a_foreign_session_changes_nothing() -> None:
         lambda: wrong.add_items(numbered(1)),
     ]
     for attempt in attempts:
-        with pytest.raises(WrongKey, match=SealingCodec(KEY).ring.first.id.hex()):
+        with pytest.raises(WrongKey, match=EncryptingCodec(KEY).keyring.primary.id.hex()):
             await attempt()
     assert foreign.items == before
 
@@ -236,4 +236,4 @@ async def test_items_around_a_foreign_session_expire_too() -> None:
     assert await session.get_items() == [call("a"), output("a")]
     clock.now += 400
     assert await session.get_items() == []
-    assert paired(await session.get_items()) == []
+    assert drop_unpaired(await session.get_items()) == []

@@ -9,9 +9,9 @@ import pytest
 from sealing_kit import KEY, OTHER, File, numbered, said, sealed
 
 from holdfast.base.errors import HistoryTampered, WrongKey
-from holdfast.history.codec import Unreadable
+from holdfast.history.codec import UnreadableRecord
 from holdfast.history.encrypted import EncryptedSession
-from holdfast.history.sealing import SealingCodec
+from holdfast.history.sealing import EncryptingCodec
 from holdfast.history.session import StoredSession
 from holdfast.history.store import Store
 from holdfast.store.contract import Backend, Row
@@ -75,17 +75,17 @@ async def test_every_flipped_bit_of_a_record_is_noticed(file: File) -> None:
     session = file.session()
     await session.add_items(numbered(1))
     data = file.record(0)
-    codec = SealingCodec(KEY)
-    record = await file.backend.record("s")
+    codec = EncryptingCodec(KEY)
+    record = await file.backend.get_session("s")
     assert record is not None
     for index in range(len(data)):
         for bit in (0x01, 0x80):
             changed = bytearray(data)
             changed[index] ^= bit
-            with pytest.raises(Unreadable):
+            with pytest.raises(UnreadableRecord):
                 codec.decode(Row(0, record.tape, 0, bytes(changed)))
     for size in range(len(data)):
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableRecord):
             codec.decode(Row(0, record.tape, 0, data[:size]))
     changed = bytearray(data)
     changed[-1] ^= 1

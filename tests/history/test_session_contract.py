@@ -11,9 +11,9 @@ from damage import damage_memory, damage_sqlite
 from holdfast.history.contract import Session, SessionSettings
 from holdfast.history.session import StoredSession
 from holdfast.store.memory import MemoryBackend
-from holdfast.store.relational.connection import Names
+from holdfast.store.relational.connection import TableNames
 from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, SqliteFaults, owned
+from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, SqliteFaults, closing_backend
 
 
 class TestOverMemory(SessionContract):
@@ -21,7 +21,7 @@ class TestOverMemory(SessionContract):
 
     @pytest.fixture
     def reopen(self, clock: FakeClock):
-        return lambda: owned(MemoryBackend(clock=clock))
+        return lambda: closing_backend(MemoryBackend(clock=clock))
 
     @pytest.fixture
     def corrupt(self):
@@ -36,7 +36,7 @@ class TestOverMemory(SessionContract):
 
 
 class TestOverSqlite(SessionContract):
-    names = Names()
+    names = TableNames()
 
     @pytest.fixture
     def faults(self) -> SqliteFaults:
@@ -48,11 +48,11 @@ class TestOverSqlite(SessionContract):
 
     @pytest.fixture
     def reopen(self, path: Path, clock: FakeClock, faults: SqliteFaults):
-        return lambda: owned(SqliteBackend(path, clock=clock, connect=faults.connect, names=self.names))
+        return lambda: closing_backend(SqliteBackend(path, clock=clock, connect=faults.connect, names=self.names))
 
     @pytest.fixture
     def failing_after(self, faults: SqliteFaults):
-        return faults.after
+        return faults.fail_after
 
     @pytest.fixture
     def corrupt(self):
@@ -68,7 +68,7 @@ class TestOverSqlite(SessionContract):
 
 
 class TestOverSqliteWithOtherNames(TestOverSqlite):
-    names = Names(sessions="chat_sessions", items="messages")
+    names = TableNames(sessions="chat_sessions", items="messages")
     examples = 5
 
     async def test_only_the_configured_names_are_used(self, place: SqliteBackend, path: Path) -> None:
@@ -90,11 +90,11 @@ class TestOverSqliteInMemory(SessionContract):
 
     @pytest.fixture
     def reopen(self, clock: FakeClock, faults: SqliteFaults):
-        return lambda: owned(SqliteBackend(":memory:", clock=clock, connect=faults.connect))
+        return lambda: closing_backend(SqliteBackend(":memory:", clock=clock, connect=faults.connect))
 
     @pytest.fixture
     def failing_after(self, faults: SqliteFaults):
-        return faults.after
+        return faults.fail_after
 
 
 class FourMethods:

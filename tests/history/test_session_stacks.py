@@ -14,7 +14,7 @@ from holdfast.history.session import StoredSession
 from holdfast.store.redis.backend import RedisBackend
 from holdfast.store.sql.backend import SqlBackend
 from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, owned
+from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, closing_backend
 
 KEY = "a key for tests that nobody else has"
 
@@ -24,7 +24,7 @@ class TestOverPostgresql(SessionContract):
 
     @pytest.fixture
     def reopen(self, postgres_tables_url: str, clock: FakeClock):
-        return lambda: owned(SqlBackend.from_url(postgres_tables_url, clock=clock))
+        return lambda: closing_backend(SqlBackend.from_url(postgres_tables_url, clock=clock))
 
     @pytest.fixture
     def corrupt(self):
@@ -36,7 +36,7 @@ class TestOverAioSqlite(SessionContract):
 
     @pytest.fixture
     def reopen(self, tmp_path: Path, clock: FakeClock):
-        return lambda: owned(SqlBackend.from_url(f"sqlite+aiosqlite:///{tmp_path}/store.db", clock=clock))
+        return lambda: closing_backend(SqlBackend.from_url(f"sqlite+aiosqlite:///{tmp_path}/store.db", clock=clock))
 
 
 class TestSealedOverSqlite(SessionContract):
@@ -44,7 +44,7 @@ class TestSealedOverSqlite(SessionContract):
 
     @pytest.fixture
     def reopen(self, tmp_path: Path, clock: FakeClock):
-        return lambda: owned(SqliteBackend(tmp_path / "store.db", clock=clock))
+        return lambda: closing_backend(SqliteBackend(tmp_path / "store.db", clock=clock))
 
     def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
         return EncryptedSession(session_id, StoredSession(session_id, place, settings=settings), KEY)
@@ -58,7 +58,7 @@ class TestCompactingSealedOverRedis(SessionContract):
     @pytest.fixture
     def reopen(self, redis_url: str, clock: FakeClock):
         prefix = f"test-{secrets.token_hex(6)}"
-        return lambda: owned(RedisBackend.from_url(redis_url, prefix=prefix, clock=clock))
+        return lambda: closing_backend(RedisBackend.from_url(redis_url, prefix=prefix, clock=clock))
 
     def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
         sealed = EncryptedSession(session_id, StoredSession(session_id, place, settings=settings), KEY)
@@ -84,7 +84,7 @@ class TestSealedOverAForeignSession(PlainSessionContract):
 
     @pytest.fixture
     def reopen(self, tmp_path: Path, clock: FakeClock):
-        return lambda: owned(SqliteBackend(tmp_path / "store.db", clock=clock))
+        return lambda: closing_backend(SqliteBackend(tmp_path / "store.db", clock=clock))
 
     def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
         return EncryptedSession(session_id, FourMethods(StoredSession(session_id, place, settings=settings)), KEY)

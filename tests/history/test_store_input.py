@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import HoldfastError, InvalidInput, NotFound, open_store
 from holdfast.history.store import Store
-from holdfast.store.relational.connection import Names
+from holdfast.store.relational.connection import TableNames
 from holdfast.testing import SqliteFaults
 
 HUGE = 10**30
@@ -151,12 +151,16 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 async def test_names_that_share_their_stem_with_another_store_are_refused(database_url: str) -> None:
-    async with open_store(database_url, names=Names("shop_sessions", "shop_items")) as store:
+    async with open_store(database_url, names=TableNames("shop_sessions", "shop_items")) as store:
         await store.session("s").add_items([{"role": "user", "content": "word"}])
-    for names in (Names("shop_sessions", "others"), Names("shop", "shop_items"), Names("shop", "others")):
+    for names in (
+        TableNames("shop_sessions", "others"),
+        TableNames("shop", "shop_items"),
+        TableNames("shop", "others"),
+    ):
         with pytest.raises(InvalidInput, match="shop_schema belongs to a store with other tables"):
             await open_store(database_url, names=names)
-    async with open_store(database_url, names=Names("shop_sessions", "shop_items")) as store:
+    async with open_store(database_url, names=TableNames("shop_sessions", "shop_items")) as store:
         assert len(await store.session("s").get_items()) == 1
-    async with open_store(database_url, names=Names("other_sessions", "others")) as store:
+    async with open_store(database_url, names=TableNames("other_sessions", "others")) as store:
         assert await store.sessions() == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from witness import turns
 
 from holdfast.base.errors import Closed, HoldfastError, InvalidInput
-from holdfast.lifecycle import Channel, Full
+from holdfast.lifecycle import Channel, ChannelFull
 from holdfast.testing.cancelling import cancel_at_every_await
 
 
@@ -23,7 +23,7 @@ class TestChannel:
         channel = Channel(3)
         for n in range(3):
             await channel.send(n)
-        assert channel.queued == 3
+        assert channel.size == 3
         assert [await channel.receive() for _ in range(3)] == [0, 1, 2]
 
     async def test_a_full_channel_makes_senders_wait(self):
@@ -47,10 +47,10 @@ class TestChannel:
     async def test_sending_without_waiting_is_refused_when_it_is_full(self):
         channel = Channel(1)
         channel.send_nowait(1)
-        with pytest.raises(Full) as caught:
+        with pytest.raises(ChannelFull) as caught:
             channel.send_nowait(2)
         assert isinstance(caught.value, HoldfastError)
-        assert channel.queued == 1
+        assert channel.size == 1
 
     async def test_sending_without_waiting_does_not_overtake_those_who_wait(self):
         channel = Channel(1)
@@ -58,7 +58,7 @@ class TestChannel:
         sending = start(channel.send(2))
         await turns()
         assert await channel.receive() == 1
-        with pytest.raises(Full):
+        with pytest.raises(ChannelFull):
             channel.send_nowait(3)
         await sending
         assert await channel.receive() == 2
@@ -110,7 +110,7 @@ class TestChannel:
         await turns()
         await channel.receive()
         await turns()
-        assert channel.queued == 1
+        assert channel.size == 1
         assert [sender.done() for sender in senders] == [True, False]
         channel.close()
         await asyncio.wait(senders)
@@ -126,7 +126,7 @@ class TestChannel:
         await channel.receive()
         await channel.receive()  # The first is called, and there is room for both.
         await asyncio.gather(first, late)
-        assert channel.queued == 2
+        assert channel.size == 2
 
     @pytest.mark.parametrize("capacity", [0, -1])
     def test_it_needs_room_for_something(self, capacity):
@@ -180,7 +180,7 @@ class TestChannel:
         for send in (lambda: channel.send(5), lambda: channel.send_nowait(5)):
             with pytest.raises(Closed):
                 await send()
-        assert channel.queued == 1
+        assert channel.size == 1
 
     async def test_a_sender_whose_turn_had_come_sends_nothing_after_closing(self):
         channel = Channel(1)
@@ -269,7 +269,7 @@ class TestChannel:
         async def scenario():
             sent.clear()
             received.clear()
-            while channel.queued:
+            while channel.size:
                 await channel.receive()
 
             async def produce():
@@ -286,7 +286,7 @@ class TestChannel:
                 await asyncio.wait({producing})
 
         def check():
-            rest = [channel._items[n] for n in range(channel.queued)]
+            rest = [channel._items[n] for n in range(channel.size)]
             assert received + rest == sent
 
         assert await cancel_at_every_await(scenario, check=check) >= 4
@@ -380,7 +380,7 @@ class ChannelDriver:
         elif name == "send_nowait":
             try:
                 self.channel.send_nowait(number)
-            except (Full, Closed):
+            except (ChannelFull, Closed):
                 pass
             else:
                 self.called_to_send.append(number)
@@ -393,15 +393,15 @@ class ChannelDriver:
             self.channel.close()
         elif name == "settle":
             await self.settle()
-        assert self.channel.queued <= self.channel.capacity
+        assert self.channel.size <= self.channel.capacity
 
     async def settle(self):
         await quiet(self.tasks)
         waiting = [task for task in self.tasks if not task.done()]
         sends = [task for task in waiting if "ChannelDriver.send" in repr(task.get_coro())]
-        if self.channel.closed or 0 < self.channel.queued < self.channel.capacity:
+        if self.channel.closed or 0 < self.channel.size < self.channel.capacity:
             assert not waiting
-        elif self.channel.queued == 0:
+        elif self.channel.size == 0:
             assert not sends
         else:
             assert len(sends) == len(waiting), "a reader waits although there are items"

@@ -14,14 +14,14 @@ class TestDeadline:
     async def test_it_counts_down_and_passes(self):
         deadline = Deadline.after(60)
         assert 59 < deadline.remaining() <= 60
-        assert not deadline.passed
-        assert Deadline.after(0).passed
+        assert not deadline.expired
+        assert Deadline.after(0).expired
         assert Deadline.after(-5).remaining() == 0.0
 
     async def test_the_one_that_never_comes_has_no_remaining_time(self):
         assert Deadline.after(None) == NEVER
         assert NEVER.remaining() is None
-        assert not NEVER.passed
+        assert not NEVER.expired
         async with NEVER.timeout():
             await asyncio.sleep(0)
 
@@ -31,9 +31,9 @@ class TestDeadline:
 
     async def test_a_step_ends_with_the_whole_at_the_latest(self):
         whole = Deadline.after(10)
-        assert whole.within(60) is whole
-        assert whole.within(None) is whole
-        assert 4 < whole.within(5).remaining() <= 5
+        assert whole.limit_to(60) is whole
+        assert whole.limit_to(None) is whole
+        assert 4 < whole.limit_to(5).remaining() <= 5
 
     async def test_its_timeout_interrupts_what_takes_longer(self):
         with pytest.raises(TimeoutError):

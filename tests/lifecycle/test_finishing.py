@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.lifecycle.finishing import finish
+from holdfast.lifecycle.finishing import run_to_end
 
 
 async def test_the_result_and_the_error_are_the_works_own() -> None:
@@ -14,9 +14,9 @@ async def test_the_result_and_the_error_are_the_works_own() -> None:
             raise OSError("no")
         return 7
 
-    assert await finish(work(False), grace=0) == 7
+    assert await run_to_end(work(False), grace=0) == 7
     with pytest.raises(OSError, match="no"):
-        await finish(work(True), grace=0)
+        await run_to_end(work(True), grace=0)
 
 
 @pytest.mark.parametrize("cancellations", [1, 5])
@@ -27,7 +27,7 @@ async def test_work_that_ends_within_the_grace_is_not_cancelled(cancellations: i
         await go.wait()
         done.set()
 
-    caller = asyncio.create_task(finish(work(), grace=60, on_cancel=told.set))
+    caller = asyncio.create_task(run_to_end(work(), grace=60, on_cancel=told.set))
     await asyncio.sleep(0)
     for _ in range(cancellations):
         caller.cancel()
@@ -51,7 +51,7 @@ async def test_work_that_is_cancelled_may_clean_up_in_peace() -> None:
             await cleaning.wait()
             cleaned.set()
 
-    caller = asyncio.create_task(finish(work(), grace=0))
+    caller = asyncio.create_task(run_to_end(work(), grace=0))
     await started.wait()
     for _ in range(5):
         caller.cancel()
@@ -69,7 +69,7 @@ async def test_an_error_of_cancelled_work_is_the_cause_of_the_cancellation() -> 
         except asyncio.CancelledError:
             raise OSError("could not clean up") from None
 
-    caller = asyncio.create_task(finish(work(), grace=0))
+    caller = asyncio.create_task(run_to_end(work(), grace=0))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     caller.cancel()
@@ -81,4 +81,4 @@ async def test_an_error_of_cancelled_work_is_the_cause_of_the_cancellation() -> 
 async def test_a_timeout_around_it_stays_a_timeout() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await finish(asyncio.sleep(60), grace=0)
+            await run_to_end(asyncio.sleep(60), grace=0)

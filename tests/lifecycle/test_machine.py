@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.base.errors import HoldfastError, InvalidInput
-from holdfast.lifecycle import FaultyTable, IllegalTransition, Machine, Table
+from holdfast.lifecycle import IllegalTransition, InvalidTransitionTable, StateMachine, TransitionTable
 
 
 class Door(Enum):
@@ -30,18 +30,18 @@ ROWS = {
 
 
 def table(rows=ROWS, *, initial=Door.OPEN, terminal=(Door.GONE,)):
-    return Table(Door, rows, initial=initial, terminal=frozenset(terminal))
+    return TransitionTable(Door, rows, initial=initial, terminal=frozenset(terminal))
 
 
 def problems(faulty, **options):
-    with pytest.raises(FaultyTable) as caught:
+    with pytest.raises(InvalidTransitionTable) as caught:
         faulty.check(**options)
     assert isinstance(caught.value, InvalidInput)
     return set(caught.value.problems)
 
 
 def test_an_event_leads_where_the_table_says():
-    machine = Machine(table())
+    machine = StateMachine(table())
     assert machine.state is Door.OPEN
     assert machine.fire(Did.PUSH) is Door.SHUT
     assert machine.fire(Did.PULL_HARD) is Door.OPEN
@@ -52,7 +52,7 @@ def test_an_event_leads_where_the_table_says():
 
 def test_an_event_that_the_state_does_not_list_is_refused_by_name_and_changes_nothing():
     seen = []
-    machine = Machine(table(), observe=lambda *transition: seen.append(transition))
+    machine = StateMachine(table(), on_transition=lambda *transition: seen.append(transition))
     with pytest.raises(IllegalTransition, match=r"PULL_HARD.*OPEN") as caught:
         machine.fire(Did.PULL_HARD)
     assert isinstance(caught.value, HoldfastError)
@@ -63,21 +63,21 @@ def test_an_event_that_the_state_does_not_list_is_refused_by_name_and_changes_no
 
 
 def test_it_can_be_asked_what_is_legal():
-    machine = Machine(table())
+    machine = StateMachine(table())
     assert machine.allows(Did.PUSH)
     assert not machine.allows(Did.PULL_HARD)
 
 
 def test_machines_of_one_table_go_their_own_ways():
     shared = table()
-    one, other = Machine(shared), Machine(shared)
+    one, other = StateMachine(shared), StateMachine(shared)
     one.fire(Did.PUSH)
     assert other.state is Door.OPEN
 
 
 def test_an_observer_hears_of_each_transition_after_it_happened():
     seen = []
-    machine = Machine(table(), observe=lambda *transition: seen.append((*transition, machine.state)))
+    machine = StateMachine(table(), on_transition=lambda *transition: seen.append((*transition, machine.state)))
     machine.fire(Did.PUSH)
     machine.fire(Did.REMOVE)
     assert seen == [
@@ -91,7 +91,7 @@ def test_an_observer_may_fire_the_next_event():
         if after is Door.SHUT:
             machine.fire(Did.REMOVE)
 
-    machine = Machine(table(), observe=close_for_good)
+    machine = StateMachine(table(), on_transition=close_for_good)
     machine.fire(Did.PUSH)
     assert machine.state is Door.GONE
 
@@ -100,7 +100,7 @@ def test_a_failing_observer_does_not_take_the_transition_back():
     def fail(*_):
         raise ZeroDivisionError
 
-    machine = Machine(table(), observe=fail)
+    machine = StateMachine(table(), on_transition=fail)
     with pytest.raises(ZeroDivisionError):
         machine.fire(Did.PUSH)
     assert machine.state is Door.SHUT
@@ -179,7 +179,7 @@ def test_every_problem_is_named_at_once():
 
 
 def test_the_diagram_shows_every_transition():
-    assert table().draw() == (
+    assert table().to_mermaid() == (
         "stateDiagram-v2\n"
         "    [*] --> OPEN\n"
         "    OPEN --> SHUT : push\n"
@@ -212,8 +212,8 @@ def test_a_table_that_passes_lets_every_walk_end(rows, initial, terminal):
     )
     try:
         candidate.check()
-    except FaultyTable:
+    except InvalidTransitionTable:
         assert not sound
     else:
         assert sound
-    assert all(candidate.reachable(state) == within(state, 3) for state in Door)
+    assert all(candidate.find_reachable(state) == within(state, 3) for state in Door)

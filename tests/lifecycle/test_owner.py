@@ -9,7 +9,7 @@ import pytest
 from witness import forever, turns
 
 from holdfast.base.errors import Closed
-from holdfast.lifecycle import NEVER, AlreadyStarted, CutOff, Deadline, Owner, Scope
+from holdfast.lifecycle import NEVER, AlreadyStarted, CloseTimeout, Deadline, Owner, Scope
 from holdfast.testing.cancelling import cancel_at_every_await
 
 
@@ -404,10 +404,10 @@ async def test_a_release_that_takes_too_long_is_interrupted(log):
 
     owner = Owner(slow, name="slow thing")
     await owner.start()
-    with pytest.raises(CutOff) as caught:
+    with pytest.raises(CloseTimeout) as caught:
         await owner.close(deadline=Deadline.after(0))
-    assert caught.value.cut == ("slow thing",)
-    assert caught.value.left == ()
+    assert caught.value.interrupted == ("slow thing",)
+    assert caught.value.still_running == ()
     assert owner.closed
     assert log == ["+r", "-r"]
 
@@ -424,12 +424,12 @@ async def test_a_release_that_ignores_the_interruption_is_left_and_reported():
 
     owner = Owner(stubborn, name="stubborn thing")
     await owner.start()
-    with pytest.raises(CutOff) as caught:
+    with pytest.raises(CloseTimeout) as caught:
         await owner.close(deadline=Deadline.after(0), grace=0)
-    assert caught.value.left == ("stubborn thing",)
+    assert caught.value.still_running == ("stubborn thing",)
     assert not owner.closed
     may_end.set()
-    with pytest.raises(CutOff):
+    with pytest.raises(CloseTimeout):
         await owner.close()
     assert owner.closed
 
@@ -463,7 +463,7 @@ async def test_a_deadline_holds_even_if_the_one_who_set_it_is_gone(log):
     closing = asyncio.create_task(owner.close(deadline=Deadline.after(0.01)))
     await turns(2)
     closing.cancel()
-    with pytest.raises(CutOff):
+    with pytest.raises(CloseTimeout):
         await owner.wait()
     assert log == ["+r", "-r"]
 

@@ -10,7 +10,7 @@ import pytest
 from witness import Log, forever, turns
 
 from holdfast.base.errors import Closed, HoldfastError
-from holdfast.lifecycle import NEVER, AlreadyStarted, CutOff, Deadline, Scope
+from holdfast.lifecycle import NEVER, AlreadyStarted, CloseTimeout, Deadline, Scope
 
 
 class TestTasksOfAScope:
@@ -149,7 +149,7 @@ class TestResourcesOfAScope:
     async def test_they_are_released_in_reverse_after_the_children(self, log):
         async with Scope() as scope:
             assert await scope.enter(log.resource("a")) == "a"
-            scope.push(lambda: log.append("pushed"))
+            scope.push_callback(lambda: log.append("pushed"))
             await scope.enter(log.resource("b"))
             scope.start(log.child("child"))
             await asyncio.sleep(0)
@@ -242,19 +242,19 @@ class TestResourcesOfAScope:
             log.append("later")
 
         async with Scope() as scope:
-            scope.push(lambda: log.append("now"))
-            scope.push(later)
+            scope.push_callback(lambda: log.append("now"))
+            scope.push_callback(later)
         assert log == ["later", "now"]
 
     async def test_what_was_acquired_by_hand_finds_its_release_even_in_a_cancelled_scope(self, log):
         async with Scope() as scope:
             scope.cancel()
-            scope.push(lambda: log.append("released"))
+            scope.push_callback(lambda: log.append("released"))
         assert log == ["released"]
         with pytest.raises(Closed):
-            scope.push(lambda: None)
+            scope.push_callback(lambda: None)
         with pytest.raises(Closed):
-            Scope().push(lambda: None)
+            Scope().push_callback(lambda: None)
 
 
 class TestClosingAScopeInTime:
@@ -268,15 +268,15 @@ class TestClosingAScopeInTime:
                 except asyncio.CancelledError:
                     log.append("ignored")
 
-        with pytest.raises(CutOff) as caught:
+        with pytest.raises(CloseTimeout) as caught:
             async with Scope(grace=0) as scope:
                 await scope.enter(log.resource("r"))
                 task = scope.start(stubborn(), name="stubborn")
                 scope.start(log.child("obedient"), name="obedient")
                 await asyncio.sleep(0)
                 scope.cancel()
-        assert caught.value.left == ("stubborn",)
-        assert caught.value.cut == ()
+        assert caught.value.still_running == ("stubborn",)
+        assert caught.value.interrupted == ()
         assert "-r" in log
         assert "-obedient" in log
         assert isinstance(caught.value, TimeoutError)
@@ -294,7 +294,7 @@ class TestClosingAScopeInTime:
                     await may_end.wait()
             raise KeyError("late")
 
-        with pytest.raises(CutOff):
+        with pytest.raises(CloseTimeout):
             async with Scope(grace=0) as scope:
                 task = scope.start(stubborn())
                 await asyncio.sleep(0)
@@ -314,7 +314,7 @@ class TestClosingAScopeInTime:
 
         async def body():
             async with Scope(grace=0) as scope:
-                scope.push(cancel_too)
+                scope.push_callback(cancel_too)
 
         task = asyncio.create_task(body())
         await asyncio.wait({task})
@@ -330,14 +330,14 @@ class TestClosingAScopeInTime:
         async def also_slow():
             await forever()
 
-        with pytest.raises(CutOff) as caught:
+        with pytest.raises(CloseTimeout) as caught:
             async with Scope(grace=0) as scope:
                 await scope.enter(log.resource("first", awaits=3))
                 await scope.enter(slow(), name="slow resource")
-                scope.push(also_slow)
+                scope.push_callback(also_slow)
                 await scope.enter(log.resource("last", awaits=3))
-        assert caught.value.cut == (also_slow.__qualname__, "slow resource")
-        assert caught.value.left == ()
+        assert caught.value.interrupted == (also_slow.__qualname__, "slow resource")
+        assert caught.value.still_running == ()
         assert log == ["+first", "+last", "-last", "-first"]
         assert asyncio.current_task().cancelling() == 0
 
@@ -347,22 +347,22 @@ class TestClosingAScopeInTime:
             yield
             await forever()
 
-        with pytest.raises(CutOff) as caught:
+        with pytest.raises(CloseTimeout) as caught:
             async with Scope(grace=0) as scope:
                 await scope.enter(hanging())
-        assert caught.value.cut[0].endswith("hanging")
+        assert caught.value.interrupted[0].endswith("hanging")
 
     async def test_running_out_of_time_does_not_hide_the_error(self):
         with pytest.raises(ExceptionGroup) as caught:
             async with Scope(grace=0) as scope:
-                scope.push(forever)
+                scope.push_callback(forever)
                 raise KeyError
-        assert [type(e) for e in caught.value.exceptions] == [KeyError, CutOff]
+        assert [type(e) for e in caught.value.exceptions] == [KeyError, CloseTimeout]
 
     async def test_running_out_of_time_does_not_hide_a_cancellation(self):
         async def body():
             async with Scope(grace=0) as scope:
-                scope.push(forever)
+                scope.push_callback(forever)
                 scope.start(forever())
 
         task = asyncio.create_task(body())
@@ -395,15 +395,15 @@ class TestClosingAScopeInTime:
             async with Scope(grace=0) as scope:
                 task = scope.start(stubborn())
                 scope.start(fails())
-        assert [type(e) for e in caught.value.exceptions] == [KeyError, CutOff]
+        assert [type(e) for e in caught.value.exceptions] == [KeyError, CloseTimeout]
         may_end.set()
         await asyncio.wait({task})
 
     async def test_a_deadline_handed_down_is_kept_if_it_is_sooner(self):
         passed = Deadline.after(0)
-        with pytest.raises(CutOff):
+        with pytest.raises(CloseTimeout):
             async with Scope(grace=3600) as scope:
-                scope.push(forever)
+                scope.push_callback(forever)
                 scope.cancel(deadline=passed)
                 assert scope.deadline is passed
         async with Scope(grace=0) as scope:
@@ -414,8 +414,8 @@ class TestClosingAScopeInTime:
         seen = []
         async with Scope(grace=60) as scope:
             assert scope.deadline is NEVER
-            scope.push(lambda: seen.append(scope.deadline))
-            scope.push(lambda: seen.append(scope.deadline))
+            scope.push_callback(lambda: seen.append(scope.deadline))
+            scope.push_callback(lambda: seen.append(scope.deadline))
         assert seen[0] is seen[1]
         assert 59 < seen[0].remaining() <= 60
 
@@ -426,5 +426,5 @@ class TestClosingAScopeInTime:
 
         with pytest.raises(TimeoutError) as caught:
             async with Scope(grace=60) as scope:
-                scope.push(impatient)
-        assert not isinstance(caught.value, CutOff)
+                scope.push_callback(impatient)
+        assert not isinstance(caught.value, CloseTimeout)

@@ -66,8 +66,8 @@ class TestCancellingAScope:
         try:
             with pytest.raises(KeyError) if ends == "failing" else nullcontext():
                 async with Scope() as scope:
-                    scope.push(lambda: log.append("undisturbed"))
-                    scope.push(turns)
+                    scope.push_callback(lambda: log.append("undisturbed"))
+                    scope.push_callback(turns)
                     scope.start(child())
         finally:
             asyncio.get_running_loop().set_task_factory(None)
@@ -119,7 +119,7 @@ class TestCancellingAScope:
 
         async def body():
             async with Scope() as scope:
-                scope.push(release)
+                scope.push_callback(release)
                 scope.start(log.child("a"))
 
         task = asyncio.create_task(body())
@@ -142,7 +142,7 @@ class TestCancellingAScope:
         async def body():
             async with Scope() as scope:
                 await scope.enter(log.resource("first"))
-                scope.push(slow)
+                scope.push_callback(slow)
 
         task = asyncio.create_task(body())
         await releasing.wait()
@@ -161,7 +161,7 @@ class TestCancellingAScope:
 
         async def body():
             async with Scope() as scope:
-                scope.push(swallows)
+                scope.push_callback(swallows)
 
         task = asyncio.create_task(body())
         await releasing.wait()

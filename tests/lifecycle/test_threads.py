@@ -13,13 +13,13 @@ from witness import turns
 
 import holdfast
 from holdfast.base.errors import Closed
-from holdfast.lifecycle import OneThread, Unanswered
+from holdfast.lifecycle import SingleThreadExecutor, UnansweredJob
 from holdfast.testing.cancelling import cancel_at_every_await
 
 
 @pytest.fixture
 async def one():
-    async with OneThread("holdfast-test") as one:
+    async with SingleThreadExecutor("holdfast-test") as one:
         yield one
 
 
@@ -93,7 +93,7 @@ class TestRunning:
         assert done == list(range(200))
 
     async def test_no_thread_starts_before_the_first_call(self):
-        one = OneThread("holdfast-lazy")
+        one = SingleThreadExecutor("holdfast-lazy")
         assert threads_named("holdfast-lazy") == []
         await one.run(int)
         assert len(threads_named("holdfast-lazy")) == 1
@@ -159,7 +159,7 @@ class TestCancelling:
 
 class TestClosing:
     async def test_closing_finishes_what_is_queued_and_joins_the_thread(self, gate):
-        one = OneThread("holdfast-closing")
+        one = SingleThreadExecutor("holdfast-closing")
         done = []
         tasks = [asyncio.create_task(one.run(gate.pass_through))]
         tasks += [asyncio.create_task(one.run(done.append, n)) for n in range(20)]
@@ -175,14 +175,14 @@ class TestClosing:
         await asyncio.gather(*tasks)
 
     async def test_use_after_closing_is_refused(self):
-        one = OneThread("holdfast-closed")
+        one = SingleThreadExecutor("holdfast-closed")
         await one.run(int)
         await one.close()
         with pytest.raises(Closed):
             await one.run(int)
 
     async def test_use_while_closing_is_refused(self, gate):
-        one = OneThread("holdfast-closing")
+        one = SingleThreadExecutor("holdfast-closing")
         holding = asyncio.create_task(one.run(gate.pass_through))
         await gate.until_entered()
         closing = asyncio.create_task(one.close())
@@ -193,7 +193,7 @@ class TestClosing:
         await asyncio.gather(holding, closing)
 
     async def test_closing_may_be_repeated_and_done_by_many(self, gate):
-        one = OneThread("holdfast-many")
+        one = SingleThreadExecutor("holdfast-many")
         holding = asyncio.create_task(one.run(gate.pass_through))
         await gate.until_entered()
         closers = [asyncio.create_task(one.close()) for _ in range(5)]
@@ -204,7 +204,7 @@ class TestClosing:
         await one.close()
 
     async def test_closing_one_that_was_never_used_starts_no_thread(self):
-        one = OneThread("holdfast-unused")
+        one = SingleThreadExecutor("holdfast-unused")
         await one.close()
         await one.close()
         with pytest.raises(Closed):
@@ -212,7 +212,7 @@ class TestClosing:
         assert threads_named("holdfast-unused") == []
 
     async def test_a_cancelled_closer_does_not_stop_the_closing(self, gate):
-        one = OneThread("holdfast-cancelled")
+        one = SingleThreadExecutor("holdfast-cancelled")
         holding = asyncio.create_task(one.run(gate.pass_through))
         await gate.until_entered()
         closing = asyncio.create_task(one.close())
@@ -226,7 +226,7 @@ class TestClosing:
         assert threads_named("holdfast-cancelled") == []
 
     async def test_a_forgotten_one_lets_its_thread_end(self):
-        one = OneThread("holdfast-forgotten")
+        one = SingleThreadExecutor("holdfast-forgotten")
         done = []
         tasks = [asyncio.create_task(one.run(done.append, n)) for n in range(5)]
         await asyncio.gather(*tasks)
@@ -258,7 +258,7 @@ print("exiting")
 
 class TestLoops:
     def test_jobs_from_many_loops_each_get_their_own_answers(self):
-        one = OneThread("holdfast-loops")
+        one = SingleThreadExecutor("holdfast-loops")
         idents, mistakes = set(), []
 
         async def use(number):
@@ -279,13 +279,13 @@ class TestLoops:
         asyncio.run(one.close())
 
     def test_loops_one_after_the_other_share_the_thread(self):
-        one = OneThread("holdfast-loops")
+        one = SingleThreadExecutor("holdfast-loops")
         idents = {asyncio.run(one.run(threading.get_ident)) for _ in range(5)}
         assert len(idents) == 1
         asyncio.run(one.close())
 
     def test_closed_loops_are_forgotten(self):
-        one = OneThread("holdfast-loops")
+        one = SingleThreadExecutor("holdfast-loops")
         loop = asyncio.new_event_loop()
         loop.run_until_complete(one.run(int))
         loop.close()
@@ -297,7 +297,7 @@ class TestLoops:
         asyncio.run(one.close())
 
     def test_a_loop_closed_before_the_answer_does_not_break_the_thread(self, gate):
-        one = OneThread("holdfast-loops")
+        one = SingleThreadExecutor("holdfast-loops")
 
         async def give_up():
             asyncio.create_task(one.run(gate.pass_through))  # noqa: RUF006 - cancelled with the loop
@@ -330,7 +330,7 @@ class TestLoops:
         assert await asyncio.gather(holding, calling) == ["passed", 2]
 
     def test_a_loop_closed_before_the_end_of_closing_does_not_break_it(self, gate, caplog):
-        one = OneThread("holdfast-loops")
+        one = SingleThreadExecutor("holdfast-loops")
 
         async def give_up():
             asyncio.create_task(one.run(gate.pass_through))  # noqa: RUF006
@@ -355,7 +355,7 @@ class TestHandling:
             for job, value in zip(jobs, values, strict=True):
                 job.set_result(value)
 
-        async with OneThread("holdfast-handled", handle=share) as one:
+        async with SingleThreadExecutor("holdfast-handled", handle=share) as one:
             first = asyncio.create_task(one.run(gate.pass_through))
             await gate.until_entered()
             rest = [asyncio.create_task(one.run(abs, -n)) for n in range(10)]
@@ -375,7 +375,7 @@ class TestHandling:
             for job, value in zip(jobs, values, strict=True):
                 job.set_result(value)
 
-        async with OneThread("holdfast-commit", handle=commit_together) as one:
+        async with SingleThreadExecutor("holdfast-commit", handle=commit_together) as one:
             calling = asyncio.create_task(one.run(int))
             await gate.until_entered()
             await turns()
@@ -390,7 +390,7 @@ class TestHandling:
             if len(jobs) > 1:
                 raise ZeroDivisionError
 
-        async with OneThread("holdfast-failing", handle=handle) as one:
+        async with SingleThreadExecutor("holdfast-failing", handle=handle) as one:
             holding = asyncio.create_task(one.run(gate.pass_through))
             await gate.until_entered()
             tasks = [asyncio.create_task(one.run(int)) for _ in range(3)]
@@ -402,8 +402,8 @@ class TestHandling:
             assert await one.run(int) == 0, "the thread goes on"
 
     async def test_a_handler_that_forgets_a_job_is_told_on(self):
-        async with OneThread("holdfast-forgetting", handle=lambda jobs: jobs.clear()) as one:
-            with pytest.raises(Unanswered) as caught:
+        async with SingleThreadExecutor("holdfast-forgetting", handle=lambda jobs: jobs.clear()) as one:
+            with pytest.raises(UnansweredJob) as caught:
                 await one.run(int)
             assert caught.value.code == "unanswered"
 
@@ -415,7 +415,7 @@ class TestHandling:
                 job.set_result("second")
                 job.set_exception(ZeroDivisionError())
 
-        async with OneThread("holdfast-twice", handle=twice) as one:
+        async with SingleThreadExecutor("holdfast-twice", handle=twice) as one:
             assert await one.run(int) == "first"
 
     async def test_a_handler_is_not_bothered_with_nothing(self):
@@ -426,6 +426,6 @@ class TestHandling:
             for job in jobs:
                 job.set_result(job.call())
 
-        async with OneThread("holdfast-idle", handle=handle) as one:
+        async with SingleThreadExecutor("holdfast-idle", handle=handle) as one:
             await one.run(int)
         assert batches == [1]

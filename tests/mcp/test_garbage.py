@@ -11,7 +11,7 @@ import pytest
 from shops import Journal, stdio, until
 
 from holdfast import Agent, Runner, RunState, UserError
-from holdfast.mcp import MCPAnswerBroken, MCPCallUncertain, MCPUnavailable, MCPUtil
+from holdfast.mcp import MCPCallUncertain, MCPInvalidResponse, MCPUnavailable, MCPUtil
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 
 
@@ -80,7 +80,7 @@ async def test_an_answer_that_comes_too_late_is_nobodys(journal: Journal) -> Non
 async def test_a_result_that_is_none_is_reported_as_that(journal: Journal, result: Any) -> None:
     async with stdio(journal) as server:
         await server.list_tools()
-        with pytest.raises(MCPAnswerBroken, match="gave an answer that breaks the protocol") as caught:
+        with pytest.raises(MCPInvalidResponse, match="gave an answer that breaks the protocol") as caught:
             await server.call_tool("answer", {"result": result})
         assert "may have had an effect" in str(caught.value)
         assert len(str(caught.value)) < 1000
@@ -143,7 +143,7 @@ async def test_a_storm_of_changes_stops_nobody(journal: Journal) -> None:
 
 async def test_a_list_without_end_is_refused(journal: Journal) -> None:
     async with stdio(journal, "endless") as server:
-        with pytest.raises(MCPAnswerBroken, match="list has no end"):
+        with pytest.raises(MCPInvalidResponse, match="list has no end"):
             await server.list_tools()
     assert journal.count("list") < 5
 
@@ -187,7 +187,7 @@ BROKEN = [
 async def test_a_list_that_breaks_the_protocol_is_refused(tmp_path: Path, journal: Journal, broken: Any) -> None:
     async with offering(tmp_path, journal, [broken]) as server:
         with pytest.raises(
-            MCPAnswerBroken, match="list its tools and gave an answer that breaks the protocol: tools"
+            MCPInvalidResponse, match="list its tools and gave an answer that breaks the protocol: tools"
         ) as one:
             await server.list_tools()
         assert len(str(one.value)) < 1000

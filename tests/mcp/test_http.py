@@ -10,9 +10,9 @@ import pytest
 from shops import HttpShop, Journal, Mall, http_shop, until, wait_for
 
 from holdfast.mcp import (
-    MCPAnswerBroken,
     MCPCallRefused,
     MCPCallUncertain,
+    MCPInvalidResponse,
     MCPServerError,
     MCPServerStreamableHttp,
     MCPUnavailable,
@@ -177,14 +177,14 @@ async def test_an_answer_that_makes_no_sense_fails_its_own_call_only(journal: Jo
         said = {"code": base64.b64encode(body).decode(), "kind": kind, "status": 200}
         with pytest.raises(MCPServerError) as caught:
             await server.call_tool("say", said)
-        assert isinstance(caught.value, MCPAnswerBroken | MCPCallUncertain)  # it did get there
+        assert isinstance(caught.value, MCPInvalidResponse | MCPCallUncertain)  # it did get there
         assert caught.value.tool_name == "say"
         assert (await server.call_tool("stock", {"item": "tea"})).content[0].text == "shop has 3 of tea"
         slow.cancel()
         await asyncio.wait({slow})
 
 
-STATUSES = {202: MCPAnswerBroken, 302: MCPCallRefused, 400: MCPUnavailable, 500: MCPCallUncertain}
+STATUSES = {202: MCPInvalidResponse, 302: MCPCallRefused, 400: MCPUnavailable, 500: MCPCallUncertain}
 
 
 @pytest.mark.parametrize(("status", "error"), STATUSES.items())

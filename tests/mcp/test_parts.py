@@ -13,7 +13,7 @@ from shops import Journal, stdio
 
 from holdfast import Agent, MCPToolCancellationError, Runner
 from holdfast.mcp import MCPServer, MCPServerManager, MCPUnavailable
-from holdfast.mcp.naming import prefixed
+from holdfast.mcp.naming import build_prefixed_name
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,11 +21,11 @@ ROOT = Path(__file__).parent.parent.parent
 
 @given(st.text(min_size=1), st.text(min_size=1), st.integers(0, 3))
 def test_a_name_with_its_server_is_fit_for_every_provider(server: str, tool: str, twin: int) -> None:
-    name = prefixed(server, tool, twin=twin)
+    name = build_prefixed_name(server, tool, server_index=twin)
     assert len(name) <= 64
     assert name.isascii()
     assert name.replace("_", "").replace("-", "").isalnum()
-    assert name == prefixed(server, tool, twin=twin)
+    assert name == build_prefixed_name(server, tool, server_index=twin)
 
 
 names = st.text(st.sampled_from("ab_ -é"), min_size=1, max_size=6)
@@ -34,12 +34,12 @@ names = st.text(st.sampled_from("ab_ -é"), min_size=1, max_size=6)
 @given(names, names, names, names)
 def test_different_tools_never_share_a_name(server: str, tool: str, other_server: str, other_tool: str) -> None:
     same = (server, tool) == (other_server, other_tool)
-    assert (prefixed(server, tool) == prefixed(other_server, other_tool)) == same
+    assert (build_prefixed_name(server, tool) == build_prefixed_name(other_server, other_tool)) == same
 
 
 def test_a_name_that_the_agent_has_is_avoided() -> None:
-    assert prefixed("shop", "stock") == "mcp_shop__stock"
-    assert prefixed("shop", "stock", taken={"mcp_shop__stock"}) != "mcp_shop__stock"
+    assert build_prefixed_name("shop", "stock") == "mcp_shop__stock"
+    assert build_prefixed_name("shop", "stock", reserved_names={"mcp_shop__stock"}) != "mcp_shop__stock"
 
 
 @pytest.mark.parametrize("parallel", [False, True])

@@ -75,7 +75,7 @@ async def test_a_connect_that_is_cancelled_at_any_step_leaves_nothing(journal: J
         if not again:
             await server.cleanup()
             break
-        if not server._connection.wanted:
+        if not server._connection.is_open:
             with pytest.raises(MCPNotConnected):
                 await server.list_tools()
         else:

@@ -207,7 +207,7 @@ async def test_a_flood_on_the_standard_error_stops_nobody(journal: Journal) -> N
     async with stdio(journal) as server:
         result = await server.call_tool("flood", {"megabytes": 8})
         assert result.content[0].text == "flooded"
-        assert len(server._process.said) <= 2000
+        assert len(server._process.stderr_tail) <= 2000
 
 
 async def test_what_is_no_message_is_passed_over(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast import Agent, FunctionModel, InvalidInput, Runner, function_tool
-from holdfast.models import ModelRequest, ask
+from holdfast.models import ModelRequest, call_model
 
 
 @function_tool
@@ -45,4 +45,4 @@ async def test_what_is_no_answer_is_refused(said, kind):
 
 async def test_the_input_is_a_list_of_items_even_when_it_was_a_text():
     model = FunctionModel(lambda request: f"you said {request.input[-1]['content']}")
-    assert (await ask(model, ModelRequest("hello"))).output[0].content[0].text == "you said hello"
+    assert (await call_model(model, ModelRequest("hello"))).output[0].content[0].text == "you said hello"

@@ -28,7 +28,7 @@ from holdfast import (
     function_tool,
 )
 from holdfast.base.errors import InvalidInput
-from holdfast.models import LocalServer, ModelRequest, ask
+from holdfast.models import LocalServer, ModelRequest, call_model
 
 pytest.importorskip("xllamacpp", reason="the extra 'local' is not installed")
 pytestmark = [
@@ -81,14 +81,14 @@ def gone(pid: int) -> None:
 @pytest.mark.parametrize("kind", [OpenAIResponsesModel, OpenAIChatCompletionsModel])
 async def test_both_apis_answer_whole_and_streamed(kind: Any, local_client: AsyncOpenAI) -> None:
     model = kind("local", local_client)
-    whole = await ask(model, GREETING)
+    whole = await call_model(model, GREETING)
     words: list[str] = []
 
     async def emit(event: Any) -> None:
         if isinstance(event, ResponseTextDeltaEvent):
             words.append(event.delta)
 
-    streamed = await ask(model, GREETING, emit=emit)
+    streamed = await call_model(model, GREETING, emit=emit)
     assert text_of(whole)
     assert "".join(words) == text_of(streamed) == text_of(whole)
     for answer in (whole, streamed):
@@ -112,14 +112,14 @@ async def test_a_call_that_is_demanded_is_made_and_its_output_is_heard(model: Lo
     async def emit(event: Any) -> None:
         events.append(event)
 
-    answer = await ask(model, request, emit=emit)
+    answer = await call_model(model, request, emit=emit)
     [call] = answer.items
     assert (call["type"], call["name"]) == ("function_call", "add")
     assert set(json.loads(call["arguments"])) == {"a", "b"}
     assert answer.usage.output_tokens > 0
     assert isinstance(events[-1], ResponseCompletedEvent)
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "5"}
-    answer = await ask(model, ModelRequest([*asked, call, output], model_settings=FEW))
+    answer = await call_model(model, ModelRequest([*asked, call, output], model_settings=FEW))
     assert answer.usage.output_tokens == 4
 
 
@@ -128,7 +128,7 @@ async def test_only_those_who_know_the_key_are_answered(local_server: LocalServe
     assert address.url.startswith("http://127.0.0.1:")
     async with AsyncOpenAI(base_url=address.base_url, api_key="guessed", max_retries=0) as stranger:
         with pytest.raises(AuthenticationError):
-            await ask(OpenAIChatCompletionsModel("local", stranger), GREETING)
+            await call_model(OpenAIChatCompletionsModel("local", stranger), GREETING)
 
 
 def test_a_model_serves_one_loop_after_the_other_and_is_gone_when_closed() -> None:
@@ -136,7 +136,7 @@ def test_a_model_serves_one_loop_after_the_other_and_is_gone_when_closed() -> No
     assert model.server.pid is None
 
     async def greet() -> str:
-        return text_of(await ask(model, GREETING))
+        return text_of(await call_model(model, GREETING))
 
     assert asyncio.run(greet()) == asyncio.run(greet())
     pid = model.server.pid
@@ -153,7 +153,7 @@ async def test_a_model_whose_process_died_is_loaded_again() -> None:
         assert first is not None
         os.kill(first, signal.SIGKILL)
         gone(first)
-        assert text_of(await ask(model, GREETING))
+        assert text_of(await call_model(model, GREETING))
         assert model.server.pid != first
 
 

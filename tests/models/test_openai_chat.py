@@ -15,11 +15,11 @@ from pydantic import BaseModel
 
 from holdfast import (
     AgentOutputSchema,
+    IncompleteStream,
     ModelRetrySettings,
     ModelSettings,
     OpenAIChatCompletionsModel,
     ResponseFailed,
-    StreamCut,
     UserError,
     WebSearchTool,
     function_tool,
@@ -28,10 +28,10 @@ from holdfast import (
     tool_namespace,
 )
 from holdfast.agents import Agent
-from holdfast.models import ModelRequest, ask
-from holdfast.models.openai_chat_items import Names, chat_messages, output_items
-from holdfast.models.openai_chat_stream import ChatStream
-from holdfast.models.raw import Raw
+from holdfast.models import ModelRequest, call_model
+from holdfast.models.openai_chat_items import ToolNameResolver, items_from_chat_message, to_chat_messages
+from holdfast.models.openai_chat_stream import ChatStreamConverter
+from holdfast.models.raw import AttributeDict
 from model_server import ModelServer, Reply, Stream, chunks, completion, failed
 
 
@@ -56,7 +56,7 @@ async def streamed(model: Any, request: ModelRequest) -> tuple[Any, list[Any]]:
     async def emit(event: Any) -> None:
         events.append(event)
 
-    return await ask(model, request, emit=emit), events
+    return await call_model(model, request, emit=emit), events
 
 
 def without_ids(items: list[Any]) -> list[Any]:
@@ -84,7 +84,7 @@ PIECES = chunks(
 
 async def test_an_answer_becomes_items(server: ModelServer, model: OpenAIChatCompletionsModel) -> None:
     server.plays(Reply(completion(WHOLE, "tool_calls"), headers={"x-request-id": "req_1"}))
-    answer = await ask(model, ModelRequest("hello", system_instructions="Be kind."))
+    answer = await call_model(model, ModelRequest("hello", system_instructions="Be kind."))
     thought, message, call = answer.items
     assert thought["summary"] == [{"type": "summary_text", "text": "hm"}]
     assert message["content"][0]["text"] == answer.output[1].content[0].text == "Let me see."
@@ -103,7 +103,7 @@ async def test_a_stream_gives_the_same_answer_as_a_request(
     server: ModelServer, model: OpenAIChatCompletionsModel
 ) -> None:
     server.plays(Reply(completion(WHOLE, "tool_calls")), Stream(PIECES, headers={"x-request-id": "req_1"}))
-    whole = await ask(model, ModelRequest("hello"))
+    whole = await call_model(model, ModelRequest("hello"))
     answer, events = await streamed(model, ModelRequest("hello"))
     assert without_ids(answer.items) == without_ids(whole.items)
     assert (answer.usage, answer.response_id, answer.request_id) == (whole.usage, whole.response_id, "req_1")
@@ -123,7 +123,7 @@ async def test_everything_a_run_can_say_is_sent(server: ModelServer, model: Open
         handoffs=[handoff(Agent(name="Billing"))],
         output_schema=AgentOutputSchema(Forecast),
     )
-    await ask(model, request)
+    await call_model(model, request)
     sent = server.last
     names = [tool["function"]["name"] for tool in sent["tools"]]
     assert names == ["weather", "geo__weather", "transfer_to_billing"]
@@ -137,9 +137,9 @@ async def test_a_call_finds_back_into_its_namespace(server: ModelServer, model: 
     piece = {"index": 0, **call}
     server.plays(Reply(completion({"tool_calls": [call]})), Stream(chunks({"tool_calls": [piece]})))
     request = ModelRequest("x", tools=tool_namespace(name="geo", description="Places.", tools=[weather]))
-    for items in ((await ask(model, request)).items, (await streamed(model, request))[0].items):
+    for items in ((await call_model(model, request)).items, (await streamed(model, request))[0].items):
         assert (items[0]["name"], items[0]["namespace"]) == ("weather", "geo")
-        assert chat_messages(None, items)[0]["tool_calls"][0]["function"]["name"] == "geo__weather"
+        assert to_chat_messages(None, items)[0]["tool_calls"][0]["function"]["name"] == "geo__weather"
 
 
 async def test_usage_in_a_stream_is_asked_for_when_wanted(
@@ -162,9 +162,9 @@ async def test_an_answer_cut_short_says_so(server: ModelServer, model: OpenAICha
 
 async def test_a_refusal_stays_one(server: ModelServer, model: OpenAIChatCompletionsModel) -> None:
     server.plays(Reply(completion({"refusal": "No."})), Stream(chunks({"refusal": "N"}, {"refusal": "o."})))
-    for answer in (await ask(model, ModelRequest("x")), (await streamed(model, ModelRequest("x")))[0]):
+    for answer in (await call_model(model, ModelRequest("x")), (await streamed(model, ModelRequest("x")))[0]):
         assert answer.items[0]["content"] == [{"type": "refusal", "refusal": "No."}]
-    assert chat_messages(None, answer.items) == [{"role": "assistant", "refusal": "No.", "content": None}]
+    assert to_chat_messages(None, answer.items) == [{"role": "assistant", "refusal": "No.", "content": None}]
 
 
 async def test_buffered_calls_come_in_one_piece(server: ModelServer, client: AsyncOpenAI) -> None:
@@ -177,7 +177,7 @@ async def test_buffered_calls_come_in_one_piece(server: ModelServer, client: Asy
 
 async def test_a_stream_that_just_ends_is_no_answer(server: ModelServer, model: OpenAIChatCompletionsModel) -> None:
     server.plays(Stream(chunks({"content": "a"}, finish_reason=None, usage=False)))
-    with pytest.raises(StreamCut):
+    with pytest.raises(IncompleteStream):
         await streamed(model, ModelRequest("x"))
 
 
@@ -186,7 +186,7 @@ async def test_a_failure_in_an_answer_that_claims_success_is_one(
 ) -> None:
     server.plays(Reply({"error": {"message": "overloaded", "code": 529}}))
     with pytest.raises(ResponseFailed, match="overloaded"):
-        await ask(model, ModelRequest("x"))
+        await call_model(model, ModelRequest("x"))
 
 
 async def test_a_failed_request_is_repeated_as_its_settings_say(
@@ -196,7 +196,7 @@ async def test_a_failed_request_is_repeated_as_its_settings_say(
     settings = ModelSettings(
         retry=ModelRetrySettings(max_retries=2, backoff={"initial_delay": 0}, policy=retry_policies.http_status([500]))
     )
-    assert (await ask(model, ModelRequest("x", model_settings=settings))).usage.requests == 3
+    assert (await call_model(model, ModelRequest("x", model_settings=settings))).usage.requests == 3
 
 
 async def test_what_the_api_cannot_do_is_left_out_or_refused(
@@ -205,12 +205,12 @@ async def test_what_the_api_cannot_do_is_left_out_or_refused(
     server.plays(Reply(completion({"content": "hi"})))
     request = ModelRequest("x", conversation_id="conv_1")
     with caplog.at_level(logging.WARNING, "holdfast"):
-        await ask(OpenAIChatCompletionsModel("m", client), request)
+        await call_model(OpenAIChatCompletionsModel("m", client), request)
     assert "conversation_id" in caplog.text
     with pytest.raises(UserError, match="conversation_id"):
-        await ask(OpenAIChatCompletionsModel("m", client, strict_feature_validation=True), request)
+        await call_model(OpenAIChatCompletionsModel("m", client, strict_feature_validation=True), request)
     with pytest.raises(UserError, match="web_search"):
-        await ask(OpenAIChatCompletionsModel("m", client), ModelRequest("x", tools=[WebSearchTool()]))
+        await call_model(OpenAIChatCompletionsModel("m", client), ModelRequest("x", tools=[WebSearchTool()]))
 
 
 PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
@@ -233,7 +233,7 @@ def test_a_conversation_becomes_messages() -> None:
     calls = [
         {"id": call_id, "type": "function", "function": {"name": "look", "arguments": "{}"}} for call_id in ("a", "b")
     ]
-    assert chat_messages("Be kind.", items) == [
+    assert to_chat_messages("Be kind.", items) == [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": [{"type": "text", "text": "What is this?"}, shown]},
         {"role": "assistant", "content": "Let me look.", "tool_calls": calls},
@@ -250,9 +250,9 @@ def test_thoughts_go_back_to_models_that_want_them() -> None:
         {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]},
         {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"},
     ]
-    assert chat_messages(None, items, model="deepseek-reasoner")[0]["reasoning_content"] == "hm"
-    assert "reasoning_content" not in chat_messages(None, items, model="gpt")[0]
-    assert "reasoning_content" in chat_messages(None, items, model="gpt", should_replay=lambda context: True)[0]
+    assert to_chat_messages(None, items, model="deepseek-reasoner")[0]["reasoning_content"] == "hm"
+    assert "reasoning_content" not in to_chat_messages(None, items, model="gpt")[0]
+    assert "reasoning_content" in to_chat_messages(None, items, model="gpt", should_replay=lambda context: True)[0]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_thoughts_go_back_to_models_that_want_them() -> None:
 )
 def test_what_cannot_be_said_in_messages_is_named(item: Any) -> None:
     with pytest.raises(UserError, match=r"input\[0\]"):
-        chat_messages(None, [item])
+        to_chat_messages(None, [item])
 
 
 texts = st.text(min_size=1, max_size=12)
@@ -297,7 +297,7 @@ def pieces(text: str, cuts: list[int]) -> Iterator[str]:
 def test_however_an_answer_is_cut_it_is_the_same(
     message: dict[str, Any], cuts: list[int], indexed: bool, buffered: bool
 ) -> None:
-    stream = ChatStream(Names([]), model="m", buffer_calls=buffered)
+    stream = ChatStreamConverter(ToolNameResolver([]), model="m", buffer_calls=buffered)
     deltas: list[dict[str, Any]] = [{"role": "assistant"}]
     for name in ("reasoning_content", "content"):
         deltas += [{name: piece} for piece in pieces(message.get(name) or "", cuts)]
@@ -306,10 +306,10 @@ def test_however_an_answer_is_cut_it_is_the_same(
         deltas.append({"tool_calls": [{**key, "id": call["id"], "function": {"name": call["function"]["name"]}}]})
         for piece in pieces(call["function"]["arguments"], cuts):
             deltas.append({"tool_calls": [{**key, "function": {"arguments": piece}}]})
-    events = [event for chunk in chunks(*deltas) for event in stream.feed(Raw(chunk))]
-    events += stream.end()
+    events = [event for chunk in chunks(*deltas) for event in stream.feed(AttributeDict(chunk))]
+    events += stream.finish()
     output = events[-1]["response"]["output"]
-    assert without_ids(output) == without_ids(output_items(Raw(message), Names([])))
+    assert without_ids(output) == without_ids(items_from_chat_message(AttributeDict(message), ToolNameResolver([])))
     assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == output
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     opened = [event["output_index"] for event in events if event["type"] == "response.output_item.added"]

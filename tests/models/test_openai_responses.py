@@ -12,6 +12,7 @@ from holdfast import (
     FileSearchTool,
     FunctionModel,
     HostedMCPTool,
+    IncompleteStream,
     ModelRetrySettings,
     ModelSettings,
     ModelTimeoutError,
@@ -20,7 +21,6 @@ from holdfast import (
     ResponseFailed,
     RetryDecision,
     Runner,
-    StreamCut,
     UserError,
     WebSearchTool,
     function_tool,
@@ -30,7 +30,7 @@ from holdfast import (
     tool_namespace,
 )
 from holdfast.agents import Agent
-from holdfast.models import ModelRequest, ask
+from holdfast.models import ModelRequest, call_model
 from model_server import (
     Drop,
     Hang,
@@ -82,12 +82,12 @@ async def streamed(model: Any, request: ModelRequest, **options: Any) -> tuple[A
     async def emit(event: Any) -> None:
         events.append(event)
 
-    return await ask(model, request, emit=emit, **options), events
+    return await call_model(model, request, emit=emit, **options), events
 
 
 async def test_an_answer_is_what_the_server_said(server: ModelServer, model: OpenAIResponsesModel) -> None:
     server.plays(Reply(response(said("hi"), called("weather", "{}")), headers={"x-request-id": "req_9"}))
-    answer = await ask(model, ModelRequest("hello", system_instructions="Be kind."))
+    answer = await call_model(model, ModelRequest("hello", system_instructions="Be kind."))
     assert isinstance(answer.output[0], ResponseOutputMessage)
     assert answer.items == [said("hi"), called("weather", "{}")]
     assert answer.items is answer.items
@@ -107,7 +107,7 @@ async def test_an_answer_is_what_the_server_said(server: ModelServer, model: Ope
 async def test_a_stream_gives_the_same_answer_as_a_request(server: ModelServer, model: OpenAIResponsesModel) -> None:
     server.plays(Stream(response_events(said("hi")), headers={"x-request-id": "req_9"}), Reply(response(said("hi"))))
     answer, events = await streamed(model, ModelRequest("hello"))
-    whole = await ask(model, ModelRequest("hello"))
+    whole = await call_model(model, ModelRequest("hello"))
     assert (answer.items, answer.usage, answer.response_id) == (whole.items, whole.usage, whole.response_id)
     assert answer.request_id == "req_9"
     assert [event.delta for event in events if isinstance(event, ResponseTextDeltaEvent)] == ["hi"]
@@ -180,7 +180,7 @@ async def test_everything_a_run_can_say_is_sent(server: ModelServer, model: Open
         previous_response_id="resp_0",
         prompt={"id": "pmpt_1", "version": None, "variables": {"x": "y"}},
     )
-    answer = await ask(model, request)
+    answer = await call_model(model, request)
     assert answer.raw_usage is not None
     assert answer.raw_usage["total_tokens"] == 18
     sent = server.last
@@ -212,20 +212,22 @@ async def test_a_prompt_at_the_server_chooses_the_model_when_nobody_did(
     server: ModelServer, client: AsyncOpenAI
 ) -> None:
     server.plays(Reply(response(said("hi"))))
-    await ask(OpenAIResponsesModel("usual", client, model_is_explicit=False), ModelRequest("x", prompt={"id": "p"}))
+    await call_model(
+        OpenAIResponsesModel("usual", client, model_is_explicit=False), ModelRequest("x", prompt={"id": "p"})
+    )
     assert "model" not in server.last
 
 
 async def test_what_is_said_twice_is_refused(model: OpenAIResponsesModel) -> None:
     settings = ModelSettings(temperature=1, extra_args={"temperature": 2})
     with pytest.raises(UserError, match="temperature"):
-        await ask(model, ModelRequest("x", model_settings=settings))
+        await call_model(model, ModelRequest("x", model_settings=settings))
 
 
 async def test_without_settings_an_error_is_the_callers(server: ModelServer, model: OpenAIResponsesModel) -> None:
     server.plays(failed(429, retry_after="7"))
     with pytest.raises(RateLimitError):
-        await ask(model, ModelRequest("x"))
+        await call_model(model, ModelRequest("x"))
     assert len(server.asked) == 1
 
 
@@ -238,7 +240,7 @@ async def test_the_client_does_not_repeat_what_is_decided_here(server: ModelServ
             ModelRequest("x", conversation_id="conv_1"),
         ):
             with pytest.raises(Exception, match="500"):
-                await ask(model, request)
+                await call_model(model, request)
     assert len(server.asked) == 2
 
 
@@ -250,7 +252,9 @@ async def test_the_server_says_when_to_come_back(
     server.plays(failed(429, retry_after="7"), failed(503, retry_after_ms="250"), fine)
     settings = ModelSettings(retry=ModelRetrySettings(max_retries=2, policy=retry_policies.provider_suggested()))
     request, sleep = ModelRequest("x", model_settings=settings), Sleeps()
-    answer = (await streamed(model, request, sleep=sleep))[0] if stream else await ask(model, request, sleep=sleep)
+    answer = (
+        (await streamed(model, request, sleep=sleep))[0] if stream else await call_model(model, request, sleep=sleep)
+    )
     assert sleep.pauses == [7.0, 0.25]
     assert answer.usage.requests == 3
     assert [entry.total_tokens for entry in answer.usage.request_usage_entries] == [0, 0, 18]
@@ -260,13 +264,15 @@ async def test_a_server_that_wants_no_repetition_is_heard(server: ModelServer, m
     server.plays(failed(500, x_should_retry="false"))
     policy = retry_policies.any(retry_policies.http_status([500]), retry_policies.provider_suggested())
     with pytest.raises(Exception, match="500"):
-        await ask(model, ModelRequest("x", model_settings=ModelSettings(retry=ModelRetrySettings(3, policy=policy))))
+        await call_model(
+            model, ModelRequest("x", model_settings=ModelSettings(retry=ModelRetrySettings(3, policy=policy)))
+        )
 
 
 async def test_a_dropped_connection_is_a_network_error(server: ModelServer, model: OpenAIResponsesModel) -> None:
     server.plays(Drop(), Reply(response(said("hi"))))
     settings = ModelSettings(retry=ModelRetrySettings(max_retries=1, policy=retry_policies.network_error()))
-    assert (await ask(model, ModelRequest("x", model_settings=settings), sleep=Sleeps())).items == [said("hi")]
+    assert (await call_model(model, ModelRequest("x", model_settings=settings), sleep=Sleeps())).items == [said("hi")]
 
 
 async def test_a_conversation_is_not_written_to_twice_by_accident(
@@ -278,11 +284,11 @@ async def test_a_conversation_is_not_written_to_twice_by_accident(
 
     server.plays(Drop())
     with pytest.raises(APIConnectionError):
-        await ask(model, asking(retry_policies.network_error()), sleep=Sleeps())
+        await call_model(model, asking(retry_policies.network_error()), sleep=Sleeps())
     server.plays(failed(429), Reply(response(said("hi"))))
-    await ask(model, asking(retry_policies.http_status([429])), sleep=Sleeps())
+    await call_model(model, asking(retry_policies.http_status([429])), sleep=Sleeps())
     server.plays(Drop(), Reply(response(said("hi"))))
-    await ask(model, asking(lambda context: RetryDecision(True, approve_unsafe_replay=True)), sleep=Sleeps())
+    await call_model(model, asking(lambda context: RetryDecision(True, approve_unsafe_replay=True)), sleep=Sleeps())
     assert len(server.asked) == 5
     assert {asked.body["conversation"] for asked in server.asked} == {"conv_1"}
 
@@ -291,12 +297,12 @@ async def test_a_locked_conversation_is_waited_for(server: ModelServer, model: O
     locked = [failed(409, "busy", "conversation_locked") for _ in range(3)]
     server.plays(*locked, Reply(response(said("hi"))))
     sleep = Sleeps()
-    answer = await ask(model, ModelRequest("x", conversation_id="conv_1"), sleep=sleep)
+    answer = await call_model(model, ModelRequest("x", conversation_id="conv_1"), sleep=sleep)
     assert (sleep.pauses, answer.usage.requests) == ([1.0, 2.0, 4.0], 4)
     server.plays(*locked, failed(409, "busy", "conversation_locked"))
     settings = ModelSettings(retry=ModelRetrySettings(max_retries=0))
     with pytest.raises(Exception, match="busy"):
-        await ask(model, ModelRequest("x", conversation_id="conv_1", model_settings=settings), sleep=sleep)
+        await call_model(model, ModelRequest("x", conversation_id="conv_1", model_settings=settings), sleep=sleep)
 
 
 async def test_nothing_is_repeated_after_words_were_shown(server: ModelServer, model: OpenAIResponsesModel) -> None:
@@ -309,7 +315,7 @@ async def test_nothing_is_repeated_after_words_were_shown(server: ModelServer, m
         shown.append(event.type)
 
     with pytest.raises(Exception, match=r"(?i)peer closed|incomplete|connection"):
-        await ask(model, ModelRequest("x", model_settings=settings), emit=emit, sleep=Sleeps())
+        await call_model(model, ModelRequest("x", model_settings=settings), emit=emit, sleep=Sleeps())
     assert shown == ["response.created", "response.output_item.added", "response.output_text.delta"]
     assert len(server.asked) == 1
 
@@ -324,7 +330,7 @@ async def test_an_attempt_that_showed_nothing_leaves_no_trace(server: ModelServe
 
 async def test_a_stream_that_just_ends_is_no_answer(server: ModelServer, model: OpenAIResponsesModel) -> None:
     server.plays(Stream(response_events(said("hi"))[:-1]))
-    with pytest.raises(StreamCut):
+    with pytest.raises(IncompleteStream):
         await streamed(model, ModelRequest("x"))
 
 
@@ -336,7 +342,7 @@ async def test_an_answer_that_failed_is_an_error(
     event = {"type": "response.failed", "response": broken, "sequence_number": 0}
     server.plays(Stream([event]) if stream else Reply(broken))
     with pytest.raises(ResponseFailed, match="lost") as caught:
-        await (streamed(model, ModelRequest("x")) if stream else ask(model, ModelRequest("x")))
+        await (streamed(model, ModelRequest("x")) if stream else call_model(model, ModelRequest("x")))
     assert caught.value.error_code == "server_error"
 
 
@@ -348,7 +354,7 @@ async def test_a_late_attempt_has_ended_when_the_error_comes(
     server.plays(late)
     request = ModelRequest("x", model_settings=ModelSettings(timeout=0.05))
     with pytest.raises(ModelTimeoutError) as caught:
-        await (streamed(model, request) if stream else ask(model, request))
+        await (streamed(model, request) if stream else call_model(model, request))
     assert caught.value.timeout_seconds == 0.05
     await late.given_up.wait()
 
@@ -358,13 +364,13 @@ async def test_a_late_attempt_may_be_repeated(server: ModelServer, model: OpenAI
     settings = ModelSettings(
         timeout=1.0, retry=ModelRetrySettings(max_retries=1, policy=retry_policies.network_error())
     )
-    assert (await ask(model, ModelRequest("x", model_settings=settings), sleep=Sleeps())).items == [said("hi")]
+    assert (await call_model(model, ModelRequest("x", model_settings=settings), sleep=Sleeps())).items == [said("hi")]
 
 
 async def test_leaving_a_stream_ends_the_request(server: ModelServer, model: OpenAIResponsesModel) -> None:
     hang = Hang(response_events(said("hi"))[:2])
     server.plays(hang)
-    events = ModelRequest("x").put_to(model.stream_response)
+    events = ModelRequest("x").send_to(model.stream_response)
     async for _ in events:
         break
     await events.aclose()

@@ -7,7 +7,7 @@ from openai import AsyncOpenAI
 from pydantic import BaseModel
 
 import holdfast
-from holdfast.models import ModelRequest, ask
+from holdfast.models import ModelRequest, call_model
 from model_server import ModelServer, Reply, completion, response, said
 
 peer = pytest.importorskip("agents")
@@ -79,7 +79,7 @@ async def sent_by_us(server: ModelServer, kind: str, client: AsyncOpenAI, answer
         output_schema=holdfast.AgentOutputSchema(Forecast),
         handoffs=[holdfast.handoff(holdfast.Agent(name="Billing", handoff_description="Money."))],
     )
-    await ask(getattr(holdfast, kind)("m", client), request)
+    await call_model(getattr(holdfast, kind)("m", client), request)
     return server.last
 
 

@@ -20,7 +20,7 @@ from holdfast import (
     set_default_openai_client,
     set_default_openai_key,
 )
-from holdfast.models import ModelRequest, ask, openai_provider
+from holdfast.models import ModelRequest, call_model, openai_provider
 from holdfast.testing import ScriptedModel
 from model_server import ModelServer, Reply, completion, response, said
 
@@ -30,7 +30,7 @@ def fresh_defaults(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_DEFAULT_MODEL"):
         monkeypatch.delenv(name, raising=False)
     yield
-    vars(openai_provider._defaults).update(vars(openai_provider.Defaults()))
+    vars(openai_provider._defaults).update(vars(openai_provider.OpenAIDefaults()))
 
 
 async def test_the_api_is_chosen_by_the_provider_or_by_default() -> None:
@@ -52,16 +52,16 @@ async def test_without_a_key_the_error_says_what_to_do() -> None:
 
 async def test_a_provider_closes_the_client_that_it_made_and_no_other(server: ModelServer, client: AsyncOpenAI) -> None:
     provider = OpenAIProvider(api_key="k", base_url=server.url)
-    made = provider.client()
-    assert provider.client() is made
+    made = provider.get_client()
+    assert provider.get_client() is made
     server.plays(Reply(response(said("hi"))))
-    await ask(provider.get_model("m"), ModelRequest("x"))
+    await call_model(provider.get_model("m"), ModelRequest("x"))
     assert server.asked[0].headers["authorization"] == "Bearer k"
     await provider.aclose()
     assert made.is_closed()
     for borrowing in (OpenAIProvider(openai_client=client), OpenAIProvider()):
         set_default_openai_client(client)
-        assert borrowing.client() is client
+        assert borrowing.get_client() is client
         await borrowing.aclose()
     assert not client.is_closed()
 
@@ -102,7 +102,7 @@ async def test_a_prefix_names_the_provider(server: ModelServer, client: AsyncOpe
         (MultiProvider(openai_client=client, openai_use_responses=False, openai_prefix_mode="model_id"), "openai/gpt"),
         (MultiProvider(openai_client=client, openai_use_responses=False, unknown_prefix_mode="model_id"), "meta/llama"),
     ):
-        await ask(provider.get_model(name), ModelRequest("x"))
+        await call_model(provider.get_model(name), ModelRequest("x"))
         sent.append(server.last["model"])
     assert sent == ["gpt", "gpt", "openai/gpt", "meta/llama"]
     with pytest.raises(UserError, match="'meta'"):

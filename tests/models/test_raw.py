@@ -10,14 +10,14 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessa
 
 from holdfast import ModelResponse, Usage
 from holdfast.base.items import decode_item, encode_item
-from holdfast.models import Raw
+from holdfast.models import AttributeDict
 from holdfast.models.raw import as_item
 
 MESSAGE = {"type": "message", "content": [{"type": "output_text", "text": "hi", "annotations": []}], "status": None}
 
 
 def test_it_reads_like_an_object_and_is_plain_json() -> None:
-    raw = Raw(MESSAGE)
+    raw = AttributeDict(MESSAGE)
     assert raw.content[0].text == "hi"
     assert raw.status is None
     assert raw == MESSAGE
@@ -29,7 +29,7 @@ def test_it_reads_like_an_object_and_is_plain_json() -> None:
 
 
 def test_copies_are_of_the_same_kind() -> None:
-    raw = Raw(MESSAGE)
+    raw = AttributeDict(MESSAGE)
     for twin in (copy.deepcopy(raw), pickle.loads(pickle.dumps(raw)), copy.copy(raw)):
         assert twin == raw
         assert twin.content[0].text == "hi"
@@ -37,7 +37,7 @@ def test_copies_are_of_the_same_kind() -> None:
 
 
 def test_items_are_converted_once_and_share_nothing_with_what_was_said() -> None:
-    raw = Raw(MESSAGE)
+    raw = AttributeDict(MESSAGE)
     answer = ModelResponse([raw], Usage(), "resp_1")
     item = answer.items[0]
     assert answer.to_input_items()[0] is item

@@ -19,9 +19,9 @@ from holdfast import (
     UserError,
     retry_policies,
 )
-from holdfast.agents.types import resolved
-from holdfast.models import ModelRequest, ask
-from holdfast.models.retry import backoff_delay, decide, locked_delay, normalized_error, retry_after_in
+from holdfast.agents.types import maybe_await
+from holdfast.models import ModelRequest, call_model
+from holdfast.models.retry import compute_backoff, decide_delay, get_locked_delay, normalize_error, parse_retry_after
 from holdfast.testing import FakeClock, ModelStep, ScriptedModel, assistant_message
 from holdfast.testing.virtual_time import run_in_virtual_time
 
@@ -66,7 +66,7 @@ backoffs = st.none() | st.builds(
 
 @given(contexts, decisions, backoffs)
 def test_some_things_are_never_repeated(context: RetryPolicyContext, wanted: RetryDecision, backoff: Any) -> None:
-    delay = decide(context, wanted, backoff=backoff)
+    delay = decide_delay(context, wanted, backoff=backoff)
     if delay is None:
         return
     assert delay >= 0
@@ -86,26 +86,26 @@ def test_what_is_wanted_and_harmless_is_repeated(
     context.attempt, context.max_retries = 1, 1
     context.normalized.is_abort = False
     context.provider_advice = ModelRetryAdvice(replay_safety="safe", retry_after=3.0)
-    found = decide(context, RetryDecision(True, delay), backoff=backoff)
+    found = decide_delay(context, RetryDecision(True, delay), backoff=backoff)
     assert found == (3.0 if delay is None else delay)
 
 
 @given(st.integers(1, 10_000), backoffs, st.floats(0, 1))
 def test_a_pause_stays_within_its_limit(attempt: int, backoff: Any, chance: float) -> None:
-    delay = backoff_delay(attempt, backoff, chance=lambda: chance)
+    delay = compute_backoff(attempt, backoff, rng=lambda: chance)
     most = 2.0 if backoff is None or backoff.max_delay is None else backoff.max_delay
     assert 0 <= delay <= most
-    assert backoff_delay(attempt, backoff, chance=lambda: 0.0) >= delay
+    assert compute_backoff(attempt, backoff, rng=lambda: 0.0) >= delay
 
 
 def test_pauses_grow() -> None:
     settings = ModelRetryBackoffSettings(initial_delay=1, max_delay=5, multiplier=2, jitter=False)
-    assert [backoff_delay(attempt, settings) for attempt in (1, 2, 3, 4, 5)] == [1, 2, 4, 5, 5]
+    assert [compute_backoff(attempt, settings) for attempt in (1, 2, 3, 4, 5)] == [1, 2, 4, 5, 5]
 
 
 @given(contexts, st.integers(0, 9))
 def test_only_a_locked_conversation_is_waited_for_and_not_for_ever(context: RetryPolicyContext, before: int) -> None:
-    delay = locked_delay(context, locked_before=before)
+    delay = get_locked_delay(context, locked_attempts=before)
     locked = context.normalized.error_code == "conversation_locked" and not context.response_started
     assert delay == ([1.0, 2.0, 4.0][before] if locked and before < 3 else None)
 
@@ -124,7 +124,7 @@ policies = st.sampled_from(
 @given(contexts, st.lists(policies, max_size=4))
 def test_any_and_all_are_what_they_say(context: RetryPolicyContext, chosen: list[Any]) -> None:
     async def judge(policy: Any) -> RetryDecision:
-        return RetryDecision.of(await resolved(policy(context)))
+        return RetryDecision.coerce(await maybe_await(policy(context)))
 
     async def check() -> None:
         each = [await judge(policy) for policy in chosen]
@@ -144,17 +144,17 @@ def test_an_error_is_understood_by_what_it_is() -> None:
     class Refused(Exception):
         status_code = 429
 
-    assert normalized_error(Refused("x")).status_code == 429
-    assert normalized_error(ConnectionResetError()).is_network_error
-    assert normalized_error(TimeoutError()).is_timeout
-    assert normalized_error(ModelTimeoutError(3)).is_timeout
-    assert normalized_error(UserError("x")).error_code is None
+    assert normalize_error(Refused("x")).status_code == 429
+    assert normalize_error(ConnectionResetError()).is_network_error
+    assert normalize_error(TimeoutError()).is_timeout
+    assert normalize_error(ModelTimeoutError(3)).is_timeout
+    assert normalize_error(UserError("x")).error_code is None
 
 
 def test_a_provider_corrects_only_what_it_knows() -> None:
     mine = ModelRetryNormalizedError(status_code=500, message="x")
     better = ModelRetryNormalizedError(is_network_error=True, status_code=None)
-    both = mine.corrected_by(better)
+    both = mine.merge(better)
     assert (both.status_code, both.message, both.is_network_error, both.is_timeout) == (None, "x", True, False)
 
 
@@ -171,7 +171,7 @@ def test_a_provider_corrects_only_what_it_knows() -> None:
     ],
 )
 def test_servers_say_when_in_several_ways(headers: Any, expected: float | None) -> None:
-    assert retry_after_in(headers, clock=FakeClock(10.0)) == expected
+    assert parse_retry_after(headers, clock=FakeClock(10.0)) == expected
 
 
 class Sleeps:
@@ -191,10 +191,10 @@ async def test_repeating_needs_a_number_and_a_policy() -> None:
     for retry in (None, ModelRetrySettings(max_retries=3), ModelRetrySettings(policy=always)):
         model = ScriptedModel([ValueError("no"), [assistant_message("hi")]])
         with pytest.raises(ValueError, match="no"):
-            await ask(model, asking(retry))
+            await call_model(model, asking(retry))
         assert len(model.calls) == 1
     model = ScriptedModel([ValueError("no"), [assistant_message("hi")]])
-    answer = await ask(model, asking(ModelRetrySettings(max_retries=1, policy=always)), sleep=Sleeps())
+    answer = await call_model(model, asking(ModelRetrySettings(max_retries=1, policy=always)), sleep=Sleeps())
     assert answer.usage.requests == 2
 
 
@@ -209,7 +209,7 @@ async def test_a_policy_sees_the_attempt_and_may_take_its_time() -> None:
     model = ScriptedModel([ModelStep.raise_error(ValueError(str(n)), retry_advice=advice) for n in range(3)])
     sleep = Sleeps()
     with pytest.raises(ValueError, match="2"):
-        await ask(model, asking(ModelRetrySettings(max_retries=2, policy=policy)), sleep=sleep)
+        await call_model(model, asking(ModelRetrySettings(max_retries=2, policy=policy)), sleep=sleep)
     assert [context.attempt for context in seen] == [1, 2, 3]
     assert {context.normalized.status_code for context in seen} == {503}
     assert seen[0].provider_advice == advice
@@ -220,7 +220,7 @@ async def test_a_policy_sees_the_attempt_and_may_take_its_time() -> None:
 async def test_a_policy_that_says_nonsense_is_named() -> None:
     model = ScriptedModel([ValueError("no")])
     with pytest.raises(UserError, match="'maybe'"):
-        await ask(model, asking(ModelRetrySettings(max_retries=1, policy=lambda context: "maybe")))
+        await call_model(model, asking(ModelRetrySettings(max_retries=1, policy=lambda context: "maybe")))
 
 
 async def test_a_request_that_a_server_remembers_is_repeated_only_when_safe() -> None:
@@ -232,10 +232,10 @@ async def test_a_request_that_a_server_remembers_is_repeated_only_when_safe() ->
             )
             request = asking(retry, previous_response_id="resp_1")
             if repeated:
-                await ask(model, request, sleep=Sleeps())
+                await call_model(model, request, sleep=Sleeps())
             else:
                 with pytest.raises(ValueError, match="no"):
-                    await ask(model, request, sleep=Sleeps())
+                    await call_model(model, request, sleep=Sleeps())
             assert len(model.calls) == 1 + repeated
 
 
@@ -249,7 +249,7 @@ def test_the_time_of_a_slow_listener_is_not_the_models() -> None:
         await asyncio.sleep(2)
 
     request = ModelRequest("x", model_settings=ModelSettings(timeout=5))
-    assert run_in_virtual_time(ask(model, request, emit=emit)).items[0]["content"][0]["text"] == "hi"
+    assert run_in_virtual_time(call_model(model, request, emit=emit)).items[0]["content"][0]["text"] == "hi"
     assert listened == 9
 
 
@@ -265,11 +265,11 @@ async def test_a_late_model_is_drained_before_the_error_comes() -> None:
 
     request = ModelRequest("x", model_settings=ModelSettings(timeout=0.01))
     with pytest.raises(ModelTimeoutError):
-        await ask(ScriptedModel([ModelStep.respond(respond)]), request)
+        await call_model(ScriptedModel([ModelStep.respond(respond)]), request)
     assert drained.is_set()
 
 
 async def test_a_timeout_of_the_models_own_is_not_ours() -> None:
     model = ScriptedModel([TimeoutError("mine")])
     with pytest.raises(TimeoutError, match="mine"):
-        await ask(model, ModelRequest("x", model_settings=ModelSettings(timeout=60)))
+        await call_model(model, ModelRequest("x", model_settings=ModelSettings(timeout=60)))

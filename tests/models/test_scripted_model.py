@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast import ModelResponse, ModelSettings, Usage
-from holdfast.models import ModelRequest, Raw, ask
-from holdfast.models.contract import completed
+from holdfast.models import AttributeDict, ModelRequest, call_model
+from holdfast.models.contract import parse_final_event
 from holdfast.testing import (
     InvalidModelStep,
     ModelStep,
@@ -21,13 +21,13 @@ from holdfast.testing import (
 
 
 async def events_of(model: ScriptedModel, request: ModelRequest | None = None) -> list[Any]:
-    return [event async for event in (request or ModelRequest("x")).put_to(model.stream_response)]
+    return [event async for event in (request or ModelRequest("x")).send_to(model.stream_response)]
 
 
 async def test_a_script_is_played_in_order_and_the_calls_are_kept() -> None:
     model = ScriptedModel([[function_call("f", {"a": 1}, call_id="c1")], [assistant_message("done")]])
-    first = await ask(model, ModelRequest("hello", system_instructions="s", conversation_id="conv"))
-    second = await ask(model, ModelRequest([{"role": "user", "content": "more"}]))
+    first = await call_model(model, ModelRequest("hello", system_instructions="s", conversation_id="conv"))
+    second = await call_model(model, ModelRequest([{"role": "user", "content": "more"}]))
     assert first.output[0].arguments == '{"a":1}'
     assert second.output[0].content[0].text == "done"
     assert second.items == [assistant_message("done")]
@@ -44,16 +44,16 @@ async def test_a_script_is_played_in_order_and_the_calls_are_kept() -> None:
 
 async def test_a_stream_carries_the_same_answer() -> None:
     output = [
-        Raw(id="rs", type="reasoning", summary=[{"type": "summary_text", "text": "hm"}]),
+        AttributeDict(id="rs", type="reasoning", summary=[{"type": "summary_text", "text": "hm"}]),
         assistant_message("hello world"),
         function_call("f", '{"a":1}', call_id="c1", namespace="n"),
-        Raw(id="ws", type="web_search_call", status="completed"),
+        AttributeDict(id="ws", type="web_search_call", status="completed"),
     ]
     step = ModelStep(output, Usage(requests=1, input_tokens=3, output_tokens=4, total_tokens=7), request_id="req")
     model = ScriptedModel([step, step])
-    whole = await ask(model, ModelRequest("x"))
+    whole = await call_model(model, ModelRequest("x"))
     events = await events_of(model)
-    answer = completed(events[-1])
+    answer = parse_final_event(events[-1])
     assert answer is not None
     assert answer == whole
     assert answer.items == output
@@ -76,7 +76,7 @@ async def test_a_step_may_bring_its_own_events() -> None:
     )
     assert (await events_of(model))[0].type == "x"
     assert (await events_of(model, ModelRequest("hi")))[0].delta == "hi"
-    assert (await ask(model, ModelRequest("x"))).output == output
+    assert (await call_model(model, ModelRequest("x"))).output == output
 
 
 async def test_a_step_may_decide_when_it_is_asked() -> None:
@@ -84,22 +84,22 @@ async def test_a_step_may_decide_when_it_is_asked() -> None:
         return ModelStep.respond(lambda again: [assistant_message(again.input)])
 
     model = ScriptedModel([ModelStep.respond(later), ModelStep.respond(lambda call: ValueError("no"))])
-    assert (await ask(model, ModelRequest("echo"))).output[0].content[0].text == "echo"
+    assert (await call_model(model, ModelRequest("echo"))).output[0].content[0].text == "echo"
     with pytest.raises(ValueError, match="no"):
-        await ask(model, ModelRequest("x"))
+        await call_model(model, ModelRequest("x"))
 
 
 async def test_steps_are_counted_as_requests() -> None:
     counted = Usage(requests=1, input_tokens=3, total_tokens=3)
     model = ScriptedModel([[], [], ModelResponse([], Usage(requests=2), "r")], default_usage=counted)
-    first, second = await ask(model, ModelRequest("x")), await ask(model, ModelRequest("x"))
+    first, second = await call_model(model, ModelRequest("x")), await call_model(model, ModelRequest("x"))
     assert first.usage == second.usage == counted
     first.usage.add(second.usage)
     assert counted.input_tokens == 3
-    assert (await ask(model, ModelRequest("x"))).usage.requests == 2
+    assert (await call_model(model, ModelRequest("x"))).usage.requests == 2
     model.set_default_usage(None)
     model.enqueue([])
-    assert (await ask(model, ModelRequest("x"))).usage == Usage(requests=1)
+    assert (await call_model(model, ModelRequest("x"))).usage == Usage(requests=1)
 
 
 async def test_a_call_too_many_and_a_call_too_few_are_errors() -> None:
@@ -107,7 +107,7 @@ async def test_a_call_too_many_and_a_call_too_few_are_errors() -> None:
     with pytest.raises(UnconsumedModelSteps) as unplayed:
         model.assert_complete()
     assert unplayed.value.remaining_steps == model.remaining_steps == 1
-    await ask(model, ModelRequest("x"))
+    await call_model(model, ModelRequest("x"))
     with pytest.raises(UnexpectedModelCall) as unexpected:
         await events_of(model, ModelRequest("again", model_settings=ModelSettings(temperature=1)))
     assert (unexpected.value.call_index, unexpected.value.call.input, unexpected.value.call.streamed) == (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.realtime.local.speech import EspeakVoice
+from holdfast.realtime.local.speech import EspeakTTS
 
 
-def espeak_voice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> EspeakVoice:
+def espeak_voice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> EspeakTTS:
     if shutil.which("espeak-ng") is None:
         if importlib.util.find_spec("espeakng_loader") is None:
             pytest.skip("neither espeak-ng nor espeakng-loader is installed")
@@ -19,9 +19,9 @@ def espeak_voice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> EspeakVoice:
         program.write_text(f"#!{sys.executable}\n" + (Path(__file__).parent / "espeak_program.py").read_text())
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    return EspeakVoice()
+    return EspeakTTS()
 
 
 async def spoken(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    words = await espeak_voice(folder, monkeypatch).speak(text)
+    words = await espeak_voice(folder, monkeypatch).synthesize(text)
     return b"".join(word.audio for word in words)

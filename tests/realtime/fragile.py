@@ -3,7 +3,7 @@
 import asyncio
 
 from holdfast.realtime import LocalRealtimeModel
-from holdfast.realtime.openai.link import LinkClosed
+from holdfast.realtime.openai.link import TransportClosed
 
 
 class Fragile:
@@ -18,7 +18,7 @@ class Fragile:
 
     async def send(self, frame):
         if self._broken.is_set():
-            raise LinkClosed(1006, "snapped", ConnectionError("snapped"))
+            raise TransportClosed(1006, "snapped", ConnectionError("snapped"))
         await self._link.send(frame)
 
     async def receive(self):
@@ -26,7 +26,7 @@ class Fragile:
         try:
             await asyncio.wait({reading, snapping}, return_when=asyncio.FIRST_COMPLETED)
             if self._broken.is_set():
-                raise LinkClosed(1006, "snapped", ConnectionError("snapped"))
+                raise TransportClosed(1006, "snapped", ConnectionError("snapped"))
             return await reading
         finally:
             reading.cancel()
@@ -39,6 +39,6 @@ class Fragile:
 class FragileModel(LocalRealtimeModel):
     link = None
 
-    async def dial(self, options):
-        self.link = Fragile(await super().dial(options))
+    async def open_transport(self, options):
+        self.link = Fragile(await super().open_transport(options))
         return self.link

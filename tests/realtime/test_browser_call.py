@@ -15,7 +15,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from browser import PATIENCE, chromium, needs_chromium
 from holdfast import open_store
-from holdfast.realtime.local.audio import silence
+from holdfast.realtime.local.audio import make_silence
 from pages import ROOT, blocks, write
 from ports import free_port, listening
 
@@ -56,7 +56,7 @@ async def test_a_caller_who_speaks_up_is_answered_and_the_history_keeps_what_was
     shop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = await spoken("Excuse me, are you open on Sunday?", tmp_path, monkeypatch)
-    voice = recording(tmp_path / "caller.wav", silence(1500) + words + silence(30_000))
+    voice = recording(tmp_path / "caller.wav", make_silence(1500) + words + make_silence(30_000))
     microphone = (
         "--use-fake-ui-for-media-stream",
         "--use-fake-device-for-media-stream",

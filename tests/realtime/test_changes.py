@@ -5,7 +5,15 @@ from types import SimpleNamespace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.realtime.transition import Change, Forgo, Resolve, Restore, TakeOver, Tell, Transitions
+from holdfast.realtime.transition import (
+    AgentTransitions,
+    CommitSwitch,
+    ResolveAgent,
+    RestoreSettings,
+    SendSettings,
+    SkipSwitch,
+    SwitchRequest,
+)
 
 
 class Changes(RuleBasedStateMachine):
@@ -13,7 +21,7 @@ class Changes(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.core = Transitions()
+        self.core = AgentTransitions()
         self.core.current = self.model = self.agent()
         self.before = [self.core.current]
         self.doubt = None
@@ -26,19 +34,19 @@ class Changes(RuleBasedStateMachine):
     def do(self, commands):
         for command in commands:
             match command:
-                case Resolve() | Tell() | Restore():
+                case ResolveAgent() | SendSettings() | RestoreSettings():
                     assert self.turn is None
                     self.turn = command
-                    assert not isinstance(command, Resolve) or self.doubt is None
-                    if isinstance(command, Restore):
+                    assert not isinstance(command, ResolveAgent) or self.doubt is None
+                    if isinstance(command, RestoreSettings):
                         assert command.old is self.core.current
-                case TakeOver(change, old, new):
+                case CommitSwitch(change, old, new):
                     assert (old, new, self.model) == (self.before[-1], self.core.current, new)
                     self.before.append(new)
                     self.end(change)
-                case Forgo(change):
-                    assert change.instead_of is not None
-                    assert change.instead_of is not self.core.current
+                case SkipSwitch(change):
+                    assert change.expected_current is not None
+                    assert change.expected_current is not self.core.current
                     self.end(change)
 
     def end(self, change):
@@ -50,51 +58,51 @@ class Changes(RuleBasedStateMachine):
     def ask(self, how, back):
         earlier = self.before[-1 - back % len(self.before)]
         instead_of = {"update": None, "handoff": self.core.current, "late handoff": earlier}[how]
-        change = Change(self.agent(), how.removeprefix("late "), instead_of)
+        change = SwitchRequest(self.agent(), how.removeprefix("late "), instead_of)
         self.asked.append(change)
-        self.do(self.core.ask(change))
+        self.do(self.core.submit(change))
 
-    @precondition(lambda self: isinstance(self.turn, Resolve))
+    @precondition(lambda self: isinstance(self.turn, ResolveAgent))
     @rule()
     def resolve(self):
-        change, self.turn = self.turn.change, None
-        self.do(self.core.resolved(change, self.agent()))
+        change, self.turn = self.turn.request, None
+        self.do(self.core.on_resolved(change, self.agent()))
 
-    @precondition(lambda self: isinstance(self.turn, Tell))
+    @precondition(lambda self: isinstance(self.turn, SendSettings))
     @rule()
     def acknowledge(self):
         told, self.turn = self.turn, None
         self.model = told.new
-        self.do(self.core.acknowledged(told.change, told.new))
+        self.do(self.core.on_acknowledged(told.request, told.new))
 
-    @precondition(lambda self: isinstance(self.turn, Resolve | Tell))
+    @precondition(lambda self: isinstance(self.turn, ResolveAgent | SendSettings))
     @rule(in_doubt=st.booleans())
     def fail(self, in_doubt):
         failed, self.turn = self.turn, None
-        in_doubt = in_doubt and isinstance(failed, Tell)
+        in_doubt = in_doubt and isinstance(failed, SendSettings)
         if in_doubt:
             self.model, self.doubt = None, failed.new
-        self.asked.remove(failed.change)
-        self.do(self.core.failed(failed.change, in_doubt=in_doubt))
-        assert not in_doubt or isinstance(self.turn, Restore)
+        self.asked.remove(failed.request)
+        self.do(self.core.on_failed(failed.request, uncertain=in_doubt))
+        assert not in_doubt or isinstance(self.turn, RestoreSettings)
 
-    @precondition(lambda self: isinstance(self.turn, Restore))
+    @precondition(lambda self: isinstance(self.turn, RestoreSettings))
     @rule()
     def restore(self):
         self.model, self.doubt, self.turn = self.turn.old, None, None
-        self.do(self.core.restored())
+        self.do(self.core.on_restored())
 
     @precondition(lambda self: self.waiting())
     @rule(data=st.data())
     def give_up_waiting(self, data):
         change = data.draw(st.sampled_from(self.waiting()))
         self.asked.remove(change)
-        assert self.core.failed(change, in_doubt=True) == []
+        assert self.core.on_failed(change, uncertain=True) == []
 
     @precondition(lambda self: self.ended)
     @rule(data=st.data())
     def fail_after_the_end(self, data):
-        assert self.core.failed(data.draw(st.sampled_from(self.ended)), in_doubt=True) == []
+        assert self.core.on_failed(data.draw(st.sampled_from(self.ended)), uncertain=True) == []
 
     def waiting(self):
         return [change for change in self.asked if change is not getattr(self.turn, "change", None)]

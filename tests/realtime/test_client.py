@@ -53,7 +53,7 @@ from holdfast.realtime import (
     UserMessageItem,
 )
 from holdfast.realtime.openai.client import RealtimeClient
-from holdfast.realtime.openai.raw import with_raw
+from holdfast.realtime.openai.raw import prepend_raw_event
 
 
 class Talk:
@@ -369,7 +369,7 @@ def test_any_message_can_be_sent_but_responses_wait_for_their_turn(talk: Talk) -
 
 
 def test_settings_are_answered_in_order_and_rejected_by_name(talk: Talk) -> None:
-    first, second, third = (talk.client.update({"instructions": str(n)}) for n in range(3))
+    first, second, third = (talk.client.update_settings({"instructions": str(n)}) for n in range(3))
     frames = talk.said()
     assert [frame["session"]["instructions"] for frame in frames] == ["0", "1", "2"]
     talk.hear("error", error={"message": "no", "event_id": frames[1]["event_id"]})
@@ -382,7 +382,7 @@ def test_settings_are_answered_in_order_and_rejected_by_name(talk: Talk) -> None
 
 
 def test_an_answer_that_never_came_does_not_shift_the_next(talk: Talk) -> None:
-    lost, next_one = talk.client.update({}), talk.client.update({})
+    lost, next_one = talk.client.update_settings({}), talk.client.update_settings({})
     lost.abandoned = True
     talk.hear("session.updated", session={})
     assert next_one.answered
@@ -394,7 +394,7 @@ def updated(talk: Talk, instructions: str, **more: Any) -> None:
 
 def test_an_answer_that_comes_late_is_not_taken_for_one_to_the_next_change(talk: Talk) -> None:
     talk.hear("session.created", session={"instructions": ""})
-    late, second, third = (talk.client.update({"instructions": text}) for text in ("one", "two", "three"))
+    late, second, third = (talk.client.update_settings({"instructions": text}) for text in ("one", "two", "three"))
     late.abandoned = True
     updated(talk, "one")
     assert not second.answered
@@ -406,7 +406,10 @@ def test_an_answer_that_comes_late_is_not_taken_for_one_to_the_next_change(talk:
 
 def test_a_late_answer_to_a_change_of_something_else_is_told_apart_as_well(talk: Talk) -> None:
     talk.hear("session.created", session={"instructions": "", "tool_choice": "auto"})
-    late, second = talk.client.update({"instructions": "one"}), talk.client.update({"tool_choice": "none"})
+    late, second = (
+        talk.client.update_settings({"instructions": "one"}),
+        talk.client.update_settings({"tool_choice": "none"}),
+    )
     late.abandoned = True
     updated(talk, "one", tool_choice="auto")
     assert not second.answered
@@ -415,12 +418,12 @@ def test_a_late_answer_to_a_change_of_something_else_is_told_apart_as_well(talk:
 
 
 def test_after_an_answer_that_never_came_changes_are_answered_by_what_they_brought(talk: Talk) -> None:
-    lost, second = (talk.client.update({"instructions": text}) for text in ("one", "two"))
+    lost, second = (talk.client.update_settings({"instructions": text}) for text in ("one", "two"))
     lost.abandoned = True
     updated(talk, "two")
     assert second.answered
     for text in ("three", "four"):
-        change = talk.client.update({"instructions": text})
+        change = talk.client.update_settings({"instructions": text})
         assert not change.answered
         updated(talk, text)
         assert change.answered
@@ -428,14 +431,16 @@ def test_after_an_answer_that_never_came_changes_are_answered_by_what_they_broug
 
 def test_a_change_that_was_taken_over_in_part_is_answered(talk: Talk) -> None:
     talk.hear("session.created", session={"tool_choice": "auto"})
-    lost, second = (talk.client.update({"instructions": text, "tool_choice": text}) for text in ("auto", "none"))
+    lost, second = (
+        talk.client.update_settings({"instructions": text, "tool_choice": text}) for text in ("auto", "none")
+    )
     lost.abandoned = True
     updated(talk, "none", tool_choice="auto")
     assert second.answered
 
 
 def test_a_change_that_seemed_to_be_answered_leaves_its_own_answer_to_no_other(talk: Talk) -> None:
-    late, same, other = (talk.client.update({"instructions": text}) for text in ("one", "one", "two"))
+    late, same, other = (talk.client.update_settings({"instructions": text}) for text in ("one", "one", "two"))
     late.abandoned = True
     updated(talk, "one")
     assert same.answered, "what it wanted holds"
@@ -446,7 +451,7 @@ def test_a_change_that_seemed_to_be_answered_leaves_its_own_answer_to_no_other(t
 
 
 def test_the_refusal_of_a_change_that_seemed_to_be_answered_is_told(talk: Talk) -> None:
-    late, same = (talk.client.update({"instructions": "one"}) for _ in range(2))
+    late, same = (talk.client.update_settings({"instructions": "one"}) for _ in range(2))
     late.abandoned = True
     updated(talk, "one")
     error = {"message": "no", "event_id": same.event_id}
@@ -454,7 +459,7 @@ def test_the_refusal_of_a_change_that_seemed_to_be_answered_is_told(talk: Talk) 
 
 
 def test_a_server_that_tells_settings_in_words_of_its_own_is_believed(talk: Talk) -> None:
-    lost, second = (talk.client.update({"instructions": text}) for text in ("one", "two"))
+    lost, second = (talk.client.update_settings({"instructions": text}) for text in ("one", "two"))
     lost.abandoned = True
     updated(talk, "Two.")
     assert second.answered
@@ -664,7 +669,7 @@ def test_heard_parts_are_forgotten(talk: Talk) -> None:
 def test_a_lost_connection_ends_what_was_under_way(talk: Talk) -> None:
     talk.begin()
     talk.send(RealtimeModelSendUserInput("Hi"))
-    lost = list(talk.client.lose(ConnectionError("gone")))
+    lost = list(talk.client.handle_connection_lost(ConnectionError("gone")))
     assert [event.type for event in lost] == ["error", "turn_ended"]
     assert lost[1].status == "lost"
     assert lost[0].error.owners == ("user",)
@@ -675,7 +680,7 @@ def test_a_lost_connection_ends_what_was_under_way(talk: Talk) -> None:
 
 def test_a_message_comes_before_its_meaning_and_is_read_when_somebody_looks(talk: Talk) -> None:
     frame = json.dumps({"type": "response.created", "response": {"id": "r1"}})
-    raw, told = with_raw(frame, talk.client.receive(frame))
+    raw, told = prepend_raw_event(frame, talk.client.receive(frame))
     assert (raw.type, told.type) == ("raw_server_event", "turn_started")
     assert raw.data is raw.data
     assert raw.data == json.loads(frame)
@@ -691,6 +696,6 @@ def test_a_message_comes_before_its_meaning_and_is_read_when_somebody_looks(talk
     ],
 )
 def test_what_is_no_message_has_no_raw_event(talk: Talk, frame: str, kinds: list[str]) -> None:
-    told = with_raw(frame, talk.client.receive(frame))
+    told = prepend_raw_event(frame, talk.client.receive(frame))
     assert [event.type for event in told] == kinds
     assert all(event.data for event in told if event.type == "raw_server_event")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.realtime.local.audio import FORMATS, silence
+from holdfast.realtime.local.audio import CODECS, make_silence
 from holdfast.realtime.local.engine import Engine
-from holdfast.realtime.local.outbox import Ask, Forget, HangUp, Transcribe
+from holdfast.realtime.local.outbox import CancelGeneration, CloseConnection, GenerateResponse, TranscribeAudio
 from realtime.wire import USER, speech
 from realtime.wire_types import SERVER_EVENTS, faults
 
@@ -38,7 +38,7 @@ class Bench:
         self.take()
 
     def take(self):
-        taken = self.engine.take()
+        taken = self.engine.drain_outbox()
         frames = [each for each in taken if isinstance(each, dict)]
         self.frames += frames
         self.wishes += [each for each in taken if not isinstance(each, dict)]
@@ -54,14 +54,14 @@ class Bench:
     def wait(self, seconds):
         """Let time pass, waking the engine whenever it wants to be."""
         until = self.now + seconds
-        while (due := self.engine.due) is not None and due <= until:
+        while (due := self.engine.deadline) is not None and due <= until:
             self.now = max(self.now, due)
             self.engine.advance(self.now)
             self.take()
         self.now = until
 
     def settle(self):
-        self.engine.settle(self.now)
+        self.engine.process_ended_responses(self.now)
         return self.take()
 
     def kinds(self):
@@ -75,9 +75,9 @@ def detection(**parts):
 def test_audio_is_told_at_the_pace_of_speech_and_each_word_with_its_audio():
     bench = Bench(pace=1.0)
     bench.send("response.create")
-    response = bench.engine.active
+    response = bench.engine.active_response
     for word in ("One", " two", " three"):
-        response.sound(word, silence(250), bench.now)
+        response.add_word(word, make_silence(250), bench.now)
     response.finish(bench.now)
     bench.settle()
     words = lambda: "".join(f["delta"] for f in bench.frames if f["type"] == "response.output_audio_transcript.delta")  # noqa: E731
@@ -88,44 +88,44 @@ def test_audio_is_told_at_the_pace_of_speech_and_each_word_with_its_audio():
     assert words() == "One two"
     bench.wait(0.25)
     assert words() == "One two three"
-    assert not response.over
+    assert not response.ended
     bench.wait(0.25)
     assert response.status == "completed"
-    spoken = [(word.text, word.start_ms, word.end_ms) for word in bench.engine.conversation.find("item_4").words]
+    spoken = [(word.text, word.start_ms, word.end_ms) for word in bench.engine.conversation.get_entry("item_4").words]
     assert spoken == [("One", 0, 250), (" two", 250, 500), (" three", 500, 750)]
 
 
 def test_a_cancelled_response_tells_nothing_more_and_its_brain_is_let_go():
     bench = Bench(pace=1.0)
     bench.send("response.create")
-    response = bench.engine.active
-    response.sound("Hello", silence(500), bench.now)
+    response = bench.engine.active_response
+    response.add_word("Hello", make_silence(500), bench.now)
     bench.wait(0.1)
     bench.send("response.cancel")
-    response.sound(" world", silence(500), bench.now)
+    response.add_word(" world", make_silence(500), bench.now)
     bench.wait(5)
     assert bench.kinds()[-2:] == ["response.done", "rate_limits.updated"]
-    assert bench.wishes == [Ask(response.id), Forget(response.id)]
+    assert bench.wishes == [GenerateResponse(response.id), CancelGeneration(response.id)]
 
 
 def test_a_turn_that_may_not_interrupt_is_answered_when_the_answer_before_it_is_over():
     bench = Bench()
     bench.send("session.update", session=detection(interrupt_response=False))
     bench.send("response.create")
-    first = bench.engine.active
+    first = bench.engine.active_response
     bench.speak(SPOKEN)
-    assert not first.over
+    assert not first.ended
     assert bench.kinds().count("response.created") == 1
     first.finish(bench.now)
     bench.settle()
-    assert bench.engine.active not in (None, first)
+    assert bench.engine.active_response not in (None, first)
 
 
 def test_a_turn_is_not_answered_unless_the_session_wants_that():
     bench = Bench()
     bench.send("session.update", session=detection(create_response=False))
     bench.speak(SPOKEN)
-    assert bench.engine.active is None
+    assert bench.engine.active_response is None
     assert len(bench.engine.conversation) == 1
 
 
@@ -143,13 +143,13 @@ def test_push_to_talk_makes_an_item_of_what_was_appended():
     bench.send("session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": None}}})
     [error] = bench.send("input_audio_buffer.commit")
     assert error["error"]["code"] == "input_audio_buffer_commit_empty"
-    bench.speak(silence(250))
+    bench.speak(make_silence(250))
     bench.send("input_audio_buffer.commit")
     [entry] = bench.engine.conversation
     assert entry.audio_ms == 250
-    assert isinstance(bench.wishes[-1], Transcribe)
-    assert bench.engine.active is None
-    bench.speak(silence(250))
+    assert isinstance(bench.wishes[-1], TranscribeAudio)
+    assert bench.engine.active_response is None
+    bench.speak(make_silence(250))
     bench.send("input_audio_buffer.clear")
     assert bench.send("input_audio_buffer.commit")[0]["type"] == "error"
 
@@ -157,7 +157,7 @@ def test_push_to_talk_makes_an_item_of_what_was_appended():
 def test_audio_of_long_ago_is_forgotten_and_its_length_is_not():
     bench = Bench()
     bench.send("session.update", session={"type": "realtime", "audio": {"input": {"turn_detection": None}}})
-    minute = base64.b64encode(silence(60_000)).decode()
+    minute = base64.b64encode(make_silence(60_000)).decode()
     for _ in range(20):
         bench.send("input_audio_buffer.append", audio=minute)
         bench.send("input_audio_buffer.commit")
@@ -172,10 +172,10 @@ def test_audio_of_long_ago_is_forgotten_and_its_length_is_not():
 def test_an_answer_whose_audio_is_forgotten_can_be_cut():
     bench = Bench()
     bench.send("response.create")
-    response = bench.engine.active
-    response.sound("Long.", silence(500_000), bench.now)
+    response = bench.engine.active_response
+    response.add_word("Long.", make_silence(500_000), bench.now)
     response.finish(bench.now)
-    bench.engine.settle(bench.now)
+    bench.engine.process_ended_responses(bench.now)
     [entry] = bench.engine.conversation
     assert (entry.audio_ms, len(entry.audio)) == (500_000, 0)
     bench.send("conversation.item.truncate", item_id=entry.id, content_index=0, audio_end_ms=400_000)
@@ -187,8 +187,8 @@ def test_a_long_silence_after_an_answer_asks_for_another():
     bench = Bench()
     bench.send("session.update", session=detection(idle_timeout_ms=6000))
     bench.send("response.create")
-    bench.engine.active.sound("Hello", silence(2000), bench.now)
-    bench.engine.active.finish(bench.now)
+    bench.engine.active_response.add_word("Hello", make_silence(2000), bench.now)
+    bench.engine.active_response.finish(bench.now)
     bench.settle()
     bench.wait(7.9)
     assert "input_audio_buffer.timeout_triggered" not in bench.kinds()
@@ -206,7 +206,7 @@ def test_somebody_who_speaks_when_an_answer_ends_is_not_silent():
     bench = Bench()
     bench.send("session.update", session=detection(idle_timeout_ms=6000, interrupt_response=False))
     bench.send("response.create")
-    first = bench.engine.active
+    first = bench.engine.active_response
     bench.speak(SPOKEN[: len(SPOKEN) // 2])
     assert bench.kinds()[-1] == "input_audio_buffer.speech_started"
     first.finish(bench.now)
@@ -218,9 +218,9 @@ def test_somebody_who_speaks_when_an_answer_ends_is_not_silent():
 def test_an_answer_that_is_too_long_is_incomplete():
     bench = Bench()
     bench.send("response.create", response={"max_output_tokens": 10})
-    response = bench.engine.active
+    response = bench.engine.active_response
     for _ in range(20):
-        response.sound(" word", silence(100), bench.now)
+        response.add_word(" word", make_silence(100), bench.now)
     assert response.status == "incomplete"
     done = next(frame for frame in bench.take() if frame["type"] == "response.done")
     assert done["response"]["status_details"]["reason"] == "max_output_tokens"
@@ -250,26 +250,26 @@ def test_after_its_end_a_session_is_silent():
     bench.send("response.create")
     bench.wait(61)
     assert bench.frames[-1]["error"]["code"] == "session_expired"
-    assert bench.wishes[-1] == HangUp(1001, "session expired")
+    assert bench.wishes[-1] == CloseConnection(1001, "session expired")
     assert bench.send("response.create") == []
-    assert bench.engine.due is None
+    assert bench.engine.deadline is None
 
 
 @pytest.mark.parametrize("name", ["audio/pcmu", "audio/pcma"])
 def test_telephone_audio_is_heard_and_spoken(name):
-    bench, format = Bench(), FORMATS[name]
+    bench, format = Bench(), CODECS[name]
     audio = {"input": {"format": {"type": name}}, "output": {"format": {"type": name}}}
     bench.send("session.update", session={"type": "realtime", "audio": audio})
     bench.speak(format.from_pcm(SPOKEN))
     assert "input_audio_buffer.committed" in bench.kinds()
-    bench.engine.active.sound("Yes", SPOKEN[:48_000], bench.now)
+    bench.engine.active_response.add_word("Yes", SPOKEN[:48_000], bench.now)
     deltas = [frame["delta"] for frame in bench.take() if frame["type"] == "response.output_audio.delta"]
     assert sum(len(base64.b64decode(delta)) for delta in deltas) == 8000
 
 
 @pytest.mark.parametrize("name", ["audio/pcmu", "audio/pcma"])
 def test_every_byte_of_telephone_audio_comes_back_from_its_own_value(name):
-    format = FORMATS[name]
+    format = CODECS[name]
     for byte in range(256):
         back = format.from_pcm(format.to_pcm(bytes([byte] * 3)))
         assert format.to_pcm(back)[:2] == format.to_pcm(bytes([byte]))[:2]
@@ -313,7 +313,7 @@ garbage = st.one_of(
     st.text(max_size=20),
     st.binary(max_size=20),
 )
-audio = st.sampled_from([SPOKEN, SPOKEN[:40_000], silence(700), b"", b"\x01"])
+audio = st.sampled_from([SPOKEN, SPOKEN[:40_000], make_silence(700), b"", b"\x01"])
 place = st.integers(0, 5)
 moves = st.one_of(
     st.tuples(st.just("send"), st.sampled_from(REQUESTS) | garbage),
@@ -343,7 +343,7 @@ def play(bench, kind, what):
         case (("delete" | "retrieve"), at):
             bench.send(f"conversation.item.{kind}", item_id=known[at % len(known)])
         case "answer", "word" if active is not None:
-            active.sound(" word", silence(120), bench.now) if active.speaks else active.write(" word", bench.now)
+            active.sound(" word", make_silence(120), bench.now) if active.speaks else active.write(" word", bench.now)
         case "answer", "call" if active is not None:
             active.call("f", "{}", bench.now)
         case "answer", "finish" if active is not None:
@@ -393,4 +393,4 @@ def test_whatever_a_client_sends_the_engine_stands_and_its_frames_tell_the_truth
     assert msgspec.json.decode(msgspec.json.encode(bench.frames))
     assert [fault for frame in bench.frames for fault in faults(frame, SERVER_EVENTS)] == []
     for entry in bench.engine.conversation:
-        assert entry.cut_ms is None or entry.audio_ms <= entry.cut_ms
+        assert entry.truncated_at_ms is None or entry.audio_ms <= entry.truncated_at_ms

@@ -7,13 +7,13 @@ import pytest
 from holdfast import function_tool, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import (
-    AnswersRefused,
     LocalRealtimeModel,
     RealtimeAgent,
     RealtimeModelSendRawMessage,
     RealtimeRunner,
+    TooManyGuardrailTrips,
 )
-from holdfast.realtime.local import Call, ScriptedTranscriber
+from holdfast.realtime.local import CallTool, ScriptedTranscriber
 from holdfast.testing import RealtimeServer
 from realtime.wire import speech
 from realtime_kit import calling, eventually, listening, said, speak, virtually
@@ -49,7 +49,7 @@ async def test_after_three_refusals_in_a_row_no_other_answer_is_asked_for(held):
     async with RealtimeServer([BAD] * 9) as server, calling(server, AGENT, **config) as (session, heard):
         await session.send_message("Tell me.")
         error = (await refused(heard, 3)).error
-        assert isinstance(error, AnswersRefused)
+        assert isinstance(error, TooManyGuardrailTrips)
         assert (error.guardrail, error.count) == ("discretion", 3)
         told = [kind for kind in heard.types() if kind in ("guardrail_tripped", "error")]
         assert told == ["guardrail_tripped"] * 3 + ["error"]
@@ -59,7 +59,7 @@ async def test_after_three_refusals_in_a_row_no_other_answer_is_asked_for(held):
 
 
 async def test_refusals_with_calls_of_tools_in_between_are_in_a_row():
-    turns = [BAD, Call("look"), BAD, Call("look"), BAD, Call("look"), BAD]
+    turns = [BAD, CallTool("look"), BAD, CallTool("look"), BAD, CallTool("look"), BAD]
     async with RealtimeServer(turns) as server, calling(server, AGENT) as (session, heard):
         await session.send_message("Tell me.")
         await refused(heard, 3)

@@ -7,8 +7,8 @@ import pytest
 from holdfast import output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import GuardrailTimedOut, LocalRealtimeModel, RealtimeAgent, RealtimeModelSendRawMessage
-from holdfast.realtime.guarding import ANSWERED_WITHIN
-from holdfast.realtime.local import ToneVoice
+from holdfast.realtime.guarding import DEFAULT_TIMEOUT
+from holdfast.realtime.local import ToneTTS
 from holdfast.realtime.model_events import RealtimeModelAudioDoneEvent
 from realtime_kit import ended, sent, sound, started, talking, virtually, words
 
@@ -37,7 +37,7 @@ def guarded(*guardrails, **settings):
     return talking(RealtimeAgent(name="host", output_guardrails=list(guardrails)), guardrails_settings=settings)
 
 
-@pytest.mark.parametrize(("settings", "seconds"), [({}, ANSWERED_WITHIN), ({"timeout": 2.0}, 2.0)])
+@pytest.mark.parametrize(("settings", "seconds"), [({}, DEFAULT_TIMEOUT), ({"timeout": 2.0}, 2.0)])
 @virtually
 async def test_audio_on_which_there_is_no_verdict_is_not_heard_and_the_answer_ends(settings, seconds, caplog):
     async with guarded(hanging(), hold_back_audio=True, **settings) as (session, model, heard):
@@ -61,7 +61,7 @@ async def test_audio_on_which_there_is_no_verdict_is_not_heard_and_the_answer_en
 @pytest.mark.parametrize("texts", [[], [GREETING]])
 @virtually
 async def test_the_server_is_told_how_much_of_it_was_heard(texts):
-    model = LocalRealtimeModel([GREETING], voice=ToneVoice(), pace=None)
+    model = LocalRealtimeModel([GREETING], tts=ToneTTS(), pace=None)
     agent = RealtimeAgent(name="host", output_guardrails=[hanging(*texts)])
     async with talking(agent, model, guardrails_settings=EAGER) as (session, _, heard):
         await session.send_message("Hello?")
@@ -70,7 +70,7 @@ async def test_the_server_is_told_how_much_of_it_was_heard(texts):
         answer = session.history[-1]
         heard_ms = answer.content[0].audio_end_ms
         assert (heard_ms > 0) == bool(texts)
-        assert model.engine.conversation.find(answer.item_id).cut_ms == heard_ms
+        assert model.engine.conversation.get_entry(answer.item_id).truncated_at_ms == heard_ms
 
 
 @virtually

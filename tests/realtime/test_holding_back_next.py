@@ -8,7 +8,7 @@ import pytest
 from holdfast import RunHooks, open_store, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeModelSendInterrupt
-from holdfast.realtime.local import EnergyDetector, ToneVoice
+from holdfast.realtime.local import EnergyDetector, ToneTTS
 from holdfast.realtime.model_events import RealtimeModelAudioInterruptedEvent, RealtimeModelSpeechStartedEvent
 from holdfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
 from realtime_kit import answer, ended, said, talking, virtually, waiting
@@ -69,7 +69,7 @@ async def test_an_answer_whose_end_was_told_counts_only_when_the_verdict_is_ther
 @virtually
 async def test_the_server_does_not_take_a_refused_answer_for_heard_because_of_the_next(order):
     verdicts = {"a secret": asyncio.Event(), "well": asyncio.Event()}
-    model = LocalRealtimeModel(list(verdicts), voice=ToneVoice(), detector=EnergyDetector, pace=None)
+    model = LocalRealtimeModel(list(verdicts), tts=ToneTTS(), detector=EnergyDetector, pace=None)
     async with talking(waiting(verdicts), model, guardrails_settings=HOLD) as (session, _model, heard):
         for number in (1, 2):
             await session.send_message("go on")
@@ -88,7 +88,7 @@ async def test_the_server_does_not_take_a_refused_answer_for_heard_because_of_th
 async def test_an_answer_that_was_left_out_is_not_interrupted_with_the_next():
     verdicts = {"never judged": asyncio.Event(), "well": asyncio.Event()}
     verdicts["well"].set()
-    model = LocalRealtimeModel(list(verdicts), voice=ToneVoice(), detector=EnergyDetector, pace=None)
+    model = LocalRealtimeModel(list(verdicts), tts=ToneTTS(), detector=EnergyDetector, pace=None)
     async with talking(waiting(verdicts), model, guardrails_settings={**HOLD, "timeout": 1.0}) as (
         session,
         _model,

@@ -22,8 +22,8 @@ from holdfast.realtime import (
     RealtimeModelListener,
     RealtimeModelSendAudio,
 )
-from holdfast.realtime.local import Call
-from holdfast.realtime.openai.socket_link import MOST_AHEAD
+from holdfast.realtime.local import CallTool
+from holdfast.realtime.openai.socket_link import MAX_READ_AHEAD_BYTES
 from holdfast.testing import RealtimeServer
 
 PINGS: Any = {"ping_interval": 0.05, "ping_timeout": 0.1, "close_timeout": 0.2}
@@ -91,7 +91,7 @@ async def test_a_tool_that_holds_up_the_conversation_does_not_cost_the_connectio
         await asyncio.sleep(LONG)
         return "at last"
 
-    async with RealtimeServer([[Call("slow", {})], "Well done."]) as server:
+    async with RealtimeServer([[CallTool("slow", {})], "Well done."]) as server:
         agent = RealtimeAgent(name="slow", tools=[slow])
         async with calling(server, agent, PINGS, async_tool_calls=False) as (session, heard):
             await session.send_message("Do it.")
@@ -105,7 +105,7 @@ async def test_a_tool_that_holds_up_the_conversation_does_not_cost_the_connectio
 
 async def test_a_listener_may_be_further_behind_than_is_read_ahead() -> None:
     count, size = 60, 2**20
-    assert count * size > 3 * MOST_AHEAD
+    assert count * size > 3 * MAX_READ_AHEAD_BYTES
     async with RealtimeServer() as server:
         model, listener = OpenAIRealtimeWebSocketModel(transport_config=PINGS), Busy("the.first")
         model.add_listener(listener)
@@ -114,7 +114,7 @@ async def test_a_listener_may_be_further_behind_than_is_read_ahead() -> None:
             server.connections[0].send(frame)
         await listener.held_up.wait()
         await asyncio.sleep(LONG)
-        assert len(server.connections[0].sent_of("some.frame")) < count, "all of it was read ahead"
+        assert len(server.connections[0].get_sent("some.frame")) < count, "all of it was read ahead"
         listener.may_go_on.set()
         await asyncio.wait_for(listener.caught_up.wait(), 10)
         assert listener.told.count("some.frame") == count

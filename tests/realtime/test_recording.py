@@ -25,14 +25,14 @@ from holdfast.realtime import (
     ReplayDiverged,
     ReplayedRealtimeModel,
     read_recording,
-    replay_to,
+    replay_client,
 )
-from holdfast.realtime.local import Pause, ToneVoice
-from holdfast.realtime.openai.link import LinkClosed
-from holdfast.realtime.openai.recording import redacted
-from holdfast.realtime.openai.replaying import ReplayedLink
+from holdfast.realtime.local import Pause, ToneTTS
+from holdfast.realtime.openai.link import TransportClosed
+from holdfast.realtime.openai.recording import redact
+from holdfast.realtime.openai.replaying import ReplayTransport
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Drop, Insert, Lose
+from holdfast.testing.realtime_faults import Discard, Disconnect, Insert
 from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.test_websocket_model import Ear, at
 from realtime.wire import USER
@@ -107,21 +107,21 @@ async def test_audio_that_was_left_out_plays_as_silence(tmp_path: Path) -> None:
 
 async def test_a_program_that_says_something_else_is_told_where(tmp_path: Path) -> None:
     await recorded(tmp_path / "call.jsonl")
-    ear, model = Ear(), ReplayedRealtimeModel(tmp_path / "call.jsonl", patience=0.1)
+    ear, model = Ear(), ReplayedRealtimeModel(tmp_path / "call.jsonl", timeout=0.1)
     model.add_listener(ear)
     await model.connect({})
     await model.send_event(RealtimeModelSendRawMessage({"type": "input_audio_buffer.clear"}))
     await ear.until("end_of_stream")
     cause = ear.of("connection_status")[-1].error.__cause__
     assert isinstance(cause, ReplayDiverged)
-    assert (cause.expected, cause.heard) == ("conversation.item.create", ("input_audio_buffer.clear",))
+    assert (cause.expected, cause.received) == ("conversation.item.create", ("input_audio_buffer.clear",))
     await model.close()
 
 
 async def test_a_replay_that_diverges_later_names_the_line_of_the_file(tmp_path: Path) -> None:
     await recorded(tmp_path / "call.jsonl")
     ear = Ear()
-    model = ReplayedRealtimeModel(tmp_path / "call.jsonl", patience=0.05)
+    model = ReplayedRealtimeModel(tmp_path / "call.jsonl", timeout=0.05)
     await model.connect({})
     await model.close()
     model.add_listener(ear)
@@ -145,13 +145,13 @@ async def test_a_recording_plays_to_a_server(tmp_path: Path) -> None:
     await recorded(tmp_path / "call.jsonl")
     first, _ = read_recording(tmp_path / "call.jsonl")
     async with RealtimeServer(["Good morning."]) as server:
-        link = await OpenAIRealtimeWebSocketModel().dial(at(server))
-        said = await replay_to(link, first)
+        link = await OpenAIRealtimeWebSocketModel().open_transport(at(server))
+        said = await replay_client(link, first)
         await link.close()
         conversation = server.connections[0]
     kinds = [entry.type for entry in first if entry.way == "received"]
     assert _counted(message["type"] for message in said) == _counted(kinds)
-    assert len(conversation.received_of("input_audio_buffer.append")) == 1
+    assert len(conversation.get_received("input_audio_buffer.append")) == 1
 
 
 async def test_names_of_the_server_replace_the_recorded_ones(tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ async def test_names_of_the_server_replace_the_recorded_ones(tmp_path: Path) -> 
     ]
     path.write_text("\n".join(map(json.dumps, lines)))
     async with RealtimeServer() as server:
-        link = await OpenAIRealtimeWebSocketModel().dial(at(server))
-        said = await replay_to(link, read_recording(path)[0], patience=2)
+        link = await OpenAIRealtimeWebSocketModel().open_transport(at(server))
+        said = await replay_client(link, read_recording(path)[0], timeout=2)
         await link.close()
     assert said[-1]["type"] == "conversation.item.deleted"
 
@@ -208,9 +208,9 @@ def test_a_replay_takes_as_long_as_the_call_although_it_waits_for_the_program(tm
     [entries] = read_recording(tmp_path / "call.jsonl")
 
     async def play() -> float:
-        link, loop = ReplayedLink(entries, speed=speed), asyncio.get_running_loop()
+        link, loop = ReplayTransport(entries, speed=speed), asyncio.get_running_loop()
         began = loop.time()
-        with suppress(LinkClosed):
+        with suppress(TransportClosed):
             while True:
                 await link.receive()
                 loop.call_later(2 / speed, lambda: asyncio.ensure_future(link.send(b'{"type": "answered"}')))
@@ -247,11 +247,11 @@ def test_a_pause_of_the_call_is_no_divergence_however_long_it_takes_to_play(tmp_
 
 async def test_a_request_that_was_repeated_is_repeated_when_it_is_played(tmp_path: Path) -> None:
     async with RealtimeServer(["Good morning."]) as server:
-        server.inject("response.create", Lose())
+        server.inject("response.create", Discard())
         recording = Recording(tmp_path / "call.jsonl")
         live = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 1.0}, recording=recording)
         for model in (live, None):
-            ear, model = Ear(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl", patience=2.0)
+            ear, model = Ear(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl", timeout=2.0)
             model.add_listener(ear)
             await model.connect(at(server))
             await model.send_event(RealtimeModelSendUserInput("Hi"))
@@ -274,7 +274,7 @@ def test_a_replay_waits_for_a_server_as_long_as_the_call_did(tmp_path: Path) -> 
 
         async def close(self) -> None: ...
 
-    assert len(run_in_virtual_time(replay_to(Slow(), entries, speed=1.0))) == 1
+    assert len(run_in_virtual_time(replay_client(Slow(), entries, speed=1.0))) == 1
 
 
 def test_a_replay_to_a_server_takes_as_long_as_the_call_although_it_waits_for_the_server(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_replay_to_a_server_takes_as_long_as_the_call_although_it_waits_for_th
     async def play() -> float:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await replay_to(Server(), entries, speed=1.0)
+        await replay_client(Server(), entries, speed=1.0)
         return loop.time() - began
 
     assert run_in_virtual_time(play()) == pytest.approx(30, abs=0.1)
@@ -304,7 +304,7 @@ def test_a_replay_to_a_server_takes_as_long_as_the_call_although_it_waits_for_th
 def test_secrets_are_not_written_down() -> None:
     tool = {"type": "mcp", "authorization": "tok", "headers": {"X-Api-Key": "k"}, "server_url": "https://x"}
     message = {"type": "session.update", "session": {"tools": [tool], "max_output_tokens": 7}}
-    assert redacted(message)["session"] == {
+    assert redact(message)["session"] == {
         "tools": [
             {
                 "type": "mcp",
@@ -316,7 +316,7 @@ def test_secrets_are_not_written_down() -> None:
         "max_output_tokens": 7,
     }
     ephemeral = {"type": "session.created", "session": {"client_secret": {"value": "ek"}, "id": "s"}}
-    assert redacted(ephemeral)["session"] == {"client_secret": "[redacted]", "id": "s"}
+    assert redact(ephemeral)["session"] == {"client_secret": "[redacted]", "id": "s"}
 
 
 @pytest.mark.parametrize("audio", [False, True])
@@ -328,7 +328,7 @@ async def test_audio_inside_items_is_written_down_only_if_that_is_asked_for(tmp_
         await model.connect(at(server))
         create = {"type": "conversation.item.create", "other_data": {"item": item}}
         await model.send_event(RealtimeModelSendRawMessage(create))
-        await server.connections[0].until_received("conversation.item.create")
+        await server.connections[0].wait_for_frame("conversation.item.create")
         await model.close()
     assert (voice in (tmp_path / "call.jsonl").read_text()) is audio
     (entries,) = read_recording(tmp_path / "call.jsonl")
@@ -341,7 +341,7 @@ async def test_audio_inside_items_is_written_down_only_if_that_is_asked_for(tmp_
 async def test_a_connection_that_was_lost_is_lost_again_when_it_is_played(tmp_path: Path, code: int) -> None:
     ends = []
     async with RealtimeServer(["Good morning."]) as server:
-        server.inject("response.output_audio.delta", Drop(code))
+        server.inject("response.output_audio.delta", Disconnect(code))
         live = OpenAIRealtimeWebSocketModel(recording=Recording(tmp_path / "call.jsonl"))
         for model in (live, None):
             ear, model = Ear(), model or ReplayedRealtimeModel(tmp_path / "call.jsonl")
@@ -425,7 +425,7 @@ async def test_a_recording_plays_to_a_session(tmp_path: Path, where: str) -> Non
 
 async def test_a_recording_of_the_local_model_plays_to_any_server(tmp_path: Path) -> None:
     path, ear = tmp_path / "call.jsonl", Ear()
-    model = LocalRealtimeModel(["Good morning."], voice=ToneVoice(), pace=None, recording=Recording(path))
+    model = LocalRealtimeModel(["Good morning."], tts=ToneTTS(), pace=None, recording=Recording(path))
     model.add_listener(ear)
     await model.connect({"api_key": "sk-secret"})
     await model.send_event(RealtimeModelSendAudio(bytes(480)))
@@ -439,10 +439,10 @@ async def test_a_recording_of_the_local_model_plays_to_any_server(tmp_path: Path
     recorded_types = _counted(entry.type for entry in entries if entry.way == "received")
     async with RealtimeServer(["Good morning."]) as server:
         for link in (
-            await LocalRealtimeModel(["Good morning."], voice=ToneVoice(), pace=None).dial({}),
-            await OpenAIRealtimeWebSocketModel().dial(at(server)),
+            await LocalRealtimeModel(["Good morning."], tts=ToneTTS(), pace=None).open_transport({}),
+            await OpenAIRealtimeWebSocketModel().open_transport(at(server)),
         ):
-            said = await replay_to(link, entries)
+            said = await replay_client(link, entries)
             await link.close()
             assert _counted(message["type"] for message in said) == recorded_types
 
@@ -458,9 +458,9 @@ async def test_a_recording_of_the_local_model_plays_to_any_server(tmp_path: Path
 )
 def test_an_address_may_be_a_secret_and_only_its_host_is_kept(given: str, kept: str) -> None:
     message = {"type": "session.update", "session": {"tools": [{"type": "mcp", "server_url": given}]}}
-    assert redacted(message)["session"]["tools"] == [{"type": "mcp", "server_url": kept}]
+    assert redact(message)["session"]["tools"] == [{"type": "mcp", "server_url": kept}]
     picture = {"type": "conversation.item.create", "item": {"content": [{"type": "input_image", "image_url": given}]}}
-    assert redacted(picture)["item"]["content"][0]["image_url"] == kept
+    assert redact(picture)["item"]["content"][0]["image_url"] == kept
 
 
 async def test_audio_that_is_none_does_not_end_the_call_that_is_recorded(tmp_path: Path) -> None:

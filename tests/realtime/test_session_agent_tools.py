@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Agent, function_tool
 from holdfast.realtime import RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import Call
+from holdfast.realtime.local import CallTool
 from holdfast.testing import ModelStep, RealtimeServer, ScriptedModel, assistant_message, function_call
 from realtime_kit import call as called
 from realtime_kit import listening, sent, talking
@@ -48,7 +48,7 @@ def nothing_paid():
     PAID.clear()
 
 
-ASK = Call("ask_clerk", {"input": "Is it open?"})
+ASK = CallTool("ask_clerk", {"input": "Is it open?"})
 
 
 async def test_a_text_agent_answers_a_call_of_the_agent_that_speaks():
@@ -131,7 +131,7 @@ async def test_a_nested_question_survives_a_lost_connection():
     async with calling(speaking(agent), [ASK, "Paid."], **config) as (session, heard, server):
         await session.send_message("Pay it.")
         asked = await heard.until("tool_approval_required")
-        server.connections[0].drop()
+        server.connections[0].close()
         await heard.until("reconnected")
         await session.approve_tool_call(asked.call_id)
         await heard.until("tool_end")
@@ -144,7 +144,7 @@ async def test_closing_names_the_nested_question_that_nobody_answered():
         await session.send_message("Pay it.")
         asked = await heard.until("tool_approval_required")
         report = await session.close()
-        assert asked.call_id in report.undecided
+        assert asked.call_id in report.pending_approvals
 
 
 async def test_a_nested_agent_that_fails_answers_the_model_and_the_session_goes_on():

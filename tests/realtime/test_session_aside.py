@@ -7,17 +7,17 @@ import pytest
 
 from holdfast import function_tool
 from holdfast.realtime import (
+    AcknowledgementTimeout,
     OpenAIRealtimeWebSocketModel,
     RealtimeAgent,
     RealtimeModelSendRawMessage,
     RealtimeRunner,
     ResponseRefused,
-    Unacknowledged,
 )
-from holdfast.realtime.local import Call, Say
-from holdfast.realtime.openai.gate import OWNERS
+from holdfast.realtime.local import CallTool, Say
+from holdfast.realtime.openai.gate import OWNERS_KEY
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Drop, Lose
+from holdfast.testing.realtime_faults import Discard, Disconnect
 from realtime_kit import eventually, listening
 
 LONG = "This answer takes a while, so that other things can happen while it is being said."
@@ -39,9 +39,9 @@ class ByTopic:
     def __init__(self, *turns):
         self._turns = list(turns)
 
-    async def answer(self, question):
-        said = question.instructions if question.instructions.startswith("aside") else self._turns.pop(0)
-        yield said if isinstance(said, Call) else Say(said)
+    async def respond(self, request):
+        said = request.instructions if request.instructions.startswith("aside") else self._turns.pop(0)
+        yield said if isinstance(said, CallTool) else Say(said)
 
 
 @asynccontextmanager
@@ -105,7 +105,7 @@ async def test_the_end_of_one_does_not_make_way_for_a_second_answer_in_the_conve
         await session.send_message("And then?")
         await heard.until("agent_end", 2)
         assert words(session) == [LONG, "Second."]
-        assert server.connections[0].sent_of("error") == []
+        assert server.connections[0].get_sent("error") == []
 
 
 async def test_an_interruption_stops_the_conversation_and_not_what_is_beside_it():
@@ -125,7 +125,7 @@ async def test_an_interruption_stops_the_conversation_and_not_what_is_beside_it(
 
 async def test_a_call_that_is_no_part_of_the_conversation_is_not_made():
     MADE.clear()
-    brain = ByTopic(Call("look_up"), "Hello.")
+    brain = ByTopic(CallTool("look_up"), "Hello.")
     async with RealtimeServer(brain) as server, calling(server) as (session, heard):
         await ask_aside(session, "plan", instructions="plan")
         (plan,) = await eventually(lambda: answered_aside(heard, "plan"))
@@ -143,20 +143,20 @@ async def test_one_that_the_server_refuses_is_reported_to_whoever_asked():
         await ask_aside(session, "mood", input=[{"type": "item_reference", "id": "nowhere"}])
         refused = (await heard.until("error")).error
         assert isinstance(refused, ResponseRefused)
-        assert refused.owners == ("raw",)
+        assert refused.requesters == ("raw",)
         await session.send_message("Hi.")
         await heard.until("agent_end")
 
 
 async def test_one_that_the_server_never_begins_is_reported_too():
     async with RealtimeServer(ByTopic("Hello.")) as server:
-        server.inject("response.create", Lose())
+        server.inject("response.create", Discard())
         async with calling(server, acknowledge_timeout=1.0) as (session, heard):
             await ask_aside(session, "mood")
             refused = (await heard.until("error")).error
             assert isinstance(refused, ResponseRefused)
-            assert isinstance(refused.error, Unacknowledged)
-            assert len(server.connections[0].received_of("response.create")) == 1
+            assert isinstance(refused.error, AcknowledgementTimeout)
+            assert len(server.connections[0].get_received("response.create")) == 1
 
 
 WISHES = {"instructions": "aside rhyme", "metadata": {"topic": "rhyme"}}
@@ -165,9 +165,9 @@ WISHES = {"instructions": "aside rhyme", "metadata": {"topic": "rhyme"}}
 @pytest.mark.parametrize(
     ("wanted", "fault"),
     [
-        ({"conversation": "none", **WISHES}, ("response.create", Lose())),
-        (WISHES, ("response.create", Lose())),
-        (WISHES, ("response.output_item.added", Drop())),
+        ({"conversation": "none", **WISHES}, ("response.create", Discard())),
+        (WISHES, ("response.create", Discard())),
+        (WISHES, ("response.output_item.added", Disconnect())),
     ],
     ids=["aside", "with wishes", "with wishes and begun"],
 )
@@ -177,14 +177,14 @@ async def test_a_plain_response_does_not_stand_for_one_that_was_wanted_otherwise
         message = {"type": "response.create", "other_data": {"response": wanted}}
         await session.model.send_event(RealtimeModelSendRawMessage(message))
         first = server.connections[0]
-        await first.until_received("response.create")
-        if isinstance(fault[1], Lose):
-            first.drop()
+        await first.wait_for_frame("response.create")
+        if isinstance(fault[1], Discard):
+            first.close()
         await heard.until("reconnected")
         await session.send_message("Hi.")
         await heard.until("agent_end", len(heard.of("agent_end")) + 1)
         asked = [
-            frame["response"]["metadata"][OWNERS] for frame in server.connections[1].received_of("response.create")
+            frame["response"]["metadata"][OWNERS_KEY] for frame in server.connections[1].get_received("response.create")
         ]
         assert asked == ["user"]
         assert words(session) == ["Hello."]
@@ -192,7 +192,7 @@ async def test_a_plain_response_does_not_stand_for_one_that_was_wanted_otherwise
 
 async def test_a_plain_response_that_was_asked_for_in_raw_words_is_asked_for_again_however_often_it_takes():
     async with RealtimeServer(ByTopic("Hello.")) as server, calling(server) as (session, heard):
-        server.inject("response.create", Drop(), times=2)
+        server.inject("response.create", Disconnect(), times=2)
         await session.model.send_event(RealtimeModelSendRawMessage({"type": "response.create"}))
         await heard.until("agent_end")
         assert words(session) == ["Hello."]

@@ -147,7 +147,7 @@ async def test_an_output_that_was_never_sent_is_in_the_report():
     async with talking(agent_with(add), Deaf()) as (session, model, heard):
         await model.emit(call("add", arguments='{"a": 1, "b": 2}'))
         await heard.until("error")
-        assert (await session.close()).unsent == ("c1",)
+        assert (await session.close()).unsent_outputs == ("c1",)
 
 
 @dataclass
@@ -292,7 +292,7 @@ async def test_undecided_calls_are_in_the_report():
     async with talking(agent_with(delete)) as (session, model, heard):
         await model.emit(call("delete", arguments=ARGUMENTS))
         await heard.until("tool_approval_required")
-        assert (await session.close()).undecided == ("c1",)
+        assert (await session.close()).pending_approvals == ("c1",)
         assert not await session.approve_tool_call("c1")
 
 

@@ -12,8 +12,8 @@ from holdfast.realtime import (
     RealtimeModelSendSessionUpdate,
     RealtimeRunner,
 )
-from holdfast.realtime.errors import Unacknowledged
-from holdfast.realtime.local import Call, EnergyDetector, ToneVoice
+from holdfast.realtime.errors import AcknowledgementTimeout
+from holdfast.realtime.local import CallTool, EnergyDetector, ToneTTS
 from holdfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
 from realtime.fragile import FragileModel
 from realtime_kit import listening, sent, started, talking, virtually
@@ -109,7 +109,7 @@ async def test_changes_that_nobody_can_make_any_more_end_with_the_session():
         report = await session.close()
         ends = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(end) for end in ends] == [Closed, Closed, Closed]
-    assert (session.current_agent, report.cut, report.left) == (A, (), ())
+    assert (session.current_agent, report.cancelled, report.still_running) == (A, (), ())
 
 
 @pytest.mark.parametrize("error", [RuntimeError("odd"), ConnectionError("odd"), TimeoutError("odd")])
@@ -140,9 +140,9 @@ def test_a_model_that_does_not_take_the_old_settings_back_does_not_keep_the_next
                 if isinstance(event, Update) and event.session_settings["instructions"] == "I am a.":
                     await (asyncio.Event().wait() if how == "hangs" else self.close())
 
-        model = Stuck([RealtimeStep(Update, error=Unacknowledged("the settings", 1))], strict=False)
+        model = Stuck([RealtimeStep(Update, error=AcknowledgementTimeout("the settings", 1))], strict=False)
         async with talking(A, model) as (session, _, heard):
-            with pytest.raises(Unacknowledged):
+            with pytest.raises(AcknowledgementTimeout):
                 await session.update_agent(B)
             if how == "fails":
                 await model.drop()
@@ -186,7 +186,7 @@ class Once(RealtimeModelListener):
 
 
 def local(*turns):
-    return LocalRealtimeModel(turns, voice=ToneVoice(), detector=EnergyDetector)
+    return LocalRealtimeModel(turns, tts=ToneTTS(), detector=EnergyDetector)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -253,7 +253,7 @@ async def test_a_task_that_a_listener_has_started_waits_for_the_end_of_the_respo
 @pytest.mark.parametrize("apart", [0, 2, 7])
 def test_whatever_comes_in_between_and_when_the_model_has_the_settings_of_the_agent_that_speaks(trouble, apart):
     async def scenario(after):
-        model = FragileModel(["x"], voice=ToneVoice(), detector=EnergyDetector)
+        model = FragileModel(["x"], tts=ToneTTS(), detector=EnergyDetector)
         session = await RealtimeRunner(A, model=model, config={"reconnect": {"first_delay": 0.1}}).run()
         async with session:
             first = asyncio.ensure_future(session.update_agent(B))
@@ -322,8 +322,8 @@ async def test_a_change_that_a_call_waits_for_is_not_held_up_by_the_next_call():
         return "seen"
 
     agent = RealtimeAgent(name="a", tools=[change, look])
-    turns = [[Call("change"), Call("look")], "Fine."]
-    model = LocalRealtimeModel(turns, voice=ToneVoice(), detector=EnergyDetector)
+    turns = [[CallTool("change"), CallTool("look")], "Fine."]
+    model = LocalRealtimeModel(turns, tts=ToneTTS(), detector=EnergyDetector)
     async with talking(agent, model, async_tool_calls=False) as (session, _model, heard):
         await session.send_message("Go on.")
         await heard.until("tool_end", 2)

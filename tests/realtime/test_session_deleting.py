@@ -5,7 +5,7 @@ import asyncio
 from holdfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
 from holdfast.realtime.local import Say, ScriptedTranscriber
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Hold
+from holdfast.testing.realtime_faults import Reorder
 from realtime.wire import speech
 from realtime_kit import calling, eventually, said, speak
 
@@ -49,11 +49,11 @@ async def test_what_the_user_said_and_the_program_deletes_does_not_come_back_wit
         RealtimeServer(["Yes.", "Yes."], transcriber=hears) as server,
         calling(server, AGENT) as (session, heard),
     ):
-        server.inject(completed, Hold("conversation.item.deleted"))
+        server.inject(completed, Reorder("conversation.item.deleted"))
         await speak(session, await speech())
         await heard.until("agent_end")
         await delete(session, server, session.history[0].item_id)
-        await eventually(lambda: server.connections[0].sent_of(completed))
+        await eventually(lambda: server.connections[0].get_sent(completed))
         await session.send_message("Still there?")
         await heard.until("agent_end", 2)
         assert said(session) == ["Yes.", "Still there?", "Yes."]

@@ -14,9 +14,9 @@ from holdfast.realtime import (
     RealtimeModelSendSessionUpdate,
     RealtimeRunner,
 )
-from holdfast.realtime.local import Call, EnergyDetector, ScriptedTranscriber, ToneVoice
+from holdfast.realtime.local import CallTool, EnergyDetector, ScriptedTranscriber, ToneTTS
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Lose
+from holdfast.testing.realtime_faults import Discard
 from realtime.wire import speech
 from realtime_kit import calling, eventually, listening, said, speak, virtually
 
@@ -74,11 +74,11 @@ async def go_on(session):
 
 async def test_an_output_that_comes_while_the_user_speaks_is_spoken_of_in_the_answer_to_the_user():
     look, hears = Look(), ScriptedTranscriber(["And by the way?"])
-    turns = [Call("look"), "It is noon, by the way.", "The end."]
+    turns = [CallTool("look"), "It is noon, by the way.", "The end."]
     async with RealtimeServer(turns, transcriber=hears) as server, calling(server, look.agent) as (session, heard):
         connection = server.connections[0]
         after = await know_while_the_user_speaks(session, heard, look)
-        await connection.until_received("conversation.item.create", count=2)
+        await connection.wait_for_frame("conversation.item.create", count=2)
         assert creates(connection) == 1
         await speak(session, after)
         await heard.until("agent_end", 2)
@@ -109,7 +109,7 @@ async def test_a_refusal_that_comes_while_the_user_speaks_is_followed_up_in_the_
         after = await begin_to_speak(session, heard)
         may.set()
         await heard.until("guardrail_tripped")
-        await connection.until_received("conversation.item.create", count=2)
+        await connection.wait_for_frame("conversation.item.create", count=2)
         assert creates(connection) == 1
         await speak(session, after)
         await heard.until("agent_end", 2)
@@ -122,7 +122,7 @@ async def test_a_refusal_that_comes_while_the_user_speaks_is_followed_up_in_the_
 async def test_a_server_that_does_not_answer_the_user_is_asked_about_the_output(why):
     look = Look()
     settings = QUIET if why == "it does not answer by itself" else {}
-    turns = [Call("look"), "It is noon."] if settings else [Call("look"), "Yes?", "It is noon."]
+    turns = [CallTool("look"), "It is noon."] if settings else [CallTool("look"), "Yes?", "It is noon."]
     async with (
         RealtimeServer(turns) as server,
         calling(server, look.agent, model_settings=settings) as (
@@ -133,7 +133,7 @@ async def test_a_server_that_does_not_answer_the_user_is_asked_about_the_output(
         connection = server.connections[0]
         after = await know_while_the_user_speaks(session, heard, look)
         if not settings:
-            server.inject("response.created", Lose())
+            server.inject("response.created", Discard())
         assert creates(connection) == 1
         await speak(session, after)
         await eventually(lambda: said(session)[-1] == "It is noon.")
@@ -142,7 +142,7 @@ async def test_a_server_that_does_not_answer_the_user_is_asked_about_the_output(
 
 async def test_a_message_of_the_program_is_answered_although_the_user_speaks():
     look = Look()
-    turns = [Call("look"), "At once. It is noon.", "Yes?"]
+    turns = [CallTool("look"), "At once. It is noon.", "Yes?"]
     async with RealtimeServer(turns, pace=None) as server, calling(server, look.agent) as (session, heard):
         connection = server.connections[0]
         after = await know_while_the_user_speaks(session, heard, look)
@@ -163,7 +163,10 @@ async def test_a_message_of_the_program_is_answered_although_the_user_speaks():
 )
 async def test_a_turn_that_the_program_ends_is_over_for_the_output_too(how):
     look = Look()
-    async with RealtimeServer([Call("look"), "It is noon."]) as server, calling(server, look.agent) as (session, heard):
+    async with (
+        RealtimeServer([CallTool("look"), "It is noon."]) as server,
+        calling(server, look.agent) as (session, heard),
+    ):
         connection = server.connections[0]
         await know_while_the_user_speaks(session, heard, look)
         assert creates(connection) == 1
@@ -176,9 +179,9 @@ def test_the_model_in_the_program_lets_the_user_finish_too(settings):
     @virtually
     async def scenario():
         look = Look()
-        turns = [Call("look"), "It is noon.", "Too much."]
+        turns = [CallTool("look"), "It is noon.", "Too much."]
         hears = ScriptedTranscriber(["By the way."])
-        model = LocalRealtimeModel(turns, voice=ToneVoice(), detector=EnergyDetector, transcriber=hears)
+        model = LocalRealtimeModel(turns, tts=ToneTTS(), detector=EnergyDetector, transcriber=hears)
         session = await RealtimeRunner(look.agent, model=model, config={"model_settings": settings}).run()
         async with listening(session) as heard, session:
             after = await know_while_the_user_speaks(session, heard, look)

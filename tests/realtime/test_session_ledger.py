@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.realtime.entries import heard_part
+from holdfast.realtime.entries import estimate_heard_text
 from holdfast.realtime.items import (
     AssistantAudio,
     AssistantMessageItem,
@@ -17,7 +17,7 @@ from holdfast.realtime.items import (
     RealtimeToolCallItem,
     UserMessageItem,
 )
-from holdfast.realtime.ledger import Ledger
+from holdfast.realtime.ledger import ConversationHistory
 from holdfast.realtime.model_events import RealtimeModelToolCallEvent
 
 
@@ -40,182 +40,182 @@ def names(ledger):
 
 @pytest.mark.parametrize("by", ["words", "item"])
 def test_an_answer_that_was_told_before_its_response_ends_with_that_and_not_with_another(by):
-    ledger = Ledger()
-    ledger.tell(answer("a1"))
+    ledger = ConversationHistory()
+    ledger.upsert_item(answer("a1"))
     if by == "words":
-        ledger.say("a1", "one", "r1", spoken=True)
+        ledger.append_delta("a1", "one", "r1", spoken=True)
     else:
-        ledger.tell(answer("a1"), response_id="r1")
-    assert ledger.ended("r2", complete=True) == []
-    assert ledger.item("a1").status == "in_progress"
-    assert ledger.ended("r1", complete=True) == ["a1"]
+        ledger.upsert_item(answer("a1"), response_id="r1")
+    assert ledger.end_response("r2", complete=True) == []
+    assert ledger.get_item("a1").status == "in_progress"
+    assert ledger.end_response("r1", complete=True) == ["a1"]
 
 
 def test_items_stand_where_the_server_put_them():
-    ledger = Ledger()
-    assert ledger.tell(user("a"))
-    assert ledger.tell(user("c", previous="a"))
-    assert ledger.tell(user("b", previous="a"))
+    ledger = ConversationHistory()
+    assert ledger.upsert_item(user("a"))
+    assert ledger.upsert_item(user("c", previous="a"))
+    assert ledger.upsert_item(user("b", previous="a"))
     assert names(ledger) == ["a", "b", "c"]
-    assert not ledger.tell(user("b", "again"))
+    assert not ledger.upsert_item(user("b", "again"))
     assert names(ledger) == ["a", "b", "c"]
 
 
 @given(st.permutations(range(8)))
 @settings(max_examples=200, deadline=None)
 def test_the_order_does_not_depend_on_the_order_of_arrival(order):
-    ledger = Ledger()
+    ledger = ConversationHistory()
     for place in order:
-        ledger.tell(user(f"i{place}", previous=f"i{place - 1}" if place else None))
+        ledger.upsert_item(user(f"i{place}", previous=f"i{place - 1}" if place else None))
     assert names(ledger) == [f"i{place}" for place in range(8)]
 
 
 def test_an_answer_that_began_with_its_words_finds_its_place_later():
-    ledger = Ledger()
-    ledger.tell(user("u1"))
-    ledger.say("a1", "hello", "r1", spoken=True)
-    ledger.tell(user("u2", previous="u1"))
-    ledger.tell(answer("a1", previous="u2"))
+    ledger = ConversationHistory()
+    ledger.upsert_item(user("u1"))
+    ledger.append_delta("a1", "hello", "r1", spoken=True)
+    ledger.upsert_item(user("u2", previous="u1"))
+    ledger.upsert_item(answer("a1", previous="u2"))
     assert names(ledger) == ["u1", "u2", "a1"]
 
 
 def test_what_stands_after_an_output_stands_after_everything_before_it():
-    ledger = Ledger()
-    ledger.called(RealtimeModelToolCallEvent("f", "c1", "{}", "f1"))
-    ledger.tell(user("u1", previous="f1"))
-    ledger.tell(answered_call("f1", "c1", "o1"))
-    ledger.tell(user("u2", previous="o1"))
+    ledger = ConversationHistory()
+    ledger.add_tool_call(RealtimeModelToolCallEvent("f", "c1", "{}", "f1"))
+    ledger.upsert_item(user("u1", previous="f1"))
+    ledger.upsert_item(answered_call("f1", "c1", "o1"))
+    ledger.upsert_item(user("u2", previous="o1"))
     assert names(ledger) == ["f1", "u1", "u2"]
-    assert ledger.items()[0].output == "ok"
+    assert ledger.get_items()[0].output == "ok"
 
 
 def test_an_item_that_finds_its_place_takes_along_what_stands_after_the_output_behind_it():
-    ledger = Ledger()
-    ledger.say("a1", "hello", "r1", spoken=True)
-    ledger.called(RealtimeModelToolCallEvent("f", "c1", "{}", "f1", "a1"))
-    ledger.tell(answered_call("f1", "c1", "o1"))
-    ledger.tell(user("u2", previous="o1"))
-    ledger.tell(user("u1"))
-    ledger.tell(answer("a1", previous="u1"))
+    ledger = ConversationHistory()
+    ledger.append_delta("a1", "hello", "r1", spoken=True)
+    ledger.add_tool_call(RealtimeModelToolCallEvent("f", "c1", "{}", "f1", "a1"))
+    ledger.upsert_item(answered_call("f1", "c1", "o1"))
+    ledger.upsert_item(user("u2", previous="o1"))
+    ledger.upsert_item(user("u1"))
+    ledger.upsert_item(answer("a1", previous="u1"))
     assert names(ledger) == ["u1", "a1", "f1", "u2"]
 
 
 def test_words_add_up_and_the_final_text_counts():
-    ledger = Ledger()
-    assert ledger.say("a1", "hel", "r1", spoken=True)
-    assert not ledger.say("a1", "lo", "r1", spoken=True)
-    assert ledger.items()[0].content[0].transcript == "hello"
-    ledger.said("a1", "hello!")
-    ledger.tell(answer("a1", AssistantAudio(transcript=None), status="completed"))
-    assert ledger.items()[0].content[0].transcript == "hello!"
-    assert ledger.ended("r1", complete=True) == ["a1"]
-    assert ledger.items()[0].status == "completed"
+    ledger = ConversationHistory()
+    assert ledger.append_delta("a1", "hel", "r1", spoken=True)
+    assert not ledger.append_delta("a1", "lo", "r1", spoken=True)
+    assert ledger.get_items()[0].content[0].transcript == "hello"
+    ledger.set_text("a1", "hello!")
+    ledger.upsert_item(answer("a1", AssistantAudio(transcript=None), status="completed"))
+    assert ledger.get_items()[0].content[0].transcript == "hello!"
+    assert ledger.end_response("r1", complete=True) == ["a1"]
+    assert ledger.get_items()[0].status == "completed"
 
 
 def test_written_and_spoken_parts_stay_what_they_are():
-    ledger = Ledger()
-    ledger.say("a1", "seen", "r1", spoken=False)
-    ledger.say("a1", "heard", "r1", content_index=1, spoken=True)
-    assert [part.type for part in ledger.items()[0].content] == ["text", "audio"]
-    ledger.tell(answer("a1", AssistantText(text="seen"), AssistantAudio(transcript="heard")))
-    assert [part.type for part in ledger.items()[0].content] == ["text", "audio"]
+    ledger = ConversationHistory()
+    ledger.append_delta("a1", "seen", "r1", spoken=False)
+    ledger.append_delta("a1", "heard", "r1", content_index=1, spoken=True)
+    assert [part.type for part in ledger.get_items()[0].content] == ["text", "audio"]
+    ledger.upsert_item(answer("a1", AssistantText(text="seen"), AssistantAudio(transcript="heard")))
+    assert [part.type for part in ledger.get_items()[0].content] == ["text", "audio"]
 
 
 def test_what_was_not_heard_is_not_remembered_as_said():
-    ledger = Ledger()
-    ledger.say("a1", "one two three four", "r1", spoken=True)
-    ledger.sent_audio("a1", 0, 48 * 1000)
-    assert ledger.cut("a1", 0, 500) == 500
-    part = ledger.items()[0].content[0]
+    ledger = ConversationHistory()
+    ledger.append_delta("a1", "one two three four", "r1", spoken=True)
+    ledger.add_audio("a1", 0, 48 * 1000)
+    assert ledger.truncate("a1", 0, 500) == 500
+    part = ledger.get_items()[0].content[0]
     assert (part.transcript, part.generated_transcript, part.audio_end_ms) == ("one two", "one two three four", 500)
-    assert ledger.items()[0].status == "incomplete"
-    ledger.say("a1", " five", "r1", spoken=True)
-    ledger.tell(answer("a1", AssistantAudio(transcript=None), status="incomplete"))
-    ledger.tell(answer("a1", AssistantAudio(transcript="one two three four five"), status="incomplete"))
-    assert ledger.items()[0].content[0].transcript == "one two"
-    assert ledger.items()[0].content[0].generated_transcript == "one two three four five"
-    assert ledger.cut("a1", 0, 800) is None
-    assert ledger.cut("unknown", 0, 800) is None
+    assert ledger.get_items()[0].status == "incomplete"
+    ledger.append_delta("a1", " five", "r1", spoken=True)
+    ledger.upsert_item(answer("a1", AssistantAudio(transcript=None), status="incomplete"))
+    ledger.upsert_item(answer("a1", AssistantAudio(transcript="one two three four five"), status="incomplete"))
+    assert ledger.get_items()[0].content[0].transcript == "one two"
+    assert ledger.get_items()[0].content[0].generated_transcript == "one two three four five"
+    assert ledger.truncate("a1", 0, 800) is None
+    assert ledger.truncate("unknown", 0, 800) is None
 
 
 def test_an_answer_cut_before_its_first_sound_was_not_heard_at_all():
-    ledger = Ledger()
-    ledger.say("a1", "one two", "r1", spoken=True)
-    ledger.cut("a1", 0, 0)
-    assert ledger.items()[0].content[0].transcript == ""
+    ledger = ConversationHistory()
+    ledger.append_delta("a1", "one two", "r1", spoken=True)
+    ledger.truncate("a1", 0, 0)
+    assert ledger.get_items()[0].content[0].transcript == ""
 
 
 @given(st.text(max_size=60), st.integers(0, 2000), st.integers(0, 2000))
 @settings(deadline=None)
 def test_the_heard_part_is_a_beginning_and_never_ends_inside_a_word(text, heard, sent):
-    part = heard_part(text, heard, sent)
+    part = estimate_heard_text(text, heard, sent)
     assert text.startswith(part)
     rest = text[len(part) :]
     assert not part or not rest or rest[0].isspace()
 
 
 def test_a_transcript_that_comes_late_goes_to_its_item():
-    ledger = Ledger()
-    ledger.tell(UserMessageItem(item_id="u1", content=[InputAudio()]))
-    ledger.say("a1", "hello", "r1", spoken=True)
-    assert not ledger.transcribed("u1", "good day")
-    assert ledger.items()[0].content[0].transcript == "good day"
-    ledger.tell(UserMessageItem(item_id="u1", content=[InputAudio()]))
-    assert ledger.items()[0].content[0].transcript == "good day"
-    assert ledger.transcribed("u9", "who am I")
-    assert ledger.items()[-1].content[0].text == "who am I"
+    ledger = ConversationHistory()
+    ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
+    ledger.append_delta("a1", "hello", "r1", spoken=True)
+    assert not ledger.set_transcript("u1", "good day")
+    assert ledger.get_items()[0].content[0].transcript == "good day"
+    ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
+    assert ledger.get_items()[0].content[0].transcript == "good day"
+    assert ledger.set_transcript("u9", "who am I")
+    assert ledger.get_items()[-1].content[0].text == "who am I"
 
 
 def test_a_transcript_that_comes_before_its_item_is_kept():
-    ledger = Ledger()
-    assert ledger.transcribed("u1", "good day")
-    assert not ledger.tell(UserMessageItem(item_id="u1", content=[InputAudio()]))
-    assert [part.transcript for part in ledger.items()[0].content] == ["good day"]
+    ledger = ConversationHistory()
+    assert ledger.set_transcript("u1", "good day")
+    assert not ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputAudio()]))
+    assert [part.transcript for part in ledger.get_items()[0].content] == ["good day"]
 
 
 def test_a_transcript_of_what_the_user_did_not_say_changes_nothing():
-    ledger = Ledger()
-    ledger.say("a1", "hello", "r1", spoken=True)
-    assert not ledger.transcribed("a1", "good day")
-    assert [item.role for item in ledger.items()] == ["assistant"]
+    ledger = ConversationHistory()
+    ledger.append_delta("a1", "hello", "r1", spoken=True)
+    assert not ledger.set_transcript("a1", "good day")
+    assert [item.role for item in ledger.get_items()] == ["assistant"]
     assert ledger.delete("a1")
-    assert ledger.items() == []
+    assert ledger.get_items() == []
 
 
 def test_pictures_that_the_server_leaves_out_are_kept():
-    ledger = Ledger()
-    ledger.tell(UserMessageItem(item_id="u1", content=[InputImage(image_url="data:x"), InputText(text="see")]))
-    ledger.tell(UserMessageItem(item_id="u1", content=[InputText(text="see")]))
-    assert [part.type for part in ledger.items()[0].content] == ["input_image", "input_text"]
+    ledger = ConversationHistory()
+    ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputImage(image_url="data:x"), InputText(text="see")]))
+    ledger.upsert_item(UserMessageItem(item_id="u1", content=[InputText(text="see")]))
+    assert [part.type for part in ledger.get_items()[0].content] == ["input_image", "input_text"]
 
 
 def test_an_item_can_be_forgotten():
-    ledger = Ledger()
-    ledger.tell(user("a"))
-    ledger.tell(user("b"))
+    ledger = ConversationHistory()
+    ledger.upsert_item(user("a"))
+    ledger.upsert_item(user("b"))
     assert ledger.delete("a")
     assert not ledger.delete("a")
     assert names(ledger) == ["b"]
 
 
 def test_a_snapshot_never_changes():
-    ledger = Ledger()
-    ledger.say("a1", "one", "r1", spoken=True)
-    before, revision = ledger.items(), ledger.revision
-    ledger.say("a1", " two", "r1", spoken=True)
+    ledger = ConversationHistory()
+    ledger.append_delta("a1", "one", "r1", spoken=True)
+    before, revision = ledger.get_items(), ledger.revision
+    ledger.append_delta("a1", " two", "r1", spoken=True)
     assert before[0].content[0].transcript == "one"
-    assert ledger.items()[0].content[0].transcript == "one two"
+    assert ledger.get_items()[0].content[0].transcript == "one two"
     assert ledger.revision > revision
 
 
 @pytest.mark.parametrize("length", [10, 2_000])
 def test_a_delta_costs_the_same_however_long_the_call(length):
-    ledger = Ledger()
+    ledger = ConversationHistory()
     for number in range(length):
-        ledger.tell(user(f"u{number}"))
-    ledger.say("a1", "x", "r1", spoken=True)
+        ledger.upsert_item(user(f"u{number}"))
+    ledger.append_delta("a1", "x", "r1", spoken=True)
     before = time.process_time()
     for _ in range(10_000):
-        ledger.say("a1", "word ", "r1", spoken=True)
-        ledger.sent_audio("a1", 0, 480)
+        ledger.append_delta("a1", "word ", "r1", spoken=True)
+        ledger.add_audio("a1", 0, 480)
     assert time.process_time() - before < 0.5

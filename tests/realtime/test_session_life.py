@@ -29,7 +29,7 @@ from holdfast.realtime.model_events import (
     RealtimeModelEndOfStreamEvent,
     RealtimeModelExceptionEvent,
 )
-from holdfast.realtime.states import TABLE, Event
+from holdfast.realtime.states import TABLE, RealtimeLifecycleEvent
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing.cancelling import cancel_at_every_await
 from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, virtually, words
@@ -42,7 +42,7 @@ def scripted(**more):
 
 
 def test_the_life_of_a_session_is_a_proper_table():
-    TABLE.check(stop=Event.ASKED_TO_CLOSE)
+    TABLE.check(stop=RealtimeLifecycleEvent.CLOSE_REQUESTED)
 
 
 async def test_nothing_is_connected_before_the_entry():
@@ -257,7 +257,7 @@ async def test_a_stalled_model_is_cut_off_at_the_deadline():
         before = asyncio.get_running_loop().time()
         report = await session.close(deadline=0.2)
         assert asyncio.get_running_loop().time() - before < 0.5
-        assert report.cut == ("model",)
+        assert report.cancelled == ("model",)
 
 
 @virtually
@@ -281,7 +281,7 @@ async def test_a_tool_that_waits_for_a_change_of_the_agent_does_not_hold_up_the_
         began = now()
         report = await session.close()
         assert now() - began < 0.1
-        assert (report.cut, report.left) == ((), ())
+        assert (report.cancelled, report.still_running) == ((), ())
 
 
 @pytest.mark.parametrize("holds_up", ["tool", "model"])
@@ -312,7 +312,7 @@ async def test_whoever_closes_sooner_than_another_is_not_held_up_by_that(holds_u
         assert now() - began < 0.3
         assert report == await patient
         expected = {"model": (("model",), ()), "tool": ((), ("call stubborn (c1)",))}[holds_up]
-        assert (report.cut, report.left) == expected
+        assert (report.cancelled, report.still_running) == expected
         released.set()
         await asyncio.sleep(1)
 
@@ -333,7 +333,7 @@ async def test_a_stubborn_tool_is_reported_as_left_and_history_is_still_written(
         await model.emit(call("stubborn"))
         await heard.until("tool_start")
         report = await session.close(deadline=0.2)
-        assert report.left == ("call stubborn (c1)",)
+        assert report.still_running == ("call stubborn (c1)",)
         release.set()
         await asyncio.sleep(0.01)
 
@@ -363,7 +363,7 @@ async def test_what_a_tool_and_a_guardrail_do_at_their_end_is_done_when_the_sess
         await model.emit(started(), words("x" * 120), call("slow"))
         await heard.until("tool_start")
         report = await session.close()
-        assert (sorted(over), report.cut, report.left) == (["guardrail", "tool"], (), ())
+        assert (sorted(over), report.cancelled, report.still_running) == (["guardrail", "tool"], (), ())
         assert heard.of("tool_end") == []
 
 
@@ -380,7 +380,7 @@ async def test_a_tool_in_a_thread_is_reported_when_it_outlives_the_session():
         await model.emit(call("blocking"))
         await eventually(running.is_set)
         report = await session.close()
-        assert report.left == ("thread of blocking (c1)",)
+        assert report.still_running == ("thread of blocking (c1)",)
         release.set()
         await asyncio.to_thread(lambda: None)
 
@@ -479,7 +479,7 @@ async def test_ten_thousand_deltas_without_a_reader_stay_within_the_bound():
         await model.emit(started())
         for _ in range(10_000):
             await model.emit(sound(1))
-        assert session._room.outlet.unread < 2_100
+        assert session._ctx.broadcast.unread_count < 2_100
         assert session.metrics.dropped_events() > 17_000
         seen = [event async for event in until_dropped(session)]
     assert seen[-1].count > 17_000
@@ -501,7 +501,7 @@ async def test_what_nobody_reads_any_more_stays_within_the_bound():
             break
         for number in range(7_000):
             await model.emit(started(f"r{number}"), ended(f"r{number}"))
-        assert session._room.outlet.unread < 12_100
+        assert session._ctx.broadcast.unread_count < 12_100
         seen = [event async for event in until_end(session)]
     assert seen[0].type == "events_dropped"
 
@@ -746,7 +746,7 @@ async def test_the_report_has_the_messages_that_were_lost_with_a_connection_and_
         await model.emit(RealtimeModelConnectionStatusEvent("disconnected"))
         await heard.until("reconnecting")
         report = await session.close()
-    assert report.unsaid == ("Are you there?",)
+    assert report.undelivered_messages == ("Are you there?",)
 
 
 @virtually
@@ -762,4 +762,4 @@ async def test_the_word_of_a_guardrail_is_no_message_that_the_report_has():
         await model.emit(RealtimeModelConnectionStatusEvent("disconnected"))
         await heard.until("reconnecting")
         report = await session.close()
-    assert report.unsaid == ()
+    assert report.undelivered_messages == ()

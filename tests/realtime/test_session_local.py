@@ -5,7 +5,7 @@ import asyncio
 from holdfast import function_tool, open_store, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import Call, EnergyDetector, ScriptedTranscriber, ToneVoice
+from holdfast.realtime.local import CallTool, EnergyDetector, ScriptedTranscriber, ToneTTS
 from realtime.wire import speech
 from realtime_kit import listening, virtually
 
@@ -13,7 +13,7 @@ LONG = "One two three four five six seven eight nine ten."
 
 
 def local(turns, **options):
-    return LocalRealtimeModel(turns, **{"voice": ToneVoice(), "detector": EnergyDetector, **options})
+    return LocalRealtimeModel(turns, **{"voice": ToneTTS(), "detector": EnergyDetector, **options})
 
 
 async def speak(session, pcm):
@@ -94,7 +94,7 @@ async def test_interrupt_returns_when_the_response_is_over_and_nothing_is_heard_
         await heard.until("audio")
         await asyncio.sleep(0.5)
         await session.interrupt()
-        assert model.engine.active is None
+        assert model.engine.active_response is None
         before = len(heard.of("audio"))
         assert heard.of("agent_end")[-1].status == "cancelled"
         await asyncio.sleep(1)
@@ -115,9 +115,9 @@ async def test_tools_and_handoffs_in_a_conversation():
     front = RealtimeAgent(name="front", tools=[weather], handoffs=[billing])
     model = local(
         [
-            ["Let me see.", Call("weather", {"city": "Rome"})],
+            ["Let me see.", CallTool("weather", {"city": "Rome"})],
             "Sunny.",
-            [Call("weather", {"city": "Oslo"}), Call("transfer_to_billing")],
+            [CallTool("weather", {"city": "Oslo"}), CallTool("transfer_to_billing")],
             "Billing here.",
             "And Oslo is sunny.",
         ]
@@ -132,7 +132,7 @@ async def test_tools_and_handoffs_in_a_conversation():
         assert [event.agent.name for event in heard.of("agent_start")] == ["front"] * 3 + ["billing"] * 2
         assert [event.agent.name for event in heard.of("tool_end")] == ["front", "front"]
         assert heard.of("error") == []
-        assert model.engine.shown()["instructions"] == "You do the billing."
+        assert model.engine.to_wire()["instructions"] == "You do the billing."
         assert session.metrics["tool_gap"].p50 > 1999
 
 

@@ -5,7 +5,7 @@ import random
 
 from holdfast import function_tool
 from holdfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import Call
+from holdfast.realtime.local import CallTool
 from holdfast.testing import RealtimeServer
 from realtime_kit import ended, listening, sound, started, talking, virtually
 
@@ -22,7 +22,7 @@ AGENT = RealtimeAgent(name="host", tools=[look_up])
 
 
 async def test_each_measurement_is_an_event_and_in_the_metrics():
-    async with RealtimeServer([Call("look_up"), "Found.", LONG, "Back."], pace=1.0) as server:
+    async with RealtimeServer([CallTool("look_up"), "Found.", LONG, "Back."], pace=1.0) as server:
         config = {"reconnect": {"first_delay": 0.01}}
         runner = RealtimeRunner(AGENT, model=OpenAIRealtimeWebSocketModel(), config=config)
         session = await runner.run(model_config={"url": server.url, "api_key": "test"})
@@ -34,7 +34,7 @@ async def test_each_measurement_is_an_event_and_in_the_metrics():
             await heard.until("audio", count + 3)
             await session.interrupt()
             await heard.until("agent_end", 3)
-            server.connections[0].drop()
+            server.connections[0].close()
             await heard.until("reconnected")
             await session.send_message("Are you there?")
             await heard.until("agent_end", 4)
@@ -44,7 +44,7 @@ async def test_each_measurement_is_an_event_and_in_the_metrics():
             assert set(told) == {"time_to_first_audio", "interruption", "tool_gap", "truncated", "reconnect_gap"}
             for name, values in told.items():
                 summary = session.metrics[name]
-                assert (summary.count, summary.last, summary.most) == (len(values), values[-1], max(values)), name
+                assert (summary.count, summary.last, summary.maximum) == (len(values), values[-1], max(values)), name
                 assert min(values) > 0, name
             assert session.metrics.summaries() == {name: session.metrics[name] for name in told}
             assert told["tool_gap"][0] >= 20
@@ -66,7 +66,7 @@ async def test_a_summary_has_the_percentiles_of_what_was_measured():
             await model.emit(sound(1, f"i{number}", f"r{number}"), ended(f"r{number}"))
         await heard.until("metric", 20)
         summary = session.metrics.summaries()["time_to_first_audio"]
-        assert [round(ms) for ms in (summary.p50, summary.p95, summary.most)] == [1000, 1900, 2000]
+        assert [round(ms) for ms in (summary.p50, summary.p95, summary.maximum)] == [1000, 1900, 2000]
         assert summary.count == 20
 
 

@@ -78,8 +78,8 @@ async def test_any_kind_of_bytes_is_audio():
         for audio in (b"\1\0" * 480, bytearray(b"\1\0" * 480), memoryview(b"\1\0" * 480)):
             await session.send_audio(audio)
         connection = server.connections[0]
-        await eventually(lambda: len(connection.received_of("input_audio_buffer.append")) == 3)
-        sent = connection.received_of("input_audio_buffer.append")
+        await eventually(lambda: len(connection.get_received("input_audio_buffer.append")) == 3)
+        sent = connection.get_received("input_audio_buffer.append")
         assert len({frame["audio"] for frame in sent}) == 1
 
 

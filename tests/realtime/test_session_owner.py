@@ -11,7 +11,7 @@ import pytest
 from holdfast import UserError, function_tool, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import RealtimeAgent, RealtimeModelListener, RealtimeRunner, RealtimeState
-from holdfast.realtime.local import Call
+from holdfast.realtime.local import CallTool
 from holdfast.realtime.model_events import RealtimeModelItemDeletedEvent
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing import RealtimeServer
@@ -67,7 +67,7 @@ async def test_a_tool_in_a_thread_that_uses_the_session_in_a_loop_of_its_own_is_
         return "done"
 
     agent = RealtimeAgent(name="a", tools=[plain])
-    script = [Call("plain"), "It is done."]
+    script = [CallTool("plain"), "It is done."]
     async with RealtimeServer(script) as server, calling(server, agent) as (session, heard):
         await session.send_message("do it")
         await heard.until("agent_end", 2)
@@ -75,7 +75,7 @@ async def test_a_tool_in_a_thread_that_uses_the_session_in_a_loop_of_its_own_is_
         assert "run_coroutine_threadsafe" in str(refused[0])
         assert said(session)[-1] == "It is done."
         report = await session.close()
-        assert (report.cut, report.left, report.unsent) == ((), (), ())
+        assert (report.cancelled, report.still_running, report.unsent_outputs) == ((), (), ())
         await eventually(lambda: not server.open_connections)
 
 
@@ -88,7 +88,7 @@ async def test_a_tool_in_a_thread_may_use_the_session_in_its_own_loop():
         return "done"
 
     agent = RealtimeAgent(name="a", tools=[plain])
-    async with RealtimeServer([Call("plain")]) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer([CallTool("plain")]) as server, calling(server, agent) as (session, heard):
         await session.send_message("do it")
         await heard.until("session_closed")
         assert await eventually(lambda: given) == [None], "from inside it only asks"
@@ -131,7 +131,7 @@ async def test_nothing_is_told_after_the_end_by_what_was_left_running(caplog):
         await eventually(lambda: tasks)
         late = aiter(session)
         report = await session.close(deadline=0.1)
-        assert len(report.left) == len(tasks)
+        assert len(report.still_running) == len(tasks)
         go_on.set()
         await asyncio.wait(tasks)
         assert [event.type async for event in late][-1] == "session_closed"
@@ -143,7 +143,7 @@ async def test_a_peer_that_hangs_has_lost_its_socket_when_a_short_deadline_is_ov
     async with calling(server_elsewhere, AGENT) as (session, _):
         server_elsewhere.connections[0].stall()
         report = await session.close(deadline=0.1)
-        assert report.cut == ("model",)
+        assert report.cancelled == ("model",)
         assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("realtime")] == []
 
 
@@ -231,7 +231,7 @@ async def test_an_append_that_is_under_way_is_waited_for_and_not_made_again_besi
         asyncio.get_running_loop().call_later(0.8, history.let_go.set)
         report = await session.close(deadline=1.0)
     assert [item["content"] for item in history.items] == ["hello"]
-    assert (report.cut, report.left, report.unwritten) == ((), (), 0)
+    assert (report.cancelled, report.still_running, report.unwritten_count) == ((), (), 0)
 
 
 @virtually
@@ -243,7 +243,7 @@ async def test_a_history_that_cannot_be_interrupted_holds_up_neither_the_end_nor
         report = await session.close(deadline=1.0)
         assert loop.time() - before < 1.5
         assert (session.state, model.connected) == (RealtimeState.CLOSED, False)
-        assert (report.cut, report.left, report.unwritten) == (("history",), ("history",), 1)
+        assert (report.cancelled, report.still_running, report.unwritten_count) == (("history",), ("history",), 1)
         assert history.begun == 1
         history.let_go.set()
         await eventually(lambda: history.items)
@@ -266,6 +266,6 @@ async def test_a_model_that_cannot_be_interrupted_does_not_hold_up_the_end():
         before = loop.time()
         report = await session.close(deadline=1.0)
         assert loop.time() - before <= 1.5
-        assert (session.state, report.left) == (RealtimeState.CLOSED, ("realtime session",))
+        assert (session.state, report.still_running) == (RealtimeState.CLOSED, ("realtime session",))
         let_go.set()
         await eventually(lambda: not model.connected)

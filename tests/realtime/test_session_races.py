@@ -22,10 +22,10 @@ from holdfast.realtime import (
 )
 from holdfast.realtime import model_events as told
 from holdfast.realtime.errors import ConnectionLost
-from holdfast.realtime.local import Call, EnergyDetector, ToneVoice
+from holdfast.realtime.local import CallTool, EnergyDetector, ToneTTS
 from holdfast.realtime.testing import ScriptedRealtimeModel
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Delay, Hold, Lose
+from holdfast.testing.realtime_faults import Delay, Discard, Reorder
 from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime_kit import at, call, ended, eventually, listening, said, sent, sound, started, talking, user_said, words
 
@@ -50,15 +50,15 @@ async def discreet(context, agent, output):
 
 
 async def test_a_response_that_begins_right_behind_the_acknowledgement_is_the_new_agents():
-    async with RealtimeServer([Call("theirs"), "Fine."]) as server:
+    async with RealtimeServer([CallTool("theirs"), "Fine."]) as server:
         session = await RealtimeRunner(AGENT).run(model_config=at(server))
         async with listening(session) as heard, session:
             connection = server.connections[0]
             server.inject("session.updated", Delay(0.05))
-            known = len(connection.received_of("session.update"))
+            known = len(connection.get_received("session.update"))
             changing = asyncio.ensure_future(session.update_agent(OTHER))
-            await connection.until_received("session.update", count=known + 1)
-            connection.answer_unasked()
+            await connection.wait_for_frame("session.update", count=known + 1)
+            connection.start_unsolicited_response()
             await changing
             assert (await heard.until("tool_end")).output == "done"
             assert heard.of("agent_start")[0].agent is OTHER
@@ -70,8 +70,8 @@ class Forgetful(LocalRealtimeModel):
 
     forgets = False
 
-    async def dial(self, options):
-        link = await super().dial(options)
+    async def open_transport(self, options):
+        link = await super().open_transport(options)
         receive = link.receive
 
         async def received():
@@ -88,16 +88,16 @@ class Forgetful(LocalRealtimeModel):
 def test_a_change_that_was_cancelled_while_nobody_answers_is_taken_back():
     async def change():
         host = RealtimeAgent(name="host", instructions="I am the host.")
-        model = Forgetful(["Hello."], voice=ToneVoice(), detector=EnergyDetector)
+        model = Forgetful(["Hello."], tts=ToneTTS(), detector=EnergyDetector)
         async with await RealtimeRunner(host, model=model).run() as session:
             model.forgets = True
             changing = asyncio.ensure_future(session.update_agent(OTHER))
             await eventually(lambda: not model.forgets)
-            assert model.engine.shown()["instructions"] != "I am the host."
+            assert model.engine.to_wire()["instructions"] != "I am the host."
             changing.cancel()
             await asyncio.wait({changing})
             assert changing.cancelled()
-            await eventually(lambda: model.engine.shown()["instructions"] == "I am the host.")
+            await eventually(lambda: model.engine.to_wire()["instructions"] == "I am the host.")
             assert session.current_agent is host
 
     run_in_virtual_time(change())
@@ -153,7 +153,7 @@ async def test_frames_of_a_response_in_the_wrong_order_over_a_real_connection():
     async with RealtimeServer(["One two.", "Three."]) as server:
         session = await RealtimeRunner(AGENT).run(model_config=at(server))
         async with listening(session) as heard, session:
-            server.inject("response.created", Hold("response.done"))
+            server.inject("response.created", Reorder("response.done"))
             for turn in (1, 2):
                 await session.send_message("hello")
                 await heard.until("agent_end", turn)
@@ -209,10 +209,10 @@ async def test_a_roll_over_that_meets_another_loss_is_not_the_last_one():
 @pytest.mark.parametrize("deadline", [0.0, 2.0])
 async def test_closing_while_the_entry_is_under_way_ends_the_entry(deadline):
     async with RealtimeServer() as server:
-        server.inject("session.update", Lose())
+        server.inject("session.update", Discard())
         session = await RealtimeRunner(AGENT).run(model_config=at(server))
         entering = asyncio.ensure_future(session.enter())
-        await (await server.connected()).until_received("session.update")
+        await (await server.wait_for_connection()).wait_for_frame("session.update")
         await session.close(deadline=deadline)
         async with asyncio.timeout(3):
             await asyncio.wait({entering})
@@ -245,7 +245,7 @@ async def test_a_tool_that_is_waited_for_may_still_use_the_session(what):
     agent = RealtimeAgent(name="host", tools=[act])
     model = OpenAIRealtimeWebSocketModel()
     runner = RealtimeRunner(agent, model=model, config={"async_tool_calls": False})
-    async with RealtimeServer([Call("act"), "Fine."]) as server:
+    async with RealtimeServer([CallTool("act"), "Fine."]) as server:
         session = await runner.run(model_config=at(server))
         async with listening(session) as heard, session, asyncio.timeout(3):
             await session.send_message("hello")

@@ -17,7 +17,7 @@ from holdfast.realtime import (
 )
 from holdfast.realtime.errors import ConnectionLost
 from holdfast.realtime.items import InputAudio, RealtimeToolCallItem, UserMessageItem
-from holdfast.realtime.local import EnergyDetector, Pause, ToneVoice
+from holdfast.realtime.local import EnergyDetector, Pause, ToneTTS
 from holdfast.realtime.model_events import (
     RealtimeModelAudioEvent,
     RealtimeModelAudioInterruptedEvent,
@@ -362,7 +362,7 @@ async def test_what_a_new_connection_is_not_told_of_keeps_its_place():
 
 
 async def test_what_is_said_while_an_answer_is_told_anew_stands_behind_it():
-    cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500, retold=True)
+    cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500, from_previous_connection=True)
     async with talking(AGENT) as (session, model, _heard):
         await model.emit(user_said("hello"), started(), words("one two three four"), sound(1000), ended())
         await model.emit(cut)
@@ -378,7 +378,7 @@ async def test_an_answer_behind_a_call_is_told_anew_behind_what_stands_there(lat
     call = {"item_id": "f1", "call_id": "c1", "status": "completed", "arguments": "{}", "name": "look"}
     answered = RealtimeModelItemUpdatedEvent(RealtimeToolCallItem(**call, output="ok", output_item_id="o1"))
     asked = RealtimeModelItemUpdatedEvent(RealtimeToolCallItem(**call))
-    cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500, retold=True)
+    cut = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=500, from_previous_connection=True)
     async with talking(AGENT) as (_session, model, heard):
         await model.emit(asked if late else answered)
         await model.emit(started(), words("one two three four"), sound(1000), ended())
@@ -396,7 +396,9 @@ def spoken(text, index):
 
 
 def cut_part(index):
-    return RealtimeModelAudioInterruptedEvent("i1", index, response_id="r1", audio_end_ms=500, retold=True)
+    return RealtimeModelAudioInterruptedEvent(
+        "i1", index, response_id="r1", audio_end_ms=500, from_previous_connection=True
+    )
 
 
 def forgotten(model):
@@ -418,7 +420,9 @@ async def test_an_answer_of_which_two_parts_are_cut_is_told_anew_as_it_is_then()
 
 
 async def test_an_answer_that_is_cut_again_is_told_anew_again():
-    again = RealtimeModelAudioInterruptedEvent("i1", 0, response_id="r1", audio_end_ms=250, retold=True)
+    again = RealtimeModelAudioInterruptedEvent(
+        "i1", 0, response_id="r1", audio_end_ms=250, from_previous_connection=True
+    )
     async with talking(AGENT) as (session, model, _heard):
         await model.emit(user_said("hello"), started(), words("one two three four"), sound(1000), ended())
         await model.emit(cut_part(0))
@@ -445,7 +449,7 @@ async def test_what_one_connection_was_to_forget_for_a_moment_the_next_one_may_f
 
 @virtually
 async def test_only_the_next_connection_is_asked_again():
-    model = FragileModel([[Pause(1), "Never heard."], "Good day."], voice=ToneVoice(), detector=EnergyDetector)
+    model = FragileModel([[Pause(1), "Never heard."], "Good day."], tts=ToneTTS(), detector=EnergyDetector)
     session = await RealtimeRunner(AGENT, model=model).run()
     async with listening(session) as heard, session:
         await session.send_message("Hello")

@@ -7,9 +7,9 @@ import pytest
 
 from holdfast import function_tool
 from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner, RealtimeState
-from holdfast.realtime.local import Call, EnergyDetector, ToneVoice
+from holdfast.realtime.local import CallTool, EnergyDetector, ToneTTS
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Drop, Refuse
+from holdfast.testing.realtime_faults import Disconnect, Reject
 from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.wire import speech
 from realtime_kit import calling, eventually, listening
@@ -19,7 +19,7 @@ ROLL_OVER = {"reconnect": {"roll_over_after": 1.0}}
 
 
 def local(*turns):
-    return LocalRealtimeModel(turns, voice=ToneVoice(), detector=EnergyDetector, pace=None)
+    return LocalRealtimeModel(turns, tts=ToneTTS(), detector=EnergyDetector, pace=None)
 
 
 def first_answer(session):
@@ -63,7 +63,7 @@ def test_an_answer_that_is_cut_keeps_its_place_behind_a_call_and_its_output():
         return "found"
 
     async def scenario():
-        model = local(Call("look_up"), LONG, "Yes?")
+        model = local(CallTool("look_up"), LONG, "Yes?")
         agent = RealtimeAgent(name="a", tools=[look_up])
         session = await RealtimeRunner(agent, model=model, config=ROLL_OVER).run()
         async with listening(session) as heard, session:
@@ -124,7 +124,7 @@ async def test_an_interruption_after_a_lost_connection_reaches_the_server_that_h
         async with listening(session) as heard, session:
             await session.send_message("Tell me.")
             await heard.until("agent_end")
-            server.connections[0].drop()
+            server.connections[0].close()
             await heard.until("reconnected")
             connection = server.connections[1]
             await session.interrupt()
@@ -133,7 +133,7 @@ async def test_an_interruption_after_a_lost_connection_reaches_the_server_that_h
             assert len(heard_text) < len(LONG)
             left = [("assistant", heard_text)] if heard_text else []
             await eventually(lambda: held_by(connection.conversation)[1:] == left)
-            await eventually(lambda: connection.sent_of("conversation.item.deleted"))
+            await eventually(lambda: connection.get_sent("conversation.item.deleted"))
             assert first_answer(session).content[0].generated_transcript == LONG
             assert heard.of("error") == []
 
@@ -147,14 +147,14 @@ async def test_two_parts_of_an_answer_that_are_cut_over_the_next_connection_make
         first.send({"type": "response.output_audio_transcript.delta", **place, "delta": "And so on."})
         first.send({"type": "response.output_audio.delta", **place, "delta": b64encode(bytes(48_000)).decode()})
         await eventually(lambda: heard.of("audio")[-1].content_index == 1)
-        first.drop()
+        first.close()
         await heard.until("reconnected")
         await session.interrupt()
         await heard.until("audio_interrupted", 2)
         await session.send_message("Stop.")
         await heard.until("agent_end", 2)
-        assert len(server.connections[1].received_of("conversation.item.delete")) == 1
-        assert server.connections[1].sent_of("error") == []
+        assert len(server.connections[1].get_received("conversation.item.delete")) == 1
+        assert server.connections[1].get_sent("error") == []
         assert heard.of("error") == []
 
 
@@ -163,8 +163,8 @@ async def test_what_still_plays_is_cut_between_two_connections_too(moment):
     async with RealtimeServer([LONG]) as server, calling(server, RealtimeAgent(name="a")) as (session, heard):
         await session.send_message("Tell me.")
         await heard.until("agent_end")
-        server.inject("connect", Refuse(), times=2)
-        server.connections[0].drop()
+        server.inject("connect", Reject(), times=2)
+        server.connections[0].close()
         await heard.until("reconnecting", {"before": 1, "after": 3}[moment])
         await session.interrupt()
         assert heard.of("reconnected") == []
@@ -182,14 +182,14 @@ async def test_what_still_plays_can_be_cut_although_the_first_attempt_to_reconne
     async with RealtimeServer([LONG]) as server, calling(server, RealtimeAgent(name="a")) as (session, heard):
         await session.send_message("Tell me.")
         await heard.until("agent_end")
-        server.inject(fault, Refuse() if fault == "connect" else Drop(), connection=1)
-        server.connections[0].drop()
+        server.inject(fault, Reject() if fault == "connect" else Disconnect(), connection=1)
+        server.connections[0].close()
         tried = 2 if fault == "connect" else 3
         await eventually(lambda: len(server.connections) == tried and session.state is RealtimeState.OPEN)
         await session.interrupt()
         await heard.until("audio_interrupted")
         assert len(first_answer(session).content[0].transcript) < len(LONG)
-        await eventually(lambda: server.connections[-1].sent_of("conversation.item.deleted"))
+        await eventually(lambda: server.connections[-1].get_sent("conversation.item.deleted"))
 
 
 async def test_what_is_cut_while_the_history_is_told_makes_no_output_be_told_twice():
@@ -201,19 +201,22 @@ async def test_what_is_cut_while_the_history_is_told_makes_no_output_be_told_twi
         return "looked"
 
     agent = RealtimeAgent(name="a", tools=[look])
-    async with RealtimeServer([[LONG, Call("look")], "Fine."]) as server, calling(server, agent) as (session, heard):
+    async with (
+        RealtimeServer([[LONG, CallTool("look")], "Fine."]) as server,
+        calling(server, agent) as (session, heard),
+    ):
         await session.send_message("Tell me.")
         await heard.until("tool_start")
         await heard.until("agent_end")
-        server.connections[0].drop()
+        server.connections[0].close()
         await heard.until("reconnecting")
         answered.set()
-        again = await server.connected(2)
-        await again.until_received("conversation.item.create")
+        again = await server.wait_for_connection(2)
+        await again.wait_for_frame("conversation.item.create")
         await session.interrupt()
         await heard.until("agent_end", 2)
         await heard.until("tool_end")
-        created = [frame["item"] for frame in again.received_of("conversation.item.create")]
+        created = [frame["item"] for frame in again.get_received("conversation.item.create")]
         assert [item["output"] for item in created if item["type"] == "function_call_output"] == ["looked"]
         answer = first_answer(session).content[0]
         assert (answer.generated_transcript, len(answer.transcript) < len(LONG)) == (LONG, True)

@@ -13,8 +13,8 @@ from holdfast import ToolContext, function_tool, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import RealtimeAgent, RealtimeRunner, RealtimeState
 from holdfast.realtime.items import RealtimeToolCallItem
-from holdfast.realtime.local import Call, EnergyDetector, Say, ToneVoice
-from holdfast.realtime.wire_items import words_of
+from holdfast.realtime.local import CallTool, EnergyDetector, Say, ToneTTS
+from holdfast.realtime.wire_items import get_text
 from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.fragile import FragileModel
 from realtime.wire import speech
@@ -29,16 +29,16 @@ class Brain:
     def __init__(self, rng):
         self._rng = rng
 
-    async def answer(self, question):
+    async def respond(self, request):
         rng = self._rng
         await asyncio.sleep(rng.choice([0, 0, 0.05, 0.4]))
-        names = [tool["name"] for tool in question.tools]
+        names = [tool["name"] for tool in request.tools]
         for _ in range(rng.randint(1, 2)):
             kind = rng.random()
             if kind < 0.6 or not names:
                 yield Say(" ".join(rng.choices(["one", "two", "three", "secret"], [6, 6, 6, 1], k=rng.randint(1, 12))))
             else:
-                yield Call(rng.choice([*names, "unknown"]), {})
+                yield CallTool(rng.choice([*names, "unknown"]), {})
 
 
 class Schedule:
@@ -82,7 +82,7 @@ class Schedule:
         self.a = RealtimeAgent(name="a", tools=tools, output_guardrails=[discreet])
         self.b = RealtimeAgent(name="b", tools=tools[:2], output_guardrails=[discreet], handoffs=[self.a])
         self.a.handoffs.append(self.b)
-        self.model = FragileModel(Brain(rng), voice=ToneVoice(), detector=EnergyDetector, pace=rng.choice([1.0, None]))
+        self.model = FragileModel(Brain(rng), tts=ToneTTS(), detector=EnergyDetector, pace=rng.choice([1.0, None]))
 
     async def run(self):
         config = {
@@ -101,7 +101,7 @@ class Schedule:
             await self.settle(session, heard)
             self.check(session, heard)
             report = await session.close()
-            assert (report.cut, report.left, report.unsent) == ((), (), ())
+            assert (report.cancelled, report.still_running, report.unsent_outputs) == ((), (), ())
 
     async def act(self, session, heard):
         rng = self.rng
@@ -146,7 +146,7 @@ class Schedule:
 
     def busy(self, session):
         calls = [item for item in session.history if isinstance(item, RealtimeToolCallItem)]
-        going_on = session.state is not RealtimeState.OPEN or self.model.engine.active is not None
+        going_on = session.state is not RealtimeState.OPEN or self.model.engine.active_response is not None
         return going_on or any(item.output is None for item in calls)
 
     def check(self, session, heard):
@@ -191,7 +191,7 @@ class Schedule:
 
     def compare_words(self, item, entry):
         if entry.cut_ms is None:
-            assert words_of(item) == entry.text
+            assert get_text(item) == entry.text
         else:
             assert [part.audio_end_ms for part in item.content] == [entry.cut_ms]
 

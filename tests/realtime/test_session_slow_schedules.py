@@ -12,12 +12,12 @@ import pytest
 
 from holdfast import ToolContext, function_tool, open_store
 from holdfast.base.errors import HoldfastError
-from holdfast.base.pairing import unpaired
+from holdfast.base.pairing import find_unpaired
 from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
 from holdfast.realtime.items import RealtimeToolCallItem
-from holdfast.realtime.local import EnergyDetector, ToneVoice
-from holdfast.realtime.openai.link import LinkClosed
-from holdfast.realtime.wire_items import UNHEARD, words_of
+from holdfast.realtime.local import EnergyDetector, ToneTTS
+from holdfast.realtime.openai.link import TransportClosed
+from holdfast.realtime.wire_items import INAUDIBLE_TEXT, get_text
 from realtime.fragile import FragileModel
 from realtime.test_session_schedules import Brain, Schedule, play_all
 from realtime_kit import listening
@@ -40,7 +40,7 @@ class Slow:
 
     async def receive(self):
         frame = await self._take(self._here)
-        if isinstance(frame, LinkClosed):
+        if isinstance(frame, TransportClosed):
             raise frame
         return frame
 
@@ -50,7 +50,7 @@ class Slow:
         await self._link.close()
 
     async def _carry_there(self):
-        with suppress(LinkClosed):
+        with suppress(TransportClosed):
             while True:
                 await self._link.send(await self._take(self._there))
 
@@ -58,7 +58,7 @@ class Slow:
         try:
             while True:
                 self._put(self._here, await self._link.receive())
-        except LinkClosed as closed:
+        except TransportClosed as closed:
             self._put(self._here, closed)
 
     def _put(self, way, frame):
@@ -79,8 +79,8 @@ class SlowModel(LocalRealtimeModel):
         super().__init__(brain, **more)
         self._rng, self._lag = rng, rng.choice([0, 0.001, 0.03, 0.2])
 
-    async def dial(self, options):
-        self.slow = Slow(await super().dial(options), self._rng, self._lag)
+    async def open_transport(self, options):
+        self.slow = Slow(await super().open_transport(options), self._rng, self._lag)
         return self.slow
 
 
@@ -93,7 +93,7 @@ class SlowSchedule(Schedule):
         super().__init__(seed)
         rng = self.rng
         pace = rng.choice([1.0, None])
-        self.model = SlowFragileModel(Brain(rng), rng, voice=ToneVoice(), detector=EnergyDetector, pace=pace)
+        self.model = SlowFragileModel(Brain(rng), rng, voice=ToneTTS(), detector=EnergyDetector, pace=pace)
         self.ends_early = rng.random() < 0.25
 
         @function_tool
@@ -132,11 +132,11 @@ class SlowSchedule(Schedule):
                     await asyncio.gather(*acts)
                     await self.settle(session, heard)
                     self.check(session, heard)
-                    assert self.model.engine.shown()["instructions"] == session.current_agent.instructions
+                    assert self.model.engine.to_wire()["instructions"] == session.current_agent.instructions
                 report = await session.close()
                 ended = await asyncio.gather(*acts, return_exceptions=True)
-            assert (report.left, report.unwritten) == ((), 0)
-            assert self.ends_early or (report.cut, report.unsent) == ((), ())
+            assert (report.still_running, report.unwritten_count) == ((), 0)
+            assert self.ends_early or (report.cancelled, report.unsent_outputs) == ((), ())
             assert [error for error in ended if error and not isinstance(error, HoldfastError)] == []
             self.check_written(session, await history.get_items())
 
@@ -168,9 +168,9 @@ class SlowSchedule(Schedule):
         return self.model.slow.under_way > 0 or super().busy(session)
 
     def check_written(self, session, written):
-        assert unpaired(written) == []
+        assert find_unpaired(written) == []
         messages = [item for item in session.history if not isinstance(item, RealtimeToolCallItem)]
-        said = [words_of(item) or UNHEARD for item in messages if words_of(item) or item.role == "user"]
+        said = [get_text(item) or INAUDIBLE_TEXT for item in messages if get_text(item) or item.role == "user"]
         contents = [item["content"] for item in written if item["type"] == "message"]
         assert [content if isinstance(content, str) else content[-1]["text"] for content in contents] == said
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import UserError, function_tool, open_store
 from holdfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import Call
+from holdfast.realtime.local import CallTool
 from holdfast.testing import RealtimeServer
 from realtime_kit import calling, eventually
 
@@ -22,7 +22,7 @@ async def test_the_output_of_a_tool_that_no_server_takes_is_answered_with_the_re
         return output
 
     agent = RealtimeAgent(name="host", tools=[everything])
-    async with RealtimeServer([[Call("everything", {})], "That is too much."]) as server:
+    async with RealtimeServer([[CallTool("everything", {})], "That is too much."]) as server:
         async with calling(server, agent) as (session, heard):
             await session.send_message("Tell me everything.")
             await heard.until("agent_end", 2)
@@ -51,5 +51,5 @@ async def test_a_message_of_the_history_that_no_server_takes_is_told_as_far_as_o
         model = OpenAIRealtimeWebSocketModel()
         runner = RealtimeRunner(RealtimeAgent(name="host"), model=model)
         async with await runner.run(model_config={"url": server.url, "api_key": "test"}, session=history):
-            [told] = await eventually(lambda: server.connections[0].received_of("conversation.item.create"))
+            [told] = await eventually(lambda: server.connections[0].get_received("conversation.item.create"))
             assert 2**20 < len(json.dumps(told, ensure_ascii=False).encode()) < 15 * 2**20

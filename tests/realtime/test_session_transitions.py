@@ -12,7 +12,7 @@ from holdfast.realtime import (
     RealtimeModelSendToolOutput,
     realtime_handoff,
 )
-from holdfast.realtime.errors import SettingsRejected, Unacknowledged
+from holdfast.realtime.errors import AcknowledgementTimeout, SettingsRejected
 from holdfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
 from realtime_kit import call, ended, eventually, sent, started, talking, virtually
 
@@ -163,9 +163,9 @@ async def test_a_transition_that_the_model_refuses_leaves_the_old_agent_in_place
 
 
 async def test_a_transition_that_nobody_acknowledged_is_taken_back():
-    model = ScriptedRealtimeModel([RealtimeStep(Update, error=Unacknowledged("the settings", 1))], strict=False)
+    model = ScriptedRealtimeModel([RealtimeStep(Update, error=AcknowledgementTimeout("the settings", 1))], strict=False)
     async with talking(A, model) as (session, _, _heard):
-        with pytest.raises(Unacknowledged):
+        with pytest.raises(AcknowledgementTimeout):
             await session.update_agent(B)
         assert session.current_agent is A
         assert [event.session_settings["instructions"] for event in sent(model, Update)] == ["I am b.", "I am a."]

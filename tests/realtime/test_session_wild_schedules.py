@@ -18,12 +18,12 @@ from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.agents.hooks import RunHooks
 from holdfast.base.errors import HoldfastError
 from holdfast.realtime import RealtimeRunner, RealtimeState
-from holdfast.realtime.local import Call, EnergyDetector, ToneVoice
-from holdfast.realtime.local.outbox import Refused
+from holdfast.realtime.local import CallTool, EnergyDetector, ToneTTS
+from holdfast.realtime.local.outbox import InvalidRequest
 from holdfast.realtime.model import RealtimePlaybackTracker
 from holdfast.realtime.model_inputs import RealtimeModelSendRawMessage
-from holdfast.realtime.openai.link import LinkClosed
-from holdfast.realtime.playing import ROUNDING_MS
+from holdfast.realtime.openai.link import TransportClosed
+from holdfast.realtime.playing import ROUNDING_TOLERANCE_MS
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 from realtime.test_session_schedules import Brain, play_all
 from realtime.test_session_slow_schedules import SlowFragileModel, SlowSchedule
@@ -63,7 +63,7 @@ class Faulty:
         while True:
             frame = self._coming.popleft() if self._coming else await self._link.receive()
             if self._lasts == 0:
-                raise LinkClosed(1006, "it broke", ConnectionError("it broke"))
+                raise TransportClosed(1006, "it broke", ConnectionError("it broke"))
             self._lasts -= 1
             kind = msgspec.json.decode(frame)["type"]
             if not self._agreed:
@@ -94,12 +94,12 @@ class Faulty:
 class WildModel(SlowFragileModel):
     refusals = brittle = 0
 
-    async def dial(self, options):
+    async def open_transport(self, options):
         if self.refusals:
             self.refusals -= 1
             await asyncio.sleep(self._rng.choice([0, 0.2]))
             raise ConnectionError("nobody answers")
-        link = await super().dial(options)
+        link = await super().open_transport(options)
         lasts = self._rng.choice([self._rng.randint(5, 100), self._rng.randint(4, 12)]) if self.brittle else -1
         self.brittle = max(self.brittle - 1, 0)
         self.faulty = Faulty(link, self._rng, self.faults, lasts=lasts)
@@ -107,11 +107,11 @@ class WildModel(SlowFragileModel):
 
 
 class Calling(Brain):
-    async def answer(self, question):
-        async for part in super().answer(question):
+    async def respond(self, request):
+        async for part in super().respond(request):
             if self._rng.random() < 0.03:
                 raise ValueError("the model failed")
-            yield Call("ask_clerk", {"input": "Is it?"}) if getattr(part, "name", "") == "ask_clerk" else part
+            yield CallTool("ask_clerk", {"input": "Is it?"}) if getattr(part, "name", "") == "ask_clerk" else part
 
 
 class Recogniser:
@@ -258,7 +258,7 @@ class WildSchedule(SlowSchedule):
         self.model = WildModel(
             Calling(wild),
             wild,
-            voice=ToneVoice(),
+            voice=ToneTTS(),
             detector=EnergyDetector,
             pace=wild.choice([1.0, 1.0, 4.0, None]),
             transcriber=recogniser,
@@ -361,7 +361,7 @@ class WildSchedule(SlowSchedule):
                     await self.settle(session, ear)
                     if not self.asked_to_close:
                         self.check(session, ear)
-                        instructions = self.model.engine.shown()["instructions"]
+                        instructions = self.model.engine.to_wire()["instructions"]
                         assert instructions == session.current_agent.instructions
                 if isinstance(kept, Troubled):
                     kept.calm.set()
@@ -376,13 +376,13 @@ class WildSchedule(SlowSchedule):
                 beside[-1].cancel()
             for task in done:
                 task.result()
-            assert "closing" in self.chosen or report.left == ()
+            assert "closing" in self.chosen or report.still_running == ()
             assert session.state is RealtimeState.CLOSED
             assert [error for error in ended if error and not isinstance(error, HoldfastError)] == []
             if self.asked_to_close:
                 return
-            assert report.unwritten == 0
-            assert self.ends_early or (report.cut, report.unsent) == ((), ())
+            assert report.unwritten_count == 0
+            assert self.ends_early or (report.cancelled, report.unsent_outputs) == ((), ())
             assert self.ends_early or self.chosen & {"lossy", "refusing"} or [error for error in ended if error] == []
             if player is None or not player.stops:
                 self.check_written(session, await history.get_items())
@@ -398,11 +398,11 @@ class WildSchedule(SlowSchedule):
             case "storm":
                 await asyncio.gather(*(self.interrupt(session) for _ in range(3)))
             case "unasked":
-                with suppress(Refused):
+                with suppress(InvalidRequest):
                     if session.state is not RealtimeState.OPEN or self.model.slow.under_way:
                         return  # No server answers what it was not yet told.
-                    self.model.engine.begin_response(asyncio.get_running_loop().time())
-                    self.model._link._host.settle()
+                    self.model.engine.start_response(asyncio.get_running_loop().time())
+                    self.model._transport._runner.flush()
             case "aside":
                 wanted = {"conversation": "none", "output_modalities": ["text"]}
                 message = {"type": "response.create", "other_data": {"response": wanted}}
@@ -453,7 +453,7 @@ class WildSchedule(SlowSchedule):
 
     def check_written(self, session, written):
         # The end of an answer that came a little late to its player's word counts as heard.
-        rounded = {e.about for e in self.ear.of("metric") if e.name == "truncated" and e.ms <= ROUNDING_MS}
+        rounded = {e.about for e in self.ear.of("metric") if e.name == "truncated" and e.ms <= ROUNDING_TOLERANCE_MS}
         if not self.deleted and "lossy" not in self.chosen and ("player" not in self.chosen or not rounded):
             super().check_written(session, written)
 

@@ -8,10 +8,10 @@ import pytest
 from holdfast import function_tool, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage, RealtimeRunner, RealtimeState
-from holdfast.realtime.errors import BadFrame, SettingsRejected, Unacknowledged
-from holdfast.realtime.local import Call, Pause, ScriptedTranscriber
+from holdfast.realtime.errors import AcknowledgementTimeout, BadFrame, SettingsRejected
+from holdfast.realtime.local import CallTool, Pause, ScriptedTranscriber
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Collide, Delay, Drop, Insert, Lose, Refuse
+from holdfast.testing.realtime_faults import Collide, Delay, Discard, Disconnect, Insert, Reject
 from realtime.wire import speech
 from realtime_kit import Heard, calling, eventually, said, speak
 
@@ -35,7 +35,7 @@ async def test_closing_tells_that_the_server_did_not_say_goodbye(hangs, cut):
         if hangs:
             server.connections[0].stall()
         report = await session.close()
-        assert (report.cut, report.left) == (cut, ())
+        assert (report.cancelled, report.still_running) == (cut, ())
 
 
 @pytest.mark.parametrize("who", ["tool", "listener"])
@@ -51,7 +51,7 @@ async def test_a_call_may_be_ended_from_inside(who):
                 await session.close()
 
     agent = RealtimeAgent(name="a", tools=[hang_up])
-    async with RealtimeServer([Call("hang_up")]) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer([CallTool("hang_up")]) as server, calling(server, agent) as (session, heard):
         session.model.add_listener(Ear())
         await session.send_message("Goodbye.")
         report = (await heard.until("session_closed")).report
@@ -87,7 +87,7 @@ async def test_words_that_are_no_text_do_not_spoil_the_history(kind, place):
         server.connections[0].send({"type": kind, "event_id": "e", **names, "transcript": 5})
         assert isinstance((await heard.until("error")).error, BadFrame)
         assert said(session) == ["Hello?", "One."]
-        server.connections[0].drop()
+        server.connections[0].close()
         await heard.until("reconnected")
         await session.send_message("Still there?")
         await heard.until("agent_end", 2)
@@ -122,7 +122,7 @@ async def test_the_result_of_a_tool_is_spoken_although_another_response_came_fir
         return "forty-two"
 
     agent = RealtimeAgent(name="a", tools=[ask])
-    turns = [Call("ask"), "Meanwhile.", "It is forty-two."]
+    turns = [CallTool("ask"), "Meanwhile.", "It is forty-two."]
     async with RealtimeServer(turns) as server, calling(server, agent) as (session, heard):
         server.inject("response.create", Collide(), skip=1)
         await session.send_message("What is it?")
@@ -132,7 +132,7 @@ async def test_the_result_of_a_tool_is_spoken_although_another_response_came_fir
 
 async def test_settings_that_the_server_refuses_leave_the_old_agent_in_place():
     async with RealtimeServer(["Hello."]) as server, calling(server, AGENT) as (session, heard):
-        server.inject("session.update", Refuse())
+        server.inject("session.update", Reject())
         with pytest.raises(SettingsRejected):
             await session.update_agent(OTHER)
         assert session.current_agent is AGENT
@@ -149,21 +149,21 @@ async def test_an_agent_without_a_prompt_does_not_go_on_with_that_of_another(los
     async with RealtimeServer() as server, calling(server, plain, {"acknowledge_timeout": 0.5}) as (session, _):
         (connection,) = server.connections
         if lost:
-            server.inject("session.updated", Lose())
-            with pytest.raises(Unacknowledged):
+            server.inject("session.updated", Discard())
+            with pytest.raises(AcknowledgementTimeout):
                 await session.update_agent(prompted)
         else:
             await session.update_agent(prompted)
             assert connection.session["prompt"] == {"id": "pmpt_front"}
             await session.update_agent(plain)
         assert connection.session["prompt"] is None
-        assert "prompt" not in connection.received_of("session.update")[0]["session"], "no need to say so before"
+        assert "prompt" not in connection.get_received("session.update")[0]["session"], "no need to say so before"
 
 
 async def test_settings_that_nobody_waits_for_are_refused_with_an_error_event():
     raw = {"type": "session.update", "other_data": {"session": {"instructions": "Be brief."}}}
     async with RealtimeServer() as server, calling(server, AGENT) as (session, heard):
-        server.inject("session.update", Refuse(message="not this"))
+        server.inject("session.update", Reject(message="not this"))
         await session.model.send_event(RealtimeModelSendRawMessage(raw))
         assert (await heard.until("error")).error["message"] == "not this"
         await session.update_agent(OTHER)
@@ -173,8 +173,8 @@ async def test_settings_that_nobody_waits_for_are_refused_with_an_error_event():
 async def test_settings_that_are_not_acknowledged_are_taken_back():
     transport = {"acknowledge_timeout": 1.0}
     async with RealtimeServer() as server, calling(server, AGENT, transport) as (session, _heard):
-        server.inject("session.updated", Lose())
-        with pytest.raises(Unacknowledged):
+        server.inject("session.updated", Discard())
+        with pytest.raises(AcknowledgementTimeout):
             await session.update_agent(OTHER)
         assert session.current_agent is AGENT
         assert server.connections[0].session["instructions"] == "I am the host."
@@ -184,9 +184,9 @@ async def test_settings_that_are_not_acknowledged_are_taken_back():
 async def test_a_connection_that_does_not_take_the_old_settings_back_is_replaced(attempts):
     transport, reconnect = {"acknowledge_timeout": 0.5}, {"first_delay": 0.01, "attempts": attempts}
     async with RealtimeServer() as server, calling(server, AGENT, transport, reconnect=reconnect) as (session, heard):
-        server.inject("session.updated", Lose())
-        server.inject("session.update", Refuse(), skip=1)
-        with pytest.raises(Unacknowledged):
+        server.inject("session.updated", Discard())
+        server.inject("session.update", Reject(), skip=1)
+        with pytest.raises(AcknowledgementTimeout):
             await session.update_agent(OTHER)
         assert session.current_agent is AGENT
         if attempts:
@@ -203,8 +203,8 @@ async def test_a_late_acknowledgement_is_not_taken_for_one_of_settings_that_are_
     async with RealtimeServer() as server, calling(server, AGENT, transport) as (session, heard):
         server.inject("session.updated", Delay(1.25))
         server.inject("session.updated", Delay(0.25), skip=1)
-        server.inject("session.update", Refuse(), skip=2)
-        with pytest.raises(Unacknowledged):
+        server.inject("session.update", Reject(), skip=2)
+        with pytest.raises(AcknowledgementTimeout):
             await session.update_agent(OTHER)
         with pytest.raises(SettingsRejected):
             await session.update_agent(OTHER)
@@ -252,8 +252,8 @@ async def test_a_trip_over_the_wire_cancels_and_is_followed_by_one_response():
         await session.send_message("Tell me.")
         await heard.until("agent_end", 2)
         connection = server.connections[0]
-        assert len(heard.of("guardrail_tripped")) == len(connection.received_of("response.cancel")) == 1
-        assert len(connection.received_of("response.create")) == 2
+        assert len(heard.of("guardrail_tripped")) == len(connection.get_received("response.cancel")) == 1
+        assert len(connection.get_received("response.create")) == 2
         assert session.history[-2].content[0].text == "guardrail triggered: discretion"
         assert session.history[-1].content[0].transcript == "I am sorry."
 
@@ -262,9 +262,9 @@ async def test_a_drop_in_the_middle_of_the_replay_begins_it_again():
     async with RealtimeServer(["One.", "Two."]) as server, calling(server, AGENT) as (session, heard):
         await session.send_message("First.")
         await heard.until("agent_end")
-        server.inject("conversation.item.create", Drop(1011), connection=1)
-        server.connections[0].drop()
-        await server.connected(3)
+        server.inject("conversation.item.create", Disconnect(1011), connection=1)
+        server.connections[0].close()
+        await server.wait_for_connection(3)
         await heard.until("reconnected")
         await session.send_message("Second.")
         await heard.until("agent_end", 2)
@@ -288,7 +288,7 @@ async def test_many_calls_at_a_time_are_closed_quickly(count):
         reports = await asyncio.gather(*(session.close() for session in sessions))
         assert asyncio.get_running_loop().time() - before < 2.5
         await asyncio.gather(*tasks)
-        assert all((report.cut, report.left) == ((), ()) for report in reports)
+        assert all((report.cancelled, report.still_running) == ((), ()) for report in reports)
 
 
 async def test_large_pieces_that_an_iterator_leaves_unread_stay_within_a_number_of_bytes():
@@ -325,7 +325,7 @@ async def test_of_two_answers_to_a_request_that_was_repeated_too_early_one_is_he
         await heard.until("agent_end", 3)
         first, again, second = (event.response_id for event in heard.of("agent_end"))
         assert {event.audio.response_id for event in heard.of("audio")} == {first, second}
-        cancelled = server.connections[0].received_of("response.cancel")
+        cancelled = server.connections[0].get_received("response.cancel")
         assert [frame["response_id"] for frame in cancelled] == [again]
         assert said(session) == ["first", "One.", "", "second", "Two."]
         assert heard.of("error") == []

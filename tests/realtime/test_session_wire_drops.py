@@ -7,9 +7,9 @@ import pytest
 from holdfast import function_tool, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import RealtimeAgent
-from holdfast.realtime.local import Call, ScriptedTranscriber
+from holdfast.realtime.local import CallTool, ScriptedTranscriber
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Collide, Drop, Lose, Refuse
+from holdfast.testing.realtime_faults import Collide, Discard, Disconnect, Reject
 from realtime.wire import speech
 from realtime_kit import calling, eventually, said, speak
 
@@ -35,7 +35,7 @@ async def test_a_drop_between_two_turns_over_a_real_connection():
     async with RealtimeServer(["One.", "Two."]) as server, calling(server, AGENT) as (session, heard):
         await session.send_message("first")
         await heard.until("agent_end")
-        server.connections[0].drop(1011)
+        server.connections[0].close(1011)
         await heard.until("reconnected")
         await session.send_message("second")
         await heard.until("agent_end", 2)
@@ -46,7 +46,7 @@ async def test_a_drop_between_two_turns_over_a_real_connection():
 
 async def test_nobody_is_told_that_an_answer_will_not_come_which_the_next_connection_is_asked_for():
     async with RealtimeServer(["An answer."]) as server, calling(server, AGENT) as (session, heard):
-        server.inject("response.create", Drop())
+        server.inject("response.create", Disconnect())
         await session.send_message("first")
         await heard.until("agent_end")
         assert (said(session), heard.of("error")) == (["first", "An answer."], [])
@@ -55,7 +55,7 @@ async def test_nobody_is_told_that_an_answer_will_not_come_which_the_next_connec
 @pytest.mark.parametrize("code", [None, 1000, 1011])
 async def test_an_answer_of_which_nothing_was_heard_is_asked_for_again(code):
     async with RealtimeServer(["Never heard.", "An answer."]) as server, calling(server, AGENT) as (session, heard):
-        server.inject("response.output_item.added", Drop(code))
+        server.inject("response.output_item.added", Disconnect(code))
         await session.send_message("first")
         await heard.until("reconnected")
         assert (await heard.until("response_failed")).status == "lost"
@@ -67,7 +67,7 @@ async def test_an_answer_of_which_nothing_was_heard_is_asked_for_again(code):
 
 async def test_an_answer_that_was_heard_in_part_is_kept_as_far_and_not_asked_for_again():
     async with RealtimeServer(["One two three four.", "Five."]) as server, calling(server, AGENT) as (session, heard):
-        server.inject("response.output_audio_transcript.delta", Drop(1011), skip=2)
+        server.inject("response.output_audio_transcript.delta", Disconnect(1011), skip=2)
         await session.send_message("first")
         await heard.until("reconnected")
         assert (await heard.until("agent_end")).status == "lost"
@@ -76,18 +76,18 @@ async def test_an_answer_that_was_heard_in_part_is_kept_as_far_and_not_asked_for
         await heard.until("agent_end", 2)
         assert said(session) == ["first", "One two", "second", "Five."]
         assert [item.status for item in session.history if item.role == "assistant"] == ["incomplete", "completed"]
-        assert len(server.connections[1].received_of("response.create")) == 1
+        assert len(server.connections[1].get_received("response.create")) == 1
 
 
 async def test_a_question_that_waited_for_another_answer_is_answered_by_the_next_connection():
     async with RealtimeServer(["Not to that.", "To that."]) as server, calling(server, AGENT) as (session, heard):
         server.inject("response.create", Collide())
-        server.inject("response.done", Drop(1011))
+        server.inject("response.done", Disconnect(1011))
         await session.send_message("first")
         await heard.until("reconnected")
         await heard.until("agent_end", 2)
         assert said(session) == ["first", "Not to that.", "To that."]
-        assert len(server.connections[1].received_of("response.create")) == 1
+        assert len(server.connections[1].get_received("response.create")) == 1
 
 
 async def test_a_message_that_crossed_with_an_answer_of_the_server_is_told_to_the_next_connection():
@@ -95,7 +95,7 @@ async def test_a_message_that_crossed_with_an_answer_of_the_server_is_told_to_th
         await session.send_message("first")
         await heard.until("agent_end")
         server.inject("conversation.item.create", Collide())
-        server.inject("conversation.item.create", Drop(1011))
+        server.inject("conversation.item.create", Disconnect(1011))
         await session.send_message("second")
         await heard.until("reconnected")
         await eventually(lambda: said(session)[-2:] == ["second", "Two."])
@@ -112,7 +112,7 @@ async def test_a_message_that_crossed_with_an_answer_of_the_server_is_told_to_th
 )
 async def test_a_message_that_the_server_has_is_not_told_twice(parts):
     async with RealtimeServer(["An answer."]) as server, calling(server, AGENT) as (session, heard):
-        server.inject("response.create", Drop(1011))
+        server.inject("response.create", Disconnect(1011))
         await session.send_message({"type": "message", "role": "user", "content": parts})
         await heard.until("agent_end")
         assert [item.role for item in session.history] == ["user", "assistant"]
@@ -131,7 +131,7 @@ async def test_a_server_that_hangs_is_noticed_and_replaced():
 
 async def test_an_interruption_whose_connection_is_lost_returns():
     async with RealtimeServer([LONG, "Two."], pace=1.0) as server, calling(server, AGENT) as (session, heard):
-        server.inject("response.cancel", Drop())
+        server.inject("response.cancel", Disconnect())
         await session.send_message("first")
         await heard.until("audio")
         await asyncio.wait_for(session.interrupt(), 2)
@@ -152,8 +152,8 @@ async def test_a_user_who_was_speaking_is_heard_by_the_next_connection():
     async with RealtimeServer(["Yes?"], transcriber=hears) as server, calling(server, AGENT) as (session, heard):
         voice = await speech()
         await speak(session, voice[: len(voice) // 2])
-        await eventually(lambda: server.connections[0].sent_of("input_audio_buffer.speech_started"))
-        server.connections[0].drop()
+        await eventually(lambda: server.connections[0].get_sent("input_audio_buffer.speech_started"))
+        server.connections[0].close()
         await heard.until("reconnected")
         await speak(session, voice)
         await heard.until("agent_end")
@@ -174,7 +174,7 @@ async def test_a_call_that_waits_for_a_person_outlives_the_connection(decided, a
     agent = RealtimeAgent(name="a", tools=[delete])
     config = {"reconnect": {"first_delay": 0.2 if decided == "before" else 0.01}}
     async with (
-        RealtimeServer([Call("delete"), "As you say."]) as server,
+        RealtimeServer([CallTool("delete"), "As you say."]) as server,
         calling(server, agent, **config) as (
             session,
             heard,
@@ -183,7 +183,7 @@ async def test_a_call_that_waits_for_a_person_outlives_the_connection(decided, a
         await session.send_message("Delete it.")
         asked = await heard.until("tool_approval_required")
         await heard.until("agent_end")
-        server.connections[0].drop()
+        server.connections[0].close()
         await heard.until("reconnecting" if decided == "before" else "reconnected")
         if decided != "never":
             decide = session.approve_tool_call if approved else session.reject_tool_call
@@ -196,7 +196,7 @@ async def test_a_call_that_waits_for_a_person_outlives_the_connection(decided, a
             assert len(answers) == 1
         assert len(heard.of("tool_approval_required")) == 1
         report = await session.close()
-    assert report.undecided == ((asked.call_id,) if decided == "never" else ())
+    assert report.pending_approvals == ((asked.call_id,) if decided == "never" else ())
     assert len(made) == (approved and decided != "never")
 
 
@@ -210,11 +210,14 @@ async def test_a_drop_while_a_tool_runs_over_a_real_connection():
         return "forty-two"
 
     agent = RealtimeAgent(name="a", tools=[slow])
-    async with RealtimeServer([Call("slow"), "It is forty-two."]) as server, calling(server, agent) as (session, heard):
+    async with (
+        RealtimeServer([CallTool("slow"), "It is forty-two."]) as server,
+        calling(server, agent) as (session, heard),
+    ):
         await session.send_message("ask")
         await heard.until("tool_start")
         await heard.until("agent_end")
-        server.connections[0].drop()
+        server.connections[0].close()
         await heard.until("reconnected")
         gate.set()
         await heard.until("agent_end", 2)
@@ -231,20 +234,20 @@ async def test_a_drop_while_a_tool_runs_over_a_real_connection():
 
 async def test_a_refused_reconnection_is_tried_again_over_a_real_connection():
     async with RealtimeServer() as server, calling(server, AGENT) as (_session, heard):
-        server.inject("connect", Refuse(status=503), times=2)
-        server.connections[0].drop()
+        server.inject("connect", Reject(status=503), times=2)
+        server.connections[0].close()
         assert (await heard.until("reconnected")).attempts == 3
-        assert server.refused == 2
+        assert server.rejected_count == 2
 
 
 async def test_a_handoff_over_a_real_connection_survives_a_drop_before_its_acknowledgement():
     other = RealtimeAgent(name="other", instructions="I am another.")
     agent = RealtimeAgent(name="a", handoffs=[other])
     async with (
-        RealtimeServer([Call("transfer_to_other"), "Hello from another."]) as server,
+        RealtimeServer([CallTool("transfer_to_other"), "Hello from another."]) as server,
         calling(server, agent) as (session, heard),
     ):
-        server.inject("session.updated", Drop(1011), connection=0)
+        server.inject("session.updated", Disconnect(1011), connection=0)
         await session.send_message("transfer me")
         await heard.until("handoff")
         await heard.until("agent_end", 2)
@@ -257,7 +260,7 @@ async def test_a_handoff_over_a_real_connection_survives_a_drop_before_its_ackno
 async def test_an_update_of_the_agent_whose_connection_is_lost_is_completed_by_the_next(moment):
     other = RealtimeAgent(name="other", instructions="I am another.")
     async with RealtimeServer(["Hello."]) as server, calling(server, AGENT) as (session, heard):
-        server.inject(moment, Drop(1011), connection=0)
+        server.inject(moment, Disconnect(1011), connection=0)
         await session.update_agent(other)
         assert (session.current_agent, len(heard.of("agent_changed"))) == (other, 1)
         assert server.connections[1].session["instructions"] == "I am another."
@@ -274,7 +277,7 @@ async def test_the_follow_up_to_a_trip_is_said_to_the_next_connection_once():
     config = {"guardrails_settings": {"debounce_text_length": 5}}
     turns = ["the secret is out of the bag", "I am sorry."]
     async with RealtimeServer(turns, pace=2.0) as server, calling(server, agent, **config) as (session, heard):
-        server.inject("response.cancel", Drop(1011))
+        server.inject("response.cancel", Disconnect(1011))
         await session.send_message("Tell me.")
         await heard.until("reconnected")
         await heard.until("agent_end", 2)
@@ -288,10 +291,10 @@ async def test_what_is_said_between_two_connections_comes_behind_what_the_first_
     async with RealtimeServer(["Yes."] * 9) as server, calling(server, AGENT, **config) as (session, heard):
         await session.send_message("Hello?")
         await heard.until("agent_end")
-        server.inject("conversation.item.create", Lose(), times=3, connection=0)
+        server.inject("conversation.item.create", Discard(), times=3, connection=0)
         for words in ("one", "two", "three"):
             await session.send_message(words)
-        server.connections[0].drop()
+        server.connections[0].close()
         await heard.until("reconnecting")
         await session.send_message("four")
         await session.send_message("five")

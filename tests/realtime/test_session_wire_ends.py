@@ -14,10 +14,10 @@ from holdfast.realtime import (
     realtime_handoff,
 )
 from holdfast.realtime.errors import AlreadyConnected, ConnectFailed, ConnectionLost, SettingsRejected
-from holdfast.realtime.local import Call
+from holdfast.realtime.local import CallTool
 from holdfast.testing import RealtimeServer
 from holdfast.testing.cancelling import cancel_at_every_await
-from holdfast.testing.realtime_faults import Drop, Refuse
+from holdfast.testing.realtime_faults import Disconnect, Reject
 from realtime_kit import Heard, at, calling, eventually, listening
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
@@ -29,7 +29,7 @@ OTHER = RealtimeAgent(name="other", instructions="I am another.")
 
 async def test_a_refused_connection_is_raised_by_the_entry_and_by_every_waiting_iterator():
     async with RealtimeServer() as server:
-        server.inject("connect", Refuse(status=403))
+        server.inject("connect", Reject(status=403))
         session = await RealtimeRunner(AGENT).run(model_config=at(server))
         waiting = [asyncio.ensure_future(everything(session)) for _ in range(2)]
         await asyncio.sleep(0)
@@ -41,7 +41,7 @@ async def test_a_refused_connection_is_raised_by_the_entry_and_by_every_waiting_
         assert session.state is RealtimeState.CLOSED
 
 
-@pytest.mark.parametrize(("fault", "error"), [(Refuse(), SettingsRejected), (Drop(1011), ConnectionLost)])
+@pytest.mark.parametrize(("fault", "error"), [(Reject(), SettingsRejected), (Disconnect(1011), ConnectionLost)])
 async def test_an_entry_whose_settings_are_not_taken_leaves_no_connection(fault, error):
     async with RealtimeServer() as server:
         server.inject("session.update", fault)
@@ -180,7 +180,7 @@ async def test_whoever_closes_the_session_closes_all_of_it(who):
         given.append(await session.close())
 
     agent = closing_agent(who, close)
-    calls = {"tool": Call("act"), "handoff": Call("transfer_to_other")}
+    calls = {"tool": CallTool("act"), "handoff": CallTool("transfer_to_other")}
 
     class Ear:
         async def on_event(self, event):
@@ -238,7 +238,7 @@ async def test_a_server_that_takes_nothing_any_more_does_not_hold_up_the_end():
         return ""
 
     agent = RealtimeAgent(name="a", tools=[slow])
-    async with RealtimeServer([Call("slow")]) as server, calling(server, agent) as (session, heard):
+    async with RealtimeServer([CallTool("slow")]) as server, calling(server, agent) as (session, heard):
         await session.send_message("hello")
         await heard.until("tool_start")
         server.connections[0].stall()
@@ -249,7 +249,7 @@ async def test_a_server_that_takes_nothing_any_more_does_not_hold_up_the_end():
         before = asyncio.get_running_loop().time()
         report = await session.close(deadline=0.6)
         assert asyncio.get_running_loop().time() - before < 1.0
-        assert (session.state, report.left) == (RealtimeState.CLOSED, ())
+        assert (session.state, report.still_running) == (RealtimeState.CLOSED, ())
         await asyncio.wait({sending, waiting}, timeout=1)
         assert sending.done()
         assert waiting.exception() is not None
@@ -263,7 +263,7 @@ async def test_a_connection_that_is_lost_for_good_is_the_last_thing_that_every_i
     ):
         seen = [asyncio.ensure_future(everything(session)) for _ in range(2)]
         await asyncio.sleep(0)
-        server.connections[0].drop(1011, "out of order")
+        server.connections[0].close(1011, "out of order")
         for types, error in await asyncio.gather(*seen):
             assert types[-1] == "session_closed"
             assert isinstance(error, ConnectionLost)
@@ -274,7 +274,7 @@ async def test_a_clean_end_by_the_server_ends_the_session_quietly_if_nobody_reco
     async with RealtimeServer() as server, calling(server, AGENT, reconnect={"attempts": 0}) as (session, _heard):
         reading = asyncio.ensure_future(everything(session))
         await asyncio.sleep(0)
-        server.connections[0].drop(1000, "goodbye")
+        server.connections[0].close(1000, "goodbye")
         types, error = await reading
         assert (types[-1], error, session.state) == ("session_closed", None, RealtimeState.CLOSED)
 

@@ -6,24 +6,24 @@ import pytest
 
 from holdfast import function_tool
 from holdfast.realtime import RealtimeAgent, RealtimeState
-from holdfast.realtime.local import Call, Say
-from holdfast.realtime.wire_items import words_of
+from holdfast.realtime.local import CallTool, Say
+from holdfast.realtime.wire_items import get_text
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Drop
+from holdfast.testing.realtime_faults import Disconnect
 from realtime_kit import calling, eventually, said
 
 
 class Clerk:
     """Answers by what it was told, so that a question that is asked again is answered the same."""
 
-    async def answer(self, question):
-        outputs = [item["output"] for item in question.items if item.get("type") == "function_call_output"]
+    async def respond(self, request):
+        outputs = [item["output"] for item in request.items if item.get("type") == "function_call_output"]
         if "looked" not in outputs:
-            yield Call("look", "{}")
-        elif "You are B." not in question.instructions:
-            yield Call("transfer_to_b", "{}")
+            yield CallTool("look", "{}")
+        elif "You are B." not in request.instructions:
+            yield CallTool("transfer_to_b", "{}")
         elif "deleted" not in outputs:
-            yield Call("delete", "{}")
+            yield CallTool("delete", "{}")
         else:
             yield Say("All is done.")
 
@@ -64,14 +64,19 @@ class Story:
                 await eventually(lambda: said(session)[-1] == "All is done." and self.answered(session, heard))
             self.check(session, heard, server.connections[-1])
             report = await session.close()
-            assert (report.cut, report.left, report.unsent, report.undecided) == ((), (), (), ())
+            assert (report.cancelled, report.still_running, report.unsent_outputs, report.pending_approvals) == (
+                (),
+                (),
+                (),
+                (),
+            )
         return first.sent[before[0] :], first.received[before[1] :]
 
     def answered(self, session, heard):
         begun, over = heard.of("agent_start"), heard.of("agent_end")
         # Of which nothing was heard, that is said again.
         spoken = [
-            item for item in session.history if item.type == "message" and item.role == "assistant" and words_of(item)
+            item for item in session.history if item.type == "message" and item.role == "assistant" and get_text(item)
         ]
         return spoken and len(begun) == len(over) and session.state is RealtimeState.OPEN
 
@@ -109,7 +114,7 @@ async def test_a_call_survives_a_drop_at_every_frame_of_the_server(code):
         frames, _ = await Story().play(server)
     assert len(frames) > 40
     for place in range(len(frames)):
-        await survive("*", Drop(code), place)
+        await survive("*", Disconnect(code), place)
 
 
 @pytest.mark.parametrize("kind", ["conversation.item.create", "response.create", "session.update"])
@@ -119,7 +124,7 @@ async def test_a_call_survives_a_drop_at_every_frame_of_the_client(kind):
     count = sum(frame["type"] == kind for frame in frames)
     assert count
     for place in range(count):
-        await survive(kind, Drop(1011), place)
+        await survive(kind, Disconnect(1011), place)
 
 
 async def tell(story, server, end_at):
@@ -131,7 +136,7 @@ async def tell(story, server, end_at):
             count += 1
             if count == end_at:
                 report = await session.close()
-                assert (report.reason, report.cut, report.left) == ("asked", (), ())
+                assert (report.reason, report.cancelled, report.still_running) == ("asked", (), ())
             elif event.type == "tool_approval_required":
                 await session.approve_tool_call(event.call_id)
             elif event.type == "agent_end" and said(session)[-1] == "All is done.":

@@ -5,7 +5,7 @@ import pytest
 from holdfast import EncryptedSession, RunHooks, function_tool, open_store
 from holdfast.realtime import ConnectionLost, OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
 from holdfast.testing import RealtimeServer, ScriptedModel, assistant_message, function_call
-from holdfast.testing.realtime_faults import Drop
+from holdfast.testing.realtime_faults import Disconnect
 from realtime_kit import at, calling, listening, said
 
 AGENT = RealtimeAgent(name="host")
@@ -54,7 +54,7 @@ async def test_that_a_server_repeats_what_it_was_told_is_no_news():
         async with listening(session) as heard, session:
             await session.send_message("How many notes are there?")
             await heard.until("agent_end")
-            server.connections[0].drop()
+            server.connections[0].close()
             await heard.until("reconnected")
             await session.send_message("And now?")
             await heard.until("agent_end", 2)
@@ -131,7 +131,7 @@ async def test_a_message_that_was_lost_is_told_although_the_user_had_said_the_sa
         async with listening(session) as heard, session:
             await session.send_message("Is it red?")
             await heard.until("agent_end")
-            server.inject("conversation.item.create", Drop())
+            server.inject("conversation.item.create", Disconnect())
             await session.send_message("Yes.")
             await heard.until("agent_end", 2)
             users = [text for text in said(session) if text == "Yes."]
@@ -169,7 +169,7 @@ async def test_a_call_is_written_to_a_history_of_somebody_elses(encrypted):
         async with listening(session) as heard, session:
             await session.send_message("I am Ann.")
             await heard.until("agent_end")
-            assert (await session.close()).unwritten == 0
+            assert (await session.close()).unwritten_count == 0
         assert [item["role"] for item in await history.get_items()] == ["user", "assistant"]
     assert ("Ann" in str(theirs.items)) is not encrypted
     assert heard.of("error") == []
@@ -179,7 +179,7 @@ async def test_a_connection_that_is_lost_while_it_is_told_the_history_is_what_th
     async with RealtimeServer() as server, open_store("memory://") as store:
         history = store.session("s")
         await history.add_items([{"role": "user", "content": str(number)} for number in range(200)])
-        server.inject("conversation.item.create", Drop(), skip=3)
+        server.inject("conversation.item.create", Disconnect(), skip=3)
         session = await call(server, history)
         with pytest.raises(ConnectionLost) as raised:
             await session.enter()

@@ -4,7 +4,7 @@ import asyncio
 
 from holdfast import function_tool
 from holdfast.realtime import RealtimeAgent, RealtimeModelListener
-from holdfast.realtime.local import Call
+from holdfast.realtime.local import CallTool
 from holdfast.testing import RealtimeServer
 from realtime_kit import calling, eventually, said
 
@@ -26,7 +26,7 @@ async def test_an_output_whose_connection_broke_while_everything_waited_for_the_
         return "found"
 
     agent = RealtimeAgent(name="host", tools=[look])
-    script = [Call("look", {}), "There it is."]
+    script = [CallTool("look", {}), "There it is."]
     async with RealtimeServer(script) as server, calling(server, agent, async_tool_calls=False) as (session, heard):
         await session.send_message("look")
         await heard.until("reconnected")
@@ -44,7 +44,7 @@ async def test_a_message_of_the_program_whose_connection_broke_while_everything_
         return "found"
 
     agent = RealtimeAgent(name="host", tools=[look])
-    script = [Call("look", {}), "There it is.", "Anything else?"]
+    script = [CallTool("look", {}), "There it is.", "Anything else?"]
     async with RealtimeServer(script) as server, calling(server, agent, async_tool_calls=False) as (session, heard):
         await session.send_message("look")
         await running.wait()

@@ -3,15 +3,15 @@
 import pytest
 
 from holdfast.realtime import (
+    ApiKeyMissing,
     ConnectFailed,
-    KeyMissing,
     OpenAIRealtimeWebSocketModel,
     RealtimeAgent,
     RealtimeRunner,
     RealtimeState,
 )
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Refuse
+from holdfast.testing.realtime_faults import Reject
 from realtime_kit import calling, eventually, listening, said
 
 AGENT = RealtimeAgent(name="host")
@@ -30,11 +30,11 @@ async def dropped(server, api_key):
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_server_that_does_not_know_us_any_more_is_asked_once(status):
     async with RealtimeServer() as server, calling(server, AGENT) as (session, heard):
-        server.inject("connect", Refuse(status=status), times=None)
-        server.connections[0].drop()
+        server.inject("connect", Reject(status=status), times=None)
+        server.connections[0].close()
         report = (await heard.until("session_closed")).report
         assert (report.reason, type(report.error), report.error.status) == ("failed", ConnectFailed, status)
-        assert (server.refused, [event.attempt for event in heard.of("reconnecting")]) == (1, [1])
+        assert (server.rejected_count, [event.attempt for event in heard.of("reconnecting")]) == (1, [1])
         with pytest.raises(ConnectFailed):
             await anext(aiter(session))
 
@@ -44,7 +44,7 @@ async def test_a_key_that_is_no_longer_there_ends_the_call_at_once():
     async with RealtimeServer() as server:
         session, heard = await dropped(server, lambda: keys.pop() if keys else "")
         assert session.state is RealtimeState.CLOSED
-        assert isinstance(heard.of("session_closed")[0].report.error, KeyMissing)
+        assert isinstance(heard.of("session_closed")[0].report.error, ApiKeyMissing)
         assert len(heard.of("reconnecting")) == 1
 
 
@@ -66,23 +66,23 @@ async def test_a_message_that_the_server_refused_is_not_said_again_to_the_next_c
     async with RealtimeServer(["One.", "To what?", "Three."]) as server, calling(server, AGENT) as (session, heard):
         await session.send_message("one")
         await heard.until("agent_end")
-        server.inject("conversation.item.create", Refuse())
+        server.inject("conversation.item.create", Reject())
         await session.send_message("two")
         await heard.until("agent_end", 2)
         await session.send_message("three")
         await heard.until("agent_end", 3)
-        server.connections[0].drop()
+        server.connections[0].close()
         await heard.until("reconnected")
         await session.update_agent(AGENT)  # Acknowledged behind whatever else the connection was told.
         assert said(session) == ["one", "One.", "To what?", "three", "Three."]
-        assert server.connections[1].received_of("response.create") == []
+        assert server.connections[1].get_received("response.create") == []
 
 
 async def test_a_message_that_could_not_be_sent_owes_nobody_an_answer():
     async with RealtimeServer() as server, calling(server, AGENT) as (session, heard):
         with pytest.raises(ValueError, match="surrogates"):
             await session.send_message("half a character: \ud83d")
-        server.connections[0].drop()
+        server.connections[0].close()
         await heard.until("reconnected")
         await session.update_agent(AGENT)
-        assert server.connections[1].received_of("response.create") == []
+        assert server.connections[1].get_received("response.create") == []

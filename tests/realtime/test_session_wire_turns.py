@@ -7,9 +7,9 @@ import pytest
 from holdfast import function_tool, open_store, output_guardrail
 from holdfast.agents.guardrails import GuardrailFunctionOutput
 from holdfast.realtime import RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import Call, Pause, ScriptedTranscriber
+from holdfast.realtime.local import CallTool, Pause, ScriptedTranscriber
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Drop, Hold, Insert, Lose, Refuse
+from holdfast.testing.realtime_faults import Discard, Disconnect, Insert, Reject, Reorder
 from realtime.wire import speech
 from realtime_kit import at, calling, eventually, listening, said, speak
 
@@ -26,7 +26,7 @@ async def test_a_transcript_that_comes_after_the_answer_stands_before_it_in_ever
         open_store("memory://") as store,
         RealtimeServer(["It is noon."], transcriber=hears) as server,
     ):
-        server.inject("conversation.item.input_audio_transcription.completed", Hold("rate_limits.updated"))
+        server.inject("conversation.item.input_audio_transcription.completed", Reorder("rate_limits.updated"))
         history = store.session("s")
         session = await RealtimeRunner(AGENT).run(model_config=at(server), session=history)
         async with listening(session) as heard, session:
@@ -42,7 +42,7 @@ async def test_a_transcript_that_comes_after_the_answer_stands_before_it_in_ever
 
 async def test_a_response_whose_beginning_was_never_told_is_heard_ends_and_makes_room():
     async with RealtimeServer(["One.", "Two."]) as server, calling(server, AGENT) as (session, heard):
-        server.inject("response.created", Lose())
+        server.inject("response.created", Discard())
         await session.send_message("first")
         await eventually(lambda: said(session) == ["first", "One."])
         await heard.until("audio")
@@ -74,7 +74,7 @@ async def test_an_item_stands_where_the_server_put_it_although_it_is_told_last()
 
 async def test_an_answer_interrupted_before_it_began_is_not_heard():
     async with RealtimeServer(["Never heard.", "An answer."]) as server, calling(server, AGENT) as (session, heard):
-        server.inject("response.cancel", Lose())  # It comes too late.
+        server.inject("response.cancel", Discard())  # It comes too late.
         await session.send_message("first")
         await session.interrupt()
         await heard.until("agent_end")
@@ -82,14 +82,14 @@ async def test_an_answer_interrupted_before_it_began_is_not_heard():
         await session.send_message("second")
         await heard.until("agent_end", 2)
         assert heard.of("audio")
-        (cut,) = server.connections[0].sent_of("conversation.item.truncated")
+        (cut,) = server.connections[0].get_sent("conversation.item.truncated")
         assert (cut["item_id"], cut["audio_end_ms"]) == (session.history[1].item_id, 0)
 
 
 async def test_an_answer_whose_cancellation_came_before_it_began_is_cancelled_when_it_begins():
     turns = [[Pause(3600), "Never said."], "An answer."]
     async with RealtimeServer(turns) as server, calling(server, AGENT) as (session, heard):
-        server.inject("response.cancel", Refuse("response_cancel_not_active"))
+        server.inject("response.cancel", Reject("response_cancel_not_active"))
         await session.send_message("first")
         await session.interrupt()
         await session.send_message("second")
@@ -119,7 +119,7 @@ async def test_an_answer_interrupted_before_its_first_sound_is_cancelled_and_not
         if who == "program":
             await session.send_message("second")
         await heard.until("agent_end", 2)
-        assert connection.received_of("conversation.item.truncate") == []
+        assert connection.get_received("conversation.item.truncate") == []
         assert heard.of("audio_interrupted") == []
         assert said(session)[-1] == "Yes?"
         assert "Never heard." not in said(session)
@@ -162,10 +162,10 @@ async def test_a_trip_that_races_the_users_speech_trips_cancels_and_follows_up_o
         await speak(session, voice[len(voice) // 2 :])
         await heard.until("agent_end", 2)
         await eventually(lambda: "guardrail triggered: discretion" in said(session))
-        await eventually(lambda: connection.engine.active is None)
+        await eventually(lambda: connection.engine.active_response is None)
         tripped = heard.of("guardrail_tripped")[0].response_id
         assert len(heard.of("guardrail_tripped")) == 1
-        assert len(connection.received_of("response.cancel")) <= 1
+        assert len(connection.get_received("response.cancel")) <= 1
         assert [event.status for event in heard.of("agent_end") if event.response_id == tripped] == ["cancelled"]
         assert said(session).count("guardrail triggered: discretion") == 1
         assert heard.of("error") == []
@@ -188,8 +188,8 @@ async def test_words_that_come_only_with_their_item_are_looked_at_as_well(modali
         calling(server, host, **config) as (session, heard),
     ):
         for kind in ("output_audio_transcript", "output_text"):
-            server.inject(f"response.{kind}.delta", Lose(), times=None)
-            server.inject(f"response.{kind}.done", Lose(), times=None)
+            server.inject(f"response.{kind}.delta", Discard(), times=None)
+            server.inject(f"response.{kind}.done", Discard(), times=None)
         await session.send_message("Tell me.")
         refused = await heard.until("guardrail_tripped")
         await heard.until("agent_end", 2)
@@ -234,7 +234,7 @@ async def test_an_approval_that_comes_after_a_handoff_makes_the_call_of_the_old_
 
     other = RealtimeAgent(name="other", tools=[other_delete])
     agent = RealtimeAgent(name="a", tools=[delete], handoffs=[other])
-    turns = [[Call("delete", {"name": "x"}), Call("transfer_to_other")], "Hello.", "It is deleted."]
+    turns = [[CallTool("delete", {"name": "x"}), CallTool("transfer_to_other")], "Hello.", "It is deleted."]
     async with RealtimeServer(turns) as server, calling(server, agent) as (session, heard):
         await session.send_message("Delete x and transfer me.")
         asked = await heard.until("tool_approval_required")
@@ -256,7 +256,7 @@ async def test_calls_of_one_tool_at_the_same_time_are_told_apart():
         return f"seen {what}"
 
     agent = RealtimeAgent(name="a", tools=[look])
-    turns = [[Call("look", {"what": "a"}, "c1"), Call("look", {"what": "b"}, "c2")], "Seen.", "Seen."]
+    turns = [[CallTool("look", {"what": "a"}, "c1"), CallTool("look", {"what": "b"}, "c2")], "Seen.", "Seen."]
     async with RealtimeServer(turns) as server, calling(server, agent) as (session, heard):
         await session.send_message("Look.")
         await heard.until("tool_start", 2)
@@ -278,9 +278,9 @@ async def test_a_handoff_that_the_server_refuses_is_answered_and_the_old_agent_g
         return "still mine"
 
     agent = RealtimeAgent(name="a", instructions="I am the first.", tools=[mine], handoffs=[OTHER])
-    turns = [Call("transfer_to_other"), Call("mine"), "Here I am."]
+    turns = [CallTool("transfer_to_other"), CallTool("mine"), "Here I am."]
     async with RealtimeServer(turns) as server, calling(server, agent) as (session, heard):
-        server.inject("session.update", Refuse())
+        server.inject("session.update", Reject())
         await session.send_message("Transfer me.")
         await heard.until("agent_end", 3)
         assert session.current_agent is agent
@@ -309,8 +309,11 @@ async def test_an_output_that_the_connection_took_along_is_told_to_the_next_and_
         return "forty-two"
 
     agent = RealtimeAgent(name="a", tools=[once])
-    async with RealtimeServer([Call("once"), "It is forty-two."]) as server, calling(server, agent) as (session, heard):
-        server.inject("conversation.item.create", Drop(1011), skip=1, connection=0)
+    async with (
+        RealtimeServer([CallTool("once"), "It is forty-two."]) as server,
+        calling(server, agent) as (session, heard),
+    ):
+        server.inject("conversation.item.create", Disconnect(1011), skip=1, connection=0)
         await session.send_message("What is it?")
         await heard.until("reconnected")
         await heard.until("agent_end", 2)
@@ -334,7 +337,7 @@ async def test_each_answer_is_looked_at_by_the_guardrails_of_the_agent_that_give
 
     other = RealtimeAgent(name="other", output_guardrails=[guard("theirs")])
     agent = RealtimeAgent(name="a", output_guardrails=[guard("mine")], handoffs=[other])
-    turns = [[Call("transfer_to_other"), "One moment."], "Hello."]
+    turns = [[CallTool("transfer_to_other"), "One moment."], "Hello."]
     async with RealtimeServer(turns, pace=2.0) as server, calling(server, agent) as (session, heard):
         await session.send_message("Transfer me.")
         await heard.until("handoff")

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from holdfast import Agent, Runner, function_tool, open_store
-from holdfast.base.pairing import unpaired
+from holdfast.base.pairing import find_unpaired
 from holdfast.realtime import (
     LocalRealtimeModel,
     RealtimeAgent,
@@ -23,8 +23,8 @@ from holdfast.realtime.model_events import (
     RealtimeModelItemTruncatedEvent,
     RealtimeModelItemUpdatedEvent,
 )
-from holdfast.realtime.playing import BEHIND
-from holdfast.realtime.writing import TRANSCRIBED_WITHIN
+from holdfast.realtime.playing import MAX_PLAYER_LAG
+from holdfast.realtime.writing import TRANSCRIPT_TIMEOUT
 from holdfast.testing import ScriptedModel, assistant_message
 from realtime_kit import (
     call,
@@ -88,7 +88,7 @@ async def test_a_call_is_written_while_it_goes_on_and_ended_with_the_session():
             assert len(await history.get_items()) == 3  # It may still be interrupted.
         items = await history.get_items()
         assert texts(items) == ["weather?", "weather", "sunny in Rome", "Sunny."]
-        assert unpaired(items) == []
+        assert find_unpaired(items) == []
 
 
 async def test_only_what_was_heard_is_written():
@@ -146,7 +146,7 @@ async def test_an_answer_that_its_player_has_not_finished_waits_for_it():
 async def test_an_answer_that_its_player_has_not_begun_waits_for_it():
     async with remembered(tracker := RealtimePlaybackTracker()) as (history, model):
         await model.emit(started(), words("one two"), sound(1_000), ended())
-        await asyncio.sleep(BEHIND / 2)
+        await asyncio.sleep(MAX_PLAYER_LAG / 2)
         assert await history.get_items() == []
         tracker.on_play_ms("i1", 0, 1_000)
         await asyncio.sleep(2)
@@ -200,9 +200,9 @@ async def test_a_player_that_falls_silent_holds_the_history_up_for_a_while_only(
     async with remembered(tracker := RealtimePlaybackTracker()) as (history, model):
         await model.emit(started(), words("one two"), sound(1_000), ended(), user_said("and?"))
         tracker.on_play_ms("i1", 0, 500)
-        await asyncio.sleep(BEHIND / 2)
+        await asyncio.sleep(MAX_PLAYER_LAG / 2)
         assert await history.get_items() == []
-        await asyncio.sleep(BEHIND)
+        await asyncio.sleep(MAX_PLAYER_LAG)
         assert texts(await history.get_items()) == ["one two", "and?"]
 
 
@@ -250,7 +250,7 @@ async def test_what_is_never_transcribed_holds_up_the_rest_for_a_while_only():
     spoken = UserMessageItem(item_id="u1", content=[InputAudio()])
     async with remembered() as (history, model):
         await model.emit(RealtimeModelItemUpdatedEvent(spoken), user_said("two", "u2", "u1"))
-        await asyncio.sleep(TRANSCRIBED_WITHIN - 1)
+        await asyncio.sleep(TRANSCRIPT_TIMEOUT - 1)
         assert await history.get_items() == []
         await asyncio.sleep(2)
         assert texts(await history.get_items()) == ["[inaudible]", "two"]
@@ -306,7 +306,7 @@ async def test_a_call_that_was_never_answered_leaves_no_half_pair():
             await heard.until("tool_approval_required")
         items = await history.get_items()
         assert [item["type"] for item in items] == ["function_call", "function_call_output"]
-        assert unpaired(items) == []
+        assert find_unpaired(items) == []
 
 
 async def test_a_later_call_goes_on_from_the_history():
@@ -420,7 +420,7 @@ async def test_what_could_not_be_written_is_in_the_report():
     async with talking(AGENT, session=Failing(99)) as (session, model, heard):
         await model.emit(user_said("one", "u1"), user_said("two", "u2"))
         await heard.until("error")
-        assert (await session.close()).unwritten == 2
+        assert (await session.close()).unwritten_count == 2
 
 
 class Hanging(Failing):
@@ -449,5 +449,5 @@ async def test_a_history_that_does_not_answer_holds_up_the_end_until_the_deadlin
         began = now()
         report = await session.close(deadline)
         assert now() - began <= deadline + 0.01
-        assert (report.cut, report.left, report.unwritten) == (("history",), (), 1)
+        assert (report.cancelled, report.still_running, report.unwritten_count) == (("history",), (), 1)
     assert (history.writes, history.most_writes) == (0, 1)

@@ -7,14 +7,14 @@ import pytest
 from holdfast import Agent, HostedMCPTool, WebSearchTool, function_tool, handoff
 from holdfast.agents.model_settings import MCPToolChoice
 from holdfast.realtime import DEFAULT_MODEL_SETTINGS
-from holdfast.realtime.audio import audio_format
-from holdfast.realtime.openai.settings import session_payload
+from holdfast.realtime.audio import parse_audio_format
+from holdfast.realtime.openai.settings import build_session_payload
 
 PCM = {"type": "audio/pcm", "rate": 24000}
 
 
 def test_the_defaults() -> None:
-    assert session_payload({}) == {
+    assert build_session_payload({}) == {
         "type": "realtime",
         "output_modalities": ["audio"],
         "audio": {
@@ -30,15 +30,15 @@ def test_the_defaults() -> None:
 
 
 def test_a_call_keeps_its_formats() -> None:
-    audio = session_payload({}, joins_call=True)["audio"]
+    audio = build_session_payload({}, joins_call=True)["audio"]
     assert "format" not in audio["input"]
     assert "format" not in audio["output"]
-    asked_for = session_payload({"output_audio_format": "g711_ulaw"}, joins_call=True)["audio"]
+    asked_for = build_session_payload({"output_audio_format": "g711_ulaw"}, joins_call=True)["audio"]
     assert asked_for["output"]["format"] == {"type": "audio/pcmu"}
 
 
 def test_flat_keys_have_their_nested_places() -> None:
-    found = session_payload(
+    found = build_session_payload(
         {
             "input_audio_format": "g711_alaw",
             "output_audio_format": "g711_ulaw",
@@ -61,7 +61,7 @@ def test_flat_keys_have_their_nested_places() -> None:
 
 
 def test_nested_keys_go_before_flat_ones() -> None:
-    found = session_payload(
+    found = build_session_payload(
         {
             "voice": "ash",
             "turn_detection": None,
@@ -75,13 +75,13 @@ def test_nested_keys_go_before_flat_ones() -> None:
 @pytest.mark.parametrize("key", ["turn_detection", "input_audio_noise_reduction", "input_audio_transcription"])
 def test_none_switches_off(key: str) -> None:
     nested = key.removeprefix("input_audio_")
-    assert session_payload({key: None})["audio"]["input"][nested] is None
-    assert session_payload({"audio": {"input": {nested: None}}})["audio"]["input"][nested] is None
+    assert build_session_payload({key: None})["audio"]["input"][nested] is None
+    assert build_session_payload({"audio": {"input": {nested: None}}})["audio"]["input"][nested] is None
 
 
 def test_camel_case_in_turn_detection_is_understood() -> None:
     given = {"type": "server_vad", "createResponse": True, "silenceDurationMs": 300, "idle_timeout_ms": 5}
-    assert session_payload({"turn_detection": given})["audio"]["input"]["turn_detection"] == {
+    assert build_session_payload({"turn_detection": given})["audio"]["input"]["turn_detection"] == {
         "type": "server_vad",
         "create_response": True,
         "silence_duration_ms": 300,
@@ -106,21 +106,21 @@ def test_camel_case_in_turn_detection_is_understood() -> None:
     ],
 )
 def test_formats_have_many_spellings(given: Any, name: str | None) -> None:
-    found = audio_format(given)
+    found = parse_audio_format(given)
     assert (found.name if found else None) == name
 
 
 def test_an_unknown_format_is_left_to_the_server() -> None:
-    assert "format" not in session_payload({"output_audio_format": "mp3"})["audio"]["output"]
+    assert "format" not in build_session_payload({"output_audio_format": "mp3"})["audio"]["output"]
 
 
 @pytest.mark.parametrize(("given", "length", "ms"), [("pcm16", 48_000, 1000), ("g711_ulaw", 8_000, 1000)])
 def test_how_long_bytes_play(given: str, length: int, ms: float) -> None:
-    assert audio_format(given).ms(length) == ms
+    assert parse_audio_format(given).duration_ms(length) == ms
 
 
 def test_the_rest_goes_as_it_is() -> None:
-    found = session_payload(
+    found = build_session_payload(
         {
             "model_name": "gpt-realtime",
             "instructions": "Be kind.",
@@ -142,8 +142,8 @@ def test_the_rest_goes_as_it_is() -> None:
         "reasoning": {"effort": "low"},
         "tracing": {"workflow_name": "w"},
     }
-    assert session_payload({"tracing": None})["tracing"] is None
-    assert session_payload({"model_name": "gpt-realtime"}, model=True)["model"] == "gpt-realtime"
+    assert build_session_payload({"tracing": None})["tracing"] is None
+    assert build_session_payload({"model_name": "gpt-realtime"}, include_model=True)["model"] == "gpt-realtime"
 
 
 @function_tool
@@ -157,20 +157,20 @@ def test_tools_and_handoffs_are_functions() -> None:
     server = HostedMCPTool(
         {"type": "mcp", "server_label": "docs", "server_url": "https://x", "require_approval": "never"}
     )
-    tools = session_payload({"tools": [add, server], "handoffs": [way]})["tools"]
+    tools = build_session_payload({"tools": [add, server], "handoffs": [way]})["tools"]
     assert [tool.get("name", tool["type"]) for tool in tools] == ["add", "mcp", "transfer_to_billing"]
     assert tools[0]["parameters"]["properties"].keys() == {"a", "b"}
     assert set(tools[0]) == {"type", "name", "description", "parameters"}
 
 
 def test_no_tools_are_said_as_well() -> None:
-    assert session_payload({"tools": []})["tools"] == []
-    assert "tools" not in session_payload({})
+    assert build_session_payload({"tools": []})["tools"] == []
+    assert "tools" not in build_session_payload({})
 
 
 def test_tools_that_a_realtime_model_cannot_call_are_refused() -> None:
     with pytest.raises(Exception, match="functions and hosted MCP"):
-        session_payload({"tools": [WebSearchTool()]})
+        build_session_payload({"tools": [WebSearchTool()]})
 
 
 @pytest.mark.parametrize(
@@ -182,4 +182,4 @@ def test_tools_that_a_realtime_model_cannot_call_are_refused() -> None:
     ],
 )
 def test_what_the_model_has_to_call(given: Any, wire: Any) -> None:
-    assert session_payload({"tool_choice": given})["tool_choice"] == wire
+    assert build_session_payload({"tool_choice": given})["tool_choice"] == wire

@@ -54,7 +54,7 @@ async def test_it_joins_a_call_without_changing_its_formats() -> None:
         model = OpenAIRealtimeSIPModel()
         await model.connect({"url": f"{server.url}?call_id=c1", "api_key": "k", "call_id": "c1"})
         await model.close()
-        (update,) = server.connections[0].received_of("session.update")
+        (update,) = server.connections[0].get_received("session.update")
     assert "format" not in update["session"]["audio"]["input"]
 
 

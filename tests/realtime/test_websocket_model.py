@@ -14,10 +14,11 @@ import pytest
 
 from holdfast.agents.errors import UserError
 from holdfast.realtime import (
+    AcknowledgementTimeout,
     AlreadyConnected,
+    ApiKeyMissing,
     ConnectFailed,
     ConnectionLost,
-    KeyMissing,
     NotConnected,
     OpenAIRealtimeWebSocketModel,
     RealtimeModelListener,
@@ -28,13 +29,12 @@ from holdfast.realtime import (
     RealtimeModelSendUserInput,
     ResponseRefused,
     SettingsRejected,
-    Unacknowledged,
     get_api_key,
 )
-from holdfast.realtime.openai.websocket import realtime_url, request_headers
+from holdfast.realtime.openai.websocket import build_realtime_url, build_request_headers
 from holdfast.testing import RealtimeServer
 from holdfast.testing.cancelling import cancel_at_every_await
-from holdfast.testing.realtime_faults import Collide, Drop, Expire, Hold, Insert, Lose, Refuse, Stall
+from holdfast.testing.realtime_faults import Collide, Discard, Disconnect, Expire, Insert, Reject, Reorder, Stall
 
 
 class Ear(RealtimeModelListener):
@@ -119,7 +119,7 @@ async def test_the_key_and_the_headers(server: RealtimeServer, model: OpenAIReal
 
 
 async def test_own_headers_replace_the_authorization() -> None:
-    assert await request_headers({"headers": {"api-key": "x"}, "api_key": "k"}) == {"api-key": "x"}
+    assert await build_request_headers({"headers": {"api-key": "x"}, "api_key": "k"}) == {"api-key": "x"}
 
 
 async def test_keys_come_in_many_ways(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,16 +128,16 @@ async def test_keys_come_in_many_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "from outside")
     assert await get_api_key(None) == "from outside"
     monkeypatch.delenv("OPENAI_API_KEY")
-    with pytest.raises(KeyMissing, match="OPENAI_API_KEY"):
+    with pytest.raises(ApiKeyMissing, match="OPENAI_API_KEY"):
         await OpenAIRealtimeWebSocketModel().connect({})
 
 
 def test_where_to_connect() -> None:
-    assert realtime_url({}) == "wss://api.openai.com/v1/realtime?model=gpt-realtime-2.1"
-    assert realtime_url({"call_id": "c 1"}) == "wss://api.openai.com/v1/realtime?call_id=c%201"
-    assert realtime_url({"initial_model_settings": {"model_name": "x"}}).endswith("?model=x")
+    assert build_realtime_url({}) == "wss://api.openai.com/v1/realtime?model=gpt-realtime-2.1"
+    assert build_realtime_url({"call_id": "c 1"}) == "wss://api.openai.com/v1/realtime?call_id=c%201"
+    assert build_realtime_url({"initial_model_settings": {"model_name": "x"}}).endswith("?model=x")
     with pytest.raises(UserError, match="call_id"):
-        realtime_url({"call_id": "c", "initial_model_settings": {"model_name": "x"}})
+        build_realtime_url({"call_id": "c", "initial_model_settings": {"model_name": "x"}})
 
 
 async def test_sending_without_a_connection_is_refused(model: OpenAIRealtimeWebSocketModel) -> None:
@@ -170,7 +170,7 @@ async def test_it_may_connect_again_after_close(
 
 
 async def test_a_refused_handshake(server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, ear: Ear) -> None:
-    server.inject("connect", Refuse(status=429))
+    server.inject("connect", Reject(status=429))
     with pytest.raises(ConnectFailed) as failure:
         await model.connect(at(server))
     assert failure.value.status == 429
@@ -197,7 +197,7 @@ async def test_a_peer_that_never_answers_the_handshake() -> None:
 async def test_rejected_settings_at_connect_leave_nothing_open(
     server: RealtimeServer, model: OpenAIRealtimeWebSocketModel
 ) -> None:
-    server.inject("session.update", Refuse("invalid_value", "no such voice"))
+    server.inject("session.update", Reject("invalid_value", "no such voice"))
     with pytest.raises(SettingsRejected, match="no such voice"):
         await model.connect(at(server))
     with pytest.raises(NotConnected):
@@ -208,15 +208,15 @@ async def test_rejected_settings_at_connect_leave_nothing_open(
 async def test_settings_that_are_never_acknowledged(
     server: RealtimeServer, model: OpenAIRealtimeWebSocketModel
 ) -> None:
-    server.inject("session.updated", Lose())
-    with pytest.raises(Unacknowledged, match="settings"):
+    server.inject("session.updated", Discard())
+    with pytest.raises(AcknowledgementTimeout, match="settings"):
         await model.connect(at(server))
 
 
 async def test_a_connection_that_breaks_during_connect(
     server: RealtimeServer, model: OpenAIRealtimeWebSocketModel
 ) -> None:
-    server.inject("session.update", Drop())
+    server.inject("session.update", Disconnect())
     with pytest.raises(ConnectionLost):
         await model.connect(at(server))
 
@@ -227,7 +227,7 @@ async def test_new_settings_hold_when_the_sending_returns(
     await model.connect(at(server))
     await model.send_event(RealtimeModelSendSessionUpdate({"instructions": "Be brief."}))
     assert server.connections[0].session["instructions"] == "Be brief."
-    server.inject("session.update", Refuse("invalid_value", "no"))
+    server.inject("session.update", Reject("invalid_value", "no"))
     with pytest.raises(SettingsRejected):
         await model.send_event(RealtimeModelSendSessionUpdate({"instructions": "Be long."}))
     assert server.connections[0].session["instructions"] == "Be brief."
@@ -245,7 +245,7 @@ async def test_cancelling_connect_anywhere_leaves_no_socket(server_elsewhere: Re
                 await model.connect(options)
                 await model.close()
             else:
-                link = await model.dial(options)
+                link = await model.open_transport(options)
                 await link.close()
         finally:
             await model.close()
@@ -286,7 +286,12 @@ async def test_close_is_quick_although_the_peer_hangs(
 
 @pytest.mark.parametrize(
     ("fault", "code", "abnormal"),
-    [(Drop(1000), 1000, False), (Drop(1011, "broken"), 1011, True), (Drop(), 1006, True), (Expire(), 1001, False)],
+    [
+        (Disconnect(1000), 1000, False),
+        (Disconnect(1011, "broken"), 1011, True),
+        (Disconnect(), 1006, True),
+        (Expire(), 1001, False),
+    ],
 )
 async def test_the_end_of_a_connection_is_noticed(
     server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, ear: Ear, fault: Any, code: int, abnormal: bool
@@ -331,7 +336,7 @@ async def test_a_listener_may_connect_again_when_it_hears_of_the_end(
     await model.connect(at(server))
     model.add_listener(faithful)
     await faithful.on_event(type("E", (), {"type": "connection_status", "status": "connected"})())
-    server.connections[0].drop()
+    server.connections[0].close()
     await eventually(lambda: len(ear.of("connection_status")) == 5)
     assert [event.status for event in ear.of("connection_status")][-2:] == ["connecting", "connected"]
 
@@ -339,7 +344,7 @@ async def test_a_listener_may_connect_again_when_it_hears_of_the_end(
 async def test_a_response_that_died_with_the_connection_is_lost(
     server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, ear: Ear
 ) -> None:
-    server.inject("response.output_audio.delta", Drop(1011), skip=1)
+    server.inject("response.output_audio.delta", Disconnect(1011), skip=1)
     await model.connect(at(server))
     await model.send_event(RealtimeModelSendUserInput("Hi"))
     ended = await ear.until("turn_ended")
@@ -406,7 +411,7 @@ async def test_a_listener_may_change_the_settings(
     await model.connect(at(server))
     await model.send_event(RealtimeModelSendUserInput("Hi"))
     await ear.until("turn_ended")
-    await server.connections[0].until_received("session.update", count=2)
+    await server.connections[0].wait_for_frame("session.update", count=2)
 
 
 async def test_a_listener_may_close(server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, ear: Ear) -> None:
@@ -431,8 +436,8 @@ async def test_sends_from_many_tasks_keep_their_order(
         await model.send_event(RealtimeModelSendRawMessage({"type": clear, "other_data": {"event_id": str(number)}}))
 
     await asyncio.gather(*(send(number) for number in range(200)))
-    await server.connections[0].until_received(clear, count=200)
-    numbers = [int(frame["event_id"]) for frame in server.connections[0].received_of(clear)]
+    await server.connections[0].wait_for_frame(clear, count=200)
+    numbers = [int(frame["event_id"]) for frame in server.connections[0].get_received(clear)]
     assert numbers == list(range(200))
 
 
@@ -451,7 +456,7 @@ async def test_a_sender_that_is_cancelled_does_not_disturb_the_others(
     for task in tasks[::2]:
         task.cancel()
     await asyncio.wait(tasks)
-    await server.connections[0].until_received(clear, count=20)
+    await server.connections[0].wait_for_frame(clear, count=20)
 
 
 async def test_a_condition_is_asked_at_the_moment_of_sending(
@@ -461,7 +466,7 @@ async def test_a_condition_is_asked_at_the_moment_of_sending(
     assert not await model.send_event_if(RealtimeModelSendUserInput("No"), lambda: False)
     assert await model.send_event_if(RealtimeModelSendUserInput("Yes"), lambda: True)
     await ear.until("turn_ended")
-    assert len(server.connections[0].received_of("conversation.item.create")) == 1
+    assert len(server.connections[0].get_received("conversation.item.create")) == 1
 
 
 async def test_a_request_that_collides_is_answered_after_the_winner(
@@ -480,17 +485,17 @@ async def test_a_request_that_is_never_answered_is_repeated(
     server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, ear: Ear
 ) -> None:
     await model.connect(at(server))
-    server.inject("response.create", Lose())
+    server.inject("response.create", Discard())
     await model.send_event(RealtimeModelSendUserInput("Hi"))
     await ear.until("turn_ended")
-    assert len(server.connections[0].received_of("response.create")) == 2
+    assert len(server.connections[0].get_received("response.create")) == 2
 
 
 async def test_a_request_that_is_never_ever_answered_is_reported(
     server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, ear: Ear
 ) -> None:
     await model.connect(at(server))
-    server.inject("response.create", Lose(), times=2)
+    server.inject("response.create", Discard(), times=2)
     await model.send_event(RealtimeModelSendUserInput("Hi"))
     assert isinstance((await ear.until("error")).error, ResponseRefused)
     await model.send_event(RealtimeModelSendUserInput("Hello?"))
@@ -501,7 +506,7 @@ async def test_messages_out_of_order_do_not_block_the_gate(
     server: RealtimeServer, model: OpenAIRealtimeWebSocketModel, ear: Ear
 ) -> None:
     await model.connect(at(server))
-    server.inject("response.created", Hold("response.output_item.added"))
+    server.inject("response.created", Reorder("response.output_item.added"))
     for count in (1, 2):
         await model.send_event(RealtimeModelSendUserInput("Hi"))
         await ear.until("turn_ended", count)
@@ -545,7 +550,7 @@ async def test_a_response_whose_end_was_lost_does_not_silence_the_model(server: 
     model = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 0.1})
     model.add_listener(ear)
     await model.connect(at(server))
-    server.inject("response.done", Lose())
+    server.inject("response.done", Discard())
     await model.send_event(RealtimeModelSendUserInput("Hi"))
     await ear.until("text_done")
     await model.send_event(RealtimeModelSendUserInput("Hello?"))
@@ -655,7 +660,7 @@ async def test_an_address_that_cannot_be_is_refused_without_its_secrets(url):
 async def test_what_the_server_says_when_it_turns_a_connection_away_is_told_without_the_key():
     async with RealtimeServer([]) as server:
         body = '{"error": {"message": "Incorrect API key provided: sk-secret-1.", "code": "invalid_api_key"}}'
-        server.inject("connect", Refuse(status=401, message=body))
+        server.inject("connect", Reject(status=401, message=body))
         with pytest.raises(ConnectFailed) as refused:
             await OpenAIRealtimeWebSocketModel().connect({"url": server.url, "api_key": "sk-secret-1"})
     assert refused.value.status == 401
@@ -666,12 +671,12 @@ async def test_what_the_server_says_when_it_turns_a_connection_away_is_told_with
 async def test_a_connection_that_fails_after_an_error_of_the_server_says_what_it_was(ending):
     error = {"type": "invalid_request_error", "code": "model_not_found", "message": "There is no model `gpt-nope`."}
     async with RealtimeServer([]) as server:
-        server.inject("session.update", Lose())
+        server.inject("session.update", Discard())
         server.inject("session.created", Insert({"type": "error", "event_id": "e1", "error": error}))
         if ending == "closed":
-            server.inject("session.created", Drop(4000))
+            server.inject("session.created", Disconnect(4000))
         model = OpenAIRealtimeWebSocketModel(transport_config={"acknowledge_timeout": 0.2})
-        with pytest.raises((ConnectionLost, Unacknowledged)) as failed:
+        with pytest.raises((ConnectionLost, AcknowledgementTimeout)) as failed:
             await model.connect({"url": server.url, "api_key": "test"})
     assert failed.value.__notes__ == ["the server had said: There is no model `gpt-nope`."]
 

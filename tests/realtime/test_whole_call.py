@@ -7,8 +7,8 @@ import pytest
 
 from holdfast import function_tool
 from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import Call, EnergyDetector, Pause, ScriptedBrain, ScriptedTranscriber, ToneVoice
-from holdfast.realtime.local.audio import silence
+from holdfast.realtime.local import CallTool, EnergyDetector, Pause, ScriptedResponder, ScriptedTranscriber, ToneTTS
+from holdfast.realtime.local.audio import make_silence
 from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.wire import speech
 
@@ -27,7 +27,7 @@ class Talk:
     """A session on a local model, with everything it told."""
 
     def __init__(self, brain, **options):
-        self.model = LocalRealtimeModel(brain, voice=ToneVoice(), detector=EnergyDetector, **options)
+        self.model = LocalRealtimeModel(brain, tts=ToneTTS(), detector=EnergyDetector, **options)
         self.agent = RealtimeAgent(name="host", instructions="Be kind.", tools=[weather])
         self.events = []
         self._news = asyncio.Event()
@@ -62,7 +62,7 @@ class Talk:
         while True:
             before = len(self.events)
             await asyncio.sleep(8)
-            if len(self.events) == before and self.model.engine.active is None:
+            if len(self.events) == before and self.model.engine.active_response is None:
                 return
 
     @property
@@ -79,13 +79,13 @@ def text_of(item):
 def test_a_call_with_speech_a_tool_and_an_interruption():
     async def call():
         heard = ScriptedTranscriber(["How is Rome?", "Stop."])
-        brain = ScriptedBrain([Call("weather", {"city": "Rome"}), LONG, "Okay."])
+        brain = ScriptedResponder([CallTool("weather", {"city": "Rome"}), LONG, "Okay."])
         async with Talk(brain, transcriber=heard) as talk:
-            await talk.speak(VOICE + silence(700))
+            await talk.speak(VOICE + make_silence(700))
             await talk.until("tool_end")
             await talk.until("audio")
             await asyncio.sleep(0.9)
-            await talk.speak(VOICE + silence(700))
+            await talk.speak(VOICE + make_silence(700))
             await talk.until("audio_interrupted")
             await talk.quiet()
             history, remembered = talk.session.history, talk.remembered
@@ -93,13 +93,13 @@ def test_a_call_with_speech_a_tool_and_an_interruption():
             question, made, cut, stop, okay = history
             assert (text_of(question), text_of(stop), text_of(okay)) == ("How is Rome?", "Stop.", "Okay.")
             assert (made.name, made.output) == ("weather", "sunny in Rome")
-            assert remembered[2].cut_ms == cut.content[0].audio_end_ms
+            assert remembered[2].truncated_at_ms == cut.content[0].audio_end_ms
             words = LONG.split()
             assert 2 <= len(text_of(cut).split()) < len(words)
             assert LONG.startswith(text_of(cut))
             # The session knows where playback stopped; only the server knows where each word ended.
             assert abs(len(text_of(cut).split()) - len(remembered[2].text.split())) <= 1
-            said = [item["content"][0]["text"] for item in brain.questions[-1].items if item["type"] == "message"]
+            said = [item["content"][0]["text"] for item in brain.requests[-1].items if item["type"] == "message"]
             assert said == ["How is Rome?", remembered[2].text, "Stop."]
 
     run_in_virtual_time(call())
@@ -114,7 +114,7 @@ async def wander(talk, dice):
             case "write":
                 await talk.session.send_message(f"message {dice.random():.3f}")
             case "speak":
-                await talk.speak(VOICE + silence(600))
+                await talk.speak(VOICE + make_silence(600))
             case "mumble":
                 await talk.speak(VOICE[: dice.randrange(0, len(VOICE), 960)])
             case "interrupt":
@@ -123,7 +123,7 @@ async def wander(talk, dice):
                 await asyncio.sleep(dice.random())
             case "long wait":
                 await asyncio.sleep(5 * dice.random())
-    await talk.speak(silence(700))
+    await talk.speak(make_silence(700))
     await talk.quiet()
 
 
@@ -131,12 +131,12 @@ async def wander(talk, dice):
 def test_after_any_talk_the_session_and_the_server_remember_the_same(seed):
     dice = random.Random(seed)
     turns = [
-        dice.choice([LONG, "Yes.", [Pause(dice.random()), "Well."], Call("weather", {"city": "Oslo"})])
+        dice.choice([LONG, "Yes.", [Pause(dice.random()), "Well."], CallTool("weather", {"city": "Oslo"})])
         for _ in range(200)
     ]
 
     async def call():
-        heard = ScriptedTranscriber(otherwise="something")
+        heard = ScriptedTranscriber(default="something")
         async with Talk(turns, transcriber=heard, pace=dice.choice([None, 1.0, 4.0])) as talk:
             await wander(talk, dice)
             shown = {item.item_id: item for item in talk.session.history}
@@ -145,10 +145,10 @@ def test_after_any_talk_the_session_and_the_server_remember_the_same(seed):
                 item = shown[entry.id]
                 if entry.item["type"] == "function_call":
                     assert item.output == "sunny in Oslo"
-                elif entry.cut_ms is None:
+                elif entry.truncated_at_ms is None:
                     assert text_of(item) == entry.text
                 else:
-                    assert item.content[0].audio_end_ms == entry.cut_ms
+                    assert item.content[0].audio_end_ms == entry.truncated_at_ms
             errors = [event.error for event in talk.events if event.type == "error"]
             assert errors == []
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import function_tool
 from holdfast.realtime import RealtimeAgent
-from holdfast.realtime.openai.wire_model import WireModel
+from holdfast.realtime.openai.wire_model import RealtimeProtocolModel
 from realtime.wire_types import SERVER_EVENTS, faults
 from realtime_kit import Heard, said, talking, virtually
 
@@ -120,12 +120,12 @@ class Told:
         pass
 
 
-class ToldModel(WireModel):
+class ToldModel(RealtimeProtocolModel):
     def __init__(self) -> None:
         super().__init__()
         self.link = Told()
 
-    async def dial(self, options: Any) -> Told:
+    async def open_transport(self, options: Any) -> Told:
         return self.link
 
 

@@ -9,7 +9,7 @@ import agents
 from agents import realtime as peer
 from openai import AsyncOpenAI
 
-from holdfast.realtime.local.brain import Call, Question, Say
+from holdfast.realtime.local.brain import CallTool, ResponderRequest, Say
 from holdfast.testing import RealtimeServer
 from realtime.wire import speech
 from realtime.wire_types import CLIENT_EVENTS, SERVER_EVENTS, faults
@@ -19,17 +19,17 @@ from realtime_kit import eventually
 class Clerk:
     """Answers by what was said last, however often it is asked."""
 
-    async def answer(self, question: Question) -> AsyncIterator[Any]:
-        last = question.items[-1]
+    async def respond(self, request: ResponderRequest) -> AsyncIterator[Any]:
+        last = request.items[-1]
         if last["type"] == "function_call_output":
             yield Say(f"I see: {last['output']}")
             return
         match last["content"][0].get("text"):
             case "When do you open?":
-                yield Call("opening_hours", {"day": "Monday"})
-                yield Call("opening_hours", {"day": "Tuesday"})
+                yield CallTool("opening_hours", {"day": "Monday"})
+                yield CallTool("opening_hours", {"day": "Tuesday"})
             case "It is about my bill.":
-                yield Call("transfer_to_billing")
+                yield CallTool("transfer_to_billing")
             case "Count.":
                 yield Say("One two three four five six seven eight nine ten. " * 4)
             case _:
@@ -42,7 +42,7 @@ async def serving(**options: Any) -> AsyncIterator[RealtimeServer]:
     async with RealtimeServer(Clerk(), **options) as server:
         yield server
     for connection in server.connections:
-        assert connection.sent_of("error") == []
+        assert connection.get_sent("error") == []
         assert [fault for frame in connection.received for fault in faults(frame, CLIENT_EVENTS)] == []
         assert [fault for frame in connection.sent for fault in faults(frame, SERVER_EVENTS)] == []
 
@@ -112,11 +112,11 @@ async def test_openai_agents_speaks_and_interrupts():
         await eventually(lambda: len(of(heard, "agent_end")) == 2)
         assert of(heard, "audio_interrupted")
         connection = server.connections[0]
-        assert [frame["response"]["status"] for frame in connection.sent_of("response.done")] == [
+        assert [frame["response"]["status"] for frame in connection.get_sent("response.done")] == [
             "cancelled",
             "completed",
         ]
-        assert connection.sent_of("conversation.item.truncated")
+        assert connection.get_sent("conversation.item.truncated")
         assert [entry.item["role"] for entry in connection.conversation] == ["user", "assistant", "user", "assistant"]
 
 

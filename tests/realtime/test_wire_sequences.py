@@ -3,10 +3,10 @@
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from holdfast.realtime.local.brain import Call, Pause
+from holdfast.realtime.local.brain import CallTool, Pause
 from holdfast.realtime.local.transcription import ScriptedTranscriber
 from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Insert, Lose, Refuse
+from holdfast.testing.realtime_faults import Discard, Insert, Reject
 from realtime.wire import USER, speech, wired
 
 ANSWER_IN_AUDIO = [
@@ -89,7 +89,7 @@ async def test_a_spoken_turn_is_heard_committed_transcribed_and_answered():
         assert started["item_id"] == stopped["item_id"] == committed["item_id"] == told["item_id"]
         assert started["audio_start_ms"] < 300 < stopped["audio_end_ms"]
         assert [entry.text for entry in server.connections[0].conversation] == ["What time is it?", "Noon."]
-        assert server.brain.questions[0].items[0]["content"] == [{"type": "input_text", "text": "What time is it?"}]
+        assert server.responder.questions[0].items[0]["content"] == [{"type": "input_text", "text": "What time is it?"}]
 
 
 async def test_speech_interrupts_an_answer_and_what_was_not_heard_is_forgotten():
@@ -106,7 +106,7 @@ async def test_speech_interrupts_an_answer_and_what_was_not_heard_is_forgotten()
         assert done["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
         assert done["output"][0]["status"] == "incomplete"
         conversation = server.connections[0].conversation
-        length, said = conversation.find(item_id).audio_ms, conversation.find(item_id).text
+        length, said = conversation.get_entry(item_id).audio_ms, conversation.get_entry(item_id).text
         where = {"item_id": item_id, "content_index": 0}
         await wire.send("conversation.item.truncate", **where, audio_end_ms=length + 1)
         assert "already shorter" in (await wire.until("error"))["error"]["message"]
@@ -117,7 +117,7 @@ async def test_speech_interrupts_an_answer_and_what_was_not_heard_is_forgotten()
         assert "transcript" not in part
         assert len(part["audio"]) == 210 * 48 * 4 // 3
         assert said.startswith("One two")
-        assert conversation.find(item_id).text == "One"
+        assert conversation.get_entry(item_id).text == "One"
 
 
 async def test_only_spoken_answers_can_be_truncated():
@@ -130,7 +130,10 @@ async def test_only_spoken_answers_can_be_truncated():
 
 
 async def test_several_function_calls_in_one_response_and_their_outputs():
-    turns = [[Call("weather", {"city": "Rome"}, "c1"), Call("weather", {"city": "Oslo"}, "c2")], "Both are fine."]
+    turns = [
+        [CallTool("weather", {"city": "Rome"}, "c1"), CallTool("weather", {"city": "Oslo"}, "c2")],
+        "Both are fine.",
+    ]
     async with RealtimeServer(turns) as server, wired(server) as wire:
         tool = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
         await wire.send("session.update", session={"type": "realtime", "tools": [tool]})
@@ -159,7 +162,7 @@ async def test_several_function_calls_in_one_response_and_their_outputs():
         await wire.until("response.done")
         kinds = [item["type"] for item in server.connections[0].conversation.items]
         assert kinds == ["message", *["function_call"] * 2, *["function_call_output"] * 2, "message"]
-        asked = server.brain.questions[1]
+        asked = server.responder.questions[1]
         assert [item["type"] for item in asked.items] == kinds[:-1]
         assert asked.tools[0]["name"] == "weather"
 
@@ -241,7 +244,7 @@ async def test_a_failing_brain_fails_its_response_and_nothing_else():
         assert "no more ideas" in failed["status_details"]["error"]["message"]
         await wire.send("response.create")
         assert (await wire.until("response.done"))["response"]["status"] == "completed"
-        assert server.connections[0].open
+        assert server.connections[0].is_open
 
 
 async def test_a_response_outside_the_conversation_leaves_no_trace_and_may_run_beside_another():
@@ -271,13 +274,13 @@ async def test_scripted_deviations_malformed_unknown_missing_and_refused():
         await wire.until("conversation.created")
         server.inject("response.created", Insert("{broken"))
         server.inject("response.created", Insert({"type": "response.sparkle", "event_id": "x"}))
-        server.inject("response.created", Lose())
+        server.inject("response.created", Discard())
         await wire.send("response.create")
         assert await wire.socket.recv() == "{broken"
         seen = await wire.types_until("rate_limits.updated")
         assert seen[:2] == ["response.sparkle", "response.output_item.added"]
         assert "response.created" not in seen
-        server.inject("session.update", Refuse(code="server_says_no"))
+        server.inject("session.update", Reject(code="server_says_no"))
         await wire.send("session.update", session={"type": "realtime"}, event_id="u")
         error = (await wire.until("error"))["error"]
         assert (error["code"], error["event_id"]) == ("server_says_no", "u")

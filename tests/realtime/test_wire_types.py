@@ -11,7 +11,7 @@ from holdfast import function_tool
 from holdfast.agents.hosted_tools import HostedMCPTool
 from holdfast.agents.model_settings import MCPToolChoice
 from holdfast.realtime import RealtimeAgent
-from holdfast.realtime.local.brain import Call, Pause
+from holdfast.realtime.local.brain import CallTool, Pause
 from holdfast.realtime.local.engine import Engine
 from holdfast.realtime.local.transcription import ScriptedTranscriber
 from holdfast.realtime.model_inputs import RealtimeModelSendRawMessage
@@ -82,7 +82,7 @@ async def test_a_servers_frames_about_spoken_turns(heard):
         await wire.speak(await speech())
         await wire.until("response.done")
         told = "completed" if heard else "failed"
-        assert server.connections[0].sent_of(f"conversation.item.input_audio_transcription.{told}")
+        assert server.connections[0].get_sent(f"conversation.item.input_audio_transcription.{told}")
         await wire.send("input_audio_buffer.clear")
         await wire.until("input_audio_buffer.cleared")
 
@@ -102,7 +102,7 @@ async def test_a_servers_frames_about_an_interruption():
 
 
 async def test_a_servers_frames_about_calls_failures_collisions_and_refusals():
-    calls = [Call("weather", {"city": "Rome"}), Call("weather", {"city": "Oslo"})]
+    calls = [CallTool("weather", {"city": "Rome"}), CallTool("weather", {"city": "Oslo"})]
     failing = ["So far", RuntimeError("no more ideas")]
     settings = {
         "type": "realtime",
@@ -152,10 +152,10 @@ def test_a_servers_frames_about_a_long_silence():
     detection = {"type": "server_vad", "idle_timeout_ms": 5000}
     update = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
     engine.receive({"type": "session.update", "session": update}, 0.0)
-    engine.begin_response(0.0).finish(0.0)
-    engine.settle(0.0)
+    engine.start_response(0.0).finish(0.0)
+    engine.process_ended_responses(0.0)
     engine.advance(5.5)
-    frames = [each for each in engine.take() if isinstance(each, dict)]
+    frames = [each for each in engine.drain_outbox() if isinstance(each, dict)]
     assert "input_audio_buffer.timeout_triggered" in [frame["type"] for frame in frames]
     assert [fault for frame in frames for fault in faults(frame, SERVER_EVENTS)] == []
 
@@ -180,7 +180,7 @@ def told(frame):
     """What a server has to say to a frame, first of all."""
     engine = Engine(now=0.0)
     engine.receive(frame, 0.0)
-    return [each for each in engine.take() if isinstance(each, dict)]
+    return [each for each in engine.drain_outbox() if isinstance(each, dict)]
 
 
 @function_tool
@@ -253,12 +253,16 @@ async def test_a_clients_settings(settings):
 async def test_a_clients_frames_in_a_call_with_everything():
     billing = RealtimeAgent(name="billing", instructions="You do the billing.")
     front = RealtimeAgent(name="front", tools=[hours, cancel], handoffs=[billing])
-    calls = [Call("hours", {"day": "Monday"}), Call("hours", {"day": "Tuesday"}), Call("cancel", {"order": "A7"})]
+    calls = [
+        CallTool("hours", {"day": "Monday"}),
+        CallTool("hours", {"day": "Tuesday"}),
+        CallTool("cancel", {"order": "A7"}),
+    ]
     picture = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "high"}
     shown = {"type": "message", "role": "user", "content": [picture, {"type": "input_text", "text": "My bill."}]}
     aside = {"conversation": "none", "metadata": {"a": "b"}, "input": [USER]}
     async with (
-        serving(calls, "Nine to five.", Call("transfer_to_billing"), *["Billing."] * 9) as server,
+        serving(calls, "Nine to five.", CallTool("transfer_to_billing"), *["Billing."] * 9) as server,
         calling(server, front) as (session, heard),
     ):
         await session.send_message("When do you open?")
@@ -277,11 +281,11 @@ async def test_a_clients_frames_in_a_call_with_everything():
             {"type": "input_audio_buffer.clear"},
         ):
             await session.model.send_event(RealtimeModelSendRawMessage(message))
-        await server.connections[0].until_received("input_audio_buffer.clear")
-        server.connections[0].drop(1011)
+        await server.connections[0].wait_for_frame("input_audio_buffer.clear")
+        server.connections[0].close(1011)
         await heard.until("reconnected")
         await session.send_message("Are you there?")
-        await server.connections[1].until_received("response.create")
+        await server.connections[1].wait_for_frame("response.create")
     received = {frame["type"] for connection in server.connections for frame in connection.received}
     assert received == {
         "session.update",

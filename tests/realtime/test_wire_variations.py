@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from holdfast import function_tool
 from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeSession, RealtimeState
-from holdfast.realtime.local import Call, EnergyDetector, Say, ToneVoice
+from holdfast.realtime.local import CallTool, EnergyDetector, Say, ToneTTS
 from holdfast.realtime.local.transcription import ScriptedTranscriber
 from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.wire import speech
@@ -128,27 +128,27 @@ class Distorted:
 
 class DistortedModel(LocalRealtimeModel):
     def __init__(self, distortion, *args, **more):
-        super().__init__(*args, voice=ToneVoice(), detector=EnergyDetector, **more)
+        super().__init__(*args, tts=ToneTTS(), detector=EnergyDetector, **more)
         self._distortion = distortion
 
-    async def dial(self, options):
-        return Distorted(await super().dial(options), self._distortion)
+    async def open_transport(self, options):
+        return Distorted(await super().open_transport(options), self._distortion)
 
 
 class Clerk:
     """Answers by what was said last."""
 
-    async def answer(self, question):
-        last = question.items[-1]
+    async def respond(self, request):
+        last = request.items[-1]
         if last["type"] == "function_call_output":
             yield Say("I see.")
             return
         match last["content"][0].get("text"):
             case "When do you open?":
                 yield Say("A moment.")
-                yield Call("hours", {"day": "Monday"})
+                yield CallTool("hours", {"day": "Monday"})
             case "My bill.":
-                yield Call("transfer_to_billing")
+                yield CallTool("transfer_to_billing")
             case "Count.":
                 yield Say("You count yourself: one two three four five six.")
             case words:

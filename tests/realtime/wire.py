@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from holdfast.realtime.local.audio import silence
-from holdfast.realtime.local.speech import ToneVoice
+from holdfast.realtime.local.audio import make_silence
+from holdfast.realtime.local.speech import ToneTTS
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}
 
@@ -56,5 +56,5 @@ async def wired(server, *, model: str = "m", **options) -> AsyncIterator[Wire]:
 
 async def speech(text: str = "This is somebody speaking.", *, pause_ms: int = 800) -> bytes:
     """Humming that sounds like speech to an energy detector, with a pause behind it."""
-    words = await ToneVoice().speak(text)
-    return silence(300) + b"".join(word.audio for word in words) + silence(pause_ms)
+    words = await ToneTTS().synthesize(text)
+    return make_silence(300) + b"".join(word.audio for word in words) + make_silence(pause_ms)

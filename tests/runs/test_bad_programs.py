@@ -22,7 +22,7 @@ from holdfast import (
     handoff,
 )
 from holdfast.base.errors import HoldfastError
-from holdfast.runs.runner import prepared
+from holdfast.runs.runner import prepare_run
 from holdfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
 
@@ -51,10 +51,10 @@ def plain_function() -> str:
         (lambda: RunConfig(model_provider=5), "model_provider must be a ModelProvider"),  # type: ignore[arg-type]
         (lambda: RunConfig(model=5), "model must be a name or a Model"),  # type: ignore[arg-type]
         (lambda: RunConfig(session_input_callback=5), "session_input_callback must be a function"),  # type: ignore[arg-type]
-        (lambda: RunConfig.of({"nonsense": 1}), "there is no setting nonsense"),
+        (lambda: RunConfig.coerce({"nonsense": 1}), "there is no setting nonsense"),
         (lambda: Agent("a", tool_use_behavior="nonsense"), "tool_use_behavior must be"),  # type: ignore[arg-type]
         (lambda: Agent("a", output_type=5), "output_type must be"),  # type: ignore[arg-type]
-        (lambda: prepared(5, "q"), "the starting agent must be an Agent"),  # type: ignore[arg-type]
+        (lambda: prepare_run(5, "q"), "the starting agent must be an Agent"),  # type: ignore[arg-type]
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused_at_once(make: Any, said: str) -> None:

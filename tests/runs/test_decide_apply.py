@@ -8,44 +8,44 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.agents.tool_refs import ToolRef
-from holdfast.runs.apply import apply
-from holdfast.runs.decide import decide, is_waiting, saveable
-from holdfast.runs.log import Log
-from holdfast.runs.soundness import check
+from holdfast.runs.apply import apply_outcome
+from holdfast.runs.decide import choose_next_step, get_storable_length, is_waiting
+from holdfast.runs.log import AppendOnlyList
+from holdfast.runs.soundness import validate_state
 from holdfast.runs.state import (
-    Answer,
     CallRecord,
-    Entry,
-    Inline,
-    InSession,
-    OnServer,
+    FinalOutput,
+    InlineConversation,
     ResponseRecord,
+    ServerConversation,
+    SessionConversation,
     State,
+    TranscriptEntry,
     UsageRecord,
-    from_hook,
-    to_hook,
+    decode_hook,
+    encode_hook,
 )
 from holdfast.runs.steps import (
-    Answered,
+    ApprovalsChecked,
     AskModel,
-    CallsMade,
+    CallsInvoked,
+    CallsStarted,
+    CheckApprovals,
+    CheckToolOutput,
     Finish,
     Finished,
-    GiveUp,
-    HandedOver,
-    HandOver,
+    HandoffPerformed,
     InputTaken,
-    Invoke,
-    Judge,
-    Judged,
+    InvokeCalls,
+    ModelAnswered,
     Outcome,
+    PerformHandoff,
     Resumed,
-    Start,
-    Started,
+    StartCalls,
     Step,
+    StopAtMaxTurns,
     Stored,
     TakeInput,
-    Weigh,
     Weighed,
 )
 
@@ -64,52 +64,60 @@ class World:
     def outcome(self, state: State, step: Step) -> Outcome:
         match step:
             case TakeInput():
-                return InputTaken((Entry({"role": "user", "content": "q"}, "given"),), state.conversation)
+                return InputTaken((TranscriptEntry({"role": "user", "content": "q"}, "given"),), state.conversation)
             case AskModel():
                 return self.answered(state)
-            case Judge(calls):
-                return Judged(tuple(replace(c, status=self.choose("approved", "rejected", "waiting")) for c in calls))
-            case Start(calls):
-                return Started(tuple(call.id for call in calls))
-            case Invoke(calls):
+            case CheckApprovals(calls):
+                return ApprovalsChecked(
+                    tuple(replace(c, status=self.choose("approved", "rejected", "waiting")) for c in calls)
+                )
+            case StartCalls(calls):
+                return CallsStarted(tuple(call.id for call in calls))
+            case InvokeCalls(calls):
                 return self.called(calls)
-            case HandOver(calls):
-                told = [Entry({"call_id": call.id, "type": "function_call_output"}, "handed") for call in calls]
-                return HandedOver(tuple(told), "root/b")
+            case PerformHandoff(calls):
+                told = [
+                    TranscriptEntry({"call_id": call.id, "type": "function_call_output"}, "handed") for call in calls
+                ]
+                return HandoffPerformed(tuple(told), "root/b")
             case Finish():
                 return Finished(replace(state.answer, settled=True) if self.choose(True, False, True) else state.answer)
-            case GiveUp():
-                return Finished(Answer(value="gave up", settled=True))
-            case Weigh():
-                return Weighed(self.choose(None, None, Answer(value=1, call_id="x")))
+            case StopAtMaxTurns():
+                return Finished(FinalOutput(value="gave up", settled=True))
+            case CheckToolOutput():
+                return Weighed(self.choose(None, None, FinalOutput(value=1, call_id="x")))
         raise AssertionError(step)
 
-    def answered(self, state: State) -> Answered:
+    def answered(self, state: State) -> ModelAnswered:
         self.turns += 1
         kinds = self.data.draw(st.lists(st.sampled_from(["function", "handoff"]), max_size=3))
         usage = ResponseRecord(0, 0, UsageRecord(requests=1), response_id=f"r{self.turns}")
         if not kinds:
-            return Answered((Entry({"type": "message"}, "message", state.agent),), usage, answer=Answer(text="hi"))
+            return ModelAnswered(
+                (TranscriptEntry({"type": "message"}, "message", state.agent),), usage, answer=FinalOutput(text="hi")
+            )
         calls, entries = [], []
         for place, kind in enumerate(kinds):
             name = f"c{self.turns}.{place}"
             calls.append(CallRecord(name, place, ToolRef("bare", "t"), kind))  # type: ignore[arg-type]
             item = {"type": "function_call", "call_id": name, "name": "t"}
-            entries.append(Entry(item, "handoff" if kind == "handoff" else "call", state.agent))
-        return Answered(tuple(entries), usage, tuple(calls))
+            entries.append(TranscriptEntry(item, "handoff" if kind == "handoff" else "call", state.agent))
+        return ModelAnswered(tuple(entries), usage, tuple(calls))
 
-    def called(self, calls: tuple[CallRecord, ...]) -> CallsMade:
+    def called(self, calls: tuple[CallRecord, ...]) -> CallsInvoked:
         records, entries = [], []
         for call in calls:
             status = self.choose("done", "done", "failed", "waiting") if call.status == "started" else "done"
             records.append(replace(call, status=status))
             if status == "done":
                 self.made.append(call.id)
-                entries.append(Entry({"type": "function_call_output", "call_id": call.id}, "output"))
-        return CallsMade(tuple(records), tuple(entries))
+                entries.append(TranscriptEntry({"type": "function_call_output", "call_id": call.id}, "output"))
+        return CallsInvoked(tuple(records), tuple(entries))
 
 
-conversations = st.sampled_from([Inline(), InSession("s"), OnServer("c"), OnServer(auto=True)])
+conversations = st.sampled_from(
+    [InlineConversation(), SessionConversation("s"), ServerConversation("c"), ServerConversation(auto=True)]
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -118,24 +126,24 @@ def test_every_run_ends_or_waits_and_never_makes_a_call_twice(data: Any, convers
     world = World(data)
     state = State(run_id="r", input="q", conversation=conversation, max_turns=max_turns)
     for _ in range(300):
-        step = decide(state)
+        step = choose_next_step(state)
         if step is None:
             if state.ended:
                 break
             assert is_waiting(state)
             undecided = frozenset(call.id for call in state.calls if call.status == "waiting")
-            state = apply(state, Resumed(undecided))
+            state = apply_outcome(state, Resumed(undecided))
             continue
         before = encoded(state)
         length = len(state.transcript)
-        after = apply(state, world.outcome(state, step))
+        after = apply_outcome(state, world.outcome(state, step))
         assert encoded(state) == before, "the state before has changed"
-        assert after.transcript.since(0)[:length] == state.transcript.since(0), "the transcript only grows"
-        state = apply(after, Stored(saveable(after)))
+        assert after.transcript.slice_from(0)[:length] == state.transcript.slice_from(0), "the transcript only grows"
+        state = apply_outcome(after, Stored(get_storable_length(after)))
         assert state.stored <= len(state.transcript)
-        check(state)
+        validate_state(state)
         if data.draw(st.booleans()):
-            state = msgspec.json.decode(encoded(state), type=State, dec_hook=from_hook)
+            state = msgspec.json.decode(encoded(state), type=State, dec_hook=decode_hook)
     else:
         raise AssertionError("the run goes on for ever")
     assert len(set(world.made)) == len(world.made)
@@ -149,29 +157,29 @@ def test_every_run_ends_or_waits_and_never_makes_a_call_twice(data: Any, convers
 @given(st.data())
 def test_a_server_has_everything_up_to_the_latest_answer(data: Any) -> None:
     world = World(data)
-    state = State(run_id="r", input="q", conversation=OnServer(auto=True))
+    state = State(run_id="r", input="q", conversation=ServerConversation(auto=True))
     for _ in range(20):
-        step = decide(state)
+        step = choose_next_step(state)
         if step is None:
             break
-        state = apply(state, world.outcome(state, step))
-        assert isinstance(state.conversation, OnServer)
+        state = apply_outcome(state, world.outcome(state, step))
+        assert isinstance(state.conversation, ServerConversation)
         known = state.responses[-1].stop if state.responses else 0
         assert state.conversation.acknowledged == known
 
 
 def encoded(state: State) -> bytes:
-    return msgspec.json.encode(state, enc_hook=to_hook)
+    return msgspec.json.encode(state, enc_hook=encode_hook)
 
 
 @given(st.lists(st.lists(st.integers(), max_size=4), max_size=8), st.data())
 def test_older_versions_of_a_log_never_change(batches: list[list[int]], data: Any) -> None:
-    versions: list[tuple[Log[int], list[int]]] = [(Log(), [])]
+    versions: list[tuple[AppendOnlyList[int], list[int]]] = [(AppendOnlyList(), [])]
     for batch in batches:
         log, plain = data.draw(st.sampled_from(versions))
         versions.append((log.plus(batch), plain + batch))
     for log, plain in versions:
-        assert list(log) == plain == log.since(0)
+        assert list(log) == plain == log.slice_from(0)
         assert len(log) == len(plain)
         assert log[1:3] == plain[1:3]
-        assert log.upto(2).since(0) == plain[:2]
+        assert log.slice_to(2).slice_from(0) == plain[:2]

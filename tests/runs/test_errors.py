@@ -27,7 +27,7 @@ from holdfast import (
     output_guardrail,
 )
 from holdfast.runs.driver import drive
-from holdfast.runs.runner import prepared
+from holdfast.runs.runner import prepare_run
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 
 
@@ -176,10 +176,10 @@ async def test_a_call_that_may_have_happened_follows_its_tools_policy(policy: An
         return "done"
 
     agent = Agent("a", tools=[effect], model=ScriptedModel([[call("effect", "1")], [assistant_message("ok")]]))
-    run = prepared(agent, "q")
+    run = prepare_run(agent, "q")
     await drive(run, steps=4)
     assert run.state.calls[0].status == "started"
-    state = await RunState.from_string(agent, RunState.of(run).to_string())
+    state = await RunState.from_string(agent, RunState.from_run(run).to_string())
     if expected is None:
         with pytest.raises(ModelBehaviorError, match="under way"):
             await Runner.run(agent, state)
@@ -349,10 +349,10 @@ async def test_a_yes_before_a_crash_is_no_yes_to_making_the_call_again(always: b
     agent = Agent("a", tools=[effect], model=ScriptedModel([[call("effect", "1")], [assistant_message("ok")]]))
     state = (await Runner.run(agent, "q")).to_state()
     state.approve(state.get_interruptions()[0], always_approve=always)
-    run = prepared(agent, state)
+    run = prepare_run(agent, state)
     await drive(run, steps=2)
     assert run.state.calls[0].status == "started"
-    state = RunState.of(run)
+    state = RunState.from_run(run)
     for _ in range(3):  # as often as it is resumed without an answer
         result = await Runner.run(agent, await RunState.from_string(agent, state.to_string()))
         assert [item.uncertain for item in result.interruptions] == [True]

@@ -106,7 +106,7 @@ async def test_a_run_that_was_handed_over_with_a_filter_goes_on_behind_a_summary
     b = Agent("b", tools=[pay], handoffs=[handoff(c, input_filter=lambda data: data)], model=model)
     agent = Agent("a", handoffs=[handoff(b, input_filter=remove_all_tools)], model=model)
     session = compacting(SQLiteSession("s"), more_than=22, keep_last=keep_last)
-    await session.history.add_items(HISTORY)
+    await session.target_session.add_items(HISTORY)
     result = await Runner.run(agent, "q", session=session)
     assert shown(await session.get_items())[0].endswith("items")
     result = await Runner.run(agent, await loaded(agent, result), session=session)
@@ -190,7 +190,7 @@ class Chances:
         elif happens < 0.2:
             await self.session.compact(force=True)
         elif happens < 0.3:
-            await self.session.history.add_items([{"role": "user", "content": f"aside {next(self.numbers)}"}])
+            await self.session.target_session.add_items([{"role": "user", "content": f"aside {next(self.numbers)}"}])
 
     async def exchange(self) -> None:
         given: Any = f"question {next(self.numbers)}"

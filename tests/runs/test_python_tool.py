@@ -82,7 +82,7 @@ async def test_the_context_names_the_conversation_the_same_way_in_every_way_of_r
 
     @function_tool(needs_approval=True)
     async def look(context: ToolContext[Any]) -> str:
-        seen.append(context.conversation)
+        seen.append(context.conversation_key)
         return "ok"
 
     def agent() -> Agent[Any]:
@@ -184,7 +184,7 @@ async def test_a_worker_that_died_between_two_calls_is_noticed(pool: SessionPool
     tool = holdfast.python_tool(pool)
     dying = "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), os._exit(1))).start()"
 
-    async with PythonSessions.of(pool).session("conv") as python:
+    async with PythonSessions.for_pool(pool).session("conv") as python:
         pass
 
     @function_tool
@@ -226,7 +226,7 @@ async def test_a_full_pool_gives_up_the_conversation_that_was_quiet_for_longest(
         assert output == "[this is a new Python session: variables and files of earlier calls are gone]\nFalse"
         assert await answers(tool, "x", session=b) == ["1"]
         assert pool.info()["leased"] == 2
-        sessions.end("b")
+        sessions.end_conversation("b")
         assert pool.info()["leased"] == 1
         for history in histories:
             history.close()
@@ -266,7 +266,7 @@ async def test_calls_of_one_turn_are_made_in_their_order(pool: SessionPool) -> N
 async def test_a_run_that_is_cancelled_stops_its_code_and_keeps_the_variables(pool: SessionPool) -> None:
     tool = holdfast.python_tool(pool)
     await answers(tool, "x = 1", conversation_id="conv")
-    async with PythonSessions.of(pool).session("conv") as python:
+    async with PythonSessions.for_pool(pool).session("conv") as python:
         pass
     run = asyncio.create_task(answers(tool, "import time; time.sleep(60)", conversation_id="conv"))
     await until(lambda: python.state is SessionState.BUSY)
@@ -310,11 +310,11 @@ async def test_stopping_the_pool_ends_the_sessions_and_running_code_at_once() ->
     await pool.start()
     tool = holdfast.python_tool(pool)
     await answers(tool, "x = 1", conversation_id="quiet")
-    async with PythonSessions.of(pool).session("busy") as python:
+    async with PythonSessions.for_pool(pool).session("busy") as python:
         pass
     run = asyncio.create_task(answers(tool, "import time; time.sleep(60)", "1", conversation_id="busy"))
     await until(lambda: python.state is SessionState.BUSY)
-    await pool.stop()
+    await pool.close()
     interrupted, refused = await run
     assert "the Python session was lost (shutdown" in interrupted
     assert refused.endswith("these sessions were closed")
@@ -325,7 +325,7 @@ async def test_a_stopped_pool_does_not_wait_for_conversations_that_are_quiet() -
     await pool.start()
     await answers(holdfast.python_tool(pool), "x = 1", conversation_id="quiet")
     async with asyncio.timeout(5):
-        await pool.stop()
+        await pool.close()
 
 
 async def test_the_plain_function_knows_the_conversation_of_a_run_too(pool: SessionPool) -> None:
@@ -336,7 +336,7 @@ async def test_the_plain_function_knows_the_conversation_of_a_run_too(pool: Sess
 
 
 async def test_files_are_put_into_a_conversation_and_taken_out_of_it(pool: SessionPool) -> None:
-    tool, sessions = holdfast.python_tool(pool), PythonSessions.of(pool)
+    tool, sessions = holdfast.python_tool(pool), PythonSessions.for_pool(pool)
     async with sessions.session("user-7") as session:
         await session.files.write("in.txt", "41")
     history = SQLiteSession("user-7")
@@ -349,7 +349,7 @@ async def test_files_are_put_into_a_conversation_and_taken_out_of_it(pool: Sessi
 
 
 async def test_looking_at_the_files_of_a_lost_session_hides_nothing_from_the_model(pool: SessionPool) -> None:
-    tool, sessions, history = holdfast.python_tool(pool), PythonSessions.of(pool), SQLiteSession("user-7")
+    tool, sessions, history = holdfast.python_tool(pool), PythonSessions.for_pool(pool), SQLiteSession("user-7")
     await answers(tool, "x = 1", session=history)
     await answers(tool, "import os; os._exit(1)", session=history)
     async with sessions.session("user-7"):

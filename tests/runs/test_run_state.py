@@ -30,9 +30,9 @@ from holdfast import (
 )
 from holdfast.runs import CURRENT_SCHEMA_VERSION, SCHEMA_VERSION_SUMMARIES, SUPPORTED_SCHEMA_VERSIONS
 from holdfast.runs.contexts import ContextNotSaved
-from holdfast.runs.log import Log
-from holdfast.runs.saving import Saved
-from holdfast.runs.state import Entry, GuardrailRecord, ResponseRecord
+from holdfast.runs.log import AppendOnlyList
+from holdfast.runs.saving import SavedRun
+from holdfast.runs.state import GuardrailRecord, ResponseRecord, TranscriptEntry
 from holdfast.testing import ScriptedModel, assistant_message, function_call
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -89,11 +89,11 @@ async def test_every_supported_version_is_read_and_resumed_to_its_end(version: s
 
 def test_the_shape_of_what_is_saved_changes_only_with_the_version() -> None:
     def hook(kind: Any) -> dict[str, Any]:
-        assert issubclass(kind, Log)
-        return {"type": "array", "items": {"$ref": f"#/$defs/{kind.entry.__name__}"}}
+        assert issubclass(kind, AppendOnlyList)
+        return {"type": "array", "items": {"$ref": f"#/$defs/{kind.item_type.__name__}"}}
 
-    (out,), parts = msgspec.json.schema_components([Saved], schema_hook=hook)
-    logs, more = msgspec.json.schema_components([Entry, ResponseRecord, GuardrailRecord], schema_hook=hook)
+    (out,), parts = msgspec.json.schema_components([SavedRun], schema_hook=hook)
+    logs, more = msgspec.json.schema_components([TranscriptEntry, ResponseRecord, GuardrailRecord], schema_hook=hook)
     schema = json.loads(json.dumps({"root": out, "parts": {**parts, **more}, "logs": logs}, sort_keys=True))
     known = json.loads((GOLDEN / f"schema_{CURRENT_SCHEMA_VERSION}.json").read_text())
     assert schema == known, "what is saved has changed: add an upgrade, a golden file and a schema of its own"

@@ -362,7 +362,7 @@ async def test_a_long_conversation_is_shown_rightly_whoever_writes_to_it() -> No
 
     assert await exchange("1") == ["1"]
     assert await exchange("2") == ["1", "re 1", "2"]
-    await session.sibling("s").add_items([user("from elsewhere")])
+    await session.open_sibling("s").add_items([user("from elsewhere")])
     assert await exchange("3") == ["1", "re 1", "2", "re 2", "from elsewhere", "3"]
     await session.pop_item()
     await session.add_items([said("changed")])
@@ -428,7 +428,7 @@ async def test_a_compaction_is_an_item_like_any_other() -> None:
     assert [found.type for found in result.new_items] == ["compaction_item", "message_output_item"]
     assert session.items[1] == item
     loaded = await RunState.from_string(agent, result.to_state().to_string())
-    assert loaded.live().items()[0].to_input_item() == item
+    assert loaded.to_active_run().get_items()[0].to_input_item() == item
 
 
 async def test_a_run_is_written_to_a_sealed_history_of_another_make() -> None:

@@ -143,7 +143,7 @@ async def test_a_slow_reader_holds_the_run_back_and_loses_nothing() -> None:
     steps = [[call("add", str(n), a=n, b=n)] for n in range(300)]
     agent = Agent("a", tools=[add], model=ScriptedModel([*steps, [assistant_message("ok")]]))
     result = Runner.run_streamed(agent, "q", max_turns=None)
-    while result._channel.queued < result._channel.capacity:  # noqa: ASYNC110 - nobody else can say when it is full
+    while result._channel.size < result._channel.capacity:  # noqa: ASYNC110 - nobody else can say when it is full
         await asyncio.sleep(0)
     assert not result.is_complete
     outputs = [event async for event in result.stream_events() if getattr(event, "name", "") == "tool_output"]

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast import Agent, Runner, RunState, SQLiteSession
-from holdfast.runs.decide import decide
-from holdfast.runs.driver import advance, drive, perform
+from holdfast.runs.decide import choose_next_step
+from holdfast.runs.driver import commit_outcome, drive, execute_step
 from holdfast.runs.result import RunResult
-from holdfast.runs.runner import prepared
+from holdfast.runs.runner import prepare_run
 from holdfast.testing import ScriptedModel
 
 
@@ -99,19 +99,19 @@ async def streamed(scenario: Scenario, session: Any) -> Seen:
 
 
 async def step_by_step(scenario: Scenario, session: Any) -> Seen:
-    run = prepared(scenario.agent, scenario.input, session=session, **scenario.options)
+    run = prepare_run(scenario.agent, scenario.input, session=session, **scenario.options)
     asked, crashed = 0, False
     for _ in range(200):
         await drive(run, steps=1)
         if crashed and any(call.status == "started" for call in run.state.calls):
             # Once is enough to have crashed with calls under way: they are made now.
-            outcome = await perform(run, decide(run.state))
-            await advance(run, outcome)
+            outcome = await execute_step(run, choose_next_step(run.state))
+            await commit_outcome(run, outcome)
         crashed = any(call.status == "started" for call in run.state.calls) or (
             # Until they are made, also while a person is asked what became of them.
             crashed and any(call.status in ("approved", "asked", "unknown", "waiting") for call in run.state.calls)
         )
-        text = RunState.of(run).to_string()
+        text = RunState.from_run(run).to_string()
         state = await RunState.from_string(scenario.agent, text)
         assert state.to_string() == text
         waiting = state.get_interruptions()
@@ -120,11 +120,11 @@ async def step_by_step(scenario: Scenario, session: Any) -> Seen:
         if waiting:
             asked += len(waiting)
             scenario.decide(state)
-        run = prepared(scenario.agent, state, session=session, **resuming(scenario))
+        run = prepare_run(scenario.agent, state, session=session, **resuming(scenario))
     else:
-        raise AssertionError(f"the run does not come to its end: {decide(run.state)}")
-    loaded = prepared(scenario.agent, state, session=session, **resuming(scenario))
-    return seen(scenario, RunResult.of(loaded), await session.get_items() if session else [], asked)
+        raise AssertionError(f"the run does not come to its end: {choose_next_step(run.state)}")
+    loaded = prepare_run(scenario.agent, state, session=session, **resuming(scenario))
+    return seen(scenario, RunResult.from_run(loaded), await session.get_items() if session else [], asked)
 
 
 def resuming(scenario: Scenario) -> dict[str, Any]:

@@ -207,9 +207,9 @@ async def test_a_question_expires_by_the_clock_of_the_store(tmp_path):
         run = await runtime.start("support", "refund 7", session_id="s")
         [asked] = (await soon(run.wait())).approvals
         assert asked.expires_at == pytest.approx(clock.now + 600, abs=60)
-        clock.turn(300)
+        clock.advance(300)
         async with Runtime.open(Store(backend), lease=1000) as other:
-            clock.turn(400)
+            clock.advance(400)
             with pytest.raises(ApprovalSettled) as refused:
                 await other.decide(asked.id, "approve")
         assert refused.value.status == "expired"

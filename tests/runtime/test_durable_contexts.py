@@ -8,7 +8,7 @@ import pytest
 from durable_kit import calls, only_approval, says, soon
 
 from holdfast import Agent, Runtime, ToolContext, function_tool, register_context_codec
-from holdfast.runtime.context_changes import LARGEST
+from holdfast.runtime.context_changes import MAX_CONTEXT_BYTES
 from holdfast.testing import ScriptedModel
 
 
@@ -54,7 +54,7 @@ async def test_what_tools_changed_is_there_in_another_runtime(shared_url: str, c
 
 
 async def test_a_large_context_is_given_as_it_was_at_the_start(tmp_path: Path) -> None:
-    large = {"orders": ["salt"], "catalogue": "x" * LARGEST}
+    large = {"orders": ["salt"], "catalogue": "x" * MAX_CONTEXT_BYTES}
     assert await bought(f"sqlite:///{tmp_path / 'app.db'}", large) == "bought 1: salt"
 
 
@@ -87,7 +87,7 @@ async def test_an_unchanged_context_is_not_written_again(tmp_path: Path) -> None
     async with Runtime.open(f"sqlite:///{tmp_path / 'app.db'}", agents=[agent]) as runtime:
         run = await runtime.start("shop", "look", context={"user": "somebody-special"})
         await soon(run.wait())
-        rows = await runtime.store.backend.journal(run.id, after=0)
+        rows = await runtime.store.backend.read_journal(run.id, after=0)
         assert sum(b"somebody-special" in row.data for row in rows) == 1
 
 

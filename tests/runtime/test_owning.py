@@ -30,7 +30,7 @@ async def test_a_clock_that_is_wrong_does_not_keep_a_run_from_being_recovered(
         assert await child.end() == -9
     known = agents(ledger, on_uncertain="retry")
     async with Runtime.open(postgres_tables_url, agents=known, lease=LEASE) as runtime:
-        runtime._home.clock = lambda: time.time() + skew
+        runtime._ctx.clock = lambda: time.time() + skew
         run = await runtime.start("shop", "charge", session_id="s", key="order-7")
         assert (await soon(run.wait(), 5)).final_output == "done"
 
@@ -69,7 +69,7 @@ async def test_a_tool_that_takes_longer_than_the_lease_keeps_its_run(shared_url,
         Runtime.open(shared_url, agents=[working(1.2, made, how=how)], lease=0.3) as owner,
         Runtime.open(shared_url, agents=[working(1.2, made, how=how)], lease=0.3) as other,
     ):
-        other._home.clock = lambda: time.time() + skew
+        other._ctx.clock = lambda: time.time() + skew
         run = await owner.start("support", "go", session_id="s")
         assert (await soon(run.wait())).final_output == "done"
         assert "run.recovered" not in [event.type async for event in run.events()]

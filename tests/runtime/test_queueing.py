@@ -7,12 +7,12 @@ from durable_kit import Refunds, calls, only_approval, says, soon, talker, until
 
 from holdfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
 from holdfast.history.store import Store
-from holdfast.runtime.leases import session_lease
-from holdfast.runtime.starting import Request
-from holdfast.store.contract import SaveRun, TakeLease
+from holdfast.runtime.leases import session_lease_name
+from holdfast.runtime.starting import StartRequest
+from holdfast.store.contract import AcquireLease, SaveRun
 from holdfast.store.memory import MemoryBackend
 from holdfast.store.opening import open_backend
-from holdfast.testing import ModelStep, ScriptedModel, assistant_message, owned
+from holdfast.testing import ModelStep, ScriptedModel, assistant_message, closing_backend
 
 
 def echo(name="support"):
@@ -85,7 +85,7 @@ class Reading(MemoryBackend):
         self.then = None
 
     async def runs(self, **wanted):
-        found = await super().runs(**wanted)
+        found = await super().list_runs(**wanted)
         if self.then is not None and wanted["session_id"] is not None:
             then, self.then = self.then, None
             await then()
@@ -94,12 +94,14 @@ class Reading(MemoryBackend):
 
 async def test_a_refusal_names_the_run_that_begins_in_the_same_moment():
     """As when another process takes the run up between two looks at the store."""
-    async with owned(Reading()) as backend:
-        first = Request("support", "one", "s", None, None, None, "enqueue")
-        await backend.commit(*first.ops("first"), TakeLease(name=session_lease("s"), owner="elsewhere", ttl=30))
+    async with closing_backend(Reading()) as backend:
+        first = StartRequest("support", "one", "s", None, None, None, "enqueue")
+        await backend.commit(
+            *first.build_ops("first"), AcquireLease(name=session_lease_name("s"), owner="elsewhere", ttl=30)
+        )
 
         async def begins():
-            record = await backend.run("first")
+            record = await backend.get_run("first")
             await backend.commit(
                 SaveRun(run_id="first", expected=record.revision, status="running", data=record.data, session_id="s")
             )
@@ -240,9 +242,9 @@ async def test_a_run_that_interrupts_one_that_waits_for_a_person_is_next(store_u
 
 async def test_whoever_looks_after_the_queue_lets_the_run_begin_that_made_room(shared_url):
     """As it is when the process is gone that asked for the runs."""
-    async with owned(await open_backend(shared_url)) as backend:
+    async with closing_backend(await open_backend(shared_url)) as backend:
         for text, on_busy in ("one", "enqueue"), ("two", "enqueue"), ("three", "interrupt"):
-            await backend.commit(*Request("support", text, "s", None, 10, None, on_busy).ops(f"run_{text}"))
+            await backend.commit(*StartRequest("support", text, "s", None, 10, None, on_busy).build_ops(f"run_{text}"))
     async with Runtime.open(shared_url, agents=[echo()], lease=0.4) as runtime:
         for text in ("three", "one", "two"):
             assert (await soon((await runtime.run(f"run_{text}")).wait())).status == "completed"

@@ -8,7 +8,7 @@ from shop import LEASE, Ledger, agents
 
 import holdfast
 from holdfast import Agent, Runtime, function_tool
-from holdfast.store.contract import TakeLease
+from holdfast.store.contract import AcquireLease
 from holdfast.testing import ScriptedModel
 
 
@@ -84,10 +84,10 @@ async def test_an_owner_that_lost_its_lease_writes_that_and_nothing_else(shared_
         # What a stalled process finds when it comes back: its leases ran out and somebody else took them.
         backend = runtime.store.backend
         for name in (f"run:{run.id}", "session:s"):
-            held = await backend.lease(name)
+            held = await backend.get_lease(name)
             await backend.commit(
                 holdfast.store.contract.DropLease(name=name, token=held.token),
-                TakeLease(name=name, owner="somebody else", ttl=1.2),
+                AcquireLease(name=name, owner="somebody else", ttl=1.2),
             )
         assert "run.passed_on" in [event.type async for event in _until_passed(following)]
         assert not run.local

@@ -17,8 +17,8 @@ from durable_kit import soon
 import holdfast
 from holdfast import Agent, FunctionModel, Runtime, function_tool
 from holdfast.runs import steps
-from holdfast.runtime.records import Called, JournalEntry, Outlived, Owned
-from holdfast.runtime.setbacks import MOST, Setbacks
+from holdfast.runtime.records import JournalEntry, LeaseLossReported, ResumeRequested, RunClaimed
+from holdfast.runtime.setbacks import MAX_CRASHES, CrashCount
 
 SOURCE = Path(holdfast.__file__).parent.parent
 
@@ -42,9 +42,9 @@ async def test_a_run_whose_tool_ends_its_process_waits_for_a_person(shared_url, 
     tries = tmp_path / "tries"
     found = await given_up(shared_url, tries, "tool")
     assert found["status"] == "waiting"
-    assert f"{MOST} times at this step: the agent 'shop' calling charge (c1)" in found["error"]
+    assert f"{MAX_CRASHES} times at this step: the agent 'shop' calling charge (c1)" in found["error"]
     times = [float(line) for line in tries.read_text().splitlines()]
-    assert len(times) == MOST
+    assert len(times) == MAX_CRASHES
     pauses = [later - earlier for earlier, later in pairwise(times)]
     # The lease has to run out each time; from the second time on there is a pause as well.
     assert all(pause >= doomed.LEASE * (1 + (2**n - 1) / 4) * 0.9 for n, pause in enumerate(pauses))
@@ -60,7 +60,7 @@ async def test_a_run_whose_tool_ends_its_process_waits_for_a_person(shared_url, 
 async def test_a_run_that_was_given_up_can_be_cancelled_and_frees_its_session(tmp_path):
     url = f"sqlite:///{tmp_path / 'app.db'}"
     found = await given_up(url, tmp_path / "tries", "model")
-    assert f"{MOST} times at this step: the agent 'shop' asking the model" in found["error"]
+    assert f"{MAX_CRASHES} times at this step: the agent 'shop' asking the model" in found["error"]
     async with Runtime.open(url, agents=[doomed.shop()], lease=doomed.LEASE) as runtime:
         following = await runtime.start("shop", "and now?", session_id="s")
         assert (await following.info()).status == "queued"
@@ -71,7 +71,7 @@ async def test_a_run_that_was_given_up_can_be_cancelled_and_frees_its_session(tm
 
 def test_an_owner_that_is_only_slow_has_not_ended(tmp_path):
     """Two processes take the run from each other, held up by a tool each time, until it is fast at last."""
-    tries = [threading.Event() for _ in range(MOST + 2)]
+    tries = [threading.Event() for _ in range(MAX_CRASHES + 2)]
 
     @function_tool(on_uncertain="retry")
     async def hold_up() -> str:
@@ -98,18 +98,18 @@ def test_an_owner_that_is_only_slow_has_not_ended(tmp_path):
 
 
 def test_only_recoveries_since_the_run_came_further_count():
-    recovered = JournalEntry(Owned("somebody", "recovered"))
-    again = [recovered, JournalEntry(steps.Resumed()), JournalEntry(steps.Started(("c1",)))]
-    lost = [*again, JournalEntry(Outlived("somebody"))]
+    recovered = JournalEntry(RunClaimed("somebody", "recovered"))
+    again = [recovered, JournalEntry(steps.Resumed()), JournalEntry(steps.CallsStarted(("c1",)))]
+    lost = [*again, JournalEntry(LeaseLossReported("somebody"))]
 
     def counted(*entries):
-        return reduce(Setbacks.after, entries, Setbacks())
+        return reduce(CrashCount.advance, entries, CrashCount())
 
     assert counted(*again, *again, *again) == (3, 0)
-    assert counted(*again, JournalEntry(steps.CallsMade(())), *again) == (1, 0)
-    assert counted(*again, JournalEntry(Called())) == (0, 0)
-    assert counted(*again, JournalEntry(Owned("somebody", "continued")), *again) == (2, 0)
+    assert counted(*again, JournalEntry(steps.CallsInvoked(())), *again) == (1, 0)
+    assert counted(*again, JournalEntry(ResumeRequested())) == (0, 0)
+    assert counted(*again, JournalEntry(RunClaimed("somebody", "continued")), *again) == (2, 0)
     assert counted(*lost, *again, *lost) == (1, 2)
-    assert not counted(*again * (MOST - 1), *lost * 2).too_many
-    assert counted(*again * (MOST - 1), *lost * 3).too_many
-    assert counted(*lost * 15).too_many
+    assert not counted(*again * (MAX_CRASHES - 1), *lost * 2).limit_reached
+    assert counted(*again * (MAX_CRASHES - 1), *lost * 3).limit_reached
+    assert counted(*lost * 15).limit_reached

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from holdfast.store import contract
 from holdfast.store.contract import Backend, Op, SessionRecord
-from holdfast.store.view import cut, reach
+from holdfast.store.view import get_tape_ends, slice_spans
 
 SESSIONS, RUNS, APPROVALS, LEASES = ("a", "B", "c_%"), ("r1", "r2"), ("p1", "p2"), ("l1", "l2")
 
@@ -58,7 +58,7 @@ class Program:
         return made
 
     async def record(self, session_id: str) -> SessionRecord | None:
-        return await self.reference.record(self.prefix + session_id)
+        return await self.reference.get_session(self.prefix + session_id)
 
     async def version(self, session_id: str, beside: int | None) -> int | None:
         record = await self.record(session_id)
@@ -81,20 +81,22 @@ class Program:
         record = await self.record(name)
         if record is None:
             return []
-        closed = cut(record.view, 0, to)
+        closed = slice_spans(record.view, 0, to)
         size = sum(map(len, closed)) + len(add)
-        shape = contract.Shape(closed, record.next_seq, size, archive)
-        return [contract.Splice(session_id=record.session_id, add=add, shape=shape, expected=record.version + beside)]
+        shape = contract.ViewUpdate(closed, record.next_seq, size, archive)
+        return [
+            contract.Splice(session_id=record.session_id, add=add, view_update=shape, expected=record.version + beside)
+        ]
 
     async def fork(self, parent: str, child: str, at: int) -> list[Op]:
         record = await self.record(parent)
         if record is None or parent == child:
             return []
-        closed = cut(record.view, 0, at)
-        shape = contract.Shape(closed, 0, sum(map(len, closed)))
-        links = tuple(reach(closed).items())
-        fork = contract.Splice(session_id=self.prefix + child, shape=shape, expected=0, links=links)
-        return [contract.Require(record.session_id, record.version), fork]
+        closed = slice_spans(record.view, 0, at)
+        shape = contract.ViewUpdate(closed, 0, sum(map(len, closed)))
+        links = tuple(get_tape_ends(closed).items())
+        fork = contract.Splice(session_id=self.prefix + child, view_update=shape, expected=0, links=links)
+        return [contract.RequireVersion(record.session_id, record.version), fork]
 
     async def erase(self, name: str, beside: int | None, forget: bool, seal: bytes | None) -> list[Op]:
         expected = await self.version(name, beside)
@@ -104,7 +106,7 @@ class Program:
         return [contract.Annotate(session_id=self.prefix + name, metadata=metadata, owner=owner)]
 
     async def require(self, name: str, beside: int) -> list[Op]:
-        return [contract.Require(self.prefix + name, await self.version(name, beside) or 0)]
+        return [contract.RequireVersion(self.prefix + name, await self.version(name, beside) or 0)]
 
     async def quarantine(self, name: str, seq: int, reason: str) -> list[Op]:
         record = await self.record(name)
@@ -112,7 +114,7 @@ class Program:
         return [contract.Quarantine(session_id=self.prefix + name, tape=tape, seq=seq, reason=reason)]
 
     async def save_run(self, name: str, beside: int, status: str, data: bytes, session_id: str | None) -> list[Op]:
-        run = await self.reference.run(self.prefix + name)
+        run = await self.reference.get_run(self.prefix + name)
         return [
             contract.SaveRun(
                 run_id=self.prefix + name,
@@ -124,13 +126,13 @@ class Program:
         ]
 
     async def journal(self, name: str, entries: Any) -> list[Op]:
-        return [contract.Journal(run_id=self.prefix + name, entries=entries)]
+        return [contract.AppendJournal(run_id=self.prefix + name, entries=entries)]
 
     async def emit(self, name: str, events: Any) -> list[Op]:
-        return [contract.Emit(run_id=self.prefix + name, events=events)]
+        return [contract.AppendEvents(run_id=self.prefix + name, events=events)]
 
     async def save_approval(self, name: str, run: str, beside: int, data: bytes, expires_at: float | None) -> list[Op]:
-        approval = await self.reference.approval(self.prefix + name)
+        approval = await self.reference.get_approval(self.prefix + name)
         return [
             contract.SaveApproval(
                 approval_id=self.prefix + name,
@@ -143,20 +145,20 @@ class Program:
         ]
 
     async def token(self, name: str, beside: int) -> int:
-        lease = await self.reference.lease(self.prefix + name)
+        lease = await self.reference.get_lease(self.prefix + name)
         return (lease.token if lease else 1) + beside
 
     async def take(self, name: str, owner: str, ttl: float) -> list[Op]:
-        return [contract.TakeLease(name=self.prefix + name, owner=owner, ttl=ttl)]
+        return [contract.AcquireLease(name=self.prefix + name, owner=owner, ttl=ttl)]
 
     async def renew(self, name: str, beside: int, ttl: float) -> list[Op]:
         return [contract.RenewLease(name=self.prefix + name, token=await self.token(name, beside), ttl=ttl)]
 
     async def drop(self, name: str, beside: int) -> list[Op]:
-        return [contract.DropLease(name=self.prefix + name, token=await self.token(name, beside))]
+        return [contract.ReleaseLease(name=self.prefix + name, token=await self.token(name, beside))]
 
     async def fence(self, name: str, beside: int) -> list[Op]:
-        return [contract.Fence(self.prefix + name, await self.token(name, beside))]
+        return [contract.CheckFence(self.prefix + name, await self.token(name, beside))]
 
 
 async def answer(backend: Backend, ops: list[Op]) -> Any:
@@ -171,29 +173,32 @@ async def seen(backend: Backend, prefix: str) -> dict[str, Any]:
     """All that the reads of a backend tell of one program."""
     told: dict[str, Any] = {}
     # Letters count alike in a query, whatever their case.
-    told["sessions"] = await backend.sessions(owner=None, query=prefix.upper(), limit=100, after=None)
-    told["mine"] = await backend.sessions(owner="me", query=prefix, limit=2, after=None)
+    told["sessions"] = await backend.list_sessions(owner=None, query=prefix.upper(), limit=100, after=None)
+    told["mine"] = await backend.list_sessions(owner="me", query=prefix, limit=2, after=None)
     if told["sessions"]:
         first = told["sessions"][0]
         cursor = contract.Cursor(first.updated_at, first.session_id)
-        told["after"] = await backend.sessions(owner=None, query=prefix, limit=100, after=cursor)
+        told["after"] = await backend.list_sessions(owner=None, query=prefix, limit=100, after=cursor)
     for name in (prefix + session_id for session_id in SESSIONS):
-        told[name] = [await backend.record(name), await backend.read(name), await backend.read(name, last=2)]
-        told[name] += [await backend.read(name, start=1, stop=3), await backend.quarantined(name)]
-        generations = await backend.generations(name)
+        told[name] = [await backend.get_session(name), await backend.read(name), await backend.read(name, last=2)]
+        told[name] += [await backend.read(name, start=1, stop=3), await backend.list_quarantined(name)]
+        generations = await backend.list_generations(name)
         told[name] += [await backend.read(name, generation=kept.number) for kept in generations] + generations
     order = {}
     for name in (prefix + run_id for run_id in RUNS):
-        run = await backend.run(name)
+        run = await backend.get_run(name)
         if run is not None:
             order[name] = run.order
             told[name] = [getattr(run, field) for field in run.__struct_fields__ if field != "order"]
-        told[f"log of {name}"] = [await backend.journal(name, after=0), await backend.events(name, after=1, limit=2)]
+        told[f"log of {name}"] = [
+            await backend.read_journal(name, after=0),
+            await backend.read_events(name, after=1, limit=2),
+        ]
     told["order"] = sorted(order, key=lambda name: order[name])
     for name in (prefix + approval_id for approval_id in APPROVALS):
-        told[name] = await backend.approval(name)
-    told["approvals"] = await backend.approvals(
+        told[name] = await backend.get_approval(name)
+    told["approvals"] = await backend.list_approvals(
         status="pending", run_id=prefix + RUNS[0], session_id=None, limit=5, after=""
     )
-    told["leases"] = [await backend.lease(prefix + name) for name in LEASES]
+    told["leases"] = [await backend.get_lease(prefix + name) for name in LEASES]
     return told

@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import owned
+from holdfast.testing import closing_backend
 
 SOURCE = Path(holdfast.__file__).parent.parent
 
@@ -103,7 +103,7 @@ def stored(path: Path) -> list[tuple[str, int]]:
     """What is in the file, as (writer, batch) of each item in order."""
 
     async def read() -> list[tuple[str, int]]:
-        async with owned(SqliteBackend(path)) as backend:
+        async with closing_backend(SqliteBackend(path)) as backend:
             page = await backend.read("s")
             items = [json.loads(row.data) for row in page.rows] if page else []
             return [(item["writer"], item["batch"]) for item in items]

@@ -14,25 +14,25 @@ from redis.asyncio import Redis
 from holdfast.base.errors import FenceLost, HistoryMoved, InvalidInput, StoreUnavailable, Unsupported
 from holdfast.history.session import StoredSession
 from holdfast.store.contract import (
+    AcquireLease,
     Annotate,
+    AppendJournal,
     Backend,
     BatchKey,
-    DropLease,
+    CheckFence,
     Erase,
-    Fence,
     Head,
-    Journal,
     LeaseHeld,
     Quarantine,
+    ReleaseLease,
     RenewLease,
-    Require,
+    RequireVersion,
     SaveRun,
     Splice,
-    TakeLease,
 )
-from holdfast.store.redis.backend import LONGEST_TTL, RedisBackend
-from holdfast.testing import FakeClock, StoreContract, owned
-from holdfast.testing.store_fixtures import append, forked, rewound, shown
+from holdfast.store.redis.backend import MAX_TTL, RedisBackend
+from holdfast.testing import FakeClock, StoreContract, closing_backend
+from holdfast.testing.store_fixtures import append, make_fork, make_rewind, read_data
 from redis_server import RedisFaults, redis_cluster_url, redis_url, running
 
 __all__ = ["redis_cluster_url", "redis_url"]
@@ -56,14 +56,14 @@ async def client(redis_url: str) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 async def backend(redis_url: str, prefix: str) -> AsyncIterator[RedisBackend]:
-    async with owned(RedisBackend.from_url(redis_url, prefix=prefix)) as backend:
+    async with closing_backend(RedisBackend.from_url(redis_url, prefix=prefix)) as backend:
         yield backend
 
 
 @asynccontextmanager
 async def faulty(faults: RedisFaults, url: str, prefix: str, **options: object) -> AsyncIterator[RedisBackend]:
     """A backend whose connections break on request."""
-    async with faults.client(url) as client, owned(RedisBackend(client, prefix=prefix, **options)) as backend:
+    async with faults.client(url) as client, closing_backend(RedisBackend(client, prefix=prefix, **options)) as backend:
         yield backend
 
 
@@ -89,7 +89,7 @@ class TestRedis(StoreContract):
 
     @pytest.fixture
     def reopen(self, url: str, prefix: str, clock: FakeClock):
-        return lambda: owned(RedisBackend.from_url(url, prefix=prefix, clock=clock))
+        return lambda: closing_backend(RedisBackend.from_url(url, prefix=prefix, clock=clock))
 
     @pytest.fixture
     def corrupt(self) -> Callable[..., object]:
@@ -97,16 +97,16 @@ class TestRedis(StoreContract):
             page = await backend.read(session_id, start=position, stop=position + 1)
             key = f"{backend.keys.prefix}:{{{session_id}}}:tape:{page.rows[0].tape}"
             if data is None:
-                await backend.server.client.hdel(key, str(page.rows[0].seq))
+                await backend.connection.client.hdel(key, str(page.rows[0].seq))
             else:
-                await backend.server.client.hset(key, str(page.rows[0].seq), data)
+                await backend.connection.client.hset(key, str(page.rows[0].seq), data)
 
         return corrupt
 
     @pytest.fixture
     def stored(self) -> Callable[..., object]:
         async def stored(backend: RedisBackend) -> dict[tuple[int, int], bytes]:
-            client, found = backend.server.client, {}
+            client, found = backend.connection.client, {}
             async for key in client.scan_iter(f"{backend.keys.prefix}:*:tape:*", count=1000):
                 tape = int(key.rpartition(b":")[2])
                 found |= {(tape, int(seq)): data for seq, data in (await client.hgetall(key)).items()}
@@ -116,13 +116,13 @@ class TestRedis(StoreContract):
 
     async def test_a_link_from_before_keeps_all_that_its_fork_may_show(self, backend: RedisBackend, stored) -> None:
         await append(backend, "parent", b"a", b"given up", tape=1)
-        await backend.commit(await rewound(backend, "parent", 1, b"b", b"c"))
-        await backend.commit(await forked(backend, "parent", "child", 2))
+        await backend.commit(await make_rewind(backend, "parent", 1, b"b", b"c"))
+        await backend.commit(await make_fork(backend, "parent", "child", 2))
         links = f"{backend.keys.prefix}:{{parent}}:links:1"
-        (link,) = await backend.server.client.hkeys(links)
-        await backend.server.client.hset(links, link, "3")
+        (link,) = await backend.connection.client.hkeys(links)
+        await backend.connection.client.hset(links, link, "3")
         await backend.commit(Erase(session_id="parent", forget=True))
-        assert await shown(backend, "child") == [b"a", b"b"]
+        assert await read_data(backend, "child") == [b"a", b"b"]
         assert await stored(backend) == {(1, 0): b"a", (1, 1): b"given up", (1, 2): b"b"}
 
 
@@ -135,20 +135,20 @@ class TestRedisWithFaults(TestRedis):
 
     @pytest.fixture
     def failing_after(self, faults: RedisFaults):
-        return faults.after
+        return faults.fail_after
 
     async def test_a_driver_failure_at_any_statement_leaves_everything_as_it_was(self, backend, failing_after) -> None:
         # The suite's own clause counts on several statements for a commit; here there is one.
-        await self.furnish(backend)
-        before = await self.everything(backend)
-        ops = await self.turmoil(backend)
+        await self.populate(backend)
+        before = await self.dump(backend)
+        ops = await self.make_ops_of_every_kind(backend)
         for commands in itertools.count():
             with failing_after(commands) as fault, contextlib.suppress(StoreUnavailable):
                 await backend.commit(*ops)
-            if not fault.struck:
+            if not fault.triggered:
                 break
-            assert await self.everything(backend) == before
-        assert await self.everything(backend) != before
+            assert await self.dump(backend) == before
+        assert await self.dump(backend) != before
 
 
 class TestRedisCluster(TestRedis):
@@ -184,8 +184,8 @@ async def test_a_commit_and_a_read_are_one_round_trip_each(
         for expected, call in (
             (1, lambda: append(backend, "s", b"c", key=BatchKey("k", "d"))),
             (1, lambda: backend.read("s", last=20)),
-            (1, lambda: backend.commit(Erase(session_id="s"), TakeLease(name="l", owner="me", ttl=5))),
-            (1, lambda: backend.sessions(owner=None, query=None, limit=10, after=None)),
+            (1, lambda: backend.commit(Erase(session_id="s"), AcquireLease(name="l", owner="me", ttl=5))),
+            (1, lambda: backend.list_sessions(owner=None, query=None, limit=10, after=None)),
         ):
             faults.sent = 0
             await call()
@@ -194,11 +194,11 @@ async def test_a_commit_and_a_read_are_one_round_trip_each(
 
 async def test_a_batch_whose_last_operation_fails_writes_nothing(backend: RedisBackend, client: Redis) -> None:
     await append(backend, "s", b"a")
-    (held,) = await backend.commit(TakeLease(name="l", owner="me", ttl=60))
+    (held,) = await backend.commit(AcquireLease(name="l", owner="me", ttl=60))
     before = {
         key: await client.dump(f"{backend.keys.prefix}{key}") for key in await keys_of(client, backend.keys.prefix)
     }
-    for last in (Require("s", 99), Fence("l", held.token + 1), TakeLease(name="l", owner="you", ttl=1)):
+    for last in (RequireVersion("s", 99), CheckFence("l", held.token + 1), AcquireLease(name="l", owner="you", ttl=1)):
         with pytest.raises((HistoryMoved, FenceLost, LeaseHeld)):
             await backend.commit(
                 Splice(session_id="s", add=(b"b",), key=BatchKey("k", "d")),
@@ -220,9 +220,9 @@ async def test_a_session_forgotten_in_a_batch_has_no_past_for_the_rest_of_it(bac
     await backend.commit(keyed, keyed, Annotate(session_id="s", metadata={"title": "x"}))
     again = Splice(session_id="s", add=(b"b",), key=BatchKey("k", "other"))
     assert await backend.commit(Erase(session_id="s", forget=True), again, again) == [Head(0, 0), *[Head(1, 1)] * 2]
-    record = await backend.record("s")
+    record = await backend.get_session("s")
     assert (record.seal, record.owner, record.metadata) == (None, None, {})
-    assert await shown(backend, "s") == [b"b"]
+    assert await read_data(backend, "s") == [b"b"]
 
 
 async def test_a_foreign_value_in_the_way_is_refused_before_anything_is_written(
@@ -236,8 +236,8 @@ async def test_a_foreign_value_in_the_way_is_refused_before_anything_is_written(
 
 async def test_eight_writers_lose_nothing(redis_url: str, prefix: str) -> None:
     async with (
-        owned(RedisBackend.from_url(redis_url, prefix=prefix)) as one,
-        owned(RedisBackend.from_url(redis_url, prefix=prefix)) as two,
+        closing_backend(RedisBackend.from_url(redis_url, prefix=prefix)) as one,
+        closing_backend(RedisBackend.from_url(redis_url, prefix=prefix)) as two,
     ):
 
         async def write(backend: RedisBackend, task: int) -> None:
@@ -245,39 +245,39 @@ async def test_eight_writers_lose_nothing(redis_url: str, prefix: str) -> None:
                 await append(backend, "s", b"%d.%d" % (task, n), b"%d.%d" % (task, n))
 
         await asyncio.gather(*(write(backend, task) for task, backend in enumerate([one, two] * 4)))
-        there = await shown(one, "s")
+        there = await read_data(one, "s")
         assert there[::2] == there[1::2]
         assert sorted(filter(None, there[::2])) == sorted(b"%d.%d" % (t, n) for t in range(8) for n in range(100))
-        assert await one.record("s") == await two.record("s")
+        assert await one.get_session("s") == await two.get_session("s")
 
 
 async def test_more_callers_than_connections_wait_for_their_turn(redis_url: str, prefix: str) -> None:
     options = {"max_connections": 2}
-    async with owned(RedisBackend.from_url(redis_url, prefix=prefix, redis_kwargs=options)) as backend:
+    async with closing_backend(RedisBackend.from_url(redis_url, prefix=prefix, redis_kwargs=options)) as backend:
         await asyncio.gather(*(append(backend, "s", b"x") for _ in range(100)))
-        assert len(await shown(backend, "s")) == 100
+        assert len(await read_data(backend, "s")) == 100
 
 
 async def test_runs_are_refused_before_anything_is_sent(redis_url: str, prefix: str, faults: RedisFaults) -> None:
     async with faulty(faults, redis_url, prefix) as backend:
         await append(backend, "s", b"a")
         faults.sent = 0
-        for op in (SaveRun(run_id="r", expected=0, status="x", data=b""), Journal(run_id="r", entries=())):
+        for op in (SaveRun(run_id="r", expected=0, status="x", data=b""), AppendJournal(run_id="r", entries=())):
             with pytest.raises(Unsupported):
                 await backend.commit(Splice(session_id="s", add=(b"b",)), op)
         with pytest.raises(Unsupported):
-            await backend.runs(status=None, session_id=None, limit=1, after=0)
+            await backend.list_runs(status=None, session_id=None, limit=1, after=0)
         assert faults.sent == 0
 
 
 async def test_long_histories_and_batches_go_through(backend: RedisBackend) -> None:
     items = tuple(b"%d" % n for n in range(20_001))
     await append(backend, "s", *items)
-    assert await shown(backend, "s") == list(items)
-    assert await shown(backend, "s", last=3) == list(items[-3:])
-    await backend.commit(await forked(backend, "s", "fork", 5))
+    assert await read_data(backend, "s") == list(items)
+    assert await read_data(backend, "s", last=3) == list(items[-3:])
+    await backend.commit(await make_fork(backend, "s", "fork", 5))
     await backend.commit(Erase(session_id="s"))
-    assert await shown(backend, "fork") == list(items[:5])
+    assert await read_data(backend, "fork") == list(items[:5])
 
 
 # --- failures -----------------------------------------------------------------------------------
@@ -288,20 +288,20 @@ async def test_a_keyed_batch_whose_answer_was_lost_is_sent_again(
 ) -> None:
     async with faulty(faults, redis_url, prefix) as backend:
         await append(backend, "s", b"a")
-        with faults.after(0, late=True) as fault:
+        with faults.fail_after(0, late=True) as fault:
             assert await append(backend, "s", b"b", key=BatchKey("k", "d")) == Head(2, 2)
-        assert fault.struck
-        assert await shown(backend, "s") == [b"a", b"b"]
+        assert fault.triggered
+        assert await read_data(backend, "s") == [b"a", b"b"]
 
 
 async def test_a_batch_without_key_is_never_sent_twice(redis_url: str, prefix: str, faults: RedisFaults) -> None:
     async with faulty(faults, redis_url, prefix) as backend:
         await append(backend, "s", b"a")
         faults.sent = 0
-        with faults.after(0, late=True), pytest.raises(StoreUnavailable):
+        with faults.fail_after(0, late=True), pytest.raises(StoreUnavailable):
             await append(backend, "s", b"b")
         assert faults.sent == 1
-        assert await shown(backend, "s") == [b"a", b"b"]
+        assert await read_data(backend, "s") == [b"a", b"b"]
 
 
 async def test_a_server_that_forgot_the_scripts_is_sent_them_again(backend: RedisBackend, client: Redis) -> None:
@@ -309,12 +309,12 @@ async def test_a_server_that_forgot_the_scripts_is_sent_them_again(backend: Redi
     await client.script_flush()
     assert await append(backend, "s", b"b") == Head(2, 2)
     await client.script_flush()
-    assert await shown(backend, "s") == [b"a", b"b"]
+    assert await read_data(backend, "s") == [b"a", b"b"]
 
 
 async def test_a_server_that_comes_back_is_used_again(prefix: str) -> None:
     with running() as server:
-        async with owned(RedisBackend.from_url(server.url, prefix=prefix)) as backend:
+        async with closing_backend(RedisBackend.from_url(server.url, prefix=prefix)) as backend:
             await append(backend, "s", b"a")
             server.stop()
             assert not await backend.ping()
@@ -325,12 +325,12 @@ async def test_a_server_that_comes_back_is_used_again(prefix: str) -> None:
             server.start()
             assert await backend.ping()
             await append(backend, "t", b"c")
-            assert await shown(backend, "t") == [b"c"]
+            assert await read_data(backend, "t") == [b"c"]
 
 
 async def test_an_error_does_not_tell_the_password(prefix: str) -> None:
     url = "redis://me:s3cret@127.0.0.1:1/0?socket_connect_timeout=1"
-    async with owned(RedisBackend.from_url(url, prefix=prefix)) as backend:
+    async with closing_backend(RedisBackend.from_url(url, prefix=prefix)) as backend:
         with pytest.raises(StoreUnavailable) as problem:
             await backend.read("s")
     assert "s3cret" not in str(problem.value)
@@ -341,15 +341,15 @@ async def test_callers_cancelled_anywhere_strand_no_connection(redis_url: str, p
     chance = random.Random(7)
     async with (
         Redis.from_url(redis_url, max_connections=4) as client,
-        owned(RedisBackend(client, prefix=prefix)) as backend,
+        closing_backend(RedisBackend(client, prefix=prefix)) as backend,
     ):
         for name in "abcd":
             await append(backend, name, name.encode())
         for _ in range(300):
             calls = [
                 asyncio.create_task(append(backend, "a", b"a")),
-                asyncio.create_task(shown(backend, "b")),
-                asyncio.create_task(backend.commit(TakeLease(name="l", owner="me", ttl=5))),
+                asyncio.create_task(read_data(backend, "b")),
+                asyncio.create_task(backend.commit(AcquireLease(name="l", owner="me", ttl=5))),
             ]
             for _ in range(chance.randrange(12)):
                 await asyncio.sleep(0)
@@ -361,7 +361,7 @@ async def test_callers_cancelled_anywhere_strand_no_connection(redis_url: str, p
         # The whole pool, straight from the client, and everybody gets the answer to their own question.
         answers = await asyncio.gather(*(client.echo(f"{n}") for n in range(4)))
         assert answers == [b"0", b"1", b"2", b"3"]
-        assert await asyncio.gather(*(shown(backend, name, last=1) for name in "abcd")) == [
+        assert await asyncio.gather(*(read_data(backend, name, last=1) for name in "abcd")) == [
             [b"a"],
             [b"b"],
             [b"c"],
@@ -382,17 +382,17 @@ async def test_any_client_does_and_stays_the_callers(
         await append(backend, "größe", b"\xff\x00", seal=b"\xfe")
         await backend.commit(Annotate(session_id="größe", metadata={"title": "ü"}, owner="ö"))
         await backend.commit(Quarantine(session_id="größe", tape=2**62, seq=3, reason="bäd"))
-        (lease,) = await backend.commit(TakeLease(name="l", owner="ä", ttl=60))
-        assert await shown(backend, "größe") == [b"\xff\x00"]
-        (record,) = await backend.sessions(owner="ö", query="Ü", limit=5, after=None)
+        (lease,) = await backend.commit(AcquireLease(name="l", owner="ä", ttl=60))
+        assert await read_data(backend, "größe") == [b"\xff\x00"]
+        (record,) = await backend.list_sessions(owner="ö", query="Ü", limit=5, after=None)
         assert (record.session_id, record.seal, record.metadata) == ("größe", b"\xfe", {"title": "ü"})
-        assert [entry.reason for entry in await backend.quarantined("größe")] == ["bäd"]
-        assert await backend.lease("l") == lease
+        assert [entry.reason for entry in await backend.list_quarantined("größe")] == ["bäd"]
+        assert await backend.get_lease("l") == lease
         await backend.close()
         assert await client.ping()
 
 
-@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), LONGEST_TTL * 2, True, "60"])
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), MAX_TTL * 2, True, "60"])
 def test_a_ttl_out_of_range_is_refused(ttl: object) -> None:
     with pytest.raises(InvalidInput):
         RedisBackend.from_url("redis://localhost", ttl=ttl)
@@ -416,32 +416,32 @@ def test_a_url_that_is_not_one_is_refused(bad: str) -> None:
 async def test_a_lease_passes_on_when_it_runs_out_and_fences_off_its_former_owner(redis_url: str, prefix: str) -> None:
     far_ahead = FakeClock(now=9e9)
     async with (
-        owned(RedisBackend.from_url(redis_url, prefix=prefix)) as one,
-        owned(RedisBackend.from_url(redis_url, prefix=prefix)) as two,
+        closing_backend(RedisBackend.from_url(redis_url, prefix=prefix)) as one,
+        closing_backend(RedisBackend.from_url(redis_url, prefix=prefix)) as two,
     ):
-        (first,) = await one.commit(TakeLease(name="l", owner="one", ttl=0.2))
+        (first,) = await one.commit(AcquireLease(name="l", owner="one", ttl=0.2))
         with pytest.raises(LeaseHeld) as held:
-            await two.commit(TakeLease(name="l", owner="two", ttl=60))
+            await two.commit(AcquireLease(name="l", owner="two", ttl=60))
         assert held.value.owner == "one"
-        await one.commit(Fence("l", first.token), Splice(session_id="s", add=(b"by one",)))
+        await one.commit(CheckFence("l", first.token), Splice(session_id="s", add=(b"by one",)))
 
         async def passed_on() -> bool:
             with contextlib.suppress(LeaseHeld):
-                await two.commit(TakeLease(name="l", owner="two", ttl=60))
+                await two.commit(AcquireLease(name="l", owner="two", ttl=60))
                 return True
             return False
 
         await until(passed_on)
         with pytest.raises(FenceLost):
-            await one.commit(Splice(session_id="s", add=(b"late",)), Fence("l", first.token))
+            await one.commit(Splice(session_id="s", add=(b"late",)), CheckFence("l", first.token))
         with pytest.raises(FenceLost):
             await one.commit(RenewLease(name="l", token=first.token, ttl=60))
-        second = await two.lease("l")
+        second = await two.get_lease("l")
         assert second.token > first.token
-        await two.commit(DropLease(name="l", token=second.token))
-        (third,) = await one.commit(TakeLease(name="l", owner="one", ttl=60))
+        await two.commit(ReleaseLease(name="l", token=second.token))
+        (third,) = await one.commit(AcquireLease(name="l", owner="one", ttl=60))
         assert third.token > second.token
-        assert await shown(one, "s") == [b"by one"]
+        assert await read_data(one, "s") == [b"by one"]
         assert far_ahead() > third.expires_at
 
 
@@ -469,7 +469,7 @@ async def full(backend: Backend, session_id: str) -> None:
 
 
 async def test_all_keys_of_a_session_expire_together(redis_url: str, prefix: str, client: Redis) -> None:
-    async with owned(RedisBackend.from_url(redis_url, prefix=prefix, ttl=0.3)) as backend:
+    async with closing_backend(RedisBackend.from_url(redis_url, prefix=prefix, ttl=0.3)) as backend:
         await full(backend, "s")
         found = await expiries(client, prefix)
         assert len(found) == 5
@@ -482,11 +482,11 @@ async def test_all_keys_of_a_session_expire_together(redis_url: str, prefix: str
         await until(together)
 
         async def gone() -> bool:
-            return await backend.record("s") is None
+            return await backend.get_session("s") is None
 
         await until(gone)
         assert await expiries(client, prefix) == {}
-        assert await backend.sessions(owner=None, query=None, limit=5, after=None) == []
+        assert await backend.list_sessions(owner=None, query=None, limit=5, after=None) == []
         assert await keys_of(client, prefix) == set()
         assert await append(backend, "s", b"new") == Head(1, 1)
 
@@ -497,13 +497,13 @@ async def test_what_a_fork_shows_lives_as_long_as_the_fork(
 ) -> None:
     url = request.getfixturevalue(where)
     async with (
-        owned(RedisBackend.from_url(url, prefix=prefix, ttl=1000)) as short,
-        owned(RedisBackend.from_url(url, prefix=prefix, ttl=2000)) as long,
+        closing_backend(RedisBackend.from_url(url, prefix=prefix, ttl=1000)) as short,
+        closing_backend(RedisBackend.from_url(url, prefix=prefix, ttl=2000)) as long,
         Redis.from_url(url.replace("+cluster", "")) as client,
     ):
         await append(short, "parent", b"a", b"b")
-        await short.commit(await forked(short, "parent", "child", 1))
-        await short.commit(await forked(short, "child", "grandchild", 1))
+        await short.commit(await make_fork(short, "parent", "child", 1))
+        await short.commit(await make_fork(short, "child", "grandchild", 1))
         assert max((await expiries(client, prefix)).values()) <= 1_000_000
         await append(long, "grandchild", b"c")
         found = await expiries(client, prefix)
@@ -519,9 +519,9 @@ async def test_without_a_ttl_nothing_expires(backend: RedisBackend, client: Redi
 
 
 async def test_a_writer_without_ttl_keeps_all_of_a_session(redis_url: str, prefix: str, client: Redis) -> None:
-    async with owned(RedisBackend.from_url(redis_url, prefix=prefix, ttl=1000)) as backend:
+    async with closing_backend(RedisBackend.from_url(redis_url, prefix=prefix, ttl=1000)) as backend:
         await full(backend, "s")
-    async with owned(RedisBackend.from_url(redis_url, prefix=prefix)) as backend:
+    async with closing_backend(RedisBackend.from_url(redis_url, prefix=prefix)) as backend:
         await append(backend, "s", b"kept")
     assert set((await expiries(client, prefix)).values()) == {-1}
 
@@ -571,39 +571,39 @@ class TestSlots:
     async def test_a_fork_that_was_refused_holds_on_to_nothing(self, backend: RedisBackend, client: Redis) -> None:
         await append(backend, "parent", b"a", b"b")
         await append(backend, "child", b"x")
-        fork = await forked(backend, "parent", "child", 2)
-        for refused in (fork, Require("parent", 7)):
+        fork = await make_fork(backend, "parent", "child", 2)
+        for refused in (fork, RequireVersion("parent", 7)):
             with pytest.raises(HistoryMoved):
-                await backend.commit(Require("parent", 1), refused, fork)
+                await backend.commit(RequireVersion("parent", 1), refused, fork)
         assert not [key for key in await keys_of(client, backend.keys.prefix) if "links" in key]
-        assert await shown(backend, "child") == [b"x"]
+        assert await read_data(backend, "child") == [b"x"]
 
     async def test_an_erasure_that_was_cut_off_is_finished_by_the_next_one(
         self, backend: RedisBackend, client: Redis, faults: RedisFaults
     ) -> None:
         await append(backend, "parent", b"a", b"b")
-        await backend.commit(Require("parent", 1), await forked(backend, "parent", "child", 2))
+        await backend.commit(RequireVersion("parent", 1), await make_fork(backend, "parent", "child", 2))
         await backend.commit(Erase(session_id="parent", forget=True))
-        with faults.after(0, late=True), pytest.raises(StoreUnavailable):
+        with faults.fail_after(0, late=True), pytest.raises(StoreUnavailable):
             await backend.commit(Erase(session_id="child", forget=True))
-        assert await backend.record("child") is None
+        assert await backend.get_session("child") is None
         assert any("tape" in key for key in await keys_of(client, backend.keys.prefix))
         await backend.commit(Erase(session_id="child", forget=True))
         assert await keys_of(client, backend.keys.prefix) == {":sessions"}
 
     async def test_a_lease_lies_with_the_session_of_its_name(self, backend: RedisBackend) -> None:
-        (lease,) = await backend.commit(TakeLease(name="s", owner="me", ttl=60))
-        await backend.commit(Fence("s", lease.token), Splice(session_id="s", add=(b"a",)))
+        (lease,) = await backend.commit(AcquireLease(name="s", owner="me", ttl=60))
+        await backend.commit(CheckFence("s", lease.token), Splice(session_id="s", add=(b"a",)))
         with pytest.raises(FenceLost):
-            await backend.commit(Splice(session_id="s", add=(b"b",)), Fence("s", lease.token + 1))
-        assert await shown(backend, "s") == [b"a"]
+            await backend.commit(Splice(session_id="s", add=(b"b",)), CheckFence("s", lease.token + 1))
+        assert await read_data(backend, "s") == [b"a"]
 
     async def test_what_cannot_be_atomic_is_refused(self, backend: RedisBackend) -> None:
         await append(backend, "s", b"a")
-        for other in (Splice(session_id="t", add=(b"x",)), Fence("l", 1), Require("t", 0)):
+        for other in (Splice(session_id="t", add=(b"x",)), CheckFence("l", 1), RequireVersion("t", 0)):
             with pytest.raises(Unsupported):
                 await backend.commit(Splice(session_id="s", add=(b"b",)), other)
-        assert await shown(backend, "s") == [b"a"]
+        assert await read_data(backend, "s") == [b"a"]
 
     async def test_only_old_names_without_a_session_are_taken_off_the_list(
         self, backend: RedisBackend, client: Redis
@@ -611,6 +611,6 @@ class TestSlots:
         await append(backend, "s", b"a")
         listed = f"{backend.keys.prefix}:sessions"
         await client.zadd(listed, {"about to be created": 4e9, "long gone": 5})
-        records = await backend.sessions(owner=None, query=None, limit=5, after=None)
+        records = await backend.list_sessions(owner=None, query=None, limit=5, after=None)
         assert [record.session_id for record in records] == ["s"]
         assert set(await client.zrange(listed, 0, -1)) == {b"s", b"about to be created"}

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from holdfast.base.errors import HoldfastError, Unsupported
 from holdfast.store import contract
-from holdfast.store.contract import Backend, BatchKey, Op, Shape, Splice, new_tape
+from holdfast.store.contract import Backend, BatchKey, Op, Splice, ViewUpdate, generate_tape_id
 from holdfast.store.memory import MemoryBackend
 from holdfast.store.redis.backend import RedisBackend
-from holdfast.store.view import cut, reach
-from holdfast.testing import FakeClock, owned
-from holdfast.testing.store_fixtures import readable
+from holdfast.store.view import get_tape_ends, slice_spans
+from holdfast.testing import FakeClock, closing_backend
+from holdfast.testing.store_fixtures import dump_backend
 from redis_server import redis_cluster_url, redis_url
 
 __all__ = ["redis_cluster_url", "redis_url"]
@@ -38,7 +38,7 @@ Move = Callable[[Backend], Awaitable[list[Op]]]
 
 
 async def version_of(backend: Backend, session_id: str, wanted: object) -> Any:
-    record = await backend.record(session_id)
+    record = await backend.get_session(session_id)
     return (record.version if record else 0) if wanted == "now" else wanted
 
 
@@ -46,8 +46,8 @@ def appending(
     name: str, add: tuple[bytes, ...], key: BatchKey | None, wanted: object, owner: str | None, sealing: int
 ) -> Move:
     async def move(backend: Backend) -> list[Op]:
-        version, record = await version_of(backend, name, wanted), await backend.record(name)
-        tape = record.tape if record and sealing else new_tape()
+        version, record = await version_of(backend, name, wanted), await backend.get_session(name)
+        tape = record.tape if record and sealing else generate_tape_id()
         # A history that had a seal takes nothing without one, so most never get one.
         seal = b"seal" if sealing > 5 or (record and record.seal) else None
         return [Splice(session_id=name, add=add, key=key, expected=version, owner=owner, seal=seal, tape=tape)]
@@ -57,26 +57,32 @@ def appending(
 
 def reshaping(name: str, to: int, add: tuple[bytes, ...], archive: bool) -> Move:
     async def move(backend: Backend) -> list[Op]:
-        record = await backend.record(name)
+        record = await backend.get_session(name)
         if record is None:
-            shape = Shape((), 0, len(add), archive)
-            return [Splice(session_id=name, add=add, shape=shape, expected=0)]
+            shape = ViewUpdate((), 0, len(add), archive)
+            return [Splice(session_id=name, add=add, view_update=shape, expected=0)]
         to_ = min(to, record.length)
-        shape = Shape(cut(record.view, 0, to_), record.next_seq, to_ + len(add), archive)
-        return [Splice(session_id=name, add=add, shape=shape, expected=record.version)]
+        shape = ViewUpdate(slice_spans(record.view, 0, to_), record.next_seq, to_ + len(add), archive)
+        return [Splice(session_id=name, add=add, view_update=shape, expected=record.version)]
 
     return move
 
 
 def forking(parent: str, child: str, at: int) -> Move:
     async def move(backend: Backend) -> list[Op]:
-        record = await backend.record(parent)
+        record = await backend.get_session(parent)
         if record is None or parent == child:
             return []
-        view = cut(record.view, 0, at)
-        shape = Shape(view, 0, sum(map(len, view)))
-        fork = Splice(session_id=child, shape=shape, expected=0, links=tuple(reach(view).items()), owner=record.owner)
-        return [contract.Require(parent, record.version), fork]
+        view = slice_spans(record.view, 0, at)
+        shape = ViewUpdate(view, 0, sum(map(len, view)))
+        fork = Splice(
+            session_id=child,
+            view_update=shape,
+            expected=0,
+            links=tuple(get_tape_ends(view).items()),
+            owner=record.owner,
+        )
+        return [contract.RequireVersion(parent, record.version), fork]
 
     return move
 
@@ -91,7 +97,7 @@ def erasing(name: str, forget: bool, wanted: object) -> Move:
 
 def requiring(name: str, wanted: object) -> Move:
     async def move(backend: Backend) -> list[Op]:
-        return [contract.Require(name, await version_of(backend, name, wanted) or 0)]
+        return [contract.RequireVersion(name, await version_of(backend, name, wanted) or 0)]
 
     return move
 
@@ -117,10 +123,10 @@ def on_sessions(name: st.SearchStrategy[str]) -> st.SearchStrategy[Move]:
 def on_leases(name: st.SearchStrategy[str]) -> st.SearchStrategy[Move]:
     token, ttl = st.integers(0, 3), st.sampled_from([1, 2.5])
     return st.one_of(
-        st.builds(contract.TakeLease, name=name, owner=st.sampled_from(["me", "you"]), ttl=ttl).map(plain),
+        st.builds(contract.AcquireLease, name=name, owner=st.sampled_from(["me", "you"]), ttl=ttl).map(plain),
         st.builds(contract.RenewLease, name=name, token=token, ttl=ttl).map(plain),
-        st.builds(contract.DropLease, name=name, token=token).map(plain),
-        st.builds(contract.Fence, name, token).map(plain),
+        st.builds(contract.ReleaseLease, name=name, token=token).map(plain),
+        st.builds(contract.CheckFence, name, token).map(plain),
     )
 
 
@@ -152,9 +158,9 @@ async def attempt(backend: Backend, ops: list[Op]) -> Any:
 async def run(url: str, program: list[tuple[float, list[Move]]]) -> None:
     clock = FakeClock()
     backend = RedisBackend.from_url(url, prefix=f"test-{secrets.token_hex(6)}", clock=clock)
-    async with owned(MemoryBackend(clock=clock)) as reference, owned(backend):
+    async with closing_backend(MemoryBackend(clock=clock)) as reference, closing_backend(backend):
         for seconds, batch in [*FAMILY, *program]:
-            clock.turn(seconds)
+            clock.advance(seconds)
             # Each move sees what was there before the batch, so later ones in a batch may well be refused.
             ops = [op for move in batch for op in await move(reference)]
             wanted, got = await attempt(reference, ops), await attempt(backend, ops)
@@ -163,9 +169,9 @@ async def run(url: str, program: list[tuple[float, list[Move]]]) -> None:
 
 
 async def everything(backend: Backend) -> dict[str, Any]:
-    seen = await readable(backend, runs=False, leases=tuple(NAMES))
+    seen = await dump_backend(backend, runs=False, leases=tuple(NAMES))
     for name in NAMES:
-        seen[f"quarantined {name}"] = await backend.quarantined(name)
+        seen[f"quarantined {name}"] = await backend.list_quarantined(name)
         seen[f"window {name}"] = await backend.read(name, start=1, stop=4), await backend.read(name, last=2)
     return msgspec.to_builtins(seen)
 
@@ -197,7 +203,7 @@ async def test_a_cluster_does_what_the_reference_does(
 async def test_a_cluster_refuses_or_does_what_the_reference_does(redis_cluster_url: str, batch: list[Move]) -> None:
     clock = FakeClock()
     backend = RedisBackend.from_url(redis_cluster_url, prefix=f"test-{secrets.token_hex(6)}", clock=clock)
-    async with owned(MemoryBackend(clock=clock)) as reference, owned(backend):
+    async with closing_backend(MemoryBackend(clock=clock)) as reference, closing_backend(backend):
         ops = [op for move in batch for op in await move(reference)]
         got = await attempt(backend, ops)
         if got[:1] == (Unsupported,):

@@ -9,16 +9,16 @@ import asyncpg
 from holdfast.store.contract import SaveRun
 from holdfast.store.opening import open_backend
 from holdfast.store.relational import reads, schema
-from holdfast.store.relational.connection import Names
+from holdfast.store.relational.connection import TableNames
 from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.store.sqlite.commits import SqliteConnection
-from holdfast.testing import owned
+from holdfast.testing import closing_backend
 from servers import dsn
 
 LIVE = ("queued", "woken", "running", "waiting", "blocked")
 INDEX = "holdfast_runs_by_session_status"
 LATER = (INDEX, "holdfast_approvals_by_expiry")
-BEFORE = schema.MIGRATIONS.index(schema.LIVE_RUNS)  # the newest version without the index
+BEFORE = schema.MIGRATIONS.index(schema.RUNS_BY_SESSION_STATUS)  # the newest version without the index
 
 
 def ended(first: int, last: int) -> list[SaveRun]:
@@ -38,15 +38,15 @@ def work_of_finding(path: Path) -> int:
         return 0
 
     with closing(sqlite3.connect(path)) as raw:
-        connection = SqliteConnection(raw, Names())
+        connection = SqliteConnection(raw, TableNames())
         raw.set_progress_handler(count, 10)
-        assert reads.runs(connection, status=LIVE, session_id="s", limit=1, after=0) == []
+        assert reads.list_runs(connection, status=LIVE, session_id="s", limit=1, after=0) == []
         return steps
 
 
 async def test_finding_the_live_run_of_a_session_does_not_read_those_that_ended(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    async with owned(SqliteBackend(path)) as backend:
+    async with closing_backend(SqliteBackend(path)) as backend:
         await backend.commit(*ended(0, 10))
         few = work_of_finding(path)
         await backend.commit(*ended(10, 1000))
@@ -54,36 +54,36 @@ async def test_finding_the_live_run_of_a_session_does_not_read_those_that_ended(
 
 
 async def test_runs_with_any_of_several_statuses_come_in_order(tmp_path: Path) -> None:
-    async with owned(SqliteBackend(tmp_path / "store.db")) as backend:
+    async with closing_backend(SqliteBackend(tmp_path / "store.db")) as backend:
         for number in range(12):
             status = ("queued", "completed", "running")[number % 3]
             await backend.commit(
                 SaveRun(run_id=f"run{number}", expected=0, status=status, data=b"{}", session_id="s" if number else "t")
             )
-        found = await backend.runs(status=("running", "queued"), session_id="s", limit=4, after=3)
+        found = await backend.list_runs(status=("running", "queued"), session_id="s", limit=4, after=3)
         assert [run.run_id for run in found] == ["run3", "run5", "run6", "run8"]
-        assert await backend.runs(status=(), session_id="s", limit=4, after=0) == []
+        assert await backend.list_runs(status=(), session_id="s", limit=4, after=0) == []
 
 
 async def test_a_file_from_before_gets_the_index(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    async with owned(SqliteBackend(path)) as backend:
+    async with closing_backend(SqliteBackend(path)) as backend:
         await backend.commit(*ended(0, 2))
     with closing(sqlite3.connect(path)) as raw, raw:
         for index in LATER:
             raw.execute(f"DROP INDEX {index}")
         raw.execute("ALTER TABLE holdfast_links DROP COLUMN held")
         raw.execute("DELETE FROM holdfast_schema WHERE version >= ?", (BEFORE + 1,))
-    async with owned(SqliteBackend(path)) as backend:
-        assert len(await backend.runs(status=None, session_id="s", limit=9, after=0)) == 2
+    async with closing_backend(SqliteBackend(path)) as backend:
+        assert len(await backend.list_runs(status=None, session_id="s", limit=9, after=0)) == 2
         await backend.commit(*ended(2, 3))
     with closing(sqlite3.connect(path)) as raw:
         assert raw.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (INDEX,)).fetchone()
-        assert raw.execute("SELECT MAX(version) FROM holdfast_schema").fetchone() == (schema.NEWEST,)
+        assert raw.execute("SELECT MAX(version) FROM holdfast_schema").fetchone() == (schema.LATEST_VERSION,)
 
 
 async def test_a_database_from_before_gets_the_index(postgres_url: str) -> None:
-    async with owned(await open_backend(postgres_url)) as backend:
+    async with closing_backend(await open_backend(postgres_url)) as backend:
         await backend.commit(*ended(0, 2))
     admin = await asyncpg.connect(dsn(postgres_url))
     try:
@@ -91,8 +91,8 @@ async def test_a_database_from_before_gets_the_index(postgres_url: str) -> None:
             await admin.execute(f"DROP INDEX {index}")
         await admin.execute("ALTER TABLE holdfast_links DROP COLUMN held")
         await admin.execute("DELETE FROM holdfast_schema WHERE version >= $1", BEFORE + 1)
-        async with owned(await open_backend(postgres_url)) as backend:
-            assert len(await backend.runs(status=("completed",), session_id="s", limit=9, after=0)) == 2
+        async with closing_backend(await open_backend(postgres_url)) as backend:
+            assert len(await backend.list_runs(status=("completed",), session_id="s", limit=9, after=0)) == 2
         assert await admin.fetchval("SELECT 1 FROM pg_indexes WHERE indexname = $1", INDEX)
     finally:
         await admin.close()

@@ -26,13 +26,24 @@ from holdfast.base.errors import (
     SchemaTooOld,
     StoreUnavailable,
 )
-from holdfast.store.contract import Annotate, BatchKey, Erase, Head, Journal, Require, SaveRun, Shape, Splice, TakeLease
+from holdfast.store.contract import (
+    AcquireLease,
+    Annotate,
+    AppendJournal,
+    BatchKey,
+    Erase,
+    Head,
+    RequireVersion,
+    SaveRun,
+    Splice,
+    ViewUpdate,
+)
 from holdfast.store.memory import MemoryBackend
 from holdfast.store.relational import schema
-from holdfast.store.relational.connection import Names
+from holdfast.store.relational.connection import TableNames
 from holdfast.store.sql.backend import SqlBackend
-from holdfast.store.view import Span
-from holdfast.testing import FakeClock, owned
+from holdfast.store.view import TapeSpan
+from holdfast.testing import FakeClock, closing_backend
 from servers import dsn
 from wiretap import RequestAfter, Wiretap
 
@@ -54,7 +65,7 @@ async def backend(
             clock=clock,
             server_side=request.param == "postgres",
         )
-    async with owned(made):
+    async with closing_backend(made):
         yield made
 
 
@@ -74,7 +85,7 @@ async def test_a_random_program_does_what_it_does_in_memory(
     prefix = f"p{next(_numbers)}."
     steps = Program(reference, prefix)
     for seconds, together in program:
-        clock.turn(seconds)
+        clock.advance(seconds)
         ops = [op for step in together for op in await steps.ops(step)]
         assert await answer(backend, ops) == await answer(reference, ops)
     assert await seen(backend, prefix) == await seen(reference, prefix)
@@ -111,7 +122,7 @@ WAITING = f"SELECT count(*) > 0 FROM {OTHERS} AND wait_event_type = 'Lock'"
 async def test_a_commit_takes_one_round_trip(postgres_tables_url: str) -> None:
     async with (
         Wiretap.on(postgres_tables_url) as tap,
-        owned(SqlBackend.from_url(tap.tapped_url, engine_kwargs=tap.engine_kwargs)) as backend,
+        closing_backend(SqlBackend.from_url(tap.tapped_url, engine_kwargs=tap.engine_kwargs)) as backend,
     ):
         await backend.commit(Splice(session_id="s", add=(b"a",)))
         tap.listen()
@@ -119,23 +130,23 @@ async def test_a_commit_takes_one_round_trip(postgres_tables_url: str) -> None:
         assert tap.turns == 1
         tap.listen()
         await backend.commit(
-            TakeLease(name="l", owner="me", ttl=3),
+            AcquireLease(name="l", owner="me", ttl=3),
             SaveRun(run_id="r", expected=0, status="running", data=b"{}"),
-            Journal(run_id="r", entries=(("call", b"{}"),)),
+            AppendJournal(run_id="r", entries=(("call", b"{}"),)),
             Annotate(session_id="s", metadata={"title": "x"}),
             Splice(session_id="new", add=(b"a",), key=BatchKey("turn", "digest")),
         )
         assert tap.turns == 1
         tap.listen()
         with pytest.raises(HistoryMoved):
-            await backend.commit(Require("s", 99))
+            await backend.commit(RequireVersion("s", 99))
         assert tap.turns == 1
 
 
 async def test_a_commit_on_an_engine_handed_in_takes_one_round_trip(postgres_tables_url: str) -> None:
     async with Wiretap.on(postgres_tables_url) as tap:
         engine = create_async_engine(tap.tapped_url, **tap.engine_kwargs)
-        async with owned(SqlBackend(engine)) as backend:
+        async with closing_backend(SqlBackend(engine)) as backend:
             await backend.commit(Splice(session_id="s", add=(b"a",)))
             tap.listen()
             await backend.commit(Splice(session_id="s", add=(b"b",)))
@@ -150,7 +161,7 @@ async def test_a_commit_whose_answer_is_lost_is_repeated_only_with_a_key(
 ) -> None:
     async with Wiretap.on(postgres_tables_url) as tap:
         engine = create_async_engine(tap.tapped_url, **tap.engine_kwargs)
-        async with owned(SqlBackend(engine, owns_engine=True, server_side=server_side)) as backend:
+        async with closing_backend(SqlBackend(engine, owns_engine=True, server_side=server_side)) as backend:
             key, again = (BatchKey("turn 1", "x"), BatchKey("turn 2", "x")) if keyed else (None, None)
             await backend.commit(Splice(session_id="s", add=(b"a",), key=key))
             # By statements, the items are followed by the key, if there is one, and then by COMMIT.
@@ -168,7 +179,7 @@ async def test_a_commit_whose_answer_is_lost_is_repeated_only_with_a_key(
 async def test_a_connection_that_breaks_before_the_commit_does_no_harm(postgres_tables_url: str) -> None:
     async with Wiretap.on(postgres_tables_url) as tap:
         engine = create_async_engine(tap.tapped_url, **tap.engine_kwargs)
-        async with owned(SqlBackend(engine, owns_engine=True, server_side=False)) as backend:
+        async with closing_backend(SqlBackend(engine, owns_engine=True, server_side=False)) as backend:
             await backend.commit(Splice(session_id="s", add=(b"a",)))
             tap.cut_at = RequestAfter(b"hold me", 0)
             await backend.commit(Splice(session_id="s", add=(b"hold me",)))
@@ -182,7 +193,7 @@ async def test_a_server_process_killed_in_the_middle_is_unavailable_and_then_wor
     async with (
         observer(postgres_tables_url) as admin,
         observer(postgres_tables_url) as rival,
-        owned(SqlBackend.from_url(postgres_tables_url)) as backend,
+        closing_backend(SqlBackend.from_url(postgres_tables_url)) as backend,
     ):
         await backend.commit(Splice(session_id="s", add=(b"a",)))
         async with rival.transaction():
@@ -199,7 +210,7 @@ async def test_a_server_process_killed_in_the_middle_is_unavailable_and_then_wor
 async def test_a_connection_that_broke_while_idle_is_replaced_unnoticed(postgres_tables_url: str) -> None:
     async with (
         observer(postgres_tables_url) as admin,
-        owned(SqlBackend.from_url(postgres_tables_url)) as backend,
+        closing_backend(SqlBackend.from_url(postgres_tables_url)) as backend,
     ):
         await backend.commit(Splice(session_id="s", add=(b"a",)))
         await asyncio.gather(*(backend.read("s") for _ in range(4)))
@@ -210,8 +221,8 @@ async def test_a_connection_that_broke_while_idle_is_replaced_unnoticed(postgres
 
 
 async def test_a_server_that_is_not_there_is_unavailable_and_the_message_keeps_the_password() -> None:
-    async with owned(SqlBackend.from_url("postgresql://app:secret@127.0.0.1:1/nothing")) as backend:
-        for call in (backend.record("s"), backend.commit(Splice(session_id="s"))):
+    async with closing_backend(SqlBackend.from_url("postgresql://app:secret@127.0.0.1:1/nothing")) as backend:
+        for call in (backend.get_session("s"), backend.commit(Splice(session_id="s"))):
             with pytest.raises(StoreUnavailable) as refused:
                 await call
             assert "127.0.0.1:1/nothing" in str(refused.value)
@@ -226,7 +237,7 @@ async def test_eight_writers_with_a_hundred_batches_each_lose_nothing(
     postgres_tables_url: str, server_side: bool
 ) -> None:
     engine = create_async_engine(postgres_tables_url)
-    async with owned(SqlBackend(engine, owns_engine=True, server_side=server_side)) as backend:
+    async with closing_backend(SqlBackend(engine, owns_engine=True, server_side=server_side)) as backend:
 
         async def writer(number: int) -> None:
             for batch in range(100):
@@ -258,9 +269,9 @@ async def test_forks_erased_at_once_leave_nothing_behind(backend: SqlBackend) ->
         parent, forks = f"parent {attempt}", [f"fork {attempt} {number}" for number in range(4)]
         await backend.commit(Splice(session_id=parent, add=(b"secret",) * 3, tape=100 + attempt))
         for fork in forks:
-            shape = Shape((Span(100 + attempt, 0, 2),), 0, 2)
+            shape = ViewUpdate((TapeSpan(100 + attempt, 0, 2),), 0, 2)
             links = ((100 + attempt, 2),)
-            await backend.commit(Splice(session_id=fork, shape=shape, expected=0, links=links))
+            await backend.commit(Splice(session_id=fork, view_update=shape, expected=0, links=links))
         await asyncio.gather(
             *(backend.commit(Erase(session_id=name, forget=attempt % 2 == 0)) for name in [*forks, parent])
         )
@@ -301,7 +312,7 @@ async def test_processes_that_open_a_new_database_at_once_all_succeed(
     for process in processes:
         _, complaints = await process.communicate()
         assert (process.returncode, complaints.decode()) == (0, "")
-    async with owned(SqlBackend.from_url(url)) as backend:
+    async with closing_backend(SqlBackend.from_url(url)) as backend:
         assert len(await items(backend, "s")) == 32
 
 
@@ -310,17 +321,17 @@ async def test_processes_that_open_a_new_database_at_once_all_succeed(
 
 async def test_a_later_commit_does_not_overtake_one_whose_caller_was_cancelled(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    async with owned(SqlBackend.from_url(f"sqlite+aiosqlite:///{path}")) as backend:
+    async with closing_backend(SqlBackend.from_url(f"sqlite+aiosqlite:///{path}")) as backend:
         await backend.commit(Splice(session_id="other", add=(b"x",)))
         for name in "abc":
             with closing(sqlite3.connect(path, isolation_level=None)) as rival:
                 rival.execute("BEGIN IMMEDIATE")
                 first = asyncio.create_task(backend.commit(Splice(session_id=name, add=(b"first",))))
-                while not backend.loans.under_way:  # noqa: ASYNC110
+                while not backend.connections.pending_tasks:  # noqa: ASYNC110
                     await asyncio.sleep(0)
                 first.cancel()
                 # SQLite asks for a lock ever less often: whoever comes now would be the first to get it.
-                done, _ = await asyncio.wait(backend.loans.under_way, timeout=0.4)
+                done, _ = await asyncio.wait(backend.connections.pending_tasks, timeout=0.4)
                 assert not done, "the rival has the lock"
                 rival.execute("COMMIT")
             await backend.commit(Splice(session_id=name, add=(b"later",)))
@@ -330,7 +341,7 @@ async def test_a_later_commit_does_not_overtake_one_whose_caller_was_cancelled(t
 async def test_cancelling_anything_anywhere_strands_nothing(postgres_tables_url: str) -> None:
     engine = create_async_engine(postgres_tables_url, pool_size=2, max_overflow=0, pool_timeout=10)
     for server_side in (True, False):
-        async with owned(SqlBackend(engine, server_side=server_side)) as backend:
+        async with closing_backend(SqlBackend(engine, server_side=server_side)) as backend:
             for turns in range(60):
                 calls = [
                     asyncio.create_task(backend.commit(Splice(session_id="s", add=(b"%d" % turns,) * 2))),
@@ -356,7 +367,7 @@ async def test_a_commit_under_way_is_finished_although_its_caller_went_away(post
     async with (
         observer(postgres_tables_url) as admin,
         observer(postgres_tables_url) as rival,
-        owned(SqlBackend.from_url(postgres_tables_url)) as backend,
+        closing_backend(SqlBackend.from_url(postgres_tables_url)) as backend,
     ):
         await backend.commit(Splice(session_id="s", add=(b"a",)))
         async with rival.transaction():
@@ -379,22 +390,22 @@ async def test_an_engine_handed_in_stays_the_callers(postgres_tables_url: str) -
     await backend.commit(Splice(session_id="s", add=(b"a",)))
     await backend.close()
     with pytest.raises(Closed):
-        await backend.record("s")
+        await backend.get_session("s")
     assert engine.pool.checkedin() == 1
     async with engine.begin() as connection:
         # Its connections are as it made them: this is still undone without a commit.
         await connection.execute(sqlalchemy.text("DELETE FROM holdfast_items"))
         await connection.rollback()
-    async with owned(SqlBackend(engine)) as again:
+    async with closing_backend(SqlBackend(engine)) as again:
         assert await items(again, "s") == [b"a"]
     await engine.dispose()
 
 
 async def test_tables_have_the_names_that_were_asked_for(postgres_url: str) -> None:
-    names = Names(sessions="Team_sessions", items="Team_entries")
-    async with owned(SqlBackend.from_url(postgres_url, names=names)) as backend:
+    names = TableNames(sessions="Team_sessions", items="Team_entries")
+    async with closing_backend(SqlBackend.from_url(postgres_url, names=names)) as backend:
         await backend.commit(Splice(session_id="s", add=(b"a",), words=("word",)))
-    async with owned(SqlBackend.from_url(postgres_url, names=names, create_tables=False)) as backend:
+    async with closing_backend(SqlBackend.from_url(postgres_url, names=names, create_tables=False)) as backend:
         assert len(await backend.search(["wo"], session_id=None, owner=None, limit=9, skip=0) or []) == 1
     async with observer(postgres_url) as admin:
         tables = await admin.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
@@ -403,20 +414,20 @@ async def test_tables_have_the_names_that_were_asked_for(postgres_url: str) -> N
 
 
 async def test_missing_tables_are_not_created_unasked(postgres_url: str) -> None:
-    async with owned(SqlBackend.from_url(postgres_url, create_tables=False)) as backend:
+    async with closing_backend(SqlBackend.from_url(postgres_url, create_tables=False)) as backend:
         with pytest.raises(SchemaTooOld, match="create_tables=True") as missing:
-            await backend.record("s")
-        assert (missing.value.found, missing.value.known) == (0, schema.NEWEST)
+            await backend.get_session("s")
+        assert (missing.value.found, missing.value.supported) == (0, schema.LATEST_VERSION)
     async with observer(postgres_url) as admin:
         assert await admin.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 0
 
 
 async def test_a_newer_schema_is_left_untouched(postgres_url: str) -> None:
-    async with owned(SqlBackend.from_url(postgres_url)) as backend:
+    async with closing_backend(SqlBackend.from_url(postgres_url)) as backend:
         await backend.commit(Splice(session_id="s", add=(b"a",)))
     async with observer(postgres_url) as admin:
         await admin.execute("INSERT INTO holdfast_schema VALUES (99, 'tomorrow', 0)")
-    async with owned(SqlBackend.from_url(postgres_url)) as backend:
+    async with closing_backend(SqlBackend.from_url(postgres_url)) as backend:
         with pytest.raises(SchemaTooNew) as newer:
             await backend.commit(Splice(session_id="s", add=(b"b",)))
         assert newer.value.found == 99
@@ -439,12 +450,14 @@ def test_a_driver_that_no_extra_brings_is_named_by_itself() -> None:
 async def test_leases_go_by_the_servers_clock(postgres_tables_url: str) -> None:
     async with (
         observer(postgres_tables_url) as admin,
-        owned(SqlBackend.from_url(postgres_tables_url)) as by_call,
-        owned(SqlBackend(create_async_engine(postgres_tables_url), owns_engine=True, server_side=False)) as by_hand,
+        closing_backend(SqlBackend.from_url(postgres_tables_url)) as by_call,
+        closing_backend(
+            SqlBackend(create_async_engine(postgres_tables_url), owns_engine=True, server_side=False)
+        ) as by_hand,
     ):
         for number, backend in enumerate((by_call, by_hand)):
             before = await admin.fetchval("SELECT extract(epoch FROM clock_timestamp())")
-            (lease,) = await backend.commit(TakeLease(name=f"l{number}", owner="me", ttl=100))
+            (lease,) = await backend.commit(AcquireLease(name=f"l{number}", owner="me", ttl=100))
             after = await admin.fetchval("SELECT extract(epoch FROM clock_timestamp())")
             assert float(before) <= lease.expires_at - 100 <= float(after)
 
@@ -453,15 +466,15 @@ async def test_annotations_come_back_as_they_went_in(backend: SqlBackend) -> Non
     first = {"float": 1e5, "whole": 2.0, "large": 2**63, "nul": "a\0b", "nested": {"none": None, "list": [1, "ß"]}}
     await backend.commit(Annotate(session_id="s", metadata=first))
     await backend.commit(Annotate(session_id="s", metadata={"nul\0": 1, "float": None, "new": True}))
-    record = await backend.record("s")
+    record = await backend.get_session("s")
     assert repr(record.metadata) == repr(
         {"whole": 2.0, "large": 2**63, "nul": "a\0b", "nested": first["nested"], "nul\0": 1, "new": True}
     )
 
 
 async def test_a_name_that_the_database_cannot_hold_is_refused(postgres_tables_url: str) -> None:
-    async with owned(SqlBackend.from_url(postgres_tables_url)) as backend:
+    async with closing_backend(SqlBackend.from_url(postgres_tables_url)) as backend:
         for name in ("a\0b", "\ud800"):
             with pytest.raises(InvalidInput):
                 await backend.commit(Splice(session_id=name, add=(b"a",)))
-        assert await backend.sessions(owner=None, query=None, limit=9, after=None) == []
+        assert await backend.list_sessions(owner=None, query=None, limit=9, after=None) == []

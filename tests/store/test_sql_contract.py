@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from damage import damage_sql
 from holdfast.store.contract import Erase
 from holdfast.store.sql.backend import SqlBackend
-from holdfast.testing import FakeClock, SqliteFaults, StoreContract, owned
+from holdfast.testing import FakeClock, SqliteFaults, StoreContract, closing_backend
 from holdfast.testing.storage import Reopen
-from holdfast.testing.store_fixtures import Stored, append, forked, rewound, shown
+from holdfast.testing.store_fixtures import StoredItemsReader, append, make_fork, make_rewind, read_data
 
 
 class FaultyCursor(sqlite3.Cursor):
@@ -33,7 +33,7 @@ class FaultyCursor(sqlite3.Cursor):
 
 
 def fail_if(faults: SqliteFaults, *, late: bool) -> None:
-    if faults.due(late=late):
+    if faults.should_fail(late=late):
         raise sqlite3.OperationalError("disk I/O error (injected)")
 
 
@@ -66,22 +66,22 @@ class SqlContract(StoreContract):
 
     @pytest.mark.parametrize("held", [None, "junk", "[1]"])
     async def test_a_link_that_does_not_say_what_its_fork_began_with_keeps_all_that_it_may(
-        self, backend: SqlBackend, stored: Stored, held: str | None
+        self, backend: SqlBackend, stored: StoredItemsReader, held: str | None
     ) -> None:
         await append(backend, "parent", b"a", b"given up", tape=1)
-        await backend.commit(await rewound(backend, "parent", 1, b"b", b"c"))
-        await backend.commit(await forked(backend, "parent", "child", 2))
+        await backend.commit(await make_rewind(backend, "parent", 1, b"b", b"c"))
+        await backend.commit(await make_fork(backend, "parent", "child", 2))
         async with backend.engine.begin() as connection:
             await connection.execute(sqlalchemy.text("UPDATE holdfast_links SET held = :held"), {"held": held})
         await backend.commit(Erase(session_id="parent", forget=True))
-        assert await shown(backend, "child") == [b"a", b"b"]
+        assert await read_data(backend, "child") == [b"a", b"b"]
         assert await stored(backend) == {(1, 0): b"a", (1, 1): b"given up", (1, 2): b"b"}
 
     async def test_forks_from_before_links_said_what_they_began_with_are_kept(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as old:
             await append(old, "parent", b"a", b"given up", tape=1)
-            await old.commit(await rewound(old, "parent", 1, b"b"))
-            await old.commit(await forked(old, "parent", "before", 1))
+            await old.commit(await make_rewind(old, "parent", 1, b"b"))
+            await old.commit(await make_fork(old, "parent", "before", 1))
             async with old.engine.begin() as connection:
                 for statement in (
                     "ALTER TABLE holdfast_links DROP COLUMN held",
@@ -89,9 +89,9 @@ class SqlContract(StoreContract):
                 ):
                     await connection.execute(sqlalchemy.text(statement))
         async with reopen_durable() as new:
-            await new.commit(await forked(new, "parent", "since", 2))
+            await new.commit(await make_fork(new, "parent", "since", 2))
             await new.commit(Erase(session_id="parent", forget=True))
-            assert await shown(new, "before") == [b"a"]
+            assert await read_data(new, "before") == [b"a"]
             assert await stored_items(new) == {(1, 0): b"a", (1, 2): b"b"}
 
 
@@ -104,7 +104,7 @@ class TestSqliteFile(SqlContract):
 
     @pytest.fixture
     def reopen(self, tmp_path: Path, clock: FakeClock, faults: SqliteFaults):
-        return lambda: owned(
+        return lambda: closing_backend(
             SqlBackend.from_url(
                 f"sqlite:///{tmp_path / 'store.db'}",
                 clock=clock,
@@ -114,7 +114,7 @@ class TestSqliteFile(SqlContract):
 
     @pytest.fixture
     def failing_after(self, faults: SqliteFaults):
-        return faults.after
+        return faults.fail_after
 
 
 class TestSqliteInMemory(SqlContract):
@@ -122,7 +122,7 @@ class TestSqliteInMemory(SqlContract):
 
     @pytest.fixture
     def reopen(self, clock: FakeClock):
-        return lambda: owned(SqlBackend.from_url("sqlite://", clock=clock))
+        return lambda: closing_backend(SqlBackend.from_url("sqlite://", clock=clock))
 
 
 class TestSqliteInMemoryOnAnEngineHandedIn(SqlContract):
@@ -130,7 +130,9 @@ class TestSqliteInMemoryOnAnEngineHandedIn(SqlContract):
 
     @pytest.fixture
     def reopen(self, clock: FakeClock):
-        return lambda: owned(SqlBackend(create_async_engine("sqlite+aiosqlite://"), clock=clock, owns_engine=True))
+        return lambda: closing_backend(
+            SqlBackend(create_async_engine("sqlite+aiosqlite://"), clock=clock, owns_engine=True)
+        )
 
 
 class TestPostgres(SqlContract):
@@ -138,7 +140,7 @@ class TestPostgres(SqlContract):
 
     @pytest.fixture
     def reopen(self, postgres_tables_url: str, clock: FakeClock):
-        return lambda: owned(SqlBackend.from_url(postgres_tables_url, clock=clock))
+        return lambda: closing_backend(SqlBackend.from_url(postgres_tables_url, clock=clock))
 
 
 class TestPostgresByStatements(SqlContract):
@@ -146,7 +148,7 @@ class TestPostgresByStatements(SqlContract):
 
     @pytest.fixture
     def reopen(self, postgres_tables_url: str, clock: FakeClock):
-        return lambda: owned(
+        return lambda: closing_backend(
             SqlBackend(create_async_engine(postgres_tables_url), owns_engine=True, clock=clock, server_side=False)
         )
 
@@ -158,7 +160,7 @@ class TestPostgresThroughAPooler(SqlContract):
 
     @pytest.fixture
     def reopen(self, postgres_tables_url: str, clock: FakeClock):
-        return lambda: owned(
+        return lambda: closing_backend(
             SqlBackend.from_url(
                 f"{postgres_tables_url}&prepared_statement_cache_size=0",
                 clock=clock,

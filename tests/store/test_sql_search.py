@@ -6,25 +6,25 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from holdfast.store.contract import Erase, Shape, Splice
+from holdfast.store.contract import Erase, Splice, ViewUpdate
 from holdfast.store.sql.backend import SqlBackend
-from holdfast.store.view import Span
-from holdfast.testing import FakeClock, owned
+from holdfast.store.view import TapeSpan
+from holdfast.testing import FakeClock, closing_backend
 
 
 @pytest.fixture(params=[True, False], ids=["by call", "by statements"])
 async def library(request: pytest.FixtureRequest, postgres_tables_url: str) -> AsyncIterator[SqlBackend]:
     clock = FakeClock()
     engine = create_async_engine(postgres_tables_url)
-    async with owned(SqlBackend(engine, owns_engine=True, clock=clock, server_side=request.param)) as backend:
+    async with closing_backend(SqlBackend(engine, owns_engine=True, clock=clock, server_side=request.param)) as backend:
         said = {"old": ["the quick fox", "a lazy dog"], "new": ["quick thinking", "it's über o'clock", ""]}
         for number, (name, texts) in enumerate(said.items()):
             add = tuple(text.encode() for text in texts)
             words = tuple(text.replace("'", " ") for text in texts)
             await backend.commit(Splice(session_id=name, add=add, words=words, owner=name.upper(), tape=number + 1))
-            clock.turn(1)
-        shape = Shape((Span(1, 0, 1),), 0, 1)
-        await backend.commit(Splice(session_id="fork", shape=shape, expected=0, links=((1, 1),), tape=3))
+            clock.advance(1)
+        shape = ViewUpdate((TapeSpan(1, 0, 1),), 0, 1)
+        await backend.commit(Splice(session_id="fork", view_update=shape, expected=0, links=((1, 1),), tape=3))
         yield backend
 
 
@@ -60,6 +60,6 @@ async def test_erased_words_are_not_found(library: SqlBackend) -> None:
 
 
 async def test_other_databases_leave_searching_to_the_caller() -> None:
-    async with owned(SqlBackend.from_url("sqlite://")) as backend:
+    async with closing_backend(SqlBackend.from_url("sqlite://")) as backend:
         assert not backend.indexes_words
         assert await backend.search(["x"], session_id=None, owner=None, limit=1, skip=0) is None

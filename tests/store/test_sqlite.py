@@ -23,7 +23,7 @@ from holdfast.history.session import StoredSession
 from holdfast.history.sqlite_session import AsyncSQLiteSession, SQLiteSession
 from holdfast.store.contract import Annotate, Op, Splice
 from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import owned
+from holdfast.testing import closing_backend
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ class TestClosing:
         await backend.close()
         await asyncio.gather(*asked)
         assert open_files(path) == []
-        async with owned(SqliteBackend(path)) as again:
-            assert (await again.record("s")).length == 6
+        async with closing_backend(SqliteBackend(path)) as again:
+            assert (await again.get_session("s")).length == 6
 
     async def test_what_a_slow_disk_sent_to_the_thread_is_written_too(self, path: Path) -> None:
         backend = SqliteBackend(path, connect=partial(sqlite3.connect, factory=SlowDisk))
@@ -92,14 +92,14 @@ class TestClosing:
         await warm(backend)
         asked = asyncio.create_task(backend.commit(append()))
         await asyncio.sleep(0)
-        backend.close_now()
+        backend.close_sync()
         with pytest.raises(Closed):
             await asked
         assert open_files(path) == []
 
     async def test_a_read_that_was_waiting_when_the_store_closed_opens_nothing(self, path: Path) -> None:
         backend = SqliteBackend(path)
-        reading = asyncio.create_task(backend.record("s"))
+        reading = asyncio.create_task(backend.get_session("s"))
         await asyncio.sleep(0)
         await backend.close()
         with pytest.raises(Closed):
@@ -140,10 +140,10 @@ class TestClosing:
 
 class TestNotWaiting:
     async def test_the_first_read_of_an_open_store_waits_for_no_writer(self, path: Path) -> None:
-        async with owned(SqliteBackend(path, busy_timeout=0)) as backend:
+        async with closing_backend(SqliteBackend(path, busy_timeout=0)) as backend:
             await warm(backend)
             with write_lock_on(path):
-                assert (await backend.record("s")).length == 3
+                assert (await backend.get_session("s")).length == 3
 
     async def test_a_search_that_has_nothing_to_index_waits_for_no_writer(self, path: Path) -> None:
         async with open_store(f"sqlite:///{path}", busy_timeout=0) as store:
@@ -158,9 +158,9 @@ class TestNotWaiting:
                 raise sqlite3.OperationalError("database is locked")
             return sqlite3.connect(*args, timeout=timeout, **kwargs)
 
-        async with owned(SqliteBackend(path, connect=connect)) as backend:
+        async with closing_backend(SqliteBackend(path, connect=connect)) as backend:
             await warm(backend)
-            assert (await backend.record("s")).length == 3
+            assert (await backend.get_session("s")).length == 3
 
     @pytest.mark.parametrize(
         "ops",
@@ -182,7 +182,7 @@ class TestNotWaiting:
             )
             return raw
 
-        async with owned(SqliteBackend(path, connect=connect)) as backend:
+        async with closing_backend(SqliteBackend(path, connect=connect)) as backend:
             await warm(backend)
             assert threading.get_ident() in at_work
             at_work.clear()
@@ -191,7 +191,7 @@ class TestNotWaiting:
 
     async def test_the_log_shrinks_again_when_a_slow_reader_has_gone(self, path: Path) -> None:
         log = path.with_name("store.db-wal")
-        async with owned(SqliteBackend(path)) as backend:
+        async with closing_backend(SqliteBackend(path)) as backend:
             await warm(backend)
             with closing(sqlite3.connect(path, isolation_level=None)) as reader:
                 reader.execute("BEGIN")

@@ -15,7 +15,7 @@ from holdfast.base.errors import StoreUnavailable
 from holdfast.history.store import Store
 from holdfast.store.contract import Splice
 from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import owned
+from holdfast.testing import closing_backend
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ class TestWhileOthersWrite:
                     weights[-1] += sum(len(row["words"]) for row in rows)
                 return super().executemany(sql, rows)
 
-        async with owned(SqliteBackend(path, connect=partial(sqlite3.connect, factory=Weighed))) as backend:
+        async with closing_backend(SqliteBackend(path, connect=partial(sqlite3.connect, factory=Weighed))) as backend:
             store = Store(backend)
             for name in "abc":
                 await store.session(name).add_items(said(*(f"{name} word {n} {'x' * 9_000}" for n in range(200))))
@@ -75,7 +75,7 @@ class TestWhileOthersWrite:
                 return super().execute(sql, *args)
 
         connect = partial(sqlite3.connect, factory=Counted)
-        async with owned(SqliteBackend(path, connect=connect, in_place=False)) as backend:
+        async with closing_backend(SqliteBackend(path, connect=connect, inline_commits=False)) as backend:
             await backend.open()
             with closing(sqlite3.connect(path, isolation_level=None)) as other:
                 other.execute("BEGIN IMMEDIATE")
@@ -98,13 +98,13 @@ class TestWhileOthersWrite:
                         other.execute("UPDATE holdfast_sessions SET next_seq = next_seq + 1, length = length + 1")
                 return super().execute(sql, *args)
 
-        async with owned(SqliteBackend(path, connect=partial(sqlite3.connect, factory=Overtaken))) as backend:
+        async with closing_backend(SqliteBackend(path, connect=partial(sqlite3.connect, factory=Overtaken))) as backend:
             await Store(backend).session("s").add_items(said("word"))
             async with asyncio.timeout(10):
                 assert await hits(Store(backend), "word") == [("s", 1), ("s", 0)]
 
     async def test_two_processes_that_index_at_once_index_everything_once(self, path: Path) -> None:
-        async with owned(SqliteBackend(path)) as ours, owned(SqliteBackend(path)) as theirs:
+        async with closing_backend(SqliteBackend(path)) as ours, closing_backend(SqliteBackend(path)) as theirs:
             for name in "abc":
                 await Store(ours).session(name).add_items(said(*(f"word {n} {'x' * 900}" for n in range(500))))
             found = await asyncio.gather(*(hits(Store(one), "word") for one in (ours, theirs, ours)))
@@ -156,7 +156,7 @@ async def test_an_index_that_broke_off_half_way_is_finished_by_the_next_search(p
                 raise sqlite3.OperationalError("disk I/O error")
             return super().executemany(sql, rows)
 
-    async with owned(SqliteBackend(path, connect=partial(sqlite3.connect, factory=Failing))) as backend:
+    async with closing_backend(SqliteBackend(path, connect=partial(sqlite3.connect, factory=Failing))) as backend:
         store = Store(backend)
         for name in "abc":
             await store.session(name).add_items(said(*(f"word {n} {'x' * 9_000}" for n in range(100))))

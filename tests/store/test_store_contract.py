@@ -9,7 +9,7 @@ import pytest
 from damage import damage_memory, damage_sqlite
 from holdfast.store.memory import MemoryBackend
 from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import FakeClock, SqliteFaults, StoreContract, owned
+from holdfast.testing import FakeClock, SqliteFaults, StoreContract, closing_backend
 
 
 class TestMemory(StoreContract):
@@ -17,7 +17,7 @@ class TestMemory(StoreContract):
 
     @pytest.fixture
     def reopen(self, clock: FakeClock):
-        return lambda: owned(MemoryBackend(clock=clock))
+        return lambda: closing_backend(MemoryBackend(clock=clock))
 
     @pytest.fixture
     def corrupt(self):
@@ -38,11 +38,11 @@ class TestSqliteFile(StoreContract):
 
     @pytest.fixture
     def reopen(self, tmp_path: Path, clock: FakeClock, faults: SqliteFaults):
-        return lambda: owned(SqliteBackend(tmp_path / "store.db", clock=clock, connect=faults.connect))
+        return lambda: closing_backend(SqliteBackend(tmp_path / "store.db", clock=clock, connect=faults.connect))
 
     @pytest.fixture
     def failing_after(self, faults: SqliteFaults):
-        return faults.after
+        return faults.fail_after
 
     @pytest.fixture
     def corrupt(self):
@@ -67,8 +67,8 @@ class TestSqliteInMemory(StoreContract):
 
     @pytest.fixture
     def reopen(self, clock: FakeClock, faults: SqliteFaults):
-        return lambda: owned(SqliteBackend(":memory:", clock=clock, connect=faults.connect))
+        return lambda: closing_backend(SqliteBackend(":memory:", clock=clock, connect=faults.connect))
 
     @pytest.fixture
     def failing_after(self, faults: SqliteFaults):
-        return faults.after
+        return faults.fail_after

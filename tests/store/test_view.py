@@ -5,21 +5,31 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.store.view import Span, Spans, cut, join, length, on_tape, position_of, reach, uncovered
+from holdfast.store.view import (
+    TapeSpan,
+    TapeSpans,
+    find_position,
+    get_ranges_on_tape,
+    get_tape_ends,
+    iter_gaps,
+    join_spans,
+    slice_spans,
+    total_length,
+)
 
 often = settings(derandomize=True, deadline=None, max_examples=300)
 
 
 @st.composite
-def spans(draw: st.DrawFn) -> Spans:
+def spans(draw: st.DrawFn) -> TapeSpans:
     made = []
     for _ in range(draw(st.integers(0, 6))):
         start = draw(st.integers(0, 8))
-        made.append(Span(draw(st.integers(1, 3)), start, start + draw(st.integers(0, 5))))
+        made.append(TapeSpan(draw(st.integers(1, 3)), start, start + draw(st.integers(0, 5))))
     return tuple(made)
 
 
-def places(view: Spans) -> list[tuple[int, int]]:
+def places(view: TapeSpans) -> list[tuple[int, int]]:
     """What a view shows, written out."""
     return [(span.tape, seq) for span in view for seq in range(span.start, span.stop)]
 
@@ -29,65 +39,65 @@ edges = st.integers(0, 40)
 
 @often
 @given(spans())
-def test_length_counts_what_is_shown(view: Spans) -> None:
-    assert length(view) == len(places(view))
+def test_length_counts_what_is_shown(view: TapeSpans) -> None:
+    assert total_length(view) == len(places(view))
 
 
 @often
 @given(spans(), edges, edges)
-def test_a_cut_is_a_slice(view: Spans, start: int, stop: int) -> None:
-    assert places(cut(view, start, stop)) == places(view)[start:stop]
+def test_a_cut_is_a_slice(view: TapeSpans, start: int, stop: int) -> None:
+    assert places(slice_spans(view, start, stop)) == places(view)[start:stop]
 
 
 @often
 @given(spans(), edges, edges)
-def test_a_cut_has_no_empty_spans(view: Spans, start: int, stop: int) -> None:
-    assert all(len(span) for span in cut(view, start, stop))
+def test_a_cut_has_no_empty_spans(view: TapeSpans, start: int, stop: int) -> None:
+    assert all(len(span) for span in slice_spans(view, start, stop))
 
 
 @often
 @given(st.lists(spans(), max_size=4))
-def test_joining_is_concatenation(views: list[Spans]) -> None:
-    assert places(join(*views)) == [place for view in views for place in places(view)]
+def test_joining_is_concatenation(views: list[TapeSpans]) -> None:
+    assert places(join_spans(*views)) == [place for view in views for place in places(view)]
 
 
 @often
 @given(spans())
-def test_joined_spans_neither_touch_nor_are_empty(view: Spans) -> None:
-    joined = join(view)
+def test_joined_spans_neither_touch_nor_are_empty(view: TapeSpans) -> None:
+    joined = join_spans(view)
     assert all(len(span) for span in joined)
     assert all((a.tape, a.stop) != (b.tape, b.start) for a, b in itertools.pairwise(joined))
-    assert join(joined) == joined
+    assert join_spans(joined) == joined
 
 
 @often
 @given(spans(), edges)
-def test_the_parts_of_a_cut_make_the_whole(view: Spans, at: int) -> None:
-    assert join(cut(view, 0, at), cut(view, at, length(view))) == join(view)
+def test_the_parts_of_a_cut_make_the_whole(view: TapeSpans, at: int) -> None:
+    assert join_spans(slice_spans(view, 0, at), slice_spans(view, at, total_length(view))) == join_spans(view)
 
 
 @often
 @given(spans(), edges, edges, st.integers(0, 5))
-def test_replacing_a_stretch_is_slice_assignment(view: Spans, a: int, b: int, added: int) -> None:
-    start, stop = sorted((min(a, length(view)), min(b, length(view))))
-    new = (Span(9, 0, added),)
+def test_replacing_a_stretch_is_slice_assignment(view: TapeSpans, a: int, b: int, added: int) -> None:
+    start, stop = sorted((min(a, total_length(view)), min(b, total_length(view))))
+    new = (TapeSpan(9, 0, added),)
     expected = places(view)
     expected[start:stop] = places(new)
-    assert places(join(cut(view, 0, start), new, cut(view, stop, length(view)))) == expected
+    assert places(join_spans(slice_spans(view, 0, start), new, slice_spans(view, stop, total_length(view)))) == expected
 
 
 @often
 @given(spans())
-def test_reach_ends_after_the_last_place_of_each_tape(view: Spans) -> None:
-    view = join(view)
-    ends = reach(view)
+def test_reach_ends_after_the_last_place_of_each_tape(view: TapeSpans) -> None:
+    view = join_spans(view)
+    ends = get_tape_ends(view)
     assert ends == {tape: max(seq for other, seq in places(view) if other == tape) + 1 for tape, _ in places(view)}
 
 
 @often
 @given(spans(), st.integers(1, 3), st.integers(0, 13))
-def test_what_a_view_leaves_of_a_tape_is_uncovered(view: Spans, tape: int, end: int) -> None:
-    left = list(uncovered(on_tape(view, tape), end))
+def test_what_a_view_leaves_of_a_tape_is_uncovered(view: TapeSpans, tape: int, end: int) -> None:
+    left = list(iter_gaps(get_ranges_on_tape(view, tape), end))
     shown = {seq for other, seq in places(view) if other == tape}
     assert [seq for start, stop in left for seq in range(start, stop)] == [n for n in range(end) if n not in shown]
     assert all(start < stop for start, stop in left)
@@ -96,6 +106,6 @@ def test_what_a_view_leaves_of_a_tape_is_uncovered(view: Spans, tape: int, end: 
 
 @often
 @given(spans(), st.integers(1, 3), st.integers(0, 13))
-def test_a_position_is_an_index(view: Spans, tape: int, seq: int) -> None:
+def test_a_position_is_an_index(view: TapeSpans, tape: int, seq: int) -> None:
     shown = places(view)
-    assert position_of(view, tape, seq) == (shown.index((tape, seq)) if (tape, seq) in shown else None)
+    assert find_position(view, tape, seq) == (shown.index((tape, seq)) if (tape, seq) in shown else None)

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from holdfast.workers import StartFailed
-from holdfast.workers.cgroups import Groups
-from holdfast.workers.family import Family
+from holdfast.workers.cgroups import ControlGroups
+from holdfast.workers.family import ProcessGroup
 
 # The program is alone in a group that it sees as the root of a version 2 tree: what delegation gives.
 DELEGATED = """
@@ -173,8 +173,8 @@ async def test_a_keeper_that_died_at_the_gate_does_not_put_the_host_into_its_gro
     await keeper.communicate(b"")
     ours, theirs = socket.socketpair()
     with theirs:
-        family = Family(ours, pidfd, keeper.pid, Groups((str(tmp_path),)))
+        family = ProcessGroup(ours, pidfd, keeper.pid, ControlGroups((str(tmp_path),)))
         with pytest.raises(StartFailed):
-            family.admit()
+            family.enter_cgroups()
         family.close()
     assert not (tmp_path / "cgroup.procs").exists()

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from holdfast.workers.child import seccomp, syscalls
-from holdfast.workers.child.walls import families_of
-from holdfast.workers.wire.orders import Jail
+from holdfast.workers.child.walls import get_socket_families
+from holdfast.workers.wire.orders import SandboxSpec
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 ALLOWED, KILLED = "allowed", "killed"
@@ -47,7 +47,7 @@ def verdict(program, *, number, audit, arguments=()):
 @pytest.fixture(params=ARCHITECTURES)
 def judge(request):
     column, audit = ARCHITECTURES[request.param]
-    program = seccomp.program(families=families_of(Jail(level="namespaces")), arch=request.param)
+    program = seccomp.build_program(families=get_socket_families(SandboxSpec(level="namespaces")), arch=request.param)
 
     def judged(number, *arguments, audit=audit):
         return verdict(program, number=number, audit=audit, arguments=arguments)
@@ -89,8 +89,8 @@ def test_processes_and_threads_may_be_made_and_namespaces_not(judge):
 @pytest.mark.parametrize("level", ["locked", "namespaces"])
 def test_only_the_families_of_the_policy_may_be_spoken_to(arch, network, level):
     column, audit = ARCHITECTURES[arch]
-    families = families_of(Jail(level=level, network=network))
-    program = seccomp.program(families=families, arch=arch)
+    families = get_socket_families(SandboxSpec(level=level, network=network))
+    program = seccomp.build_program(families=families, arch=arch)
     assert int(socket.AF_UNIX) in families
     for family in range(64):
         found = verdict(program, number=seccomp.SOCKET[column], audit=audit, arguments=(family, 1, 0))
@@ -98,9 +98,9 @@ def test_only_the_families_of_the_policy_may_be_spoken_to(arch, network, level):
 
 
 def test_the_kernel_can_take_the_program(judge):
-    program = seccomp.program(families=(1, 2, 10, 16), arch=judge.arch)
+    program = seccomp.build_program(families=(1, 2, 10, 16), arch=judge.arch)
     assert len(program) < 4096
-    assert all(0 <= step.yes < 256 and 0 <= step.no < 256 for step in program)
+    assert all(0 <= step.jump_if_true < 256 and 0 <= step.jump_if_false < 256 for step in program)
     assert program[-1].code == 0x06
 
 

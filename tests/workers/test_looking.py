@@ -10,10 +10,10 @@ from holdfast.workers import (
     ExecuteMessage,
     HeartbeatMessage,
     OutputMessage,
-    RequestFailed,
     ResultMessage,
     SandboxPolicy,
     SessionState,
+    WorkerRequestFailed,
 )
 
 
@@ -235,9 +235,9 @@ async def test_objects_that_object_cost_the_question_and_not_the_worker(session,
         "class Thing(metaclass=Meta): pass\nthing = Thing()"
     )
     task = await busy(session, "import time\nwhile True: time.sleep(0.01)") if is_busy else None
-    with pytest.raises(RequestFailed, match="ZeroDivisionError"):
+    with pytest.raises(WorkerRequestFailed, match="ZeroDivisionError"):
         await session.complete("odd.x")
-    with pytest.raises(RequestFailed, match="ZeroDivisionError"):
+    with pytest.raises(WorkerRequestFailed, match="ZeroDivisionError"):
         await session.namespace()
     assert (await session.heartbeat()).busy is is_busy
     if task is not None:
@@ -249,7 +249,7 @@ async def test_objects_that_object_cost_the_question_and_not_the_worker(session,
 async def test_an_answer_above_the_frame_limit_is_an_error_of_the_question(start):
     session = await start(frame_limit=4096)
     await session.run("for n in range(500): globals()[f'name{n}'] = n")
-    with pytest.raises(RequestFailed, match="FrameTooLarge"):
+    with pytest.raises(WorkerRequestFailed, match="FrameTooLarge"):
         await session.namespace()
     assert (await session.run("name7")).value == 7
 

@@ -20,16 +20,16 @@ from holdfast.workers import (
     ErrorMessage,
     ExecuteMessage,
     PoolConfig,
-    RequestFailed,
     SandboxPolicy,
     SessionConfig,
     SessionPool,
     SessionState,
     StartFailed,
     WorkerDied,
+    WorkerRequestFailed,
     WorkerSession,
 )
-from holdfast.workers.wire import encode, frame
+from holdfast.workers.wire import encode, encode_frame
 from holdfast.workers.wire import messages as m
 from worker_kit import until
 
@@ -39,7 +39,7 @@ def on_the_wire(data: bytes) -> str:
 
 
 async def test_garbage_in_a_frame_is_reported_and_nothing_breaks(session):
-    result = await session.run(on_the_wire(frame(b"\xc1garbage") + frame(b"")) + "'done'")
+    result = await session.run(on_the_wire(encode_frame(b"\xc1garbage") + encode_frame(b"")) + "'done'")
     assert result.value == "done"
     assert session.info.telemetry["violations"] == 2
     report = await session.receive_message(ErrorMessage, timeout=5)
@@ -51,7 +51,7 @@ async def test_an_unknown_message_is_reported_and_nothing_breaks(session):
     import msgspec
 
     unknown = msgspec.msgpack.encode({"type": "teleport", "to": "mars"})
-    assert (await session.run(on_the_wire(frame(unknown)) + "2")).value == 2
+    assert (await session.run(on_the_wire(encode_frame(unknown)) + "2")).value == 2
     assert "teleport" in (await session.receive_message(ErrorMessage, timeout=5)).exception_message
 
 
@@ -81,7 +81,7 @@ async def test_messages_for_nobody_reach_nobody(session):
         m.ShutdownMessage(),
     ]
     seen = []
-    code = on_the_wire(b"".join(frame(encode(lie)) for lie in lies)) + "'mine'"
+    code = on_the_wire(b"".join(encode_frame(encode(lie)) for lie in lies)) + "'mine'"
     async for message in session.execute(ExecuteMessage(code=code)):
         seen.append(message)
     assert [type(message).__name__ for message in seen] == ["AckMessage", "ResultMessage"]
@@ -91,13 +91,15 @@ async def test_messages_for_nobody_reach_nobody(session):
 async def test_a_worker_cannot_rewrite_what_was_negotiated(session):
     before = session.info.metadata
     lies = m.HelloMessage(versions=(99,), settings={"notes": 5, "python": "0"})
-    assert (await session.run(on_the_wire(frame(encode(lies)) + frame(encode(m.ReadyMessage()))) + "1")).value == 1
+    assert (
+        await session.run(on_the_wire(encode_frame(encode(lies)) + encode_frame(encode(m.ReadyMessage()))) + "1")
+    ).value == 1
     assert session.info.metadata == before
 
 
 async def test_a_worker_cannot_fill_the_host_with_descriptors(session):
     before = len(os.listdir("/proc/self/fd"))
-    payload = frame(encode(m.HeartbeatMessage()))
+    payload = encode_frame(encode(m.HeartbeatMessage()))
     code = f"import os, socket\ns = socket.socket(fileno=os.dup(3))\nfor _ in range(50): socket.send_fds(s, [{payload!r}], [0, 1, 2])\n'sent'"
     assert (await session.run(code)).value == "sent"
     assert len(os.listdir("/proc/self/fd")) == before
@@ -124,7 +126,7 @@ async def test_a_second_result_is_not_a_second_end(session):
     import msgspec
 
     # The print brings the acknowledgement, without which no result is believed.
-    message = msgspec.structs.replace(message, code="print()\n" + on_the_wire(frame(encode(fake))) + "'real'")
+    message = msgspec.structs.replace(message, code="print()\n" + on_the_wire(encode_frame(encode(fake))) + "'real'")
     seen = [item async for item in session.execute(message)]
     assert seen[-1].value == "forged", "a worker may lie about itself, once"
     for n in range(3):
@@ -150,7 +152,7 @@ async def test_a_worker_that_dies_inside_a_frame_is_noticed(session):
 
 async def test_a_flood_of_messages_does_not_starve_the_others(start):
     noisy, quiet = await start(), await start()
-    spam = frame(encode(m.DisplayMessage(data={"text/plain": "x" * 1000})))
+    spam = encode_frame(encode(m.DisplayMessage(data={"text/plain": "x" * 1000})))
     task = asyncio.create_task(noisy.run(f"import os\nwhile True: os.write(3, {spam!r})", timeout=None))
     await until(lambda: noisy.info.telemetry["general_dropped"] > 0)
     times = []
@@ -371,6 +373,6 @@ worker._answers[m.NamespaceMessage] = lambda asked: worker.post.send({reply})
 )
 async def test_a_reply_of_the_wrong_kind_is_an_error_of_the_request(session, reply, said):
     assert (await session.run(TWISTED.format(reply=reply))).ok
-    with pytest.raises(RequestFailed, match=said):
+    with pytest.raises(WorkerRequestFailed, match=said):
         await session.namespace()
     assert (await session.run("1")).value == 1

@@ -19,7 +19,15 @@ from holdfast.workers import (
     WorkerError,
     python_function,
 )
-from holdfast.workers.plan import Breaker, Give, Idle, Retire, Start, View, decide
+from holdfast.workers.plan import (
+    AssignSession,
+    CircuitBreaker,
+    IdleSession,
+    PoolStatus,
+    RetireSession,
+    StartSessions,
+    plan_actions,
+)
 from worker_kit import until
 
 SESSION = SessionConfig(sandbox=SandboxPolicy(require="namespaces"))
@@ -39,7 +47,7 @@ async def test_warm_sessions_wait_for_their_owners():
 
 async def test_a_session_in_stock_is_idle():
     async with SessionPool(config()) as pool:
-        item = next(iter(pool._stock.values()))
+        item = next(iter(pool._idle.values()))
         assert item.session.state is SessionState.IDLE
 
 
@@ -113,7 +121,7 @@ async def test_stopping_wakes_every_waiter():
     held = await pool.lease()
     waiting = [asyncio.create_task(pool.lease()) for _ in range(3)]
     await asyncio.sleep(0)
-    await pool.stop()
+    await pool.close()
     for task in waiting:
         with pytest.raises(Closed):
             await task
@@ -126,7 +134,7 @@ async def test_stopping_lets_leases_finish_within_the_drain_time():
     pool = SessionPool(config(drain_timeout=10))
     await pool.start()
     session = await pool.lease()
-    stopping = asyncio.create_task(pool.stop())
+    stopping = asyncio.create_task(pool.close())
     assert (await session.run("1")).value == 1
     pool.release(session)
     started = time.monotonic()
@@ -144,7 +152,7 @@ async def test_a_foreign_or_second_release_is_an_error():
 
 async def test_a_dead_session_in_stock_is_replaced_not_given():
     async with SessionPool(config(min_idle=1)) as pool:
-        victim = next(iter(pool._stock.values())).session
+        victim = next(iter(pool._idle.values())).session
         await victim.run("import os; os._exit(1)")
         async with pool.acquire(timeout=5) as session:
             assert session is not victim
@@ -154,12 +162,12 @@ async def test_a_dead_session_in_stock_is_replaced_not_given():
 
 async def test_a_health_check_finds_sessions_that_do_not_answer():
     async with SessionPool(config(min_idle=1)) as pool:
-        victim = next(iter(pool._stock.values())).session
+        victim = next(iter(pool._idle.values())).session
         await victim.run("import os, threading; threading.Timer(0.01, lambda: os._exit(1)).start()")
         await until(lambda: not victim.is_alive)
         await pool.check_health()
         await until(lambda: pool.info()["idle"] == 1)
-        assert victim.session_id not in pool._stock
+        assert victim.session_id not in pool._idle
 
 
 async def test_memory_above_the_budget_is_taken_back_from_the_stock():
@@ -196,7 +204,7 @@ async def test_workers_that_will_not_start_open_the_breaker():
         with pytest.raises(PoolBroken) as caught:
             await pool.lease(timeout=20)
         assert caught.value.retry_after > 10
-        assert "ZeroDivisionError" in caught.value.last
+        assert "ZeroDivisionError" in caught.value.last_error
         started = time.monotonic()
         with pytest.raises(PoolBroken):
             await pool.lease()
@@ -221,13 +229,13 @@ async def test_python_as_a_function_keeps_its_variables_and_tells_what_happened(
 
 
 async def test_each_conversation_has_its_own_python():
-    from holdfast.workers.tool import conversation
+    from holdfast.workers.tool import current_conversation
 
     async with SessionPool(config()) as pool:
         run_python = python_function(pool)
 
         async def talk(name):
-            conversation.set(name)
+            current_conversation.set(name)
             await run_python(f"me = {name!r}")
             await asyncio.sleep(0.01)
             return await run_python("me")
@@ -246,7 +254,7 @@ def test_a_configuration_that_makes_no_sense_is_refused(wrong):
 
 idles = st.lists(
     st.builds(
-        Idle,
+        IdleSession,
         id=st.uuids().map(str),
         alive=st.booleans(),
         age=st.floats(0, 10_000),
@@ -257,7 +265,7 @@ idles = st.lists(
     unique_by=lambda idle: idle.id,
 )
 views = st.builds(
-    View,
+    PoolStatus,
     idle=idles.map(tuple),
     starting=st.integers(0, 6),
     leased=st.integers(0, 6),
@@ -276,9 +284,9 @@ configs = st.builds(
 
 @given(configs, views)
 def test_the_plan_keeps_its_promises(config, view):
-    actions = decide(config, view)
-    given_, retired = ([a.id for a in actions if isinstance(a, kind)] for kind in (Give, Retire))
-    started = sum(a.count for a in actions if isinstance(a, Start))
+    actions = plan_actions(config, view)
+    given_, retired = ([a.id for a in actions if isinstance(a, kind)] for kind in (AssignSession, RetireSession))
+    started = sum(a.count for a in actions if isinstance(a, StartSessions))
     living = {idle.id for idle in view.idle if idle.alive}
     assert len(set(given_) | set(retired)) == len(given_) + len(retired), "one fate per session"
     assert set(given_) <= living
@@ -297,11 +305,11 @@ def test_the_plan_keeps_its_promises(config, view):
 @given(st.integers(1, 10), st.floats(0.01, 5), st.lists(st.booleans(), max_size=60))
 def test_the_breaker_opens_after_the_threshold_and_waits_longer_each_time(threshold, backoff, outcomes):
     config = PoolConfig(breaker_threshold=threshold, breaker_backoff=backoff, breaker_backoff_limit=30.0)
-    breaker, row, last = Breaker(), 0, 0.0
+    breaker, row, last = CircuitBreaker(), 0, 0.0
     for failed in outcomes:
-        breaker = breaker.failed(config, 100.0, "why") if failed else breaker.succeeded()
+        breaker = breaker.record_failure(config, 100.0, "why") if failed else breaker.record_success()
         row = row + 1 if failed else 0
-        pause = breaker.blocked(100.0)
+        pause = breaker.get_retry_delay(100.0)
         assert (pause > 0) == (row >= threshold)
         assert pause <= 30.0 + 1e-6
         assert not failed or pause >= last or row == 1
@@ -310,10 +318,10 @@ def test_the_breaker_opens_after_the_threshold_and_waits_longer_each_time(thresh
 
 def test_sessions_kept_warm_are_not_retired_for_being_idle():
     config = PoolConfig(min_idle=2, max_sessions=5, idle_timeout=10)
-    stock = tuple(Idle(str(n), rested=100) for n in range(4))
-    actions = decide(config, View(idle=stock))
-    assert [a.id for a in actions if isinstance(a, Retire)] == ["0", "1"]
-    assert not any(isinstance(a, Start) for a in actions)
+    stock = tuple(IdleSession(str(n), idle_for=100) for n in range(4))
+    actions = plan_actions(config, PoolStatus(idle=stock))
+    assert [a.id for a in actions if isinstance(a, RetireSession)] == ["0", "1"]
+    assert not any(isinstance(a, StartSessions) for a in actions)
 
 
 async def test_a_task_that_is_ending_can_still_use_a_session():

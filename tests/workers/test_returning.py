@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from holdfast.workers import RequestFailed, SandboxPolicy, SnapshotPoint, WorkerSession
+from holdfast.workers import SandboxPolicy, SnapshotPoint, WorkerRequestFailed, WorkerSession
 
 
 async def test_a_rollback_returns_to_the_snapshot_exactly(session):
@@ -41,7 +41,7 @@ async def test_one_can_go_back_step_by_step(session):
     for n in (2, 1, 3, 0):
         if n == 3:
             # A point taken after the one we returned to belongs to a future that did not happen.
-            with pytest.raises(RequestFailed):
+            with pytest.raises(WorkerRequestFailed):
                 await session.rollback(points[n])
             continue
         await session.rollback(points[n])
@@ -50,7 +50,7 @@ async def test_one_can_go_back_step_by_step(session):
 
 async def test_an_unknown_point_is_refused_and_nothing_happens(session):
     await session.run("x = 1")
-    with pytest.raises(RequestFailed) as caught:
+    with pytest.raises(WorkerRequestFailed) as caught:
         await session.rollback(SnapshotPoint("nowhere"))
     assert caught.value.kind == "NotFound"
     assert (await session.run("x")).value == 1
@@ -59,7 +59,7 @@ async def test_an_unknown_point_is_refused_and_nothing_happens(session):
 async def test_a_dropped_point_is_gone(session):
     point = await session.snapshot()
     await session.drop(point)
-    with pytest.raises(RequestFailed):
+    with pytest.raises(WorkerRequestFailed):
         await session.rollback(point)
 
 
@@ -195,7 +195,7 @@ async def test_a_bad_checkpoint_is_refused_and_changes_nothing(session, damage):
     data = (await session.checkpoint()).data
     bad = {"foreign": b"\x80\x04pickle", "cut": data[:-3], "flipped": data[:-1] + bytes([data[-1] ^ 1])}[damage]
     await session.run("x = 2")
-    with pytest.raises(RequestFailed) as caught:
+    with pytest.raises(WorkerRequestFailed) as caught:
         await session.restore(bad)
     assert caught.value.kind == "BadCheckpoint"
     assert (await session.run("x")).value == 2
@@ -209,7 +209,7 @@ async def test_a_checkpoint_is_never_loaded_in_the_host(config, tmp_path):
             f"class Bomb:\n    def __reduce__(self):\n        return (exec, (\"open({str(mark)!r}, 'w')\",))\nb = Bomb()"
         )
         saved = await session.checkpoint()
-        with pytest.raises(RequestFailed):
+        with pytest.raises(WorkerRequestFailed):
             await session.restore(saved)
     assert not mark.exists()
 
@@ -239,14 +239,14 @@ async def test_a_copy_too_many_is_refused_and_the_worker_goes_on(jailed):
     session = await jailed(sandbox=SandboxPolicy(require="namespaces", processes=8))
     await session.run("x = 0")
     points = [await session.snapshot() for _ in range(7)]
-    with pytest.raises(RequestFailed, match="CannotCopy"):
+    with pytest.raises(WorkerRequestFailed, match="CannotCopy"):
         await session.snapshot()
     refused = await session.run("x = 1", transaction="rollback_on_failure")
     assert (refused.error.exception_type, refused.state) == ("CannotCopy", "preserved")
-    with pytest.raises(RequestFailed, match="drop some snapshots"):
+    with pytest.raises(WorkerRequestFailed, match="drop some snapshots"):
         await session.rollback(points[0])
     started = time.monotonic()
-    with pytest.raises(RequestFailed, match="CannotCopy"):
+    with pytest.raises(WorkerRequestFailed, match="CannotCopy"):
         await session.fork()
     assert time.monotonic() - started < 8, "nobody waits for the end of what never was"
     assert (await session.run("x = 2; x")).value == 2
@@ -263,7 +263,7 @@ async def test_a_snapshot_whose_process_is_gone_cannot_be_gone_back_to(jailed):
     await session.run(
         "for p in os.listdir('/proc'):\n    if p.isdigit() and int(p) not in (1, os.getpid()): os.kill(int(p), 9)"
     )
-    with pytest.raises(RequestFailed, match="its process is gone"):
+    with pytest.raises(WorkerRequestFailed, match="its process is gone"):
         await session.rollback(point)
     assert (await session.run("x = 2; x")).value == 2
 

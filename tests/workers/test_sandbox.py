@@ -332,7 +332,7 @@ async def test_what_an_older_kernel_lets_through_is_noted(level, network, below_
     ],
 )
 def test_of_an_older_landlock_only_what_no_namespace_makes_up_for_is_noted(version, namespaces, own_network, lacking):
-    notes = landlock.gaps(version, namespaces=namespaces, own_network=own_network)
+    notes = landlock.describe_gaps(version, namespaces=namespaces, own_network=own_network)
     assert len(notes) == len(lacking)
     for name, note in zip(lacking, notes, strict=True):
         assert note.startswith(f"Landlock {version} does not keep {name} ")
@@ -369,7 +369,7 @@ async def test_a_level_that_cannot_be_had_is_refused_and_nothing_is_started():
     session = WorkerSession(SessionConfig(sandbox=policy))
     with pytest.raises(SandboxUnavailable) as caught:
         await session.start()
-    assert caught.value.demanded == "namespaces"
+    assert caught.value.required == "namespaces"
     await session.terminate()
 
 

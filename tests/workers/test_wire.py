@@ -5,10 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.workers.exchange import Busy, Deliver, Drain, Exchange, General, Note, Reply
-from holdfast.workers.outlet import Clip
-from holdfast.workers.states import TABLE, Event
-from holdfast.workers.wire import FrameReader, FrameTooLarge, Oversize, decode, encode, frame
+from holdfast.workers.exchange import (
+    DeliverToExecution,
+    DeliverToGeneralQueue,
+    DrainOutput,
+    ExecutionInProgress,
+    NotifySession,
+    ResolveRequest,
+    WorkerProtocol,
+)
+from holdfast.workers.outlet import OutputLimiter
+from holdfast.workers.states import TABLE, WorkerSessionEvent
+from holdfast.workers.wire import FrameReader, FrameTooLarge, OversizedFrame, decode, encode, encode_frame
 from holdfast.workers.wire import messages as m
 
 
@@ -22,7 +30,7 @@ def cut(data: bytes, sizes: list[int]) -> list[bytes]:
 
 @given(st.lists(st.binary(max_size=300)), st.lists(st.integers(0, 50)))
 def test_frames_survive_any_cutting_of_the_stream(payloads, sizes):
-    stream = b"".join(frame(payload) for payload in payloads)
+    stream = b"".join(encode_frame(payload) for payload in payloads)
     reader = FrameReader()
     assert [item for piece in cut(stream, sizes) for item in reader.feed(piece)] == payloads
     assert reader.buffered == b""
@@ -30,9 +38,9 @@ def test_frames_survive_any_cutting_of_the_stream(payloads, sizes):
 
 @given(st.lists(st.binary(max_size=100)), st.lists(st.integers(0, 30)))
 def test_an_oversized_frame_costs_only_itself(payloads, sizes):
-    stream = b"".join(frame(payload) for payload in payloads)
+    stream = b"".join(encode_frame(payload) for payload in payloads)
     reader = FrameReader(limit=40)
-    expected = [p if len(p) <= 40 else Oversize(len(p)) for p in payloads]
+    expected = [p if len(p) <= 40 else OversizedFrame(len(p)) for p in payloads]
     assert [item for piece in cut(stream, sizes) for item in reader.feed(piece)] == expected
 
 
@@ -41,13 +49,13 @@ def test_garbage_never_makes_the_reader_fail_or_hoard(data, limit):
     reader = FrameReader(limit=limit)
     for byte in data:
         for item in reader.feed(bytes([byte])):
-            assert isinstance(item, Oversize) or len(item) <= limit
+            assert isinstance(item, OversizedFrame) or len(item) <= limit
         assert len(reader.buffered) <= limit + 4
 
 
 def test_a_frame_above_the_limit_is_not_made():
     with pytest.raises(FrameTooLarge) as caught:
-        frame(b"x" * 11, limit=10)
+        encode_frame(b"x" * 11, limit=10)
     assert (caught.value.size, caught.value.limit) == (11, 10)
 
 
@@ -59,7 +67,7 @@ MESSAGES = [
     m.DisplayMessage(data={"image/png": b"\x00", "text/plain": "x"}, execution_id="1"),
     m.InputMessage(prompt="?", execution_id="1", password=True, timeout=1.5),
     m.InputResponseMessage(input_id="1", eof=True),
-    m.ResultMessage(execution_id="1", value={"a": [1, 2.5, None]}, usage=m.Usage(1.0, 2)),
+    m.ResultMessage(execution_id="1", value={"a": [1, 2.5, None]}, usage=m.ExecutionUsage(1.0, 2)),
     m.ErrorMessage(exception_type="X", state="lost", cause="exit"),
     m.CheckpointMessage(data=b"\x00", lost={"a": "b"}),
     m.RestoreMessage(data=b"\x00"),
@@ -119,82 +127,89 @@ incoming = st.sampled_from(["e1", "e2", "", "r1", "r2"]).flatmap(
 
 def apply(exchange, steps, delivered, replies):
     for step in steps:
-        assert isinstance(step, Drain | Deliver | Reply | General | Note)
-        if isinstance(step, Deliver):
+        assert isinstance(
+            step, DrainOutput | DeliverToExecution | ResolveRequest | DeliverToGeneralQueue | NotifySession
+        )
+        if isinstance(step, DeliverToExecution):
             delivered.append(step)
-            if step.last:
+            if step.is_last:
                 exchange.finish()
-        elif isinstance(step, Reply):
+        elif isinstance(step, ResolveRequest):
             replies.append(step.request_id)
 
 
 @given(st.lists(incoming, max_size=40))
 def test_whatever_a_worker_says_the_rules_hold(spoken):
-    exchange, delivered, replies = Exchange(), [], []
-    exchange.start("e1")
-    exchange.ask("r1")
+    exchange, delivered, replies = WorkerProtocol(), [], []
+    exchange.start_execution("e1")
+    exchange.add_request("r1")
     for message in spoken:
-        apply(exchange, exchange.hear(message), delivered, replies)
-    apply(exchange, exchange.lost("exit", "gone"), delivered, replies)
+        apply(exchange, exchange.receive_message(message), delivered, replies)
+    apply(exchange, exchange.connection_lost("exit", "gone"), delivered, replies)
     assert replies == ["r1"], "a request is answered exactly once"
     assert [step.execution_id for step in delivered] == ["e1"] * len(delivered)
     assert [step.last for step in delivered] == [False] * (len(delivered) - 1) + [True]
     if len(delivered) > 1 or delivered[-1].message.exception_type != "WorkerDied":
         assert isinstance(delivered[0].message, m.AckMessage), "the acknowledgement comes first"
-    assert exchange.running is None
+    assert exchange.running_id is None
 
 
 def test_output_is_read_before_what_was_said_after_it():
-    exchange = Exchange()
-    exchange.start("e")
-    exchange.hear(m.AckMessage(of="e"))
+    exchange = WorkerProtocol()
+    exchange.start_execution("e")
+    exchange.receive_message(m.AckMessage(of="e"))
     for message in (m.InputMessage(prompt="", execution_id="e"), m.ResultMessage(execution_id="e")):
-        assert isinstance(exchange.hear(message)[0], Drain)
+        assert isinstance(exchange.receive_message(message)[0], DrainOutput)
 
 
 @pytest.mark.parametrize(
     "last", [m.ResultMessage(execution_id="e"), m.ErrorMessage(exception_type="X", execution_id="e")]
 )
 def test_a_result_stands_for_an_acknowledgement_that_was_not_sent(last):
-    exchange = Exchange()
-    exchange.start("e")
-    first, drain, end = exchange.hear(last)
-    assert (first.message.of, first.last, drain, end) == ("e", False, Drain(), Deliver("e", last, last=True))
-    assert exchange.violations == 0
+    exchange = WorkerProtocol()
+    exchange.start_execution("e")
+    first, drain, end = exchange.receive_message(last)
+    assert (first.message.of, first.is_last, drain, end) == (
+        "e",
+        False,
+        DrainOutput(),
+        DeliverToExecution("e", last, is_last=True),
+    )
+    assert exchange.violation_count == 0
 
 
 def test_one_execution_at_a_time():
-    exchange = Exchange()
-    exchange.start("a")
-    with pytest.raises(Busy):
-        exchange.start("b")
+    exchange = WorkerProtocol()
+    exchange.start_execution("a")
+    with pytest.raises(ExecutionInProgress):
+        exchange.start_execution("b")
 
 
 def test_text_before_the_acknowledgement_belongs_to_nobody():
-    exchange = Exchange()
-    exchange.start("a")
-    assert isinstance(exchange.output(m.OutputMessage(data="old")), General)
-    exchange.hear(m.AckMessage(of="a"))
+    exchange = WorkerProtocol()
+    exchange.start_execution("a")
+    assert isinstance(exchange.route_output(m.OutputMessage(data="old")), DeliverToGeneralQueue)
+    exchange.receive_message(m.AckMessage(of="a"))
     new = m.OutputMessage(data="new")
-    assert exchange.output(new) == Deliver("a", new)
+    assert exchange.route_output(new) == DeliverToExecution("a", new)
 
 
 def test_code_that_is_known_to_run_is_acknowledged_once_though_the_worker_says_it_later():
-    exchange = Exchange()
-    assert exchange.presume() == ()
-    exchange.start("a")
-    (step,) = exchange.presume()
-    assert (step.execution_id, type(step.message), exchange.streaming) == ("a", m.AckMessage, True)
-    assert exchange.presume() == ()
-    assert exchange.hear(m.AckMessage(of="a")) == ()
-    assert exchange.violations == 0
-    exchange.hear(m.AckMessage(of="a"))
-    assert exchange.violations == 1
+    exchange = WorkerProtocol()
+    assert exchange.presume_ack() == ()
+    exchange.start_execution("a")
+    (step,) = exchange.presume_ack()
+    assert (step.execution_id, type(step.message), exchange.is_streaming) == ("a", m.AckMessage, True)
+    assert exchange.presume_ack() == ()
+    assert exchange.receive_message(m.AckMessage(of="a")) == ()
+    assert exchange.violation_count == 0
+    exchange.receive_message(m.AckMessage(of="a"))
+    assert exchange.violation_count == 1
 
 
 @given(st.lists(st.binary(max_size=200)), st.integers(1, 300))
 def test_clipping_keeps_head_and_tail_and_counts_exactly(chunks, limit):
-    clip = Clip(limit)
+    clip = OutputLimiter(limit)
     shown = "".join(clip.feed(chunk) for chunk in chunks)
     rest, dropped, tail = clip.finish()
     whole = b"".join(chunks)
@@ -209,12 +224,12 @@ def test_clipping_keeps_head_and_tail_and_counts_exactly(chunks, limit):
 
 @given(st.text(), st.lists(st.integers(0, 9)))
 def test_characters_cut_in_two_are_put_together(text, sizes):
-    clip = Clip(None)
+    clip = OutputLimiter(None)
     data = text.encode("utf-8", "replace")
     shown = "".join(clip.feed(piece) for piece in cut(data, sizes)) + clip.finish()[0]
     assert shown == data.decode()
 
 
 def test_the_lifecycle_table_keeps_its_promises():
-    TABLE.check(stop=Event.ASKED_TO_STOP)
-    TABLE.check(stop=Event.CLOSED)
+    TABLE.check(stop=WorkerSessionEvent.SHUTDOWN_REQUESTED)
+    TABLE.check(stop=WorkerSessionEvent.CLOSED)

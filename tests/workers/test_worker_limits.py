@@ -6,7 +6,7 @@ import os
 import pytest
 
 from holdfast.workers import SandboxPolicy
-from holdfast.workers.cgroups import made_for
+from holdfast.workers.cgroups import create_cgroups
 from worker_kit import refused
 
 FORKS = (
@@ -62,7 +62,7 @@ async def test_pages_that_processes_share_are_counted_once(jailed):
 @pytest.fixture
 async def grouped(jailed):
     """Sessions whose memory and processes a control group counts."""
-    async with made_for(SandboxPolicy(cgroup=True), f"test-{os.getpid()}") as groups:
+    async with create_cgroups(SandboxPolicy(cgroup=True), f"test-{os.getpid()}") as groups:
         if groups.notes:
             pytest.skip(f"no control groups to be had here: {groups.notes}")
 
@@ -110,9 +110,9 @@ async def test_the_disk_cannot_be_filled(jailed):
 
 
 async def test_control_groups_that_cannot_be_made_are_named():
-    async with made_for(SandboxPolicy(cgroup=True), "no-such-parent/group") as groups:
+    async with create_cgroups(SandboxPolicy(cgroup=True), "no-such-parent/group") as groups:
         assert groups.paths == ()
         assert all(note.startswith("no control group") for note in groups.notes)
         assert groups.notes
-    async with made_for(SandboxPolicy(), "x") as groups:
+    async with create_cgroups(SandboxPolicy(), "x") as groups:
         assert groups.notes == ()

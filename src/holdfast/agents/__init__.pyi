@@ -7,8 +7,8 @@ from holdfast.agents.agent_tool import AgentToolStreamEvent as AgentToolStreamEv
 from holdfast.agents.agent_tool import StructuredToolInputBuilder as StructuredToolInputBuilder
 from holdfast.agents.agent_tool import StructuredToolInputBuilderOptions as StructuredToolInputBuilderOptions
 from holdfast.agents.approvals import Approvals as Approvals
-from holdfast.agents.approvals import Decision as Decision
-from holdfast.agents.approvals import Recorded as Recorded
+from holdfast.agents.approvals import ApprovalDecision as ApprovalDecision
+from holdfast.agents.approvals import RecordedDecision as RecordedDecision
 from holdfast.agents.context import AgentHookContext as AgentHookContext
 from holdfast.agents.context import RunContextWrapper as RunContextWrapper
 from holdfast.agents.context import ToolContext as ToolContext
@@ -35,7 +35,7 @@ from holdfast.agents.function_schema import function_schema as function_schema
 from holdfast.agents.function_tool import function_tool as function_tool
 from holdfast.agents.graph import AgentGraph as AgentGraph
 from holdfast.agents.graph import AgentRef as AgentRef
-from holdfast.agents.graph import bind as bind
+from holdfast.agents.graph import resolve_agent as resolve_agent
 from holdfast.agents.guardrails import GuardrailFunctionOutput as GuardrailFunctionOutput
 from holdfast.agents.guardrails import InputGuardrail as InputGuardrail
 from holdfast.agents.guardrails import InputGuardrailResult as InputGuardrailResult
@@ -90,7 +90,7 @@ from holdfast.agents.tool_outputs import ToolOutputTextDict as ToolOutputTextDic
 from holdfast.agents.tool_refs import FunctionToolLookupKey as FunctionToolLookupKey
 from holdfast.agents.tool_refs import ToolRef as ToolRef
 from holdfast.agents.tool_refs import find_tool as find_tool
-from holdfast.agents.tool_refs import tools_by_ref as tools_by_ref
+from holdfast.agents.tool_refs import index_tools_by_ref as index_tools_by_ref
 from holdfast.agents.tools import FunctionTool as FunctionTool
 from holdfast.agents.tools import FunctionToolCustomDataContext as FunctionToolCustomDataContext
 from holdfast.agents.tools import FunctionToolCustomDataExtractor as FunctionToolCustomDataExtractor

@@ -9,18 +9,18 @@ from holdfast.agents.agent_tool import (
     AgentTool,
     AgentToolStreamEvent,
     StructuredToolInputBuilder,
-    needs_a_run,
+    refuse_direct_call,
 )
 from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.enablement import enabled
+from holdfast.agents.enablement import filter_enabled
 from holdfast.agents.errors import InvalidDeclaration, UserError
 from holdfast.agents.guardrails import InputGuardrail, OutputGuardrail
 from holdfast.agents.handoffs import Handoff, as_handoff
 from holdfast.agents.hooks import AgentHooks, RunHooks
 from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.names import function_name
+from holdfast.agents.names import to_function_name
 from holdfast.agents.output import AgentOutputSchemaBase
-from holdfast.agents.prompts import DynamicPromptFunction, Prompt, prompt_for
+from holdfast.agents.prompts import DynamicPromptFunction, Prompt, resolve_prompt
 from holdfast.agents.tools import (
     FunctionTool,
     StopAtTools,
@@ -38,7 +38,7 @@ from holdfast.agents.types import (
     TContext,
     ToolErrorFunction,
     ToolSource,
-    resolved,
+    maybe_await,
 )
 
 A = TypeVar("A", bound="AgentBase[Any]")
@@ -66,22 +66,22 @@ class AgentBase(Generic[TContext]):
     mcp_config: MCPConfig = field(default_factory=MCPConfig)
 
     def __post_init__(self) -> None:
-        _expect("name", self.name, str)
-        _expect("handoff_description", self.handoff_description, str | None)
-        _expect("tools", self.tools, list)
+        _check_type("name", self.name, str)
+        _check_type("handoff_description", self.handoff_description, str | None)
+        _check_type("tools", self.tools, list)
         _check_tools(self)
-        _expect("mcp_servers", self.mcp_servers, list)
-        _expect("mcp_config", self.mcp_config, dict)
+        _check_type("mcp_servers", self.mcp_servers, list)
+        _check_type("mcp_config", self.mcp_config, dict)
 
     async def get_mcp_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
         """What its MCP servers offer now, server by server."""
-        return [tool for server in self.mcp_servers for tool in await server.function_tools(run_context, self)]
+        return [tool for server in self.mcp_servers for tool in await server.get_function_tools(run_context, self)]
 
     async def get_all_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
         """Every tool that is enabled now: those of the MCP servers, then its own."""
         _check_tools(self)
         offered = [*await self.get_mcp_tools(run_context), *self.tools] if self.mcp_servers else self.tools
-        return await enabled(offered, run_context, self)
+        return await filter_enabled(offered, run_context, self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r})"
@@ -110,17 +110,17 @@ class Agent(AgentBase[TContext]):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("handoffs", "input_guardrails", "output_guardrails"):
-            _expect(name, getattr(self, name), list)
-        _expect("model", self.model, str | ModelLike | None)
-        _expect("hooks", self.hooks, AgentHooks | None)
-        _expect("reset_tool_choice", self.reset_tool_choice, bool)
+            _check_type(name, getattr(self, name), list)
+        _check_type("model", self.model, str | ModelLike | None)
+        _check_type("hooks", self.hooks, AgentHooks | None)
+        _check_type("reset_tool_choice", self.reset_tool_choice, bool)
         for name, kind in (("instructions", str), ("prompt", dict)):
             value = getattr(self, name)
             if not callable(value):
-                _expect(name, value, kind | None)
-        self.model_settings = ModelSettings.of(self.model_settings)
+                _check_type(name, value, kind | None)
+        self.model_settings = ModelSettings.coerce(self.model_settings)
         _check_output_type(self.output_type)
-        _check_tool_use(self.tool_use_behavior)
+        _check_tool_use_behavior(self.tool_use_behavior)
 
     def clone(self, **kwargs: Any) -> "Agent[TContext]":
         """A copy with some fields replaced. Lists that are not replaced are shared with the original."""
@@ -134,18 +134,18 @@ class Agent(AgentBase[TContext]):
         if self.instructions is None or isinstance(self.instructions, str):
             return self.instructions
         _check_instructions(self)
-        said = await resolved(self.instructions(run_context, self))
+        said = await maybe_await(self.instructions(run_context, self))
         if said is not None and not isinstance(said, str):
             raise UserError(f"the instructions of {self.name!r} must give a text, not {type(said).__name__}")
         return said
 
     async def get_prompt(self, run_context: RunContextWrapper[TContext]) -> dict[str, Any] | None:
         """The prompt kept at the provider, as the provider takes it."""
-        return await prompt_for(self.prompt, run_context, self)
+        return await resolve_prompt(self.prompt, run_context, self)
 
     async def get_handoffs(self, run_context: RunContextWrapper[TContext]) -> list[Handoff[Any, Any]]:
         """Every handoff that is enabled now; plain agents among them with the default names."""
-        return await enabled([as_handoff(target) for target in self.handoffs], run_context, self)
+        return await filter_enabled([as_handoff(target) for target in self.handoffs], run_context, self)
 
     def as_tool(
         self,
@@ -171,7 +171,7 @@ class Agent(AgentBase[TContext]):
         The model gives a text, or with ``parameters`` the fields of that type, which ``input_builder`` turns into
         what this agent is given.
         """
-        name = tool_name or function_name(self.name)
+        name = tool_name or to_function_name(self.name)
         nested = AgentTool(
             agent=self,
             tool_name=name,
@@ -190,8 +190,8 @@ class Agent(AgentBase[TContext]):
         return FunctionTool(
             name=name,
             description=tool_description or "",
-            params_json_schema=nested.params_json_schema(),
-            on_invoke_tool=needs_a_run,
+            params_json_schema=nested.build_params_json_schema(),
+            on_invoke_tool=refuse_direct_call,
             is_enabled=is_enabled,
             needs_approval=needs_approval,
             failure_error_function=failure_error_function,
@@ -200,7 +200,7 @@ class Agent(AgentBase[TContext]):
         )
 
 
-def _expect(name: str, value: object, kind: Any) -> None:
+def _check_type(name: str, value: object, kind: Any) -> None:
     if not isinstance(value, kind):
         wanted = getattr(kind, "__name__", None) or str(kind).replace("NoneType", "None").replace(
             "holdfast.agents.", ""
@@ -222,7 +222,7 @@ def _check_output_type(kind: Any) -> None:
     raise InvalidDeclaration("Agent", f"output_type must be a type or an AgentOutputSchema, got {kind!r}")
 
 
-def _check_tool_use(behavior: Any) -> None:
+def _check_tool_use_behavior(behavior: Any) -> None:
     if behavior in ("run_llm_again", "stop_on_first_tool") or callable(behavior):
         return
     if isinstance(behavior, dict) and isinstance(behavior.get("stop_at_tool_names"), list):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from holdfast.agents.errors import ModelBehaviorError, UserError
-from holdfast.agents.strict_schema import strict_schema
-from holdfast.agents.types import MaybeAwaitable, resolved
+from holdfast.agents.strict_schema import to_strict_schema
+from holdfast.agents.types import MaybeAwaitable, maybe_await
 from holdfast.base.items import Item
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.agents.context import ToolContext
     from holdfast.agents.hooks import RunHooks
 
-TEXT_INPUT: dict[str, Any] = {
+TEXT_INPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
     "title": "AgentAsToolInput",
     "description": "What the agent is asked to do.",
@@ -79,37 +79,39 @@ class AgentTool:
     input_builder: StructuredToolInputBuilder | None = None
     include_input_schema: bool = False
 
-    def params_json_schema(self) -> dict[str, Any]:
+    def build_params_json_schema(self) -> dict[str, Any]:
         """The arguments that the outer model is asked for."""
         if self.parameters is None:
-            return TEXT_INPUT
-        return strict_schema(self._adapter().json_schema(), where=f"parameters of {self.tool_name}")
+            return TEXT_INPUT_SCHEMA
+        return to_strict_schema(self._make_adapter().json_schema(), where=f"parameters of {self.tool_name}")
 
-    async def nested_input(self, arguments: str) -> NestedInput:
+    async def build_nested_input(self, arguments: str) -> NestedInput:
         """The nested agent's input for the outer model's arguments, or :class:`ModelBehaviorError`."""
-        given = self._parsed(arguments)
+        given = self._parse_arguments(arguments)
         if self.parameters is None and self.input_builder is None:
             return NestedInput(given["input"], given)
-        schema = self.params_json_schema() if self.include_input_schema or self.input_builder else None
+        schema = self.build_params_json_schema() if self.include_input_schema or self.input_builder else None
         options = StructuredToolInputBuilderOptions(
-            params=given, summary=summary_of(schema) if schema else None, json_schema=schema
+            params=given, summary=summarize_schema(schema) if schema else None, json_schema=schema
         )
-        built = await resolved((self.input_builder or default_tool_input_builder)(options))
+        built = await maybe_await((self.input_builder or default_tool_input_builder)(options))
         if not isinstance(built, str | list):
             raise UserError(f"the input_builder of {self.tool_name} must return text or items, not {type(built)}")
         return NestedInput(built, given)
 
-    def _parsed(self, arguments: str) -> Any:
+    def _parse_arguments(self, arguments: str) -> Any:
         if self.parameters is not None:
             from pydantic import ValidationError
 
-            from holdfast.agents.function_schema import problems
+            from holdfast.agents.function_schema import format_validation_error
 
-            adapter = self._adapter()
+            adapter = self._make_adapter()
             try:
                 return adapter.dump_python(adapter.validate_json(arguments or "{}"), mode="json")
             except ValidationError as error:
-                raise ModelBehaviorError(f"invalid arguments for tool {self.tool_name}: {problems(error)}") from None
+                raise ModelBehaviorError(
+                    f"invalid arguments for tool {self.tool_name}: {format_validation_error(error)}"
+                ) from None
         try:
             given = json.loads(arguments)
         except ValueError as error:
@@ -118,7 +120,7 @@ class AgentTool:
             raise ModelBehaviorError(f"invalid arguments for tool {self.tool_name}: 'input' must be a text")
         return given
 
-    def _adapter(self) -> Any:
+    def _make_adapter(self) -> Any:
         # Imported here: an agent that is asked in text does not pay for pydantic.
         from pydantic import TypeAdapter
 
@@ -136,13 +138,13 @@ def default_tool_input_builder(options: StructuredToolInputBuilderOptions) -> st
     return "\n".join(parts)
 
 
-def summary_of(schema: dict[str, Any]) -> str | None:
+def summarize_schema(schema: dict[str, Any]) -> str | None:
     """The described fields of a schema, one to a line."""
     fields = schema.get("properties", {}).items()
     lines = [f"- {name}: {part['description']}" for name, part in fields if part.get("description")]
     return "\n".join(lines) or None
 
 
-async def needs_a_run(context: "ToolContext[Any]", arguments: str) -> Any:
+async def refuse_direct_call(context: "ToolContext[Any]", arguments: str) -> Any:
     """What an agent tool does when it is called by hand: it cannot, for there is no run to nest in."""
     raise UserError(f"the tool {context.tool_name!r} is an agent: only a run or a realtime session can call it")

@@ -12,7 +12,7 @@ from holdfast.agents.errors import ModelBehaviorError
 from holdfast.agents.tool_refs import ToolRef
 
 
-class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
+class ApprovalDecision(msgspec.Struct, frozen=True, omit_defaults=True):
     """Yes or no, with what came along.
 
     ``message`` is what the model is told after a no. ``arguments`` replace the model's own after a yes.
@@ -25,11 +25,11 @@ class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
     asked: str | None = None
 
 
-class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
+class RecordedDecision(msgspec.Struct, frozen=True, omit_defaults=True):
     """One decision as it is stored: about a call when there is a ``call_id``, else sticky."""
 
     tool: ToolRef
-    decision: Decision
+    decision: ApprovalDecision
     call_id: str | None = None
     owner: str | None = None
 
@@ -37,13 +37,15 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
 class Approvals:
     """The decisions of one run. A decision about a call always beats a sticky one, whichever came later."""
 
-    def __init__(self, recorded: list[Recorded] | None = None) -> None:
-        self._calls: dict[tuple[ToolRef, str], Decision] = {}
-        self._sticky: dict[ToolRef, dict[str | None, Decision]] = {}
-        for entry in recorded or ():
+    def __init__(self, decisions: list[RecordedDecision] | None = None) -> None:
+        self._calls: dict[tuple[ToolRef, str], ApprovalDecision] = {}
+        self._sticky: dict[ToolRef, dict[str | None, ApprovalDecision]] = {}
+        for entry in decisions or ():
             self.record(entry.tool, entry.call_id, entry.decision, owner=entry.owner)
 
-    def record(self, tool: ToolRef, call_id: str | None, decision: Decision, *, owner: str | None = None) -> None:
+    def record(
+        self, tool: ToolRef, call_id: str | None, decision: ApprovalDecision, *, owner: str | None = None
+    ) -> None:
         """Keep a decision; without a ``call_id`` it is sticky. A later one about the same replaces it.
 
         ``owner`` is the path of the agent whose tool it is: a yes to one agent's tool is no yes to another's
@@ -56,13 +58,13 @@ class Approvals:
         else:
             self._calls[tool, call_id] = decision
 
-    def spend(self, tool: ToolRef, call_id: str) -> None:
+    def consume(self, tool: ToolRef, call_id: str) -> None:
         """Forget the decision about a call that was made: a model that uses its id again makes another call."""
         self._calls.pop((tool, call_id), None)
 
     def find(
         self, tool: ToolRef, call_id: str, *, owner: str | None = None, arguments: str | None = None
-    ) -> Decision | None:
+    ) -> ApprovalDecision | None:
         """The decision that holds for a call, or ``None`` when a person has yet to be asked.
 
         Give the call's ``arguments`` to have them compared with those the person saw: an id that comes back
@@ -70,18 +72,18 @@ class Approvals:
         """
         exact = self._calls.get((tool, call_id))
         if exact is None:
-            return self._sticky_for(tool, owner)
-        if exact.asked is not None and arguments is not None and exact.asked != digest(arguments):
+            return self._find_sticky(tool, owner)
+        if exact.asked is not None and arguments is not None and exact.asked != digest_arguments(arguments):
             raise ModelBehaviorError(
                 f"the call {call_id!r} of {tool} came back with other arguments than were decided on"
             )
         return exact
 
-    def recorded(self) -> list[Recorded]:
+    def list_decisions(self) -> list[RecordedDecision]:
         """Every decision, in a stable order, for a run that is saved."""
-        calls = [Recorded(tool, decision, call_id) for (tool, call_id), decision in self._calls.items()]
+        calls = [RecordedDecision(tool, decision, call_id) for (tool, call_id), decision in self._calls.items()]
         sticky = [
-            Recorded(tool, decision, owner=owner)
+            RecordedDecision(tool, decision, owner=owner)
             for tool, owners in self._sticky.items()
             for owner, decision in owners.items()
         ]
@@ -89,9 +91,9 @@ class Approvals:
 
     def copy(self) -> "Approvals":
         """The same decisions, independent of later ones."""
-        return Approvals(self.recorded())
+        return Approvals(self.list_decisions())
 
-    def _sticky_for(self, tool: ToolRef, owner: str | None) -> Decision | None:
+    def _find_sticky(self, tool: ToolRef, owner: str | None) -> ApprovalDecision | None:
         owners = self._sticky.get(tool, {})
         if owner is not None:
             return owners.get(owner, owners.get(None))
@@ -109,10 +111,10 @@ class Approvals:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Approvals({self.recorded()!r})"
+        return f"Approvals({self.list_decisions()!r})"
 
 
-def digest(arguments: Any) -> str:
+def digest_arguments(arguments: Any) -> str:
     """A short fingerprint of a call's arguments; how their JSON is spaced and ordered does not matter."""
     try:
         plain = msgspec.json.encode(msgspec.json.decode(arguments), order="sorted")

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
 
-from holdfast.agents.approvals import Approvals, Decision, digest
+from holdfast.agents.approvals import ApprovalDecision, Approvals, digest_arguments
 from holdfast.agents.errors import InvalidDeclaration, ModelBehaviorError
-from holdfast.agents.tool_refs import FunctionToolLookupKey, ToolRef, part_of
+from holdfast.agents.tool_refs import FunctionToolLookupKey, ToolRef, get_field
 from holdfast.agents.types import TContext
 from holdfast.base.items import Item
 from holdfast.base.usage import Usage
@@ -29,13 +29,13 @@ class RunContextWrapper(Generic[TContext]):
 
         ``arguments`` (JSON) replace the model's own for this call.
         """
-        self._decide(approval_item, Decision(True, arguments=arguments), always=always_approve)
+        self._decide(approval_item, ApprovalDecision(True, arguments=arguments), always=always_approve)
 
     def reject_tool(
         self, approval_item: Any, always_reject: bool = False, rejection_message: str | None = None
     ) -> None:
         """Say no to a call; with ``always_reject`` also to every further call. The message is for the model."""
-        self._decide(approval_item, Decision(False, message=rejection_message), always=always_reject)
+        self._decide(approval_item, ApprovalDecision(False, message=rejection_message), always=always_reject)
 
     def is_tool_approved(self, tool_name: str, call_id: str) -> bool | None:
         """``True`` or ``False`` when it was decided, ``None`` when a person has yet to be asked."""
@@ -57,7 +57,7 @@ class RunContextWrapper(Generic[TContext]):
         """
         known = current_invocation or existing_pending
         found = self.approvals.find(
-            _ref(tool_name, tool_namespace, tool_lookup_key, known),
+            _make_tool_ref(tool_name, tool_namespace, tool_lookup_key, known),
             call_id,
             owner=getattr(known, "agent_path", None),
             arguments=getattr(current_invocation, "arguments", None),
@@ -74,19 +74,19 @@ class RunContextWrapper(Generic[TContext]):
         tool_lookup_key: FunctionToolLookupKey | None = None,
     ) -> str | None:
         """What the person who said no wants the model to be told, if anything."""
-        ref = _ref(tool_name, tool_namespace, tool_lookup_key, existing_pending)
+        ref = _make_tool_ref(tool_name, tool_namespace, tool_lookup_key, existing_pending)
         found = self.approvals.find(ref, call_id, owner=getattr(existing_pending, "agent_path", None))
         return None if found is None or found.approved else found.message
 
-    def _decide(self, item: Any, decision: Decision, *, always: bool) -> None:
-        tool, call_id, arguments = ToolRef.of_approval(item), item.call_id, getattr(item, "arguments", None)
+    def _decide(self, item: Any, decision: ApprovalDecision, *, always: bool) -> None:
+        tool, call_id, arguments = ToolRef.from_approval(item), item.call_id, getattr(item, "arguments", None)
         if not isinstance(call_id, str) or not call_id:
             raise ModelBehaviorError(f"a call of {tool} has no id, so nothing can be decided about it")
         if always:
-            sticky = Decision(decision.approved, decision.message)
+            sticky = ApprovalDecision(decision.approved, decision.message)
             self.approvals.record(tool, None, sticky, owner=getattr(item, "agent_path", None))
-        asked = None if arguments is None else digest(arguments)
-        exact = Decision(decision.approved, decision.message, decision.arguments, asked)
+        asked = None if arguments is None else digest_arguments(arguments)
+        exact = ApprovalDecision(decision.approved, decision.message, decision.arguments, asked)
         self.approvals.record(tool, call_id, exact)
 
 
@@ -121,7 +121,7 @@ class ToolContext(RunContextWrapper[TContext]):
         approvals: Approvals | None = None,
         tool_input: Any | None = None,
         idempotency_key: str | None = None,
-        conversation: str = "",
+        conversation_key: str = "",
     ) -> None:
         super().__init__(
             context,
@@ -130,19 +130,19 @@ class ToolContext(RunContextWrapper[TContext]):
             Approvals() if approvals is None else approvals,
             tool_input,
         )
-        self.tool_name = _given("tool_name", tool_name)
-        self.tool_call_id = _given("tool_call_id", tool_call_id)
-        self.tool_arguments = _given("tool_arguments", tool_arguments)
+        self.tool_name = _require_string("tool_name", tool_name)
+        self.tool_call_id = _require_string("tool_call_id", tool_call_id)
+        self.tool_arguments = _require_string("tool_arguments", tool_arguments)
         self.tool_call = tool_call
-        self.tool_namespace = tool_namespace or part_of(tool_call, "namespace")
+        self.tool_namespace = tool_namespace or get_field(tool_call, "namespace")
         self.agent, self.run_config = agent, run_config
         self.idempotency_key = idempotency_key or self.tool_call_id
-        self.conversation = conversation
+        self.conversation_key = conversation_key
 
     @property
     def qualified_tool_name(self) -> str:
         """The tool's name with its namespace in front, if it has one."""
-        return str(ToolRef.of_call(self.tool_name, self.tool_namespace)).removeprefix("deferred_top_level:")
+        return str(ToolRef.from_call(self.tool_name, self.tool_namespace)).removeprefix("deferred_top_level:")
 
     @classmethod
     def from_agent_context(
@@ -157,15 +157,15 @@ class ToolContext(RunContextWrapper[TContext]):
         tool_namespace: str | None = None,
         run_config: Any | None = None,
         idempotency_key: str | None = None,
-        conversation: str | None = None,
+        conversation_key: str | None = None,
     ) -> "ToolContext[TContext]":
         """The context of one call within a run; usage and approvals stay those of the run."""
         return cls(
             context.context,
             context.usage,
-            tool_name or part_of(tool_call, "name"),
+            tool_name or get_field(tool_call, "name"),
             tool_call_id,
-            part_of(tool_call, "arguments") if tool_arguments is None else tool_arguments,
+            get_field(tool_call, "arguments") if tool_arguments is None else tool_arguments,
             tool_call,
             tool_namespace=tool_namespace,
             agent=agent or getattr(context, "agent", None),
@@ -174,17 +174,17 @@ class ToolContext(RunContextWrapper[TContext]):
             approvals=context.approvals,
             tool_input=context.tool_input,
             idempotency_key=idempotency_key,
-            conversation=getattr(context, "conversation", "") if conversation is None else conversation,
+            conversation_key=getattr(context, "conversation_key", "") if conversation_key is None else conversation_key,
         )
 
 
-def _given(name: str, value: str | None) -> str:
+def _require_string(name: str, value: str | None) -> str:
     if not isinstance(value, str):
         raise InvalidDeclaration("ToolContext", f"needs {name} as a string, got {value!r}")
     return value
 
 
-def _ref(name: str, namespace: str | None, key: FunctionToolLookupKey | None, item: Any | None) -> ToolRef:
+def _make_tool_ref(name: str, namespace: str | None, key: FunctionToolLookupKey | None, item: Any | None) -> ToolRef:
     if key is not None:
-        return ToolRef.of_key(key)
-    return ToolRef.of_approval(item) if item is not None else ToolRef.of_call(name, namespace)
+        return ToolRef.from_lookup_key(key)
+    return ToolRef.from_approval(item) if item is not None else ToolRef.from_call(name, namespace)

@@ -10,16 +10,16 @@ from typing import Any, Literal, TypeAlias
 DocstringStyle: TypeAlias = Literal["google", "numpy", "sphinx"]
 
 _GOOGLE_PARAMETERS = frozenset(["args", "arguments", "params", "parameters", "keyword args", "keyword arguments"])
-_GOOGLE_OTHERS = frozenset(
+_GOOGLE_OTHER_SECTIONS = frozenset(
     ["return", "returns", "yield", "yields", "raise", "raises", "exceptions", "example", "examples", "note", "notes"]
 )
-_GOOGLE_RARE = frozenset(["warning", "warnings", "attributes", "todo", "references", "tip", "see also"])
-_GOOGLE_SECTIONS = _GOOGLE_PARAMETERS | _GOOGLE_OTHERS | _GOOGLE_RARE
+_GOOGLE_RARE_SECTIONS = frozenset(["warning", "warnings", "attributes", "todo", "references", "tip", "see also"])
+_GOOGLE_SECTIONS = _GOOGLE_PARAMETERS | _GOOGLE_OTHER_SECTIONS | _GOOGLE_RARE_SECTIONS
 _NUMPY_PARAMETERS = frozenset(["parameters", "other parameters"])
 
-_GOOGLE_HEAD = re.compile(r"^([A-Za-z][A-Za-z ]*):\s*$")
+_GOOGLE_HEADING = re.compile(r"^([A-Za-z][A-Za-z ]*):\s*$")
 _GOOGLE_ENTRY = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\)|\[[^\]]*\])?\s*:\s*(.*)$")
-_NUMPY_RULE = re.compile(r"^-{3,}\s*$")
+_NUMPY_UNDERLINE = re.compile(r"^-{3,}\s*$")
 _NUMPY_ENTRY = re.compile(r"^(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
 _SPHINX_FIELD = re.compile(r"^:(\w+)(?:\s+([^:]*?))?\s*:\s*(.*)$")
 _SPHINX_PARAMETERS = frozenset(["param", "parameter", "arg", "argument", "key", "keyword"])
@@ -33,7 +33,7 @@ class Documentation:
     parameters: dict[str, str] = field(default_factory=dict)
 
 
-def documentation(func: Any, style: DocstringStyle | None = None) -> Documentation:
+def parse_docstring(func: Any, style: DocstringStyle | None = None) -> Documentation:
     """What the docstring of ``func`` says. Without a ``style`` the one that it looks most like is taken."""
     while isinstance(func, functools.partial):
         func = func.func
@@ -41,52 +41,52 @@ def documentation(func: Any, style: DocstringStyle | None = None) -> Documentati
     if not text or not text.strip():
         return Documentation()
     lines = text.strip().splitlines()
-    return _READERS[style or detected_style(lines)](lines)
+    return _PARSERS[style or detect_style(lines)](lines)
 
 
-def detected_style(lines: list[str]) -> DocstringStyle:
+def detect_style(lines: list[str]) -> DocstringStyle:
     """Sphinx fields and numpy's ruled headings give themselves away; everything else reads as google's."""
     if any(match and match[1] in _SPHINX_PARAMETERS | {"type", "returns", "return", "rtype", "raises"}
            for match in map(_SPHINX_FIELD.match, lines)):  # fmt: skip
         return "sphinx"
-    if any(_NUMPY_RULE.match(line) and index and lines[index - 1].strip() for index, line in enumerate(lines)):
+    if any(_NUMPY_UNDERLINE.match(line) and index and lines[index - 1].strip() for index, line in enumerate(lines)):
         return "numpy"
     return "google"
 
 
-def _google(lines: list[str]) -> Documentation:
+def _parse_google(lines: list[str]) -> Documentation:
     def head(index: int) -> str | None:
-        match = _GOOGLE_HEAD.match(lines[index])
+        match = _GOOGLE_HEADING.match(lines[index])
         return match[1].lower() if match and match[1].lower() in _GOOGLE_SECTIONS else None
 
-    before, sections = _sections(lines, head, skip=1)
+    before, sections = _split_sections(lines, head, skip=1)
     found: dict[str, str] = {}
     for title, body in sections:
         if title in _GOOGLE_PARAMETERS:
-            for first, rest in _entries(body):
+            for first, rest in _split_entries(body):
                 match = _GOOGLE_ENTRY.match(first)
                 if match:
-                    found[match[1]] = _joined([match[2], *rest])
-    return Documentation(_joined(before) or None, found)
+                    found[match[1]] = _join_lines([match[2], *rest])
+    return Documentation(_join_lines(before) or None, found)
 
 
-def _numpy(lines: list[str]) -> Documentation:
+def _parse_numpy(lines: list[str]) -> Documentation:
     def head(index: int) -> str | None:
-        ruled = index + 1 < len(lines) and _NUMPY_RULE.match(lines[index + 1])
+        ruled = index + 1 < len(lines) and _NUMPY_UNDERLINE.match(lines[index + 1])
         return lines[index].strip().lower() if ruled and lines[index].strip() else None
 
-    before, sections = _sections(lines, head, skip=2)
+    before, sections = _split_sections(lines, head, skip=2)
     found: dict[str, str] = {}
     for title, body in sections:
         if title in _NUMPY_PARAMETERS:
-            for first, rest in _entries(body):
+            for first, rest in _split_entries(body):
                 match = _NUMPY_ENTRY.match(first)
                 for name in match[1].split(",") if match else ():
-                    found[name.strip().lstrip("*")] = _joined(rest)
-    return Documentation(_joined(before) or None, found)
+                    found[name.strip().lstrip("*")] = _join_lines(rest)
+    return Documentation(_join_lines(before) or None, found)
 
 
-def _sphinx(lines: list[str]) -> Documentation:
+def _parse_sphinx(lines: list[str]) -> Documentation:
     before: list[str] = []
     fields: list[tuple[str, str, list[str]]] = []
     for line in lines:
@@ -98,19 +98,19 @@ def _sphinx(lines: list[str]) -> Documentation:
         elif not fields:
             before.append(line)
     found = {
-        subject.split()[-1].lstrip("*\\"): _joined(text)
+        subject.split()[-1].lstrip("*\\"): _join_lines(text)
         for kind, subject, text in fields
         if kind in _SPHINX_PARAMETERS and subject
     }
-    return Documentation(_joined(before) or None, found)
+    return Documentation(_join_lines(before) or None, found)
 
 
-_READERS = {"google": _google, "numpy": _numpy, "sphinx": _sphinx}
+_PARSERS = {"google": _parse_google, "numpy": _parse_numpy, "sphinx": _parse_sphinx}
 
 
-def _sections(lines: list[str], head: Any, *, skip: int) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def _split_sections(lines: list[str], find_heading: Any, *, skip: int) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """The lines before the first heading, and each heading with the lines under it."""
-    heads = [(index, title) for index in range(len(lines)) if (title := head(index)) is not None]
+    heads = [(index, title) for index in range(len(lines)) if (title := find_heading(index)) is not None]
     if not heads:
         return lines, []
     ends = [*(index for index, _ in heads[1:]), len(lines)]
@@ -118,7 +118,7 @@ def _sections(lines: list[str], head: Any, *, skip: int) -> tuple[list[str], lis
     return lines[: heads[0][0]], found
 
 
-def _entries(body: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _split_entries(body: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Entries of a section: a line at its outermost indentation, and the deeper lines that follow."""
     depth = min((len(line) - len(line.lstrip()) for line in body if line.strip()), default=0)
     first: str | None = None
@@ -134,7 +134,7 @@ def _entries(body: list[str]) -> Iterator[tuple[str, list[str]]]:
         yield first, rest
 
 
-def _joined(lines: list[str]) -> str:
+def _join_lines(lines: list[str]) -> str:
     """Lines as one text: the first as it stands, the others without their common indentation."""
     if not lines:
         return ""

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 E = TypeVar("E")
 
 
-async def enabled(things: Iterable[E], context: "RunContextWrapper[Any]", agent: "AgentBase[Any]") -> list[E]:
+async def filter_enabled(
+    candidates: Iterable[E], context: "RunContextWrapper[Any]", agent: "AgentBase[Any]"
+) -> list[E]:
     """Those whose ``is_enabled`` says so, in order; things without one are always enabled.
 
     Questions that have to wait for an answer are asked together. The first that fails ends the others.
@@ -20,7 +22,7 @@ async def enabled(things: Iterable[E], context: "RunContextWrapper[Any]", agent:
     kept: list[tuple[E, Any]] = []
     waiting: list[tuple[int, Awaitable[bool]]] = []
     try:
-        for thing in things:
+        for thing in candidates:
             asked = getattr(thing, "is_enabled", True)
             answer = asked(context, agent) if callable(asked) else asked
             if isawaitable(answer):
@@ -32,22 +34,22 @@ async def enabled(things: Iterable[E], context: "RunContextWrapper[Any]", agent:
                 question.close()
         raise
     if waiting:
-        answers = await _together([answer for _, answer in waiting])
+        answers = await _gather_answers([answer for _, answer in waiting])
         for (index, _), answer in zip(waiting, answers, strict=True):
             kept[index] = (kept[index][0], answer)
     return [thing for thing, answer in kept if answer]
 
 
-async def _together(questions: list[Awaitable[bool]]) -> list[bool]:
-    if len(questions) == 1:
-        return [await questions[0]]
+async def _gather_answers(awaitables: list[Awaitable[bool]]) -> list[bool]:
+    if len(awaitables) == 1:
+        return [await awaitables[0]]
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_answer(question)) for question in questions]
+            tasks = [group.create_task(_await_answer(question)) for question in awaitables]
     except BaseExceptionGroup as group_error:
         raise group_error.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
-async def _answer(question: Awaitable[bool]) -> bool:
-    return await question
+async def _await_answer(awaitable: Awaitable[bool]) -> bool:
+    return await awaitable

@@ -190,10 +190,10 @@ class AgentMissing(UserError):
 
     code = "agent-missing"
 
-    def __init__(self, path: str, name: str, *, elsewhere: "Sequence[str]" = ()) -> None:
-        hint = f"; the same agent is now at {', '.join(elsewhere)}" if elsewhere else ""
+    def __init__(self, path: str, name: str, *, other_paths: "Sequence[str]" = ()) -> None:
+        hint = f"; the same agent is now at {', '.join(other_paths)}" if other_paths else ""
         super().__init__(f"there is no agent {name!r} at {path!r} in this graph{hint}")
-        self.path, self.name, self.elsewhere = path, name, tuple(elsewhere)
+        self.path, self.name, self.other_paths = path, name, tuple(other_paths)
 
 
 class AgentChanged(UserError):
@@ -201,12 +201,12 @@ class AgentChanged(UserError):
 
     code = "agent-changed"
 
-    def __init__(self, path: str, name: str, *, changed: "Sequence[str]") -> None:
+    def __init__(self, path: str, name: str, *, changed_parts: "Sequence[str]") -> None:
         super().__init__(
-            f"the agent {name!r} at {path!r} has changed since the run was saved: {', '.join(changed)}. "
-            f"If the run may go on all the same, load it with tolerate={list(changed)}"
+            f"the agent {name!r} at {path!r} has changed since the run was saved: {', '.join(changed_parts)}. "
+            f"If the run may go on all the same, load it with tolerate={list(changed_parts)}"
         )
-        self.path, self.name, self.changed = path, name, tuple(changed)
+        self.path, self.name, self.changed_parts = path, name, tuple(changed_parts)
 
 
 class ToolMissing(UserError):
@@ -214,6 +214,6 @@ class ToolMissing(UserError):
 
     code = "tool-missing"
 
-    def __init__(self, key: str, *, agent_name: str, known: "Sequence[str]" = ()) -> None:
-        super().__init__(f"the agent {agent_name!r} has no tool {key!r}; it has {', '.join(known) or 'none'}")
-        self.key, self.agent_name, self.known = key, agent_name, tuple(known)
+    def __init__(self, key: str, *, agent_name: str, known_tools: "Sequence[str]" = ()) -> None:
+        super().__init__(f"the agent {agent_name!r} has no tool {key!r}; it has {', '.join(known_tools) or 'none'}")
+        self.key, self.agent_name, self.known_tools = key, agent_name, tuple(known_tools)

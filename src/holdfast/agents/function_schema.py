@@ -12,10 +12,10 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
 from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.docstrings import DocstringStyle, Documentation, documentation
+from holdfast.agents.docstrings import DocstringStyle, Documentation, parse_docstring
 from holdfast.agents.errors import InvalidDeclaration, ModelBehaviorError
-from holdfast.agents.guardrails import name_of
-from holdfast.agents.strict_schema import strict_schema
+from holdfast.agents.guardrails import get_callable_name
+from holdfast.agents.strict_schema import to_strict_schema
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -38,14 +38,16 @@ class FuncSchema:
         try:
             return self.params_pydantic_model.model_validate_json(arguments or "{}")
         except ValidationError as error:
-            raise ModelBehaviorError(f"invalid arguments for tool {self.name}: {problems(error)}") from None
+            raise ModelBehaviorError(
+                f"invalid arguments for tool {self.name}: {format_validation_error(error)}"
+            ) from None
 
     def to_call_args(self, data: BaseModel) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments for the function, its context parameter not among them."""
         positional: list[Any] = []
         named: dict[str, Any] = {}
         fields = iter(type(data).model_fields)
-        for parameter in self._parameters():
+        for parameter in self._iter_parameters():
             value = getattr(data, next(fields))
             if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
                 positional.extend(value)
@@ -70,7 +72,7 @@ class FuncSchema:
         result = await asyncio.to_thread(func, *positional, **named)
         return await result if inspect.isawaitable(result) else result
 
-    def _parameters(self) -> Iterator[inspect.Parameter]:
+    def _iter_parameters(self) -> Iterator[inspect.Parameter]:
         found = iter(self.signature.parameters.values())
         if self.takes_context:
             next(found)
@@ -89,17 +91,17 @@ def function_schema(
 
     A first parameter annotated as :class:`RunContextWrapper` or :class:`ToolContext` is the run's, not the model's.
     """
-    name = name_override or name_of(func)
-    told = documentation(func, docstring_style) if use_docstring_info else Documentation()
-    signature, hints = inspect.signature(func), _hints(func, name)
+    name = name_override or get_callable_name(func)
+    told = parse_docstring(func, docstring_style) if use_docstring_info else Documentation()
+    signature, hints = inspect.signature(func), _get_hints(func, name)
     parameters = list(signature.parameters.values())
-    takes_context = bool(parameters) and _is_context(hints.get(parameters[0].name))
+    takes_context = bool(parameters) and _is_context_type(hints.get(parameters[0].name))
     asked = parameters[1:] if takes_context else parameters
-    _check(name, asked, hints, strict=strict_json_schema)
-    model = _arguments_model(name, asked, hints, told)
+    _check_parameters(name, asked, hints, strict=strict_json_schema)
+    model = _build_arguments_model(name, asked, hints, told)
     schema = model.model_json_schema()
     if strict_json_schema:
-        schema = strict_schema(schema, where=name)
+        schema = to_strict_schema(schema, where=name)
     return FuncSchema(
         name=name,
         description=description_override or told.description,
@@ -119,14 +121,14 @@ def is_async(func: Any) -> bool:
     return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None))  # noqa: B004
 
 
-def problems(error: ValidationError, *, most: int = 5) -> str:
+def format_validation_error(error: ValidationError, *, limit: int = 5) -> str:
     """What is wrong and where, without repeating the values."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
-    told = [": ".join(filter(None, (".".join(map(str, part["loc"])), part["msg"]))) for part in found[:most]]
-    return "; ".join(told + ([f"and {len(found) - most} more"] if len(found) > most else []))
+    told = [": ".join(filter(None, (".".join(map(str, part["loc"])), part["msg"]))) for part in found[:limit]]
+    return "; ".join(told + ([f"and {len(found) - limit} more"] if len(found) > limit else []))
 
 
-def _hints(func: Any, name: str) -> dict[str, Any]:
+def _get_hints(func: Any, name: str) -> dict[str, Any]:
     while isinstance(func, functools.partial):
         func = func.func
     target = func if inspect.isroutine(func) else type(func).__call__
@@ -136,16 +138,16 @@ def _hints(func: Any, name: str) -> dict[str, Any]:
         raise InvalidDeclaration(name, f"its annotations cannot be resolved: {error}") from None
 
 
-def _is_context(annotation: Any) -> bool:
+def _is_context_type(annotation: Any) -> bool:
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     kind = get_origin(annotation) or annotation
     return inspect.isclass(kind) and issubclass(kind, RunContextWrapper)
 
 
-def _check(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], *, strict: bool) -> None:
+def _check_parameters(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], *, strict: bool) -> None:
     for parameter in parameters:
-        if _is_context(hints.get(parameter.name)):
+        if _is_context_type(hints.get(parameter.name)):
             raise InvalidDeclaration(name, f"the context must be its first parameter, not {parameter.name!r}")
         if strict and parameter.kind is inspect.Parameter.VAR_KEYWORD:
             raise InvalidDeclaration(
@@ -153,14 +155,14 @@ def _check(name: str, parameters: list[inspect.Parameter], hints: dict[str, Any]
             )
 
 
-def _arguments_model(
-    name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], told: Documentation
+def _build_arguments_model(
+    name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], docs: Documentation
 ) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for parameter in parameters:
         annotation = hints.get(parameter.name, Any)
-        field_name, alias = _field_name(parameter.name, len(fields))
-        fields[field_name] = _field(parameter, annotation, told.parameters.get(parameter.name), alias)
+        field_name, alias = _make_field_name(parameter.name, len(fields))
+        fields[field_name] = _make_field(parameter, annotation, docs.parameters.get(parameter.name), alias)
     # Names that a model puts beside **kwargs instead of into it would be lost without a word.
     open_ended = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     config = ConfigDict(protected_namespaces=(), extra="forbid" if open_ended else "ignore")
@@ -170,10 +172,10 @@ def _arguments_model(
         raise InvalidDeclaration(name, f"a parameter has a type that has no JSON schema: {error}") from None
 
 
-def _field(parameter: inspect.Parameter, annotation: Any, told: str | None, alias: str | None) -> tuple[Any, Any]:
+def _make_field(parameter: inspect.Parameter, annotation: Any, doc: str | None, alias: str | None) -> tuple[Any, Any]:
     """The pydantic field of a parameter. What its annotation says about it beats what the docstring says."""
-    settings: dict[str, Any] = {} if alias is None else {"alias": alias, "title": _title(alias)}
-    description = _annotated_text(annotation) or told
+    settings: dict[str, Any] = {} if alias is None else {"alias": alias, "title": _make_title(alias)}
+    description = _get_annotated_text(annotation) or doc
     described = any(isinstance(part, FieldInfo) and part.description for part in get_args(annotation)[1:])
     if description and not described:
         settings["description"] = description
@@ -189,18 +191,18 @@ def _field(parameter: inspect.Parameter, annotation: Any, told: str | None, alia
     return annotation, Field(... if default is inspect.Parameter.empty else default, **settings)
 
 
-def _annotated_text(annotation: Any) -> str | None:
+def _get_annotated_text(annotation: Any) -> str | None:
     if get_origin(annotation) is not Annotated:
         return None
     return next((part for part in get_args(annotation)[1:] if isinstance(part, str)), None)
 
 
-def _field_name(name: str, index: int) -> tuple[str, str | None]:
+def _make_field_name(name: str, index: int) -> tuple[str, str | None]:
     """A name that pydantic accepts as a field, and the true one when it does not accept that."""
     if name.startswith(("_", "model_")) or hasattr(BaseModel, name):
         return f"argument_{index}", name
     return name, None
 
 
-def _title(name: str) -> str:
+def _make_title(name: str) -> str:
     return name.strip("_").replace("_", " ").title()

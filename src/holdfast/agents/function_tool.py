@@ -10,7 +10,7 @@ from holdfast.agents.docstrings import DocstringStyle
 from holdfast.agents.errors import InvalidDeclaration
 from holdfast.agents.function_schema import FuncSchema, function_schema, is_async
 from holdfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
-from holdfast.agents.strict_schema import strict_schema
+from holdfast.agents.strict_schema import to_strict_schema
 from holdfast.agents.tools import (
     FunctionTool,
     FunctionToolCustomDataExtractor,
@@ -21,7 +21,7 @@ from holdfast.agents.tools import (
     ToolOriginType,
     ToolTimeoutBehavior,
     default_tool_error_function,
-    explained,
+    explain_tool_error,
 )
 from holdfast.agents.types import Enabled, NeedsApproval, ToolErrorFunction
 
@@ -99,15 +99,15 @@ def function_tool(
         schema = function_schema(
             function, docstring_style, name_override, description_override, use_docstring_info, strict_mode
         )
-        _check(function, f"tool {schema.name!r}", timeout)
+        _check_function(function, f"tool {schema.name!r}", timeout)
         explain = default_tool_error_function if failure_error_function is _UNSET else failure_error_function
         adapter = None if output_type is None else TypeAdapter(output_type)
-        output_schema = output_json_schema or (None if adapter is None else _object_schema(schema.name, adapter))
+        output_schema = output_json_schema or (None if adapter is None else _build_object_schema(schema.name, adapter))
         tool = FunctionTool(
             name=schema.name,
             description=schema.description or "",
             params_json_schema=schema.params_json_schema,
-            on_invoke_tool=_invoking(function, schema, explain),
+            on_invoke_tool=_make_invoker(function, schema, explain),
             strict_json_schema=strict_mode,
             is_enabled=is_enabled,
             tool_input_guardrails=tool_input_guardrails,
@@ -133,29 +133,29 @@ def function_tool(
     return make if func is None else make(func)
 
 
-def _check(function: Callable[..., Any], where: str, timeout: float | None) -> None:
+def _check_function(function: Callable[..., Any], where: str, timeout: float | None) -> None:
     if timeout is not None and not is_async(function):
         raise InvalidDeclaration(where, "only an async function can have a timeout")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidDeclaration(where, "a tool cannot yield its output in parts: return all of it")
 
 
-def _invoking(
-    function: Callable[..., Any], schema: FuncSchema, explain: ToolErrorFunction | None
+def _make_invoker(
+    function: Callable[..., Any], schema: FuncSchema, error_function: ToolErrorFunction | None
 ) -> Callable[["ToolContext[Any]", str], Awaitable[Any]]:
     async def on_invoke_tool(context: "ToolContext[Any]", arguments: str) -> Any:
         try:
             return await schema.call(function, context, arguments)
         except Exception as error:
-            if explain is None:
+            if error_function is None:
                 raise
-            return await explained(explain, context, error)
+            return await explain_tool_error(error_function, context, error)
 
     return on_invoke_tool
 
 
-def _object_schema(name: str, adapter: TypeAdapter[Any]) -> dict[str, Any]:
+def _build_object_schema(name: str, adapter: TypeAdapter[Any]) -> dict[str, Any]:
     schema = adapter.json_schema(mode="serialization")
     if schema.get("type") != "object":
         raise InvalidDeclaration(f"tool {name!r}", "output_type must be an object: a model, TypedDict or dataclass")
-    return strict_schema(schema, where=f"output_type of {name}")
+    return to_strict_schema(schema, where=f"output_type of {name}")

@@ -15,12 +15,12 @@ import msgspec
 from holdfast.agents.agent import AgentBase
 from holdfast.agents.errors import AgentChanged, AgentMissing
 from holdfast.agents.handoffs import Handoff
-from holdfast.agents.output import output_schema_of
+from holdfast.agents.output import as_output_schema
 from holdfast.agents.tool_refs import ToolRef
 from holdfast.agents.tools import FunctionTool
 
 ROOT = "root"
-PARTS = ("name", "instructions", "tools", "handoffs", "output type")
+SIGNATURE_PARTS = ("name", "instructions", "tools", "handoffs", "output type")
 
 
 class AgentRef(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class AgentGraph:
         waiting = deque([root])
         while waiting:
             agent = waiting.popleft()
-            for label, target in _edges(agent):
+            for label, target in _iter_edges(agent):
                 if id(target) not in self._paths:
                     path = f"{self._paths[id(agent)]}/{label}"
                     self._paths[id(target)], self._agents[path] = path, target
@@ -63,19 +63,19 @@ class AgentGraph:
         """The agent at a path, whatever it is now; ``None`` when there is none."""
         return self._agents.get(path)
 
-    def path(self, agent: AgentBase[Any]) -> str:
+    def get_path(self, agent: AgentBase[Any]) -> str:
         """Where the agent is, by the shortest way; :class:`AgentMissing` when no declared way leads to it."""
         try:
             return self._paths[id(agent)]
         except KeyError:
             raise AgentMissing("?", agent.name) from None
 
-    def ref(self, agent: AgentBase[Any]) -> AgentRef:
+    def get_ref(self, agent: AgentBase[Any]) -> AgentRef:
         """The name to save for an agent of this graph."""
-        path = self.path(agent)
-        return AgentRef(path, agent.name, self._signature(path))
+        path = self.get_path(agent)
+        return AgentRef(path, agent.name, self._get_signature(path))
 
-    def bind(self, ref: AgentRef, *, tolerate: Collection[str] = ()) -> Any:
+    def resolve(self, ref: AgentRef, *, tolerate: Collection[str] = ()) -> Any:
         """The agent that ``ref`` means, if it is still there and still the same.
 
         Raises :class:`AgentMissing` or :class:`AgentChanged` otherwise; another agent of the same name is never
@@ -83,87 +83,89 @@ class AgentGraph:
         """
         agent = self._agents.get(ref.path)
         if agent is None:
-            raise AgentMissing(ref.path, ref.name, elsewhere=self._elsewhere(ref))
-        changed = [part for part in changes(ref.signature, self._signature(ref.path)) if part not in tolerate]
+            raise AgentMissing(ref.path, ref.name, other_paths=self._find_other_paths(ref))
+        changed = [
+            part for part in diff_signatures(ref.signature, self._get_signature(ref.path)) if part not in tolerate
+        ]
         if changed:
-            raise AgentChanged(ref.path, ref.name, changed=changed)
+            raise AgentChanged(ref.path, ref.name, changed_parts=changed)
         return agent
 
-    def _signature(self, path: str) -> str:
+    def _get_signature(self, path: str) -> str:
         if path not in self._signatures:
-            self._signatures[path] = signature(self._agents[path])
+            self._signatures[path] = compute_signature(self._agents[path])
         return self._signatures[path]
 
-    def _elsewhere(self, ref: AgentRef) -> list[str]:
+    def _find_other_paths(self, ref: AgentRef) -> list[str]:
         named = (path for path, agent in self if agent.name == ref.name)
-        return [path for path in named if self._signature(path) == ref.signature]
+        return [path for path in named if self._get_signature(path) == ref.signature]
 
 
-def bind(root: AgentBase[Any], ref: AgentRef, *, tolerate: Collection[str] = ()) -> Any:
+def resolve_agent(root: AgentBase[Any], ref: AgentRef, *, tolerate: Collection[str] = ()) -> Any:
     """As :meth:`AgentGraph.bind`, for a single reference."""
-    return AgentGraph(root).bind(ref, tolerate=tolerate)
+    return AgentGraph(root).resolve(ref, tolerate=tolerate)
 
 
-def signature(agent: AgentBase[Any]) -> str:
+def compute_signature(agent: AgentBase[Any]) -> str:
     """What the agent is, as digests of its parts. Hooks, models and settings are not among them."""
     instructions = getattr(agent, "instructions", None)
     parts: list[Any] = [
         agent.name,
         "(a function)" if callable(instructions) else instructions,
-        sorted(_tool_facts(agent), key=msgspec.json.encode),
-        sorted(_handoff_facts(agent)),
-        _output_facts(getattr(agent, "output_type", None)),
+        sorted(_describe_tools(agent), key=msgspec.json.encode),
+        sorted(_describe_handoffs(agent)),
+        _describe_output_type(getattr(agent, "output_type", None)),
     ]
-    return ".".join(_digest(part) for part in parts)
+    return ".".join(_compute_digest(part) for part in parts)
 
 
-def changes(old: str, new: str) -> list[str]:
+def diff_signatures(old: str, new: str) -> list[str]:
     """The parts in which two signatures differ."""
     pairs = list(zip(old.split("."), new.split("."), strict=False))
-    if len(pairs) != len(PARTS) or old.count(".") != new.count("."):
+    if len(pairs) != len(SIGNATURE_PARTS) or old.count(".") != new.count("."):
         return [] if old == new else ["signature"]
-    return [part for part, (mine, yours) in zip(PARTS, pairs, strict=True) if mine != yours]
+    return [part for part, (mine, yours) in zip(SIGNATURE_PARTS, pairs, strict=True) if mine != yours]
 
 
-def _edges(agent: AgentBase[Any]) -> Iterator[tuple[str, AgentBase[Any]]]:
+def _iter_edges(agent: AgentBase[Any]) -> Iterator[tuple[str, AgentBase[Any]]]:
     """The agents one step away, each by a label that no other step from here has."""
     seen: dict[str, int] = {}
-    for kind, name, target in _steps(agent):
-        label = f"{kind}:{_escaped(name)}"
+    for kind, name, target in _iter_neighbors(agent):
+        label = f"{kind}:{_escape(name)}"
         seen[label] = seen.get(label, 0) + 1
         yield label if seen[label] == 1 else f"{label}~{seen[label]}", target
 
 
-def _steps(agent: AgentBase[Any]) -> Iterator[tuple[str, str, AgentBase[Any]]]:
+def _iter_neighbors(agent: AgentBase[Any]) -> Iterator[tuple[str, str, AgentBase[Any]]]:
     for target in getattr(agent, "handoffs", ()):
         known = target.agent if isinstance(target, Handoff) else target
         if isinstance(known, AgentBase):
             yield "handoff", known.name, known
     for tool in agent.tools:
         if isinstance(tool, FunctionTool) and tool.agent_tool is not None:
-            yield "tool", str(ToolRef.of(tool)), tool.agent_tool.agent
+            yield "tool", str(ToolRef.from_tool(tool)), tool.agent_tool.agent
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     return name.replace("%", "%25").replace("/", "%2F").replace("~", "%7E")
 
 
-def _tool_facts(agent: AgentBase[Any]) -> Iterator[list[Any]]:
+def _describe_tools(agent: AgentBase[Any]) -> Iterator[list[Any]]:
     for tool in agent.tools:
         if isinstance(tool, FunctionTool):
-            yield ["function", *ToolRef.of(tool).lookup_key, _digest(tool.params_json_schema)]
+            yield ["function", *ToolRef.from_tool(tool).lookup_key, _compute_digest(tool.params_json_schema)]
         else:
-            yield ["hosted", getattr(tool, "name", type(tool).__name__), _label(tool)]
+            yield ["hosted", getattr(tool, "name", type(tool).__name__), _get_server_label(tool)]
     for server in agent.mcp_servers:
         yield ["mcp", server.name]
 
 
-def _label(tool: Any) -> str:
+def _get_server_label(tool: Any) -> str:
     config = getattr(tool, "tool_config", None)
     return str(config.get("server_label", "")) if isinstance(config, dict) else ""
 
 
-def _handoff_facts(agent: AgentBase[Any]) -> Iterator[list[str]]:
+def _describe_handoffs(agent: AgentBase[Any]) -> Iterator[list[str]]:
     for target in getattr(agent, "handoffs", ()):
         if isinstance(target, Handoff):
             yield [target.tool_name, target.agent_name]
@@ -171,10 +173,10 @@ def _handoff_facts(agent: AgentBase[Any]) -> Iterator[list[str]]:
             yield [Handoff.default_tool_name(target), target.name]
 
 
-def _output_facts(output_type: Any) -> Any:
-    schema = output_schema_of(output_type)
+def _describe_output_type(output_type: Any) -> Any:
+    schema = as_output_schema(output_type)
     return None if schema is None or schema.is_plain_text() else [schema.name(), schema.json_schema()]
 
 
-def _digest(value: Any) -> str:
+def _compute_digest(value: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="sorted", enc_hook=repr)).hexdigest()[:16]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, overload
 from typing_extensions import TypeVar
 
 from holdfast.agents.errors import InvalidDeclaration, UserError
-from holdfast.agents.types import MaybeAwaitable, TContext, resolved
+from holdfast.agents.types import MaybeAwaitable, TContext, maybe_await
 from holdfast.base.items import Item
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ class InputGuardrail(Generic[TContext]):
         check_callable("InputGuardrail", self.guardrail_function)
 
     def get_name(self) -> str:
-        return self.name or name_of(self.guardrail_function)
+        return self.name or get_callable_name(self.guardrail_function)
 
     async def run(
         self, agent: "Agent[Any]", input: "str | list[Item]", context: "RunContextWrapper[TContext]"
     ) -> InputGuardrailResult:
-        found = await resolved(self.guardrail_function(context, agent, input))
-        return InputGuardrailResult(self, _verdict(self.get_name(), found, GuardrailFunctionOutput))
+        found = await maybe_await(self.guardrail_function(context, agent, input))
+        return InputGuardrailResult(self, _validate_output(self.get_name(), found, GuardrailFunctionOutput))
 
 
 @dataclass
@@ -83,13 +83,13 @@ class OutputGuardrail(Generic[TContext]):
         check_callable("OutputGuardrail", self.guardrail_function)
 
     def get_name(self) -> str:
-        return self.name or name_of(self.guardrail_function)
+        return self.name or get_callable_name(self.guardrail_function)
 
     async def run(
         self, context: "RunContextWrapper[TContext]", agent: "Agent[Any]", agent_output: Any
     ) -> OutputGuardrailResult:
-        found = await resolved(self.guardrail_function(context, agent, agent_output))
-        verdict = _verdict(self.get_name(), found, GuardrailFunctionOutput)
+        found = await maybe_await(self.guardrail_function(context, agent, agent_output))
+        verdict = _validate_output(self.get_name(), found, GuardrailFunctionOutput)
         return OutputGuardrailResult(self, agent_output, agent, verdict)
 
 
@@ -106,7 +106,7 @@ class RaiseExceptionBehavior(TypedDict):
     type: Literal["raise_exception"]
 
 
-def _allowing() -> RejectContentBehavior | RaiseExceptionBehavior | AllowBehavior:
+def _make_allow_behavior() -> RejectContentBehavior | RaiseExceptionBehavior | AllowBehavior:
     return {"type": "allow"}
 
 
@@ -115,7 +115,9 @@ class ToolGuardrailFunctionOutput:
     """What becomes of a call: go on, give the model a message in its place, or end the run."""
 
     output_info: Any
-    behavior: RejectContentBehavior | RaiseExceptionBehavior | AllowBehavior = field(default_factory=_allowing)
+    behavior: RejectContentBehavior | RaiseExceptionBehavior | AllowBehavior = field(
+        default_factory=_make_allow_behavior
+    )
 
     @classmethod
     def allow(cls, output_info: Any = None) -> "ToolGuardrailFunctionOutput":
@@ -158,11 +160,11 @@ class ToolGuardrail(Generic[TData]):
         check_callable(type(self).__name__, self.guardrail_function)
 
     def get_name(self) -> str:
-        return self.name or name_of(self.guardrail_function)
+        return self.name or get_callable_name(self.guardrail_function)
 
     async def run(self, data: TData) -> ToolGuardrailFunctionOutput:
-        found = await resolved(self.guardrail_function(data))
-        return _verdict(self.get_name(), found, ToolGuardrailFunctionOutput)
+        found = await maybe_await(self.guardrail_function(data))
+        return _validate_output(self.get_name(), found, ToolGuardrailFunctionOutput)
 
 
 class ToolInputGuardrail(ToolGuardrail[ToolInputGuardrailData], Generic[TContext]):
@@ -233,7 +235,7 @@ def tool_output_guardrail(
     return ToolOutputGuardrail(func, name) if func is not None else lambda func: ToolOutputGuardrail(func, name)
 
 
-def name_of(func: Any) -> str:
+def get_callable_name(func: Any) -> str:
     """What to call a function of the user's, be it a partial or an object with ``__call__``."""
     while hasattr(func, "func") and not hasattr(func, "__name__"):
         func = func.func
@@ -248,7 +250,7 @@ def check_callable(where: str, func: Any) -> None:
 V = TypeVar("V")
 
 
-def _verdict(name: str, found: object, kind: type[V]) -> V:
-    if not isinstance(found, kind):
-        raise UserError(f"the guardrail {name!r} must return {kind.__name__}, not {type(found).__name__}")
-    return found
+def _validate_output(name: str, output: object, kind: type[V]) -> V:
+    if not isinstance(output, kind):
+        raise UserError(f"the guardrail {name!r} must return {kind.__name__}, not {type(output).__name__}")
+    return output

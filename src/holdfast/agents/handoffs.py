@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from typing_extensions import TypeVar
 
 from holdfast.agents.errors import InvalidDeclaration, ModelBehaviorError, UserError
-from holdfast.agents.names import function_name
-from holdfast.agents.strict_schema import strict_schema
-from holdfast.agents.types import Enabled, MaybeAwaitable, RunItemLike, TContext, resolved
+from holdfast.agents.names import to_function_name
+from holdfast.agents.strict_schema import to_strict_schema
+from holdfast.agents.types import Enabled, MaybeAwaitable, RunItemLike, TContext, maybe_await
 from holdfast.base.items import Item
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Handoff(Generic[TContext, TAgent]):
 
     @classmethod
     def default_tool_name(cls, agent: "AgentBase[Any]") -> str:
-        return function_name(f"transfer_to_{agent.name}")
+        return to_function_name(f"transfer_to_{agent.name}")
 
     @classmethod
     def default_tool_description(cls, agent: "AgentBase[Any]") -> str:
@@ -96,19 +96,19 @@ def handoff(
     """
     tool_name = tool_name_override or Handoff.default_tool_name(agent)
     _check_on_handoff(tool_name, on_handoff, input_type)
-    adapter = None if input_type is None else _adapter(tool_name, input_type)
+    adapter = None if input_type is None else _make_adapter(tool_name, input_type)
     schema = {} if adapter is None else adapter.json_schema()
 
     async def on_invoke_handoff(context: "RunContextWrapper[Any]", arguments: str | None = None) -> "Agent[TContext]":
         if on_handoff is not None:
-            given = () if adapter is None else (_parsed(tool_name, adapter, arguments),)
-            await resolved(on_handoff(context, *given))
+            given = () if adapter is None else (_parse_input(tool_name, adapter, arguments),)
+            await maybe_await(on_handoff(context, *given))
         return agent
 
     return Handoff(
         tool_name=tool_name,
         tool_description=tool_description_override or Handoff.default_tool_description(agent),
-        input_json_schema=strict_schema(schema, where=f"input_type of {tool_name}"),
+        input_json_schema=to_strict_schema(schema, where=f"input_type of {tool_name}"),
         on_invoke_handoff=on_invoke_handoff,
         agent_name=agent.name,
         input_filter=input_filter,
@@ -140,7 +140,7 @@ def _check_on_handoff(tool_name: str, on_handoff: Any, input_type: Any) -> None:
         raise UserError(f"{tool_name}: on_handoff must take ({', '.join(wanted)}), it takes {taken} parameters")
 
 
-def _adapter(tool_name: str, input_type: Any) -> Any:
+def _make_adapter(tool_name: str, input_type: Any) -> Any:
     # Imported here: a handoff without input does not pay for pydantic.
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
@@ -151,14 +151,16 @@ def _adapter(tool_name: str, input_type: Any) -> Any:
         raise InvalidDeclaration(tool_name, f"input_type has no JSON schema: {error}") from None
 
 
-def _parsed(tool_name: str, adapter: Any, arguments: str | None) -> Any:
+def _parse_input(tool_name: str, adapter: Any, arguments: str | None) -> Any:
     from pydantic import ValidationError
 
-    from holdfast.agents.function_schema import problems
+    from holdfast.agents.function_schema import format_validation_error
 
     if arguments is None:
         raise ModelBehaviorError(f"the handoff {tool_name} needs an input, the model gave none")
     try:
         return adapter.validate_json(arguments)
     except ValidationError as error:
-        raise ModelBehaviorError(f"invalid input for the handoff {tool_name}: {problems(error)}") from None
+        raise ModelBehaviorError(
+            f"invalid input for the handoff {tool_name}: {format_validation_error(error)}"
+        ) from None

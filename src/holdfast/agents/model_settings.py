@@ -7,16 +7,16 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 from holdfast.agents.errors import InvalidDeclaration
 
-S = TypeVar("S", bound="Overlaid")
+S = TypeVar("S", bound="MergeableSettings")
 
 
-class Overlaid:
+class MergeableSettings:
     """Settings that can be laid over others: what is set wins, what is ``None`` lets the other show through."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @classmethod
-    def of(cls, value: Self | Mapping[str, Any]) -> Self:
+    def coerce(cls, value: Self | Mapping[str, Any]) -> Self:
         """The settings themselves, or those in a dict; unknown names are refused."""
         if isinstance(value, cls):
             return value
@@ -31,22 +31,22 @@ class Overlaid:
         """New settings in which everything that ``override`` sets replaces what is here."""
         if override is None:
             return self
-        over = type(self).of(override)
+        over = type(self).coerce(override)
         given = {f.name: getattr(over, f.name) for f in fields(over) if getattr(over, f.name) is not None}
         for name, value in given.items():
             mine = getattr(self, name)
-            if isinstance(mine, Overlaid) and isinstance(value, Overlaid):
+            if isinstance(mine, MergeableSettings) and isinstance(value, MergeableSettings):
                 given[name] = mine.resolve(value)
         return replace(self, **given)
 
     def to_json_dict(self) -> dict[str, Any]:
         """Every setting as JSON would hold it; functions are left out."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: _plain(value) for name, value in found.items() if not callable(value) or value is None}
+        return {name: _to_plain(value) for name, value in found.items() if not callable(value) or value is None}
 
 
 @dataclass
-class ModelRetryBackoffSettings(Overlaid):
+class ModelRetryBackoffSettings(MergeableSettings):
     """How long to wait between attempts."""
 
     initial_delay: float | None = None
@@ -63,7 +63,7 @@ ModelRetryBackoffInput: TypeAlias = ModelRetryBackoffSettings | dict[str, Any]
 
 
 @dataclass
-class ModelRetrySettings(Overlaid):
+class ModelRetrySettings(MergeableSettings):
     """Whether and how often a failed request is repeated. ``policy`` is code and is never stored."""
 
     max_retries: int | None = None
@@ -73,7 +73,7 @@ class ModelRetrySettings(Overlaid):
     def __post_init__(self) -> None:
         _check_number("ModelRetrySettings.max_retries", self.max_retries, at_least=0)
         if self.backoff is not None:
-            self.backoff = ModelRetryBackoffSettings.of(self.backoff)
+            self.backoff = ModelRetryBackoffSettings.coerce(self.backoff)
         if self.policy is not None and not callable(self.policy):
             raise InvalidDeclaration("ModelRetrySettings.policy", "must be a function of RetryPolicyContext")
 
@@ -93,11 +93,11 @@ class MCPToolChoice:
 
 ToolChoice: TypeAlias = Literal["auto", "required", "none"] | str | MCPToolChoice
 
-_PRIVATE = frozenset(["extra_query", "extra_body", "extra_headers", "extra_args", "preserve_raw_usage"])
+_UNTRACED_SETTINGS = frozenset(["extra_query", "extra_body", "extra_headers", "extra_args", "preserve_raw_usage"])
 
 
 @dataclass
-class ModelSettings(Overlaid):
+class ModelSettings(MergeableSettings):
     """How a model is to be called. Not every provider knows every setting."""
 
     temperature: float | None = None
@@ -131,7 +131,7 @@ class ModelSettings(Overlaid):
             _check_number(f"ModelSettings.{name}", getattr(self, name))
         _check_number("ModelSettings.timeout", self.timeout, above=0)
         if self.retry is not None:
-            self.retry = ModelRetrySettings.of(self.retry)
+            self.retry = ModelRetrySettings.coerce(self.retry)
 
     def resolve(self, override: "ModelSettings | dict[str, Any] | None") -> "ModelSettings":
         """New settings in which everything that ``override`` sets replaces what is here.
@@ -145,20 +145,20 @@ class ModelSettings(Overlaid):
 
     def to_traceable_dict(self) -> dict[str, Any]:
         """The settings without those in which programs put secrets."""
-        return {name: value for name, value in self.to_json_dict().items() if name not in _PRIVATE}
+        return {name: value for name, value in self.to_json_dict().items() if name not in _UNTRACED_SETTINGS}
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Overlaid):
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, MergeableSettings):
         return value.to_json_dict()
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: _to_plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
+        return {key: _to_plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_to_plain(part) for part in value]
     return value
 
 

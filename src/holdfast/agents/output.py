@@ -5,7 +5,7 @@ from inspect import isclass
 from typing import Any, get_origin, is_typeddict
 
 from holdfast.agents.errors import InvalidDeclaration, ModelBehaviorError, UserError
-from holdfast.agents.strict_schema import strict_schema
+from holdfast.agents.strict_schema import to_strict_schema
 
 
 class AgentOutputSchemaBase(ABC):
@@ -41,7 +41,7 @@ class AgentOutputSchema(AgentOutputSchemaBase):
     def __init__(self, output_type: type[Any] | None, strict_json_schema: bool = True) -> None:
         self.output_type = output_type
         self._strict = strict_json_schema
-        self._wrapped = False
+        self._is_wrapped = False
         self._schema: dict[str, Any] = {}
         self._adapter: Any = None
         if not self.is_plain_text():
@@ -67,13 +67,15 @@ class AgentOutputSchema(AgentOutputSchemaBase):
             return json_str
         from pydantic import ValidationError
 
-        from holdfast.agents.function_schema import problems
+        from holdfast.agents.function_schema import format_validation_error
 
         try:
             value = self._adapter.validate_json(json_str)
         except ValidationError as error:
-            raise ModelBehaviorError(f"the answer does not fit {self.name()}: {problems(error)}") from None
-        return value.response if self._wrapped else value
+            raise ModelBehaviorError(
+                f"the answer does not fit {self.name()}: {format_validation_error(error)}"
+            ) from None
+        return value.response if self._is_wrapped else value
 
     def _prepare(self) -> None:
         # Imported here: an agent that answers in text does not pay for pydantic.
@@ -82,18 +84,18 @@ class AgentOutputSchema(AgentOutputSchemaBase):
 
         kind: Any = self.output_type
         plain = get_origin(kind) or kind
-        self._wrapped = not (is_typeddict(plain) or (isclass(plain) and issubclass(plain, BaseModel | dict)))
+        self._is_wrapped = not (is_typeddict(plain) or (isclass(plain) and issubclass(plain, BaseModel | dict)))
         try:
-            shape: Any = create_model("OutputType", response=(kind, ...)) if self._wrapped else kind
+            shape: Any = create_model("OutputType", response=(kind, ...)) if self._is_wrapped else kind
             self._adapter = TypeAdapter(shape)
             schema = self._adapter.json_schema()
         except PydanticUserError as error:
             raise InvalidDeclaration("output_type", f"{self.name()} has no JSON schema: {error}") from None
         where = f"output_type {self.name()}"
-        self._schema = strict_schema(schema, where=where) if self._strict else schema
+        self._schema = to_strict_schema(schema, where=where) if self._strict else schema
 
 
-def output_schema_of(output_type: Any) -> AgentOutputSchemaBase | None:
+def as_output_schema(output_type: Any) -> AgentOutputSchemaBase | None:
     """The schema of an agent's ``output_type``; ``None`` for plain text."""
     if output_type is None or output_type is str:
         return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from holdfast.agents.errors import UserError
-from holdfast.agents.types import MaybeAwaitable, resolved
+from holdfast.agents.types import MaybeAwaitable, maybe_await
 
 if TYPE_CHECKING:
     from holdfast.agents.agent import Agent
@@ -31,13 +31,13 @@ class GenerateDynamicPromptData:
 DynamicPromptFunction: TypeAlias = Callable[[GenerateDynamicPromptData], MaybeAwaitable[Prompt]]
 
 
-async def prompt_for(
+async def resolve_prompt(
     prompt: Prompt | DynamicPromptFunction | None, context: "RunContextWrapper[Any]", agent: "Agent[Any]"
 ) -> dict[str, Any] | None:
     """The prompt as the provider takes it: ``id``, ``version`` and ``variables``, absent ones as ``None``."""
     if prompt is None:
         return None
-    found = await resolved(prompt(GenerateDynamicPromptData(context, agent))) if callable(prompt) else prompt
+    found = await maybe_await(prompt(GenerateDynamicPromptData(context, agent))) if callable(prompt) else prompt
     if not isinstance(found, dict) or not isinstance(found.get("id"), str):
         raise UserError(f"the prompt of agent {agent.name!r} must be a dict with an 'id', not {found!r}")
     return {"id": found["id"], "version": found.get("version"), "variables": found.get("variables")}

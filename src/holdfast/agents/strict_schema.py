@@ -9,54 +9,55 @@ from typing import Any
 
 from holdfast.agents.errors import InvalidDeclaration
 
-Schema = dict[str, Any]
+JSONSchema = dict[str, Any]
 
-_LISTS = ("anyOf", "allOf", "prefixItems")
-_TABLES = ("$defs", "definitions", "properties")
+_LIST_KEYWORDS = ("anyOf", "allOf", "prefixItems")
+_MAPPING_KEYWORDS = ("$defs", "definitions", "properties")
 
 
-def strict_schema(schema: Mapping[str, Any], *, where: str = "schema") -> Schema:
+def to_strict_schema(schema: Mapping[str, Any], *, where: str = "schema") -> JSONSchema:
     """A strict copy of the schema; the original is left as it was."""
     if not schema:
         return {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-    found: Schema = _Strictness(schema).strict(schema, where, ())
+    found: JSONSchema = _StrictConverter(schema).convert(schema, where, ())
     return found
 
 
-class _Strictness:
+class _StrictConverter:
     """One schema under conversion: references are resolved against its root."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
 
-    def strict(self, schema: Any, path: str, expanding: tuple[str, ...]) -> Any:
+    def convert(self, schema: Any, path: str, expanding: tuple[str, ...]) -> Any:
         if not isinstance(schema, Mapping):
             return schema
         if "$ref" in schema and len(schema) > 1:
-            return self._inlined(schema, path, expanding)
-        found: Schema = dict(schema)
+            return self._inline_reference(schema, path, expanding)
+        found: JSONSchema = dict(schema)
         if "oneOf" in found:  # strict mode knows only anyOf, and the discriminator is a hint it does not read
             found["anyOf"] = [*found.get("anyOf", []), *found.pop("oneOf")]
             found.pop("discriminator", None)
         if len(found.get("allOf", ())) == 1:
             (only,) = found.pop("allOf")
-            return self.strict({**only, **found}, path, expanding)
+            return self.convert({**only, **found}, path, expanding)
         if found.get("default", 0) is None:
             del found["default"]
-        self._close(found, path)
-        for key in _TABLES:
+        self._close_object(found, path)
+        for key in _MAPPING_KEYWORDS:
             if isinstance(found.get(key), Mapping):
                 found[key] = {
-                    name: self.strict(part, _below(path, key, name), expanding) for name, part in found[key].items()
+                    name: self.convert(part, _join_path(path, key, name), expanding)
+                    for name, part in found[key].items()
                 }
-        for key in _LISTS:
+        for key in _LIST_KEYWORDS:
             if isinstance(found.get(key), list):
-                found[key] = [self.strict(part, path, expanding) for part in found[key]]
+                found[key] = [self.convert(part, path, expanding) for part in found[key]]
         if isinstance(found.get("items"), Mapping):
-            found["items"] = self.strict(found["items"], f"{path}[]", expanding)
+            found["items"] = self.convert(found["items"], f"{path}[]", expanding)
         return found
 
-    def _close(self, found: Schema, path: str) -> None:
+    def _close_object(self, found: JSONSchema, path: str) -> None:
         kind = found.get("type")
         if kind != "object" and not (isinstance(kind, list) and "object" in kind) and "properties" not in found:
             return
@@ -69,15 +70,15 @@ class _Strictness:
         found["properties"] = found.get("properties", {})
         found["required"] = list(found["properties"])
 
-    def _inlined(self, schema: Mapping[str, Any], path: str, expanding: tuple[str, ...]) -> Any:
+    def _inline_reference(self, schema: Mapping[str, Any], path: str, expanding: tuple[str, ...]) -> Any:
         """A reference with company, as one schema: strict mode allows a reference nothing beside it."""
         name = schema["$ref"]
         if name in expanding:  # a type that contains itself cannot be written out; its company is only commentary
             return {"$ref": name}
         beside = {key: value for key, value in schema.items() if key != "$ref"}
-        return self.strict({**self._target(name, path), **beside}, path, (*expanding, name))
+        return self.convert({**self._resolve_reference(name, path), **beside}, path, (*expanding, name))
 
-    def _target(self, name: Any, path: str) -> Mapping[str, Any]:
+    def _resolve_reference(self, name: Any, path: str) -> Mapping[str, Any]:
         target: Any = self._root
         for step in str(name).removeprefix("#/").split("/") if name != "#" else ():
             target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
@@ -86,5 +87,5 @@ class _Strictness:
         return target
 
 
-def _below(path: str, key: str, name: str) -> str:
+def _join_path(path: str, key: str, name: str) -> str:
     return f"{path}.{name}" if key == "properties" else f"{path}.{key}.{name}"

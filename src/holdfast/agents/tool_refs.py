@@ -23,21 +23,21 @@ class ToolRef(msgspec.Struct, frozen=True):
     namespace: str | None = None
 
     @classmethod
-    def of(cls, tool: FunctionTool) -> "ToolRef":
+    def from_tool(cls, tool: FunctionTool) -> "ToolRef":
         """The key of a tool that was declared."""
         if tool.namespace is not None:
             return cls("namespaced", tool.name, tool.namespace)
         return cls("deferred_top_level" if tool.defer_loading else "bare", tool.name)
 
     @classmethod
-    def of_call(cls, name: str, namespace: str | None = None) -> "ToolRef":
+    def from_call(cls, name: str, namespace: str | None = None) -> "ToolRef":
         """The key that a model's call means. A deferred tool is called in a namespace of its own name."""
         if not namespace:
             return cls("bare", name)
         return cls("deferred_top_level", name) if namespace == name else cls("namespaced", name, namespace)
 
     @classmethod
-    def of_key(cls, key: Sequence[str]) -> "ToolRef":
+    def from_lookup_key(cls, key: Sequence[str]) -> "ToolRef":
         """The inverse of :attr:`lookup_key`; anything else is refused."""
         match tuple(key):
             case ("bare" | "deferred_top_level" as kind, str(name)):
@@ -47,20 +47,20 @@ class ToolRef(msgspec.Struct, frozen=True):
         raise ModelBehaviorError(f"this is no key of a tool: {key!r}")
 
     @classmethod
-    def of_approval(cls, item: Any) -> "ToolRef":
+    def from_approval(cls, item: Any) -> "ToolRef":
         """The key of the tool that an approval item asks for."""
         raw = item.raw_item
-        if part_of(raw, "type") in ("mcp_approval_request", "hosted_tool_call"):
-            label, name = part_of(raw, "server_label"), part_of(raw, "name")
+        if get_field(raw, "type") in ("mcp_approval_request", "hosted_tool_call"):
+            label, name = get_field(raw, "server_label"), get_field(raw, "name")
             if label and name:
                 return cls("hosted_mcp", name, label)
         key = getattr(item, "tool_lookup_key", None)
         if key is not None:
-            return cls.of_key(key)
-        name = getattr(item, "tool_name", None) or part_of(raw, "name")
+            return cls.from_lookup_key(key)
+        name = getattr(item, "tool_name", None) or get_field(raw, "name")
         if not isinstance(name, str) or not name:
             raise ModelBehaviorError("an approval must name its tool")
-        return cls.of_call(name, getattr(item, "tool_namespace", None) or part_of(raw, "namespace"))
+        return cls.from_call(name, getattr(item, "tool_namespace", None) or get_field(raw, "namespace"))
 
     @property
     def lookup_key(self) -> FunctionToolLookupKey:
@@ -73,16 +73,16 @@ class ToolRef(msgspec.Struct, frozen=True):
         return f"deferred_top_level:{self.name}" if self.kind == "deferred_top_level" else self.name
 
 
-def tools_by_ref(tools: Iterable[Any]) -> dict[ToolRef, FunctionTool]:
+def index_tools_by_ref(tools: Iterable[Any]) -> dict[ToolRef, FunctionTool]:
     """The function tools by their keys, in order; of two with one key the first stays."""
     found: dict[ToolRef, FunctionTool] = {}
     for tool in tools:
         if isinstance(tool, FunctionTool):
-            found.setdefault(ToolRef.of(tool), tool)
+            found.setdefault(ToolRef.from_tool(tool), tool)
     return found
 
 
-def tool_meant(tools: Mapping[ToolRef, FunctionTool], ref: ToolRef) -> FunctionTool | None:
+def match_tool(tools: Mapping[ToolRef, FunctionTool], ref: ToolRef) -> FunctionTool | None:
     """The tool of that key. A bare key may also mean a deferred tool: models without namespaces call it by its name."""
     tool = tools.get(ref)
     if tool is None and ref.kind == "bare":
@@ -92,12 +92,12 @@ def tool_meant(tools: Mapping[ToolRef, FunctionTool], ref: ToolRef) -> FunctionT
 
 def find_tool(tools: Mapping[ToolRef, FunctionTool], ref: ToolRef, *, agent_name: str) -> FunctionTool:
     """The tool that is meant, or :class:`ToolMissing`."""
-    tool = tool_meant(tools, ref)
+    tool = match_tool(tools, ref)
     if tool is None:
-        raise ToolMissing(str(ref), agent_name=agent_name, known=[str(known) for known in tools])
+        raise ToolMissing(str(ref), agent_name=agent_name, known_tools=[str(known) for known in tools])
     return tool
 
 
-def part_of(raw: Any, name: str) -> Any:
+def get_field(raw: Any, name: str) -> Any:
     """A part of a raw item, be it a dict or an object of the provider's library."""
     return raw.get(name) if isinstance(raw, Mapping) else getattr(raw, name, None)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 from holdfast.agents.errors import InvalidDeclaration, ToolTimeoutError, UserError
 from holdfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
 from holdfast.agents.hosted_tools import HostedTool
-from holdfast.agents.strict_schema import strict_schema
-from holdfast.agents.types import Enabled, MaybeAwaitable, NeedsApproval, ToolErrorFunction, resolved
-from holdfast.tracing.inner import note_failure
+from holdfast.agents.strict_schema import to_strict_schema
+from holdfast.agents.types import Enabled, MaybeAwaitable, NeedsApproval, ToolErrorFunction, maybe_await
+from holdfast.tracing.inner import record_span_exception
 
 if TYPE_CHECKING:
     from holdfast.agents.agent_tool import AgentTool
@@ -100,7 +100,7 @@ class FunctionTool:
     def __post_init__(self) -> None:
         _check_tool(self)
         if self.strict_json_schema:
-            self.params_json_schema = strict_schema(self.params_json_schema, where=f"tool {self.name}")
+            self.params_json_schema = to_strict_schema(self.params_json_schema, where=f"tool {self.name}")
 
     @property
     def qualified_name(self) -> str:
@@ -123,7 +123,7 @@ class FunctionTool:
             raise late
         if self.timeout_error_function is None:
             return str(late)
-        return await explained(self.timeout_error_function, context, late)
+        return await explain_tool_error(self.timeout_error_function, context, late)
 
 
 @dataclass
@@ -172,10 +172,12 @@ def default_tool_error_function(ctx: "RunContextWrapper[Any]", error: Exception)
     return f"An error occurred while running the tool. Please try again. Error: {error}"
 
 
-async def explained(function: ToolErrorFunction, context: "RunContextWrapper[Any]", error: Exception) -> str:
+async def explain_tool_error(
+    error_function: ToolErrorFunction, context: "RunContextWrapper[Any]", error: Exception
+) -> str:
     """What the user's function wants the model to be told about an error."""
-    note_failure(error)
-    text = await resolved(function(context, error))
+    record_span_exception(error)
+    text = await maybe_await(error_function(context, error))
     if not isinstance(text, str):
         raise UserError(f"an error function must return a string, not {type(text).__name__}")
     return text

@@ -49,11 +49,11 @@ class ToolSource(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def function_tools(self, run_context: "RunContextWrapper[Any]", agent: "AgentBase[Any]") -> "list[Tool]":
+    async def get_function_tools(self, run_context: "RunContextWrapper[Any]", agent: "AgentBase[Any]") -> "list[Tool]":
         """The tools it offers this agent now. They go through ``is_enabled`` like the agent's own."""
         ...
 
 
-async def resolved(value: MaybeAwaitable[T]) -> T:
+async def maybe_await(value: MaybeAwaitable[T]) -> T:
     """The value itself, or what it promised: users may write sync or async functions."""
     return await value if isawaitable(value) else value

@@ -60,8 +60,8 @@ class MissingExtra(HoldfastError, ImportError):
 
     code = "missing-extra"
 
-    def __init__(self, extra: str, why: str) -> None:
-        super().__init__(f"{why} needs the extra {extra!r}: pip install 'holdfast[{extra}]'")
+    def __init__(self, extra: str, feature: str) -> None:
+        super().__init__(f"{feature} needs the extra {extra!r}: pip install 'holdfast[{extra}]'")
         self.extra = extra
 
 
@@ -71,7 +71,7 @@ class Closed(HoldfastError, RuntimeError):
     code = "closed"
 
 
-class Moved(HoldfastError):
+class Conflict(HoldfastError):
     """Somebody else wrote first. Nothing was written; read and retry."""
 
     code = "moved"
@@ -81,7 +81,7 @@ class Moved(HoldfastError):
         self.name, self.expected, self.found = name, expected, found
 
 
-class HistoryMoved(Moved):
+class HistoryMoved(Conflict):
     """Someone else changed the history first. Nothing was written; read and retry."""
 
     code = "history-moved"
@@ -91,7 +91,7 @@ class HistoryMoved(Moved):
         self.session_id = session_id
 
 
-class RunMoved(Moved):
+class RunMoved(Conflict):
     """The run record has another revision. Nothing was written."""
 
     code = "run-moved"
@@ -100,7 +100,7 @@ class RunMoved(Moved):
         super().__init__("run", run_id, expected=expected, found=found)
 
 
-class ApprovalMoved(Moved):
+class ApprovalMoved(Conflict):
     """The approval has another revision: somebody decided it first. Nothing was written."""
 
     code = "approval-moved"
@@ -109,7 +109,7 @@ class ApprovalMoved(Moved):
         super().__init__("approval", approval_id, expected=expected, found=found)
 
 
-class FenceLost(Moved):
+class FenceLost(Conflict):
     """The lease behind this fencing token passed on or ended. Nothing was written; stop working."""
 
     code = "fence-lost"
@@ -159,9 +159,11 @@ class SchemaTooNew(HoldfastError):
 
     code = "schema-too-new"
 
-    def __init__(self, where: str, *, found: int, known: int) -> None:
-        super().__init__(f"{where} has schema {found}, this holdfast knows up to {known}: upgrade holdfast to open it")
-        self.found, self.known = found, known
+    def __init__(self, location: str, *, found: int, supported: int) -> None:
+        super().__init__(
+            f"{location} has schema {found}, this holdfast knows up to {supported}: upgrade holdfast to open it"
+        )
+        self.found, self.supported = found, supported
 
 
 class SchemaTooOld(HoldfastError):
@@ -169,10 +171,10 @@ class SchemaTooOld(HoldfastError):
 
     code = "schema-too-old"
 
-    def __init__(self, where: str, *, found: int, known: int) -> None:
-        state = f"has schema {found}, this holdfast needs {known}" if found else "has no tables of holdfast"
-        super().__init__(f"{where} {state}: open it once with create_tables=True")
-        self.found, self.known = found, known
+    def __init__(self, location: str, *, found: int, supported: int) -> None:
+        state = f"has schema {found}, this holdfast needs {supported}" if found else "has no tables of holdfast"
+        super().__init__(f"{location} {state}: open it once with create_tables=True")
+        self.found, self.supported = found, supported
 
 
 class SessionDamaged(HoldfastError):

@@ -7,7 +7,7 @@ from holdfast.base.errors import InvalidInput
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
-LONGEST_NAME = 255
+MAX_NAME_LENGTH = 255
 
 
 def new_id(prefix: str) -> str:
@@ -20,19 +20,19 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{''.join(reversed(digits))}"
 
 
-def checked_name(what: str, name: object) -> str:
+def validate_name(label: str, name: object) -> str:
     """``name`` itself when it can be stored by every backend, else :class:`InvalidInput`."""
     if not isinstance(name, str):
-        raise InvalidInput(f"{what} must be a string, not {type(name).__name__}")
-    if not name or len(name) > LONGEST_NAME:
-        raise InvalidInput(f"{what} must have 1 to {LONGEST_NAME} characters, this has {len(name)}")
+        raise InvalidInput(f"{label} must be a string, not {type(name).__name__}")
+    if not name or len(name) > MAX_NAME_LENGTH:
+        raise InvalidInput(f"{label} must have 1 to {MAX_NAME_LENGTH} characters, this has {len(name)}")
     if not name.isprintable():
-        raise InvalidInput(f"{what} must be printable: {name!r}")
+        raise InvalidInput(f"{label} must be printable: {name!r}")
     if name != name.strip():
-        raise InvalidInput(f"{what} must not begin or end with a space: {name!r}")
+        raise InvalidInput(f"{label} must not begin or end with a space: {name!r}")
     return name
 
 
-def checked_owner(owner: object) -> str | None:
+def validate_owner(owner: object) -> str | None:
     """``owner`` itself when there is none or every backend can store it, else :class:`InvalidInput`."""
-    return None if owner is None else checked_name("owner", owner)
+    return None if owner is None else validate_name("owner", owner)

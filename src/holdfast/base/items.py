@@ -33,7 +33,7 @@ def encode_item(item: object, path: str = "item") -> bytes:
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError, RecursionError):
         pass
     try:
-        return _encoder.encode(plain_json(item, path))
+        return _encoder.encode(to_plain_json(item, path))
     except (ValueError, OverflowError) as error:  # an integer of thousands of digits
         raise error if isinstance(error, InvalidItem) else InvalidItem(path, str(error)) from None
 
@@ -56,7 +56,7 @@ def encode_items(items: object) -> list[bytes]:
     return [encode_item(item, f"items[{index}]") for index, item in enumerate(items)]
 
 
-def plain_json(value: Any, path: str, depth: int = 0) -> Any:
+def to_plain_json(value: Any, path: str, depth: int = 0) -> Any:
     """A copy made of JSON's own types, or :class:`InvalidItem` naming the first part that has none."""
     if depth > 200:
         raise InvalidItem(path, "nested too deeply")
@@ -76,23 +76,23 @@ def plain_json(value: Any, path: str, depth: int = 0) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise InvalidItem(path, f"the key {key!r} is not a string")
-            plain_json(key, path)
-        return {key: plain_json(part, f"{path}.{key}", depth + 1) for key, part in value.items()}
+            to_plain_json(key, path)
+        return {key: to_plain_json(part, f"{path}.{key}", depth + 1) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain_json(part, f"{path}[{index}]", depth + 1) for index, part in enumerate(value)]
+        return [to_plain_json(part, f"{path}[{index}]", depth + 1) for index, part in enumerate(value)]
     raise InvalidItem(path, f"{type(value).__name__} objects cannot be stored as JSON")
 
 
-def sound(value: Any) -> Any:
+def sanitize_json(value: Any) -> Any:
     """A copy of JSON values with U+FFFD in place of half characters (lone surrogates), which no encoding can hold."""
     if isinstance(value, str):
-        return sound_text(value)
+        return sanitize_text(value)
     if isinstance(value, Mapping):
-        return {sound(key): sound(part) for key, part in value.items()}
-    return [sound(part) for part in value] if isinstance(value, list | tuple) else value
+        return {sanitize_json(key): sanitize_json(part) for key, part in value.items()}
+    return [sanitize_json(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def sound_text(text: str) -> str:
+def sanitize_text(text: str) -> str:
     """The text itself, or one with U+FFFD in place of half characters. Two halves that belong together are one."""
     try:
         text.encode()
@@ -101,7 +101,7 @@ def sound_text(text: str) -> str:
     return text
 
 
-_SPOKEN = frozenset(
+_TEXT_FIELDS = frozenset(
     [
         "content",
         "text",
@@ -120,35 +120,35 @@ _SPOKEN = frozenset(
 )
 
 
-def text_of(item: Item) -> str:
+def extract_text(item: Item) -> str:
     """What a person would search for in an item: what was said, asked and answered, without ids and pictures."""
-    return "\n".join(_strings(item, spoken=False))
+    return "\n".join(_iter_strings(item, in_text_field=False))
 
 
-def _strings(value: Any, spoken: bool) -> Iterator[str]:
+def _iter_strings(value: Any, in_text_field: bool) -> Iterator[str]:
     if isinstance(value, str):
-        if spoken and not value.startswith("data:"):
+        if in_text_field and not value.startswith("data:"):
             yield value
     elif isinstance(value, dict):
         for key, part in value.items():
-            if key in _SPOKEN:
-                yield from _strings(part, spoken=True)
+            if key in _TEXT_FIELDS:
+                yield from _iter_strings(part, in_text_field=True)
     elif isinstance(value, list):
         for part in value:
-            yield from _strings(part, spoken)
+            yield from _iter_strings(part, in_text_field)
 
 
 _WORD = re.compile(r"[^\W_]+")
-_LONGEST_WORD = 64
-_MOST_WORD_BYTES = 400_000
+_MAX_WORD_LENGTH = 64
+_MAX_WORD_BYTES = 400_000
 
 
-def words_of(text: str) -> list[str]:
+def extract_words(text: str) -> list[str]:
     """The distinct words of a text, case folded, as every search index of holdfast sees them."""
-    found = list(dict.fromkeys(word[:_LONGEST_WORD] for word in _WORD.findall(text.casefold())))
-    if len(found) * _LONGEST_WORD * 4 <= _MOST_WORD_BYTES:
+    found = list(dict.fromkeys(word[:_MAX_WORD_LENGTH] for word in _WORD.findall(text.casefold())))
+    if len(found) * _MAX_WORD_LENGTH * 4 <= _MAX_WORD_BYTES:
         return found
-    room, kept = _MOST_WORD_BYTES, []
+    room, kept = _MAX_WORD_BYTES, []
     for word in found:
         room -= len(word.encode())
         if room < 0:
@@ -157,10 +157,10 @@ def words_of(text: str) -> list[str]:
     return kept
 
 
-def matches(text: str, terms: Sequence[str]) -> bool:
+def matches_terms(text: str, terms: Sequence[str]) -> bool:
     """Whether every term begins some word of the text."""
     folded = text.casefold()
     if not all(term in folded for term in terms):  # much sooner known than the words are found
         return False
-    found = words_of(text)
+    found = extract_words(text)
     return all(any(word.startswith(term) for word in found) for term in terms)

@@ -9,11 +9,11 @@ log = logging.getLogger("holdfast")
 def enable_verbose_stdout_logging() -> None:
     """Show everything that holdfast logs on standard output. Calling it again changes nothing."""
     log.setLevel(logging.DEBUG)
-    if not any(isinstance(handler, _ToStdout) for handler in log.handlers):
-        log.addHandler(_ToStdout())
+    if not any(isinstance(handler, _StdoutHandler) for handler in log.handlers):
+        log.addHandler(_StdoutHandler())
 
 
-class _ToStdout(logging.StreamHandler):  # type: ignore[type-arg]
+class _StdoutHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes to what standard output is at the moment, which a program may replace."""
 
     def __init__(self) -> None:

@@ -13,9 +13,9 @@ class InputTokensDetails:
     cache_write_tokens: int = 0
 
     @classmethod
-    def of(cls, value: Any) -> Self:
+    def coerce(cls, value: Any) -> Self:
         """The details in a dict, in a provider's object, or none of them."""
-        return cls(_count(value, "cached_tokens"), _count(value, "cache_write_tokens"))
+        return cls(_read_count(value, "cached_tokens"), _read_count(value, "cache_write_tokens"))
 
     def add(self, other: "InputTokensDetails") -> None:
         self.cached_tokens += other.cached_tokens
@@ -29,9 +29,9 @@ class OutputTokensDetails:
     reasoning_tokens: int = 0
 
     @classmethod
-    def of(cls, value: Any) -> Self:
+    def coerce(cls, value: Any) -> Self:
         """The details in a dict, in a provider's object, or none of them."""
-        return cls(_count(value, "reasoning_tokens"))
+        return cls(_read_count(value, "reasoning_tokens"))
 
     def add(self, other: "OutputTokensDetails") -> None:
         self.reasoning_tokens += other.reasoning_tokens
@@ -62,9 +62,9 @@ class Usage:
 
     def __post_init__(self) -> None:
         if not isinstance(self.input_tokens_details, InputTokensDetails):
-            self.input_tokens_details = InputTokensDetails.of(self.input_tokens_details)
+            self.input_tokens_details = InputTokensDetails.coerce(self.input_tokens_details)
         if not isinstance(self.output_tokens_details, OutputTokensDetails):
-            self.output_tokens_details = OutputTokensDetails.of(self.output_tokens_details)
+            self.output_tokens_details = OutputTokensDetails.coerce(self.output_tokens_details)
 
     def add(self, other: "Usage") -> None:
         """Count ``other`` in. A usage of one request becomes an entry of its own; ``other`` is not kept."""
@@ -85,11 +85,11 @@ class Usage:
             self.input_tokens,
             self.output_tokens,
             self.total_tokens,
-            InputTokensDetails.of(self.input_tokens_details),
-            OutputTokensDetails.of(self.output_tokens_details),
+            InputTokensDetails.coerce(self.input_tokens_details),
+            OutputTokensDetails.coerce(self.output_tokens_details),
         )
 
 
-def _count(value: Any, name: str) -> int:
+def _read_count(value: Any, name: str) -> int:
     found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
     return found or 0

@@ -6,7 +6,7 @@ import sys
 
 def main() -> None:
     """Run ``holdfast``."""
-    bear_anything()
+    prepare_standard_streams()
     try:
         run_commands()
     except KeyboardInterrupt:  # while modules were imported; commands see to it themselves
@@ -23,7 +23,7 @@ def run_commands() -> None:
     run()
 
 
-def bear_anything() -> None:
+def prepare_standard_streams() -> None:
     """Standard streams that are closed lead nowhere, and what an encoding lacks is printed as an escape."""
     # In this order, so that each gets the number it should have: a file opened next would become standard output.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

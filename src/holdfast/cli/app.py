@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from holdfast import __version__
-from holdfast.cli.lazily import Commands
-from holdfast.cli.output import AsJson, Output, Tracebacks
+from holdfast.cli.lazily import LazyGroup
+from holdfast.cli.output import AsJson, CommandOutput, Tracebacks
 
 
-class Holdfast(Commands):
-    elsewhere = (
+class Holdfast(LazyGroup):
+    lazy_commands = (
         ("demo", "holdfast.cli.demo:demo", "Watch a payment survive a killed process, and a call that is interrupted."),
         ("chat", "holdfast.cli.talking:chat", "Talk to an agent."),
         ("run", "holdfast.cli.talking:run", "Let an agent answer one input."),
@@ -37,22 +37,22 @@ app = typer.Typer(
 )
 
 
-def printed_version(wanted: bool) -> None:
-    if wanted:
+def print_version_and_exit(requested: bool) -> None:
+    if requested:
         version()
         raise typer.Exit
 
 
 @app.callback()
-def begin(
+def configure(
     debug: Annotated[
         bool, typer.Option("--debug", envvar="HOLDFAST_DEBUG", help="Show the traceback when something fails.")
     ] = False,
     show_version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=printed_version, help="Print the version.")
+        bool, typer.Option("--version", is_eager=True, callback=print_version_and_exit, help="Print the version.")
     ] = False,
 ) -> None:
-    Tracebacks.wanted = debug
+    Tracebacks.enabled = debug
 
 
 @app.command()
@@ -61,37 +61,37 @@ def version(as_json: AsJson = False) -> None:
 
     holdfast version --json
     """
-    Output(as_json).value({"version": __version__}, f"holdfast {__version__}")
+    CommandOutput(as_json).print_result({"version": __version__}, f"holdfast {__version__}")
 
 
 def main() -> None:
     """Run ``holdfast``. A program that asked for JSON is also told in JSON that it asked wrongly."""
-    words = debug_first(sys.argv[1:])
+    words = move_debug_first(sys.argv[1:])
     # A failed run is told in one line, unless somebody asks for more.
-    logging.getLogger("holdfast.failures").addFilter(lambda _: Tracebacks.wanted)
+    logging.getLogger("holdfast.failures").addFilter(lambda _: Tracebacks.enabled)
     try:
         if "--json" not in words:
             app(words)
         code = app(words, standalone_mode=False)
     except OSError as error:  # the disk is full, or whatever standard output goes to
-        from holdfast.cli.failing import FAILED, code_of, line_of, stop_printing, tell
+        from holdfast.cli.failing import FAILED, discard_stdout, format_error, get_error_code, print_error
 
-        tell(code_of(error), line_of(error), as_json="--json" in words)
-        stop_printing()
+        print_error(get_error_code(error), format_error(error), as_json="--json" in words)
+        discard_stdout()
         code = FAILED
     except Exception as wrong:
         if not hasattr(wrong, "format_message"):
             raise
-        from holdfast.cli.failing import USAGE, tell
+        from holdfast.cli.failing import USAGE, print_error
 
-        tell("usage", wrong.format_message(), as_json=True)
+        print_error("usage", wrong.format_message(), as_json=True)
         code = USAGE
     sys.exit(code)
 
 
-def debug_first(words: list[str]) -> list[str]:
+def move_debug_first(args: list[str]) -> list[str]:
     """``--debug`` is for all commands: it may stand anywhere among the options."""
-    end = words.index("--") if "--" in words else len(words)
-    if "--debug" not in words[:end]:
-        return words
-    return ["--debug", *(word for word in words[:end] if word != "--debug"), *words[end:]]
+    end = args.index("--") if "--" in args else len(args)
+    if "--debug" not in args[:end]:
+        return args
+    return ["--debug", *(word for word in args[:end] if word != "--debug"), *args[end:]]

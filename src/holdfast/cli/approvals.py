@@ -15,19 +15,29 @@ from rich.markup import escape
 from holdfast.base.errors import InvalidInput
 from holdfast.cli import completing
 from holdfast.cli.failing import command
-from holdfast.cli.following import By, Screen, asked, complain, edited, exit_code, login, told, watched
-from holdfast.cli.loading import chosen_agent
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked, store_option
-from holdfast.cli.output import AsJson, Output, moment, print_json, print_utf8
+from holdfast.cli.following import (
+    DecidedBy,
+    RunView,
+    edit_arguments,
+    get_exit_code,
+    get_login_name,
+    outcome_to_dict,
+    print_failure,
+    prompt_approval,
+    watch_run,
+)
+from holdfast.cli.loading import open_agent
+from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, format_store_option, require_existing_store
+from holdfast.cli.output import AsJson, CommandOutput, format_time, print_json, print_utf8
 from holdfast.runtime.contract import Approval, ApprovalStatus
 from holdfast.runtime.runtime import Runtime
 
 app = typer.Typer(no_args_is_help=True)
 
 ApprovalId = Annotated[
-    str, typer.Argument(metavar="ID", help="The approval's id.", autocompletion=completing.approvals)
+    str, typer.Argument(metavar="ID", help="The approval's id.", autocompletion=completing.complete_approvals)
 ]
-Here = Annotated[
+AgentOption = Annotated[
     str | None,
     typer.Option(
         "--agent", "-a", help="Let the run go on here, with this agent. Otherwise a running program takes it up."
@@ -36,17 +46,17 @@ Here = Annotated[
 
 
 @asynccontextmanager
-async def opened(store: str, agent: str | None) -> AsyncIterator[Runtime]:
+async def open_runtime(store: str, agent: str | None) -> AsyncIterator[Runtime]:
     """The runtime of the store, which drives runs of this agent if one is named."""
     async with AsyncExitStack() as owned:
-        url = checked(store)
-        agents = [await owned.enter_async_context(chosen_agent(agent))] if agent else []
+        url = require_existing_store(store)
+        agents = [await owned.enter_async_context(open_agent(agent))] if agent else []
         yield await owned.enter_async_context(Runtime.open(url, agents=agents))
 
 
-def described(approval: Approval) -> dict[str, Any]:
+def approval_to_dict(approval: Approval) -> dict[str, Any]:
     facts: dict[str, Any] = msgspec.to_builtins(approval)
-    return {**facts, "run": approval.run_id, "requested": moment(approval.requested_at)}
+    return {**facts, "run": approval.run_id, "requested": format_time(approval.requested_at)}
 
 
 @app.command("list")
@@ -56,10 +66,10 @@ async def list_(
     every: Annotated[bool, typer.Option("--all", help="Whatever their status.")] = False,
     session: Annotated[
         str | None,
-        typer.Option("--session", help="Only those of this conversation.", autocompletion=completing.sessions),
+        typer.Option("--session", help="Only those of this conversation.", autocompletion=completing.complete_sessions),
     ] = None,
     run: Annotated[
-        str | None, typer.Option("--run", help="Only those of this run.", autocompletion=completing.runs)
+        str | None, typer.Option("--run", help="Only those of this run.", autocompletion=completing.complete_runs)
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
@@ -68,10 +78,10 @@ async def list_(
 
     holdfast approvals list --json
     """
-    async with Runtime.open(checked(store), agents=[]) as rt:
+    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         found = await rt.approvals(status=None if every else status, session_id=session, run_id=run)
     columns = ("id", "tool", "arguments", "session_id", "requested", *(["status"] if every else []))
-    Output(as_json).table(columns, map(described, found), empty="nothing waits for a decision")
+    CommandOutput(as_json).print_table(columns, map(approval_to_dict, found), empty="nothing waits for a decision")
 
 
 @app.command()
@@ -81,11 +91,11 @@ async def show(approval_id: ApprovalId, store: StoreUrl = DEFAULT_STORE, as_json
 
     holdfast approvals show approval_123
     """
-    async with Runtime.open(checked(store), agents=[]) as rt:
+    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         approval = await rt.approval(approval_id)
     names = ("id", "status", "kind", "tool", "arguments", "digest", "agent", "session_id", "run", "requested",
              "decided_by", "message", "edited", "output")  # fmt: skip
-    Output(as_json).facts(described(approval), names)
+    CommandOutput(as_json).print_fields(approval_to_dict(approval), names)
 
 
 @app.command()
@@ -96,8 +106,8 @@ async def approve(
     arguments: Annotated[str | None, typer.Option(help="Other arguments, as JSON.")] = None,
     always: Annotated[bool, typer.Option("--always", help="Also all later calls of this tool here.")] = False,
     message: Annotated[str | None, typer.Option("-m", "--message", help="A note for the record.")] = None,
-    by: By = None,
-    agent: Here = None,
+    by: DecidedBy = None,
+    agent: AgentOption = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
@@ -109,11 +119,11 @@ async def approve(
         raise InvalidInput("give either --edit or --arguments")
     if (edit or arguments is not None) and agent is None:
         raise InvalidInput("other arguments are checked by the tool: name its agent with --agent")
-    async with opened(store, agent) as rt:
+    async with open_runtime(store, agent) as rt:
         approval = await rt.approval(approval_id)
-        changed = edited(approval) if edit else None if arguments is None else parsed(arguments)
-        given = {"arguments": changed, "always": always, "message": message, "by": by or login()}
-        return await decide(rt, approval, "approve", agent, store, as_json, **given)
+        changed = edit_arguments(approval) if edit else None if arguments is None else parse_arguments(arguments)
+        given = {"arguments": changed, "always": always, "message": message, "by": by or get_login_name()}
+        return await submit_decision(rt, approval, "approve", agent, store, as_json, **given)
 
 
 @app.command()
@@ -122,8 +132,8 @@ async def reject(
     approval_id: ApprovalId,
     message: Annotated[str | None, typer.Option("-m", "--message", help="Why; the model is told.")] = None,
     always: Annotated[bool, typer.Option("--always", help="Also all later calls of this tool here.")] = False,
-    by: By = None,
-    agent: Here = None,
+    by: DecidedBy = None,
+    agent: AgentOption = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
@@ -131,10 +141,10 @@ async def reject(
 
     holdfast approvals reject approval_123 -m "too expensive"
     """
-    async with opened(store, agent) as rt:
+    async with open_runtime(store, agent) as rt:
         approval = await rt.approval(approval_id)
-        given = {"always": always, "message": message, "by": by or login()}
-        return await decide(rt, approval, "reject", agent, store, as_json, **given)
+        given = {"always": always, "message": message, "by": by or get_login_name()}
+        return await submit_decision(rt, approval, "reject", agent, store, as_json, **given)
 
 
 @app.command()
@@ -142,8 +152,8 @@ async def reject(
 async def done(
     approval_id: ApprovalId,
     output: Annotated[str, typer.Option(help="What the call returned.")],
-    by: By = None,
-    agent: Here = None,
+    by: DecidedBy = None,
+    agent: AgentOption = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
@@ -151,37 +161,39 @@ async def done(
 
     holdfast approvals done approval_123 --output "paid, receipt 9"
     """
-    async with opened(store, agent) as rt:
+    async with open_runtime(store, agent) as rt:
         approval = await rt.approval(approval_id)
-        return await decide(rt, approval, "done", agent, store, as_json, output=output, by=by or login())
+        return await submit_decision(
+            rt, approval, "done", agent, store, as_json, output=output, by=by or get_login_name()
+        )
 
 
-async def decide(
-    rt: Runtime, approval: Approval, verdict: Any, agent: str | None, store: str, as_json: bool, **given: Any
+async def submit_decision(
+    rt: Runtime, approval: Approval, verdict: Any, agent: str | None, store: str, as_json: bool, **options: Any
 ) -> int:
     run = await rt.run(approval.run_id)
     steps = (await run.info()).steps
-    await rt.decide(approval.id, verdict, **given)
+    await rt.decide(approval.id, verdict, **options)
     if agent is None:
         found = await rt.approval(approval.id)
-        Output(as_json).value(described(found), f"{escape(approval.id)} is {found.status}")
+        CommandOutput(as_json).print_result(approval_to_dict(found), f"{escape(approval.id)} is {found.status}")
         if not as_json:
             screen = Console(stderr=True, highlight=False, soft_wrap=True)
             screen.print("[dim]  a running program that has the agent continues the run; otherwise:[/]")
             again = shlex.join(
-                ["holdfast", "runs", "resume", approval.run_id, "--agent", "AGENT", *store_option(store)]
+                ["holdfast", "runs", "resume", approval.run_id, "--agent", "AGENT", *format_store_option(store)]
             )
             screen.print(f"[dim]  {escape(again)}[/]")
         return 0
-    outcome = await watched(run, None if as_json else Screen(), after=steps)
+    outcome = await watch_run(run, None if as_json else RunView(), after=steps)
     if as_json:
-        print_json(told(outcome))
+        print_json(outcome_to_dict(outcome))
     else:
-        complain(outcome, store, agent=agent)
-    return exit_code(outcome)
+        print_failure(outcome, store, agent=agent)
+    return get_exit_code(outcome)
 
 
-def parsed(arguments: str) -> Any:
+def parse_arguments(arguments: str) -> Any:
     try:
         return msgspec.json.decode(arguments)
     except msgspec.DecodeError as error:
@@ -192,7 +204,7 @@ def parsed(arguments: str) -> Any:
 @command
 async def watch(
     every: Annotated[float, typer.Option(min=0.05, help="Seconds between looks.")] = 1.0,
-    agent: Here = None,
+    agent: AgentOption = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
@@ -202,34 +214,34 @@ async def watch(
 
     holdfast approvals watch --agent app:support
     """
-    screen, seen = Screen(), set[str]()
+    screen, seen = RunView(), set[str]()
     if not as_json:
-        screen.line("[dim]waiting for questions; Ctrl-C ends[/]")
-    async with opened(store, agent) as rt, aclosing(pending(rt, every)) as questions:
+        screen.print_line("[dim]waiting for questions; Ctrl-C ends[/]")
+    async with open_runtime(store, agent) as rt, aclosing(poll_pending(rt, every)) as questions:
         async for approval in questions:
             if approval.id in seen:
                 continue
             seen.add(approval.id)
             if as_json:
-                print_utf8(msgspec.json.encode(described(approval)))
+                print_utf8(msgspec.json.encode(approval_to_dict(approval)))
             else:
-                await settle(rt, approval, screen, store, agent=agent)
+                await resolve_approval(rt, approval, screen, store, agent=agent)
 
 
-async def settle(rt: Runtime, approval: Approval, screen: Screen, store: str, *, agent: str | None) -> None:
+async def resolve_approval(rt: Runtime, approval: Approval, view: RunView, store: str, *, agent: str | None) -> None:
     """Put a question; say what was decided, and what comes of it if the run goes on here."""
     run = await rt.run(approval.run_id)
     steps = (await run.info()).steps
-    if await asked(rt, approval, screen, editable=agent is not None):
+    if await prompt_approval(rt, approval, view, editable=agent is not None):
         found = await rt.approval(approval.id)
-        screen.line(f"[dim]  {escape(found.status)} by {escape(str(found.decided_by))}[/]")
+        view.print_line(f"[dim]  {escape(found.status)} by {escape(str(found.decided_by))}[/]")
         if agent is not None:
-            complain(await watched(run, screen, after=steps), store, agent=agent)
+            print_failure(await watch_run(run, view, after=steps), store, agent=agent)
 
 
-async def pending(rt: Runtime, every: float) -> Any:
+async def poll_pending(rt: Runtime, interval: float) -> Any:
     while True:
         for approval in await rt.approvals(status="pending"):
             if approval.expires_at is None or approval.expires_at > time.time():
                 yield approval
-        await asyncio.sleep(every)
+        await asyncio.sleep(interval)

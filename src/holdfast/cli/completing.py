@@ -7,54 +7,54 @@ from typing import Any
 
 import typer
 
-from holdfast.cli.opening import DEFAULT_STORE, checked, existing
+from holdfast.cli.opening import DEFAULT_STORE, open_existing_store, require_existing_store
 from holdfast.runtime.runtime import Runtime
 
-Offer = tuple[str, str]
+Completion = tuple[str, str]
 """An id, and a word about it for shells that show one."""
 
-MOST = 100
-PATIENCE = 2.0
+MAX_COMPLETIONS = 100
+TIMEOUT = 2.0
 """Seconds after which a store that is slow to answer offers nothing: somebody waits at the prompt."""
 
 
-def sessions(ctx: typer.Context, incomplete: str) -> list[Offer]:
-    return offered(ctx, incomplete, session_ids)
+def complete_sessions(ctx: typer.Context, incomplete: str) -> list[Completion]:
+    return complete(ctx, incomplete, find_session_ids)
 
 
-def runs(ctx: typer.Context, incomplete: str) -> list[Offer]:
-    return offered(ctx, incomplete, run_ids)
+def complete_runs(ctx: typer.Context, incomplete: str) -> list[Completion]:
+    return complete(ctx, incomplete, find_run_ids)
 
 
-def approvals(ctx: typer.Context, incomplete: str) -> list[Offer]:
-    return offered(ctx, incomplete, approval_ids)
+def complete_approvals(ctx: typer.Context, incomplete: str) -> list[Completion]:
+    return complete(ctx, incomplete, find_approval_ids)
 
 
-def offered(
-    ctx: typer.Context, incomplete: str, find: Callable[[str, str], Coroutine[Any, Any, list[Offer]]]
-) -> list[Offer]:
+def complete(
+    ctx: typer.Context, incomplete: str, find: Callable[[str, str], Coroutine[Any, Any, list[Completion]]]
+) -> list[Completion]:
     """What can be found and begins so. A store that is not there, or does not answer, is no reason for words."""
     store = ctx.params.get("store") or os.environ.get("HOLDFAST_STORE") or DEFAULT_STORE
     try:
-        found = asyncio.run(asyncio.wait_for(find(store, incomplete), PATIENCE))
+        found = asyncio.run(asyncio.wait_for(find(store, incomplete), TIMEOUT))
     except Exception:  # noqa: BLE001 - the prompt is no place for them
         return []
     return [(name, about) for name, about in found if name.startswith(incomplete)]
 
 
-async def session_ids(store: str, begin: str) -> list[Offer]:
-    async with existing(store) as opened:
-        found = await opened.sessions(query=begin or None, limit=MOST)
+async def find_session_ids(store: str, prefix: str) -> list[Completion]:
+    async with open_existing_store(store) as opened:
+        found = await opened.sessions(query=prefix or None, limit=MAX_COMPLETIONS)
     return [(info.session_id, f"{info.head.length} items") for info in found]
 
 
-async def run_ids(store: str, begin: str) -> list[Offer]:
-    from holdfast.cli.runs import latest
+async def find_run_ids(store: str, prefix: str) -> list[Completion]:
+    from holdfast.cli.runs import list_latest_runs
 
-    async with Runtime.open(checked(store)) as rt:
-        return [(info.run_id, f"{info.status}, {info.agent}") for info in await latest(rt, MOST)]
+    async with Runtime.open(require_existing_store(store)) as rt:
+        return [(info.run_id, f"{info.status}, {info.agent}") for info in await list_latest_runs(rt, MAX_COMPLETIONS)]
 
 
-async def approval_ids(store: str, begin: str) -> list[Offer]:
-    async with Runtime.open(checked(store)) as rt:
+async def find_approval_ids(store: str, prefix: str) -> list[Completion]:
+    async with Runtime.open(require_existing_store(store)) as rt:
         return [(one.id, f"{one.status}, {one.tool}") for one in await rt.approvals()]

@@ -17,17 +17,17 @@ from rich.rule import Rule
 from holdfast.base.errors import HoldfastError
 from holdfast.cli import treasurer
 from holdfast.cli.failing import command
-from holdfast.cli.following import Screen, watched
-from holdfast.cli.output import AsJson, print_json, working
+from holdfast.cli.following import RunView, watch_run
+from holdfast.cli.output import AsJson, print_json, show_status
 from holdfast.models.function_model import FunctionModel
-from holdfast.models.local_server import model_file
+from holdfast.models.local_server import find_model_file
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.local.model import LocalRealtimeModel
 from holdfast.realtime.runner import RealtimeRunner
 from holdfast.runtime.contract import Approval
 from holdfast.runtime.runtime import Runtime
 
-HOURS = "We are open from nine to five on weekdays, from ten to two on Saturdays, and closed on Sundays."
+OPENING_HOURS = "We are open from nine to five on weekdays, from ten to two on Saturdays, and closed on Sundays."
 EXAMPLE, TUTORIAL = "examples/support_desk/desk.py", "docs/tutorial.md"
 
 
@@ -41,121 +41,134 @@ async def demo(as_json: AsJson = False) -> None:
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-        story = Story(Path(folder), quiet=as_json)
-        await story.pause_for_a_person()
-        await story.kill_in_mid_payment()
-        await story.settle_what_is_uncertain()
-        await story.interrupt_a_call()
+        story = Demo(Path(folder), quiet=as_json)
+        await story.pause_for_approval()
+        await story.kill_during_payment()
+        await story.resolve_uncertain_call()
+        await story.interrupt_call()
         seconds = time.monotonic() - began
-        story.end(seconds)
+        story.print_next_steps(seconds)
         if as_json:
-            print_json({"payments": story.payments(), "answer": HOURS, "heard": story.heard, "seconds": seconds})
+            print_json(
+                {
+                    "payments": story.count_payments(),
+                    "answer": OPENING_HOURS,
+                    "heard": story.heard_text,
+                    "seconds": seconds,
+                }
+            )
 
 
-class Story:
+class Demo:
     """Four scenes on one SQLite file."""
 
     def __init__(self, folder: Path, *, quiet: bool = False) -> None:
         self.store = f"sqlite:///{folder / 'demo.db'}"
         self.ledger = folder / "ledger.txt"
-        self.heard = ""
+        self.heard_text = ""
         self.console = Console(highlight=False, soft_wrap=True, quiet=quiet)
-        self.screen = Screen(self.console)
-        self.say("[dim]The agents here decide by fixed rules, so that every showing is the same and needs no key.[/]")
-        self.say("[dim]All else is real: processes, sandboxed workers, SQLite, kill -9, audio in real time.[/]")
+        self.screen = RunView(self.console)
+        self.print_text(
+            "[dim]The agents here decide by fixed rules, so that every showing is the same and needs no key.[/]"
+        )
+        self.print_text("[dim]All else is real: processes, sandboxed workers, SQLite, kill -9, audio in real time.[/]")
 
-    def say(self, text: str) -> None:
+    def print_text(self, text: str) -> None:
         self.console.print(text)
 
-    def scene(self, title: str) -> None:
-        self.say("")
+    def print_heading(self, title: str) -> None:
+        self.print_text("")
         self.console.print(Rule(f"[bold]{title}[/]", align="left", style="dim"))
 
-    async def pause_for_a_person(self) -> None:
-        self.scene("1  An agent computes in a sandbox and asks before it pays")
-        self.say(f"[bold cyan]you[/]  {treasurer.REQUEST}")
-        async with self.process(treasurer.REQUEST) as first:
-            with working(self.console, "a process of its own takes this up"):
+    async def pause_for_approval(self) -> None:
+        self.print_heading("1  An agent computes in a sandbox and asks before it pays")
+        self.print_text(f"[bold cyan]you[/]  {treasurer.REQUEST}")
+        async with self.run_agent_process(treasurer.REQUEST) as first:
+            with show_status(self.console, "a process of its own takes this up"):
                 await first.wait()
         async with Runtime.open(self.store) as rt:
             run = (await rt.runs(session_id=treasurer.SESSION))[-1]
             self.screen.console.print(f"[dim]process {first.pid} ran this and is gone; the run waits in the store:[/]")
             async for event in (await rt.run(run.run_id)).events():
-                self.screen.show(event)
-            self.ask(*await rt.approvals(status="pending"))
+                self.screen.show_event(event)
+            self.print_approvals(*await rt.approvals(status="pending"))
 
-    async def kill_in_mid_payment(self) -> None:
-        self.scene("2  Approved, and killed with -9 in the middle of the payment")
+    async def kill_during_payment(self) -> None:
+        self.print_heading("2  Approved, and killed with -9 in the middle of the payment")
         async with Runtime.open(self.store) as rt:
             approval = (await rt.approvals(status="pending"))[0]
             await rt.decide(approval.id, "approve", by="you")
-        async with self.process() as second:
-            with working(self.console, "another process pays"):
-                await self.until_paid()
+        async with self.run_agent_process() as second:
+            with show_status(self.console, "another process pays"):
+                await self.wait_until_paid()
             second.kill()
             await second.wait()
-        self.say(f"[bold red]kill -9 {second.pid}[/]  the ledger has its line, nobody has heard what the bank said:")
-        self.say(f"     [yellow]{escape(self.ledger.read_text().strip())}[/]")
+        self.print_text(
+            f"[bold red]kill -9 {second.pid}[/]  the ledger has its line, nobody has heard what the bank said:"
+        )
+        self.print_text(f"     [yellow]{escape(self.ledger.read_text().strip())}[/]")
 
-    async def settle_what_is_uncertain(self) -> None:
-        self.scene("3  Another process finds the run and does not pay again")
-        async with treasurer.at_work(self.store, self.ledger) as rt:
+    async def resolve_uncertain_call(self) -> None:
+        self.print_heading("3  Another process finds the run and does not pay again")
+        async with treasurer.open_treasurer_runtime(self.store, self.ledger) as rt:
             run = await rt.run((await rt.runs(session_id=treasurer.SESSION))[-1].run_id)
-            with working(self.console, "a third process takes it up as soon as the dead one's lease is over"):
+            with show_status(self.console, "a third process takes it up as soon as the dead one's lease is over"):
                 outcome = await run.wait()
                 while outcome.status != "waiting":
                     outcome = await run.wait()
-            self.ask(*outcome.approvals)
-            self.say("[bold cyan]you[/]  It is in the ledger, so it happened.")
+            self.print_approvals(*outcome.approvals)
+            self.print_text("[bold cyan]you[/]  It is in the ledger, so it happened.")
             seen = (await run.info()).steps
             await rt.decide(outcome.approvals[0].id, "done", output="the bank says: paid", by="you")
-            await watched(run, self.screen, after=seen)
-            self.say(f"     payments in the ledger: [bold green]{self.payments()}[/]")
+            await watch_run(run, self.screen, after=seen)
+            self.print_text(f"     payments in the ledger: [bold green]{self.count_payments()}[/]")
             question = "How much did you pay?"
-            self.say(f"[bold cyan]you[/]  {question}")
-            await watched(await rt.start("treasurer", question, session_id=treasurer.SESSION), self.screen)
+            self.print_text(f"[bold cyan]you[/]  {question}")
+            await watch_run(await rt.start("treasurer", question, session_id=treasurer.SESSION), self.screen)
 
-    async def interrupt_a_call(self) -> None:
-        self.scene("4  A call is interrupted, and remembers what was heard")
-        model = LocalRealtimeModel(FunctionModel(lambda request: HOURS))
+    async def interrupt_call(self) -> None:
+        self.print_heading("4  A call is interrupted, and remembers what was heard")
+        model = LocalRealtimeModel(FunctionModel(lambda request: OPENING_HOURS))
         session = await RealtimeRunner(RealtimeAgent(name="shop"), model=model).run()
         async with session:
-            self.say("[bold cyan]you[/]  When are you open?")
+            self.print_text("[bold cyan]you[/]  When are you open?")
             await session.send_message("When are you open?")
             async for event in session:
                 if event.type == "audio":
                     break
             await asyncio.sleep(1.5)
             await session.interrupt()
-            self.say("[bold cyan]you[/]  [italic](interrupts after a second and a half)[/]")
-            self.heard = session.history[-1].model_dump()["content"][0]["transcript"]
-        self.say(f"     its answer:     [dim]{escape(HOURS)}[/]")
-        self.say(f"     it remembers:   [bold green]{escape(self.heard)}[/]")
+            self.print_text("[bold cyan]you[/]  [italic](interrupts after a second and a half)[/]")
+            self.heard_text = session.history[-1].model_dump()["content"][0]["transcript"]
+        self.print_text(f"     its answer:     [dim]{escape(OPENING_HOURS)}[/]")
+        self.print_text(f"     it remembers:   [bold green]{escape(self.heard_text)}[/]")
 
-    def payments(self) -> int:
+    def count_payments(self) -> int:
         return len(self.ledger.read_text().splitlines())
 
-    def end(self, seconds: float) -> None:
-        self.scene(f"That took {seconds:.1f} seconds. Try next")
-        tries = next_steps(called())
+    def print_next_steps(self, seconds: float) -> None:
+        self.print_heading(f"That took {seconds:.1f} seconds. Try next")
+        tries = list_next_steps(get_program_name())
         width = max(len(what) for what, _ in tries)
         for what, why in tries:
-            self.say(f"  [bold]{escape(what):{width}}[/]  {escape(why)}")
+            self.print_text(f"  [bold]{escape(what):{width}}[/]  {escape(why)}")
 
     # --- stage hands ------------------------------------------------------------------------------
 
-    def ask(self, *approvals: Approval) -> None:
+    def print_approvals(self, *approvals: Approval) -> None:
         for approval in approvals:
             call = f"[bold]{escape(approval.tool)}[/]({escape(approval.arguments)})"
             if approval.kind == "uncertain":
-                self.say(f"[bold yellow]?[/]    {call} was under way when its process died. It may have happened.")
+                self.print_text(
+                    f"[bold yellow]?[/]    {call} was under way when its process died. It may have happened."
+                )
             else:
-                self.say(f"[bold yellow]?[/]    it wants to call {call}")
+                self.print_text(f"[bold yellow]?[/]    it wants to call {call}")
 
     @asynccontextmanager
-    async def process(self, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def run_agent_process(self, *args: str) -> AsyncIterator[asyncio.subprocess.Process]:
         """The treasurer as a process of its own; gone when the block is left."""
-        command = [sys.executable, "-m", "holdfast.cli.treasurer", self.store, str(self.ledger), *words]
+        command = [sys.executable, "-m", "holdfast.cli.treasurer", self.store, str(self.ledger), *args]
         started = await asyncio.create_subprocess_exec(*command)
         try:
             yield started
@@ -164,17 +177,17 @@ class Story:
                 started.kill()
                 await started.wait()
 
-    async def until_paid(self) -> None:
+    async def wait_until_paid(self) -> None:
         async with asyncio.timeout(30):
             while not self.ledger.exists() or not self.ledger.read_text().endswith("\n"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)  # another process writes it
 
 
-def next_steps(holdfast: str) -> list[tuple[str, str]]:
+def list_next_steps(holdfast: str) -> list[tuple[str, str]]:
     """What to try on this machine, with what is installed and lies in this folder."""
     found = [
         (f"{holdfast} chat {EXAMPLE}", "talk to an agent that asks before it pays; no key needed"),
-        (f"{holdfast} chat", f"talk to a language model{how_to_have_one()}"),
+        (f"{holdfast} chat", f"talk to a language model{get_model_hint()}"),
         (f"{holdfast} workers repl", "Python in a sandbox"),
         (f"{holdfast} doctor", "what works on this machine"),
         (TUTORIAL, "from nothing to a durable agent in fifteen minutes"),
@@ -182,17 +195,17 @@ def next_steps(holdfast: str) -> list[tuple[str, str]]:
     return [(what, why) for what, why in found if Path(what.split()[-1]).exists() or "/" not in what.split()[-1]]
 
 
-def how_to_have_one() -> str:
+def get_model_hint() -> str:
     if os.environ.get("OPENAI_API_KEY"):
         return ""
     try:
-        model_file(None)
+        find_model_file(None)
     except HoldfastError:
         return ": set OPENAI_API_KEY first, or install the embedded one as doctor says"
     return ", the small embedded one, as no key is set"
 
 
-def called() -> str:
+def get_program_name() -> str:
     """How this program is called from here."""
     program = Path(sys.argv[0])
     if program.name != "holdfast":

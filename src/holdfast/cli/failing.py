@@ -15,17 +15,17 @@ from rich.markup import escape
 
 from holdfast.base.errors import (
     AlreadyExists,
+    Conflict,
     HoldfastError,
     InvalidInput,
     InvalidItem,
     KeyReused,
     MissingExtra,
-    Moved,
     NotFound,
     StoreUnavailable,
     Unsupported,
 )
-from holdfast.cli.keyboard import Left, wake_at_signals
+from holdfast.cli.keyboard import PromptInterrupted, wake_loop_on_signals
 from holdfast.cli.output import Tracebacks, print_utf8
 from holdfast.runtime.errors import ApprovalSettled, RunEnded, SessionBusy
 from holdfast.store.contract import LeaseHeld
@@ -37,7 +37,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     NotFound: NOT_FOUND,
     FileNotFoundError: NOT_FOUND,
     AlreadyExists: CONFLICT,
-    Moved: CONFLICT,
+    Conflict: CONFLICT,
     KeyReused: CONFLICT,
     LeaseHeld: CONFLICT,
     SessionBusy: CONFLICT,
@@ -56,30 +56,30 @@ def command(function: Callable[P, Awaitable[int | None]]) -> Callable[P, None]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            code = asyncio.run(complete(function(*args, **kwargs)))
+            code = asyncio.run(run_with_signals(function(*args, **kwargs)))
             sys.stdout.flush()
-        except (KeyboardInterrupt, Left):
+        except (KeyboardInterrupt, PromptInterrupted):
             raise typer.Exit(INTERRUPTED) from None
         except (typer.Exit, typer.Abort):
             raise
         except BrokenPipeError:
-            stop_printing()
+            discard_stdout()
             raise typer.Exit(FAILED) from None
         except Exception as error:  # noqa: BLE001 - said in one line
-            if Tracebacks.wanted:
+            if Tracebacks.enabled:
                 traceback.print_exc()
-            fail(error, as_json=bool(kwargs.get("as_json")))
+            exit_with_error(error, as_json=bool(kwargs.get("as_json")))
         raise typer.Exit(code or 0)
 
     return run
 
 
-async def complete(work: Awaitable[int | None]) -> int | None:
-    wake_at_signals()
+async def run_with_signals(work: Awaitable[int | None]) -> int | None:
+    wake_loop_on_signals()
     return await work
 
 
-def stop_printing() -> None:
+def discard_stdout() -> None:
     """What cannot be written, as nobody reads on or the disk is full, goes nowhere instead of failing at the end."""
     try:
         sys.stdout.flush()
@@ -87,39 +87,39 @@ def stop_printing() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def fail(error: Exception, *, as_json: bool) -> NoReturn:
+def exit_with_error(error: Exception, *, as_json: bool) -> NoReturn:
     """Say what went wrong in one line, and end with the code for it."""
     kinds = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
-    tell(code_of(error), line_of(error), as_json=as_json)
+    print_error(get_error_code(error), format_error(error), as_json=as_json)
     if isinstance(error, OSError):  # standard output may be what failed
-        stop_printing()
+        discard_stdout()
     raise typer.Exit(next(kinds, FAILED))
 
 
-def tell(code: str, message: str, *, as_json: bool) -> None:
+def print_error(code: str, message: str, *, as_json: bool) -> None:
     if as_json:
         print_utf8(msgspec.json.encode({"error": {"code": code, "message": message}}), to=sys.stderr)
     else:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[bold red]error:[/] {escape(message)}")
 
 
-def code_of(error: Exception) -> str:
+def get_error_code(error: Exception) -> str:
     return error.code if isinstance(error, HoldfastError) else "os" if isinstance(error, OSError) else "unexpected"
 
 
-def line_of(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and not isinstance(error, HoldfastError):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, UnicodeError):
-        return f"{first_line(error)}: set PYTHONUTF8=1, or a locale with UTF-8"
+        return f"{get_first_line(error)}: set PYTHONUTF8=1, or a locale with UTF-8"
     if isinstance(error, SessionBusy) and error.run_id is not None:
         return f"session {error.session_id!r} is held by another run: holdfast runs show {error.run_id}"
     if isinstance(error, StoreUnavailable) and "://" in str(error):
-        return f"{first_line(error)} (is the server running, and is --store right?)"
+        return f"{get_first_line(error)} (is the server running, and is --store right?)"
     if isinstance(error, HoldfastError | OSError):
         return " ".join(str(error).split("\n"))
-    return f"{type(error).__name__}: {first_line(error)} (--debug shows where)"
+    return f"{type(error).__name__}: {get_first_line(error)} (--debug shows where)"
 
 
-def first_line(error: BaseException) -> str:
+def get_first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "no message")

@@ -13,11 +13,11 @@ with contextlib.suppress(ImportError):
     import readline  # noqa: F401 - gives `input` its arrow keys and its history
 
 
-UNMARK_PASTES = "\x1b[?2004l"
+DISABLE_BRACKETED_PASTE = "\x1b[?2004l"
 """Readline has asked the terminal to mark what is pasted; this takes it back."""
 
 
-class Left(Exception):
+class PromptInterrupted(Exception):
     """Ctrl-C was pressed instead of an answer. Do not ask again: the reader left behind would take the next line."""
 
 
@@ -27,23 +27,23 @@ async def ask(prompt: str, *, secret: bool = False) -> str:
 
     def leave() -> None:
         if not answer.done():
-            answer.set_exception(Left())
+            answer.set_exception(PromptInterrupted())
 
     # A daemon: nothing can wake a thread that reads from a terminal, so it is left behind when the person leaves.
-    reader = threading.Thread(target=read, args=(getpass if secret else input, prompt, answer), daemon=True)
-    with terminal_restored(), on_interrupt(leave):
+    reader = threading.Thread(target=read_into, args=(getpass if secret else input, prompt, answer), daemon=True)
+    with restore_terminal(), handle_interrupt(leave):
         reader.start()
         return await answer
 
 
-def read(source: Callable[[str], str], prompt: str, answer: "asyncio.Future[str]") -> None:
+def read_into(source: Callable[[str], str], prompt: str, future: "asyncio.Future[str]") -> None:
     def settle(said: str | None, problem: BaseException | None) -> None:
-        if answer.done():
+        if future.done():
             return
         if problem is None:
-            answer.set_result(said or "")
+            future.set_result(said or "")
         else:
-            answer.set_exception(problem)
+            future.set_exception(problem)
 
     said, problem = None, None
     try:
@@ -51,11 +51,11 @@ def read(source: Callable[[str], str], prompt: str, answer: "asyncio.Future[str]
     except BaseException as raised:  # noqa: BLE001 - raised where the answer is awaited
         problem = raised
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        answer.get_loop().call_soon_threadsafe(settle, said, problem)
+        future.get_loop().call_soon_threadsafe(settle, said, problem)
 
 
 @contextmanager
-def terminal_restored() -> Iterator[None]:
+def restore_terminal() -> Iterator[None]:
     """Leave the terminal as it was, also when a reader that changed it is left behind."""
     if not sys.stdin.isatty() or sys.platform == "win32":
         yield
@@ -67,11 +67,11 @@ def terminal_restored() -> Iterator[None]:
         yield
     except BaseException:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        print(UNMARK_PASTES, flush=True)
+        print(DISABLE_BRACKETED_PASTE, flush=True)
         raise
 
 
-def wake_at_signals() -> None:
+def wake_loop_on_signals() -> None:
     """Let every signal wake the loop.
 
     Otherwise a Ctrl-C that comes just before the loop begins to wait is noticed when something else happens.
@@ -82,7 +82,7 @@ def wake_at_signals() -> None:
 
 
 @contextmanager
-def on_interrupt(action: Callable[[], object]) -> Iterator[None]:
+def handle_interrupt(action: Callable[[], object]) -> Iterator[None]:
     """Meanwhile Ctrl-C means this, and does not end the program."""
     loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
     try:

@@ -7,18 +7,18 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 
-class Later(TyperCommand):
+class LazyCommand(TyperCommand):
     """Stands for a command in lists of commands; becomes the command when it is called."""
 
-    def __init__(self, name: str, home: str, help: str) -> None:
+    def __init__(self, name: str, import_path: str, help: str) -> None:
         super().__init__(name=name, help=help)
-        self.home = home
+        self.import_path = import_path
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        return self.found().make_context(info_name, args, parent, **extra)
+        return self.load().make_context(info_name, args, parent, **extra)
 
-    def found(self) -> Any:
-        module, _, attribute = self.home.partition(":")
+    def load(self) -> Any:
+        module, _, attribute = self.import_path.partition(":")
         named = getattr(importlib.import_module(module), attribute)
         if isinstance(named, typer.Typer):
             return typer.main.get_command(named)
@@ -27,19 +27,21 @@ class Later(TyperCommand):
         return typer.main.get_command(single)
 
 
-class Commands(TyperGroup):
+class LazyGroup(TyperGroup):
     """A group of which most commands stand elsewhere: what each is called, where it is, what its help begins with."""
 
-    elsewhere: tuple[tuple[str, str, str], ...] = ()
+    lazy_commands: tuple[tuple[str, str, str], ...] = ()
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = {
-            **{name: Later(name, home, help) for name, home, help in self.elsewhere},
+            **{name: LazyCommand(name, home, help) for name, home, help in self.lazy_commands},
             **self.commands,
         }
 
-    def import_all(self) -> Self:
+    def load_all(self) -> Self:
         """With the commands themselves in place of those that stand for them, for who looks at all of them."""
-        self.commands = {name: one.found() if isinstance(one, Later) else one for name, one in self.commands.items()}
+        self.commands = {
+            name: one.load() if isinstance(one, LazyCommand) else one for name, one in self.commands.items()
+        }
         return self

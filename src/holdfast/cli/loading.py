@@ -18,11 +18,11 @@ from rich.console import Console
 
 from holdfast.agents.agent import Agent
 from holdfast.base.errors import HoldfastError, InvalidInput, NotFound
-from holdfast.cli.failing import first_line
-from holdfast.cli.output import working
+from holdfast.cli.failing import get_first_line
+from holdfast.cli.output import show_status
 from holdfast.models.contract import Model
 from holdfast.models.local import LocalModel
-from holdfast.models.local_server import model_file
+from holdfast.models.local_server import find_model_file
 
 AgentName = Annotated[
     str | None,
@@ -40,7 +40,7 @@ ModelName = Annotated[
 
 
 @asynccontextmanager
-async def chosen_agent(name: str | None, model: str | None = None) -> AsyncIterator[Agent[Any]]:
+async def open_agent(name: str | None, model: str | None = None) -> AsyncIterator[Agent[Any]]:
     """The agent of that name, with another model if one is named; a plain assistant without a name.
 
     What the agent needs, such as a pool of workers, is there while the block lasts.
@@ -51,23 +51,23 @@ async def chosen_agent(name: str | None, model: str | None = None) -> AsyncItera
         if model is None and agent.model is None and not os.environ.get("OPENAI_API_KEY"):
             told = "local"
         if told == "local":
-            told = local_model(asked_for=model is not None)
+            told = create_local_model(explicit=model is not None)
             owned.push_async_callback(told.close)
         yield agent if told is None else agent.clone(model=told)
 
 
-def local_model(*, asked_for: bool) -> LocalModel:
+def create_local_model(*, explicit: bool) -> LocalModel:
     """The embedded model, if it is installed."""
     try:
-        model_file(None)
+        find_model_file(None)
     except HoldfastError as missing:
-        if asked_for:
+        if explicit:
             raise
-        raise NoModel from missing
+        raise ModelNotConfigured from missing
     return LocalModel()
 
 
-class NoModel(InvalidInput):
+class ModelNotConfigured(InvalidInput):
     """No model was named, there is no key for the usual one, and the embedded one is not installed."""
 
     code = "no-model"
@@ -79,7 +79,7 @@ class NoModel(InvalidInput):
         )
 
 
-async def load_agent(name: str, owned: AsyncExitStack) -> Agent[Any]:
+async def load_agent(name: str, stack: AsyncExitStack) -> Agent[Any]:
     """The one agent that ``module:attribute``, ``file.py:attribute`` or ``file.py`` means.
 
     The attribute may also be a function that gives the agent, or that gives it for a time: an asynchronous context
@@ -87,13 +87,13 @@ async def load_agent(name: str, owned: AsyncExitStack) -> Agent[Any]:
     """
     where, _, attribute = name.partition(":")
     module = load_file(Path(where)) if where.endswith(".py") else load_module(where)
-    found = named(module, where, attribute) if attribute else only_agent(where, vars(module))
-    with said_in_one_line(name, "be made"):
+    found = get_named_attribute(module, where, attribute) if attribute else find_default_agent(where, vars(module))
+    with wrap_agent_errors(name, "be made"):
         if isfunction(found):
             found = found()
         if hasattr(found, "__aenter__"):
-            with working(Console(stderr=True), "starting what the agent needs"):
-                found = await owned.enter_async_context(found)
+            with show_status(Console(stderr=True), "starting what the agent needs"):
+                found = await stack.enter_async_context(found)
     if isinstance(found, Agent):
         return found
     kind = type(found).__name__
@@ -102,14 +102,14 @@ async def load_agent(name: str, owned: AsyncExitStack) -> Agent[Any]:
     )
 
 
-def named(module: ModuleType, where: str, attribute: str) -> Any:
+def get_named_attribute(module: ModuleType, where: str, attribute: str) -> Any:
     if hasattr(module, attribute):
         return getattr(module, attribute)
-    agents = ", ".join(sorted(agents_in(vars(module)))) or "no agents"
-    raise NoAgent(f"{where} has no {attribute!r}; it has {agents}")
+    agents = ", ".join(sorted(find_agents(vars(module)))) or "no agents"
+    raise AgentNotFound(f"{where} has no {attribute!r}; it has {agents}")
 
 
-class NoAgent(NotFound):
+class AgentNotFound(NotFound):
     """The module is there, and there is no such agent in it."""
 
     def __init__(self, message: str) -> None:
@@ -117,24 +117,24 @@ class NoAgent(NotFound):
         self.args = (message,)
 
 
-def agents_in(names: dict[str, Any]) -> dict[str, Agent[Any]]:
+def find_agents(names: dict[str, Any]) -> dict[str, Agent[Any]]:
     return {name: value for name, value in names.items() if isinstance(value, Agent)}
 
 
-def only_agent(where: str, names: dict[str, Any]) -> Any:
-    found = agents_in(names)
+def find_default_agent(where: str, names: dict[str, Any]) -> Any:
+    found = find_agents(names)
     if "agent" in found or isfunction(names.get("agent")):
         return names["agent"]
-    if len(distinct(found.values())) == 1:
+    if len(get_distinct_ids(found.values())) == 1:
         return next(iter(found.values()))
     if not found:
-        raise NoAgent(
+        raise AgentNotFound(
             f"there is no agent in {where}: make one there, or name a function that returns one, {where}:NAME"
         )
     raise InvalidInput(f"{where} has several agents: name one, {where}:{next(iter(found))}")
 
 
-def distinct(agents: Iterable[Agent[Any]]) -> set[int]:
+def get_distinct_ids(agents: Iterable[Agent[Any]]) -> set[int]:
     return {id(agent) for agent in agents}
 
 
@@ -143,7 +143,7 @@ def load_module(name: str) -> ModuleType:
         raise InvalidInput("an agent is named module:attribute, file.py:attribute or file.py")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    return imported(name, name)
+    return import_by_name(name, name)
 
 
 def load_file(path: Path) -> ModuleType:
@@ -155,12 +155,12 @@ def load_file(path: Path) -> ModuleType:
         name, folder = f"{folder.name}.{name}", folder.parent
     sys.path.insert(0, str(folder))
     if folder != path.parent.resolve():
-        return imported(name.removesuffix(".__init__"), str(path))
-    with said_in_one_line(str(path)):
-        return loaded(name, path)
+        return import_by_name(name.removesuffix(".__init__"), str(path))
+    with wrap_agent_errors(str(path)):
+        return load_file_as(name, path)
 
 
-def loaded(name: str, path: Path) -> ModuleType:
+def load_file_as(name: str, path: Path) -> ModuleType:
     """The file as a module of this name, even if another module already has it."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -171,46 +171,46 @@ def loaded(name: str, path: Path) -> ModuleType:
     return module
 
 
-def imported(name: str, shown: str) -> ModuleType:
-    with said_in_one_line(shown):
+def import_by_name(name: str, display_name: str) -> ModuleType:
+    with wrap_agent_errors(display_name):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as missing:
             if missing.name is not None and (name == missing.name or name.startswith(f"{missing.name}.")):
-                raise NotFound("module", shown) from None
+                raise NotFound("module", display_name) from None
             raise
 
 
 @contextmanager
-def said_in_one_line(name: str, what: str = "be imported") -> Iterator[None]:
+def wrap_agent_errors(name: str, action: str = "be imported") -> Iterator[None]:
     """What an agent's own code raises while it is imported or called becomes :class:`BrokenAgent`."""
     try:
         yield
     except HoldfastError:
         raise
     except (Exception, SystemExit) as problem:
-        raise BrokenAgent(name, what, problem) from problem
+        raise AgentLoadError(name, action, problem) from problem
 
 
-class BrokenAgent(InvalidInput):
+class AgentLoadError(InvalidInput):
     """The agent's own code fails when it is imported or called."""
 
     code = "broken-agent"
 
-    def __init__(self, name: str, what: str, problem: BaseException) -> None:
-        said = f"{type(problem).__name__}: {first_line(problem)}{raised_at(problem)}"
-        super().__init__(f"{name} cannot {what}: {said} (--debug shows how)")
+    def __init__(self, name: str, action: str, error: BaseException) -> None:
+        said = f"{type(error).__name__}: {get_first_line(error)}{find_error_location(error)}"
+        super().__init__(f"{name} cannot {action}: {said} (--debug shows how)")
 
 
-def raised_at(problem: BaseException) -> str:
+def find_error_location(error: BaseException) -> str:
     """The last line of code on the way that is not Python's own."""
-    if isinstance(problem, SyntaxError):  # which says it itself
+    if isinstance(error, SyntaxError):  # which says it itself
         return ""
-    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if not of_python(frame.filename)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_stdlib_file(frame.filename)]
     return f", at {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
 
 
-def of_python(filename: str) -> bool:
+def is_stdlib_file(filename: str) -> bool:
     """Whether a file is of the standard library, where no agent is mended."""
     library = sysconfig.get_path("stdlib")
     return filename.startswith("<") or (filename.startswith(library) and "site-packages" not in filename)

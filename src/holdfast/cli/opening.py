@@ -13,7 +13,7 @@ from holdfast.base.errors import NotFound
 from holdfast.history.store import Store, open_store
 
 DEFAULT_STORE = "sqlite:///holdfast.db"
-READY_MADE = ("agent_sessions", "agent_messages")
+SQLITE_SESSION_TABLES = ("agent_sessions", "agent_messages")
 
 StoreUrl = Annotated[
     str,
@@ -26,12 +26,12 @@ StoreUrl = Annotated[
 ]
 
 
-def store_option(url: str) -> list[str]:
+def format_store_option(url: str) -> list[str]:
     """What names this store on the command line, where it would not be used anyway."""
     return [] if url == os.environ.get("HOLDFAST_STORE", DEFAULT_STORE) else ["--store", url]
 
 
-class NoStore(NotFound):
+class StoreNotFound(NotFound):
     """Nothing has been kept there yet."""
 
     def __init__(self, url: str) -> None:
@@ -39,33 +39,33 @@ class NoStore(NotFound):
         self.args = (f"there is no store at {url} yet: name another with --store or HOLDFAST_STORE",)
 
 
-def checked(url: str) -> str:
+def require_existing_store(url: str) -> str:
     """The address of a store to look into: a SQLite file that is not there is not made."""
     path = url.removeprefix("sqlite:///").partition("?")[0]
     if url.startswith("sqlite:///") and path not in ("", ":memory:") and not Path(path).exists():
-        raise NoStore(url)
+        raise StoreNotFound(url)
     return url
 
 
 @asynccontextmanager
-async def existing(url: str) -> AsyncIterator[Store]:
+async def open_existing_store(url: str) -> AsyncIterator[Store]:
     """The store at an address where there is one. A session that it lacks may be in other tables of the same file."""
-    async with open_store(checked(url)) as store:
+    async with open_store(require_existing_store(url)) as store:
         try:
             yield store
         except NotFound as missing:
-            missing.args = ("; ".join([str(missing), *elsewhere(url)]),)
+            missing.args = ("; ".join([str(missing), *find_other_tables(url)]),)
             raise
 
 
-def elsewhere(url: str) -> list[str]:
+def find_other_tables(url: str) -> list[str]:
     """What else lies in an SQLite file: the ready-made sessions keep theirs in tables of another name."""
     path, _, query = url.removeprefix("sqlite:///").partition("?")
     if not url.startswith("sqlite:///") or path in ("", ":memory:") or "tables=" in query:
         return []
     with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)) as file:
         names = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if not names.issuperset(READY_MADE):
+    if not names.issuperset(SQLITE_SESSION_TABLES):
         return []
-    there = f"{url}{'&' if query else '?'}tables={','.join(READY_MADE)}"
+    there = f"{url}{'&' if query else '?'}tables={','.join(SQLITE_SESSION_TABLES)}"
     return [f"this file also has what SQLiteSession wrote: --store '{there}'"]

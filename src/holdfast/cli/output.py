@@ -18,52 +18,52 @@ from rich.table import Table
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text for people.")]
 
 
-UNFOLDED = 10_000
+UNWRAPPED_WIDTH = 10_000
 """A table that is not for a screen is for grep and cut: each row is one line, however long."""
 
-FOLDED = ("arguments", "found", "metadata", "reason", "text")
+WRAPPED_COLUMNS = ("arguments", "found", "metadata", "reason", "text")
 """Columns of any length, which may take several lines. All others are copied or compared, and stay whole."""
 
-NARROWEST = 16
+MIN_WRAPPED_WIDTH = 16
 """No folded column is narrower: rather, each row becomes a few lines of its own."""
 
-MOMENTS = ("updated", "requested")
+TIME_COLUMNS = ("updated", "requested")
 
 
 class Tracebacks:
     """Whether errors are shown with theirs; ``--debug`` says so."""
 
-    wanted = False
+    enabled = False
 
 
-class Output:
+class CommandOutput:
     """Standard output for a person, or for a program that asked for JSON."""
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
-        self.console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else UNFOLDED)
+        self.console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else UNWRAPPED_WIDTH)
 
-    def value(self, value: Any, text: str) -> None:
+    def print_result(self, value: Any, text: str) -> None:
         """One result: ``value`` as JSON, or the text, in which rich's markup counts."""
         if self.as_json:
             print_json(value)
         else:
             self.console.print(text)
 
-    def facts(self, facts: Mapping[str, Any], names: Sequence[str]) -> None:
+    def print_fields(self, fields: Mapping[str, Any], names: Sequence[str]) -> None:
         """All that is known of one thing as JSON, or what there is under these names, a line each."""
         if self.as_json:
-            print_json(facts)
+            print_json(fields)
             return
         for name in names:
-            if facts.get(name) is not None:
-                self.console.print(f"[bold]{name.replace('_', ' '):>10}[/]  {escape(str(facts[name]))}")
+            if fields.get(name) is not None:
+                self.console.print(f"[bold]{name.replace('_', ' '):>10}[/]  {escape(str(fields[name]))}")
 
-    def busy(self, doing: str) -> AbstractContextManager[Status | None]:
+    def show_status(self, message: str) -> AbstractContextManager[Status | None]:
         """Show a person at a terminal that something takes a while."""
-        return working(self.console, doing) if not self.as_json else nullcontext()
+        return show_status(self.console, message) if not self.as_json else nullcontext()
 
-    def table(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, empty: str) -> None:
+    def print_table(self, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, empty: str) -> None:
         """Rows by their columns' names; a program gets all the fields, also those without a column."""
         found = list(rows)
         if self.as_json:
@@ -71,46 +71,46 @@ class Output:
         elif not found:
             self.console.print(f"[dim]{escape(empty)}[/dim]")
         else:
-            self.rows(filled(columns, found), found)
+            self.print_rows(drop_empty_columns(columns, found), found)
 
-    def rows(self, columns: Sequence[str], found: Sequence[Mapping[str, Any]]) -> None:
+    def print_rows(self, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         """As a table where all columns are readable, and otherwise one row below the other."""
-        cells = [[self.cell(column, row) for column in columns] for row in found]
+        cells = [[self.format_cell(column, row) for column in columns] for row in rows]
         table = Table(box=None, header_style="bold", pad_edge=False)
         needed = 0
         for column, values in zip(columns, zip(*cells, strict=True), strict=True):
             name = column.replace("_", " ")
             widest = max(cell_len(line) for value in (name, *values) for line in value.split("\n"))
-            least = min(widest, NARROWEST) if column in FOLDED else widest
-            table.add_column(name, overflow="fold", no_wrap=column not in FOLDED, min_width=least)
+            least = min(widest, MIN_WRAPPED_WIDTH) if column in WRAPPED_COLUMNS else widest
+            table.add_column(name, overflow="fold", no_wrap=column not in WRAPPED_COLUMNS, min_width=least)
             needed += least + 2
         if needed - 2 > self.console.width:
             for one in cells:
-                self.block(dict(zip(columns, one, strict=True)))
+                self.print_block(dict(zip(columns, one, strict=True)))
             return
         for one in cells:
             table.add_row(*map(escape, one))
         self.console.print(table)
 
-    def block(self, row: Mapping[str, str]) -> None:
+    def print_block(self, row: Mapping[str, str]) -> None:
         """A row in lines of its own: what it is called, and below it the rest."""
         first, *rest = row.items()
         told = "  ".join(f"[dim]{name.replace('_', ' ')}[/] {escape(value)}" for name, value in rest if value)
         self.console.print(f"[bold]{escape(first[1])}[/]")
         self.console.print(Padding(told, (0, 0, 0, 4)), soft_wrap=False)
 
-    def cell(self, column: str, row: Mapping[str, Any]) -> str:
-        text = shown(row.get(column))
-        return recent(text) if column in MOMENTS and self.console.is_terminal else text
+    def format_cell(self, column: str, row: Mapping[str, Any]) -> str:
+        text = format_value(row.get(column))
+        return shorten_time(text) if column in TIME_COLUMNS and self.console.is_terminal else text
 
 
-def filled(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def drop_empty_columns(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The columns in which there is something, so that the others have room."""
-    return [column for column in columns if any(shown(row.get(column)) for row in rows)]
+    return [column for column in columns if any(format_value(row.get(column)) for row in rows)]
 
 
-def working(console: Console, doing: str) -> AbstractContextManager[Status | None]:
-    return console.status(f"[dim]{escape(doing)}[/]") if console.is_terminal else nullcontext()
+def show_status(console: Console, message: str) -> AbstractContextManager[Status | None]:
+    return console.status(f"[dim]{escape(message)}[/]") if console.is_terminal else nullcontext()
 
 
 def print_json(value: Any) -> None:
@@ -125,7 +125,7 @@ def print_utf8(text: bytes, *, to: TextIO | None = None) -> None:
     stream.flush()
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as a cell of a table."""
     if value is None:
         return ""
@@ -136,14 +136,14 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def moment(at: float | None) -> str:
+def format_time(timestamp: float | None) -> str:
     """A point in time in the user's own time zone."""
-    if at is None:
+    if timestamp is None:
         return ""
-    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(timestamp, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def recent(text: str) -> str:
+def shorten_time(text: str) -> str:
     """A moment on a screen: of today the time, of other days the date."""
     day, _, clock = text.partition(" ")
     return clock if day == f"{datetime.now():%Y-%m-%d}" else day

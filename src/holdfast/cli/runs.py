@@ -10,33 +10,33 @@ from rich.markup import escape
 
 from holdfast.cli import completing
 from holdfast.cli.failing import command
-from holdfast.cli.following import Screen, complain, exit_code, plain, told, watched
-from holdfast.cli.loading import ModelName, chosen_agent
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, checked
-from holdfast.cli.output import AsJson, Output, moment, print_json, print_utf8
+from holdfast.cli.following import RunView, get_exit_code, outcome_to_dict, print_failure, to_json_value, watch_run
+from holdfast.cli.loading import ModelName, open_agent
+from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, require_existing_store
+from holdfast.cli.output import AsJson, CommandOutput, format_time, print_json, print_utf8
 from holdfast.runtime.contract import Event, RunInfo
-from holdfast.runtime.records import Status
+from holdfast.runtime.records import RunStatus
 from holdfast.runtime.runtime import Runtime
 
 app = typer.Typer(no_args_is_help=True)
 
-PAGE = 500
+PAGE_SIZE = 500
 
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", autocompletion=completing.runs)]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", autocompletion=completing.complete_runs)]
 
 
-def described(info: RunInfo) -> dict[str, Any]:
+def run_to_dict(info: RunInfo) -> dict[str, Any]:
     reason = None if info.reason is None else info.reason.message
-    return {**asdict(info), "id": info.run_id, "reason": reason, "updated": moment(info.updated_at)}
+    return {**asdict(info), "id": info.run_id, "reason": reason, "updated": format_time(info.updated_at)}
 
 
 @app.command("list")
 @command
 async def list_(
-    status: Annotated[Status | None, typer.Option(help="Only those with this status.")] = None,
+    status: Annotated[RunStatus | None, typer.Option(help="Only those with this status.")] = None,
     session: Annotated[
         str | None,
-        typer.Option("--session", help="Only those of this conversation.", autocompletion=completing.sessions),
+        typer.Option("--session", help="Only those of this conversation.", autocompletion=completing.complete_sessions),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 50,
     store: StoreUrl = DEFAULT_STORE,
@@ -46,21 +46,21 @@ async def list_(
 
     holdfast runs list --status waiting
     """
-    output = Output(as_json)
-    with output.busy("reading"):
-        async with Runtime.open(checked(store), agents=[]) as rt:
-            found = await latest(rt, limit, status=status, session_id=session)
+    output = CommandOutput(as_json)
+    with output.show_status("reading"):
+        async with Runtime.open(require_existing_store(store), agents=[]) as rt:
+            found = await list_latest_runs(rt, limit, status=status, session_id=session)
     columns = ("id", "status", "agent", "session_id", "steps", "updated", "reason")
-    output.table(columns, map(described, found), empty="no runs")
+    output.print_table(columns, map(run_to_dict, found), empty="no runs")
 
 
-async def latest(rt: Runtime, limit: int, **which: Any) -> list[RunInfo]:
+async def list_latest_runs(rt: Runtime, limit: int, **filters: Any) -> list[RunInfo]:
     """The newest runs, newest first. A store lists them from the oldest on."""
     found: deque[RunInfo] = deque(maxlen=limit)
-    page: list[RunInfo] = await rt.runs(**which, limit=PAGE)
+    page: list[RunInfo] = await rt.runs(**filters, limit=PAGE_SIZE)
     while page:
         found.extend(page)
-        page = await rt.runs(**which, limit=PAGE, after=page[-1]) if len(page) == PAGE else []
+        page = await rt.runs(**filters, limit=PAGE_SIZE, after=page[-1]) if len(page) == PAGE_SIZE else []
     return list(reversed(found))
 
 
@@ -71,18 +71,18 @@ async def show(run_id: RunId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson =
 
     holdfast runs show run_123
     """
-    async with Runtime.open(checked(store), agents=[]) as rt:
+    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         handle = await rt.run(run_id)
         info = await handle.info()
         outcome = await handle.wait() if info.status not in ("queued", "running") else None
-    output = Output(as_json)
-    facts = described(info) | ({} if outcome is None else told(outcome))
-    output.facts(facts, ("id", "status", "agent", "session_id", "key", "parent", "steps", "updated", "reason"))
+    output = CommandOutput(as_json)
+    facts = run_to_dict(info) | ({} if outcome is None else outcome_to_dict(outcome))
+    output.print_fields(facts, ("id", "status", "agent", "session_id", "key", "parent", "steps", "updated", "reason"))
     if as_json or outcome is None:
         return
     if outcome.final_output is not None:
-        output.console.print(f"\n{escape(str(plain(outcome.final_output)))}")
-    complain(outcome, store)
+        output.console.print(f"\n{escape(str(to_json_value(outcome.final_output)))}")
+    print_failure(outcome, store)
 
 
 @app.command()
@@ -97,20 +97,20 @@ async def events(
 
     holdfast runs events run_123 --json
     """
-    console = Output(as_json).console
-    async with Runtime.open(checked(store), agents=[]) as rt:
+    console = CommandOutput(as_json).console
+    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         handle = await rt.run(run_id)
         async for event in handle.events(after=after):
             if as_json:
                 print_utf8(msgspec.json.encode(asdict(event)))
             elif not event.live:
-                console.print(line_of(event))
+                console.print(format_event(event))
 
 
-def line_of(event: Event) -> str:
+def format_event(event: Event) -> str:
     data = msgspec.json.encode(event.data).decode()
     cut = data if len(data) <= 200 else f"{data[:200]}…"
-    return f"[dim]{event.seq:>5}  {moment(event.at)}[/]  [bold]{escape(event.type)}[/]  {escape(cut)}"
+    return f"[dim]{event.seq:>5}  {format_time(event.at)}[/]  [bold]{escape(event.type)}[/]  {escape(cut)}"
 
 
 @app.command()
@@ -129,17 +129,17 @@ async def resume(
 
     holdfast runs resume run_123 --agent app:support
     """
-    async with Runtime.open(checked(store), agents=[]) as rt:
+    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         before = await (await rt.run(run_id)).info()
-    async with chosen_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen]) as rt:
+    async with open_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen]) as rt:
         run = await rt.resume(run_id, accept_changes=accept_changes)
         seen = 0 if before.status == "completed" else before.steps
-        outcome = await watched(run, None if as_json else Screen(), after=seen)
+        outcome = await watch_run(run, None if as_json else RunView(), after=seen)
     if as_json:
-        print_json(told(outcome))
+        print_json(outcome_to_dict(outcome))
     else:
-        complain(outcome, store, agent=agent)
-    return exit_code(outcome)
+        print_failure(outcome, store, agent=agent)
+    return get_exit_code(outcome)
 
 
 @app.command()
@@ -154,13 +154,13 @@ async def cancel(
 
     holdfast runs cancel run_123 --now
     """
-    async with Runtime.open(checked(store), agents=[]) as rt:
+    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         await rt.cancel(run_id, mode="immediate" if now else "after_turn")
         info = await (await rt.run(run_id)).info()
-    Output(as_json).value(described(info), f"{escape(run_id)} {stopped(info)}")
+    CommandOutput(as_json).print_result(run_to_dict(info), f"{escape(run_id)} {format_cancellation(info)}")
 
 
-def stopped(info: RunInfo) -> str:
+def format_cancellation(info: RunInfo) -> str:
     return "is cancelled" if info.status == "cancelled" else f"is {info.status} and was asked to stop"
 
 
@@ -176,7 +176,9 @@ async def fork(
 
     holdfast runs fork run_123 --at 4
     """
-    async with Runtime.open(checked(store), agents=[]) as rt:
+    async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         made = await rt.fork(run_id, at=at)
         info = await made.info()
-    Output(as_json).value(described(info), f"{escape(made.id)} shares the beginning of {escape(run_id)}")
+    CommandOutput(as_json).print_result(
+        run_to_dict(info), f"{escape(made.id)} shares the beginning of {escape(run_id)}"
+    )

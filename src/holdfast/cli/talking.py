@@ -13,23 +13,24 @@ from holdfast.agents.agent import Agent
 from holdfast.base.ids import new_id
 from holdfast.cli import completing
 from holdfast.cli.failing import WAITING, command
-from holdfast.cli.following import Screen, asked, complain, exit_code, told, watched
-from holdfast.cli.keyboard import Left, ask, on_interrupt
-from holdfast.cli.loading import AgentName, ModelName, chosen_agent
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, store_option
-from holdfast.cli.output import AsJson, Output, print_utf8
+from holdfast.cli.following import RunView, get_exit_code, outcome_to_dict, print_failure, prompt_approval, watch_run
+from holdfast.cli.keyboard import PromptInterrupted, ask, handle_interrupt
+from holdfast.cli.loading import AgentName, ModelName, open_agent
+from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, format_store_option
+from holdfast.cli.output import AsJson, CommandOutput, print_utf8
 from holdfast.runtime.contract import RunInfo, RunOutcome
 from holdfast.runtime.errors import SessionBusy
 from holdfast.runtime.handle import RunHandle
-from holdfast.runtime.records import Status
+from holdfast.runtime.records import RunStatus
 from holdfast.runtime.runtime import Runtime
 
-UNDER_WAY: tuple[Status, ...] = ("running", "waiting", "queued")
-LEASE = 10.0
+ACTIVE_STATUSES: tuple[RunStatus, ...] = ("running", "waiting", "queued")
+LEASE_SECONDS = 10.0
 """Seconds in which a turn belongs to a process that died. A person waits for it."""
 
-SessionName = Annotated[
-    str | None, typer.Option("--session", help="The conversation to go on with.", autocompletion=completing.sessions)
+SessionOption = Annotated[
+    str | None,
+    typer.Option("--session", help="The conversation to go on with.", autocompletion=completing.complete_sessions),
 ]
 
 
@@ -39,7 +40,7 @@ async def run(
     agent: Annotated[
         str | None, typer.Option("--agent", "-a", envvar="HOLDFAST_AGENT", help="module:attribute or a file.")
     ] = None,
-    session: SessionName = None,
+    session: SessionOption = None,
     model: ModelName = None,
     key: Annotated[str | None, typer.Option(help="Started once however often it is asked for with this key.")] = None,
     store: StoreUrl = DEFAULT_STORE,
@@ -50,20 +51,20 @@ async def run(
     holdfast run "Refund order 7" --agent app:support --session user-7
     """
     said = typer.get_text_stream("stdin").read() if text == "-" else text
-    async with chosen_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen], lease=LEASE) as rt:
+    async with open_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen], lease=LEASE_SECONDS) as rt:
         started = await rt.start(chosen.name, said, session_id=session, key=key, on_busy="reject")
-        outcome = await watched(started, None if as_json else Screen())
+        outcome = await watch_run(started, None if as_json else RunView())
     if as_json:
-        Output(True).value(told(outcome), "")
+        CommandOutput(True).print_result(outcome_to_dict(outcome), "")
     else:
-        complain(outcome, store, agent=agent or chosen.name)
-    return exit_code(outcome)
+        print_failure(outcome, store, agent=agent or chosen.name)
+    return get_exit_code(outcome)
 
 
 @command
 async def chat(
     agent: AgentName = None,
-    session: SessionName = None,
+    session: SessionOption = None,
     model: ModelName = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: Annotated[
@@ -77,91 +78,95 @@ async def chat(
     holdfast chat --model local
     """
     name = session or new_id("chat")
-    screen = Screen()
-    async with chosen_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen], lease=LEASE) as rt:
+    screen = RunView()
+    async with open_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen], lease=LEASE_SECONDS) as rt:
         if as_json:
-            return await dictated(rt, chosen.name, name)
-        screen.line(f"[bold]{escape(chosen.name)}[/] [dim](model: {model_of(chosen)}; conversation: {escape(name)})[/]")
-        conversation = Conversation(rt, name, screen, store, agent=agent or chosen.name)
-        with suppress(EOFError, Left):
-            await conversation.settled()
+            return await chat_json_lines(rt, chosen.name, name)
+        screen.print_line(
+            f"[bold]{escape(chosen.name)}[/] [dim](model: {get_model_name(chosen)}; conversation: {escape(name)})[/]"
+        )
+        conversation = ChatSession(rt, name, screen, store, agent=agent or chosen.name)
+        with suppress(EOFError, PromptInterrupted):
+            await conversation.finish_earlier_turns()
             while True:
                 said = await ask("\n> ")
                 if said.strip():
-                    await conversation.turn(chosen.name, said)
-    options = ["--session", name, *(["--model", model] if model else []), *store_option(store)]
+                    await conversation.run_turn(chosen.name, said)
+    options = ["--session", name, *(["--model", model] if model else []), *format_store_option(store)]
     again = shlex.join(["holdfast", "chat", *([agent] if agent else []), *options])
-    screen.line(f"\n[dim]Go on with: {escape(again)}[/]")
+    screen.print_line(f"\n[dim]Go on with: {escape(again)}[/]")
     return 0
 
 
-async def dictated(rt: Runtime, agent: str, session_id: str) -> int:
+async def chat_json_lines(rt: Runtime, agent: str, session_id: str) -> int:
     """A conversation between programs, until there is no more input or a turn waits for a decision."""
     code = 0
-    with suppress(EOFError, Left):
+    with suppress(EOFError, PromptInterrupted):
         while code != WAITING:
             if said := (await ask("")).strip():
-                outcome = await watched(await rt.start(agent, said, session_id=session_id, on_busy="reject"), None)
-                print_utf8(msgspec.json.encode({"session_id": session_id, **told(outcome)}))
-                code = exit_code(outcome)
+                outcome = await watch_run(await rt.start(agent, said, session_id=session_id, on_busy="reject"), None)
+                print_utf8(msgspec.json.encode({"session_id": session_id, **outcome_to_dict(outcome)}))
+                code = get_exit_code(outcome)
     return code
 
 
-def model_of(agent: Agent[Any]) -> str:
+def get_model_name(agent: Agent[Any]) -> str:
     if agent.model is None:
         return "default"
     return escape(agent.model if isinstance(agent.model, str) else type(agent.model).__name__)
 
 
-class Conversation:
+class ChatSession:
     """A session at the terminal: its turns, and the questions in them."""
 
-    def __init__(self, rt: Runtime, session_id: str, screen: Screen, store: str, *, agent: str) -> None:
-        self.rt, self.session_id, self.screen, self.store, self.agent = rt, session_id, screen, store, agent
+    def __init__(self, rt: Runtime, session_id: str, view: RunView, store: str, *, agent: str) -> None:
+        self.rt, self.session_id, self.view, self.store, self.agent = rt, session_id, view, store, agent
 
-    async def turn(self, agent: str, said: str) -> None:
+    async def run_turn(self, agent: str, text: str) -> None:
         """Say something, once earlier turns are over: also those of processes that died, or of other programs."""
-        while await self.settled():
+        while await self.finish_earlier_turns():
             try:
-                run = await self.rt.start(agent, said, session_id=self.session_id, on_busy="reject")
+                run = await self.rt.start(agent, text, session_id=self.session_id, on_busy="reject")
             except SessionBusy:
                 continue  # somebody was quicker
-            complain(await self.answered(run, await self.watched(run)), self.store, agent=self.agent)
+            print_failure(await self.handle_approvals(run, await self.watch_run(run)), self.store, agent=self.agent)
             return
 
-    async def settled(self) -> bool:
+    async def finish_earlier_turns(self) -> bool:
         """Bring earlier turns to their end, and put the questions left open again.
 
         False when they stay open, for then no other turn can begin.
         """
-        for info in [info for status in UNDER_WAY for info in await self.earlier(status)]:
+        for info in [info for status in ACTIVE_STATUSES for info in await self.list_runs(status)]:
             if info.status != "waiting":
-                self.screen.line("[dim]An earlier turn is not over: it goes on, or is taken up if its process died.[/]")
+                self.view.print_line(
+                    "[dim]An earlier turn is not over: it goes on, or is taken up if its process died.[/]"
+                )
             run = await self.rt.run(info.run_id)
-            outcome = await self.answered(run, await self.watched(run, after=info.steps))
-            complain(outcome, self.store, agent=self.agent)
+            outcome = await self.handle_approvals(run, await self.watch_run(run, after=info.steps))
+            print_failure(outcome, self.store, agent=self.agent)
             if outcome.status == "waiting":
-                self.screen.line("[yellow]This has to be decided before the conversation can go on.[/]")
+                self.view.print_line("[yellow]This has to be decided before the conversation can go on.[/]")
                 return False
         return True
 
-    async def earlier(self, status: Status) -> list[RunInfo]:
+    async def list_runs(self, status: RunStatus) -> list[RunInfo]:
         return await self.rt.runs(status=status, session_id=self.session_id)
 
-    async def answered(self, run: RunHandle, outcome: RunOutcome) -> RunOutcome:
+    async def handle_approvals(self, run: RunHandle, outcome: RunOutcome) -> RunOutcome:
         """Ask the person whatever the run wants to know, until it ends or they leave it waiting."""
         while outcome.status == "waiting" and outcome.approvals:
             seen = (await run.info()).steps
-            decided = [await asked(self.rt, approval, self.screen) for approval in outcome.approvals]
+            decided = [await prompt_approval(self.rt, approval, self.view) for approval in outcome.approvals]
             if not any(decided):
                 return outcome
-            outcome = await self.watched(run, after=seen)
+            outcome = await self.watch_run(run, after=seen)
         return outcome
 
-    async def watched(self, run: RunHandle, *, after: int = 0) -> RunOutcome:
+    async def watch_run(self, run: RunHandle, *, after: int = 0) -> RunOutcome:
         """Show the run; meanwhile Ctrl-C cancels it, which keeps what was done."""
         stops = set[asyncio.Task[None]]()
-        with on_interrupt(lambda: stops.add(asyncio.ensure_future(self.rt.cancel(run.id, mode="immediate")))):
-            outcome = await watched(run, self.screen, after=after)
+        with handle_interrupt(lambda: stops.add(asyncio.ensure_future(self.rt.cancel(run.id, mode="immediate")))):
+            outcome = await watch_run(run, self.view, after=after)
             await asyncio.gather(*stops, return_exceptions=True)
         return outcome

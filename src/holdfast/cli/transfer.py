@@ -11,22 +11,24 @@ from rich.markup import escape
 
 from holdfast.cli import completing
 from holdfast.cli.failing import FAILED, command
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, existing
-from holdfast.cli.output import AsJson, Output, moment, print_utf8
-from holdfast.history.checking import Report
-from holdfast.history.store import SessionInfo, Store, open_store
+from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, open_existing_store
+from holdfast.cli.output import AsJson, CommandOutput, format_time, print_utf8
+from holdfast.history.checking import IntegrityReport
+from holdfast.history.store import Store, StoredSessionInfo, open_store
 
-SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session's id.", autocompletion=completing.sessions)]
+SessionId = Annotated[
+    str, typer.Argument(metavar="ID", help="The session's id.", autocompletion=completing.complete_sessions)
+]
 
 
-def described(info: SessionInfo) -> dict[str, Any]:
+def session_to_dict(info: StoredSessionInfo) -> dict[str, Any]:
     return {
         "id": info.session_id,
         "items": info.head.length,
         "version": info.head.version,
         "owner": info.owner,
         "encrypted": info.encrypted,
-        "updated": moment(info.updated_at),
+        "updated": format_time(info.updated_at),
         "updated_at": info.updated_at,
         "created_at": info.created_at,
         "metadata": info.metadata,
@@ -45,15 +47,15 @@ async def export(
 
     holdfast sessions export user-7 -o user-7.jsonl
     """
-    async with existing(store) as opened:
-        with Output(as_json or file is None).busy("reading"):
+    async with open_existing_store(store) as opened:
+        with CommandOutput(as_json or file is None).show_status("reading"):
             lines = [line async for line in await opened.export(session_id)]
     if file is None:
         print_utf8("\n".join(lines).encode())
     else:
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         text = f"{len(lines) - 1} items written to {escape(str(file))}"
-        Output(as_json).value({"id": session_id, "items": len(lines) - 1, "file": str(file)}, text)
+        CommandOutput(as_json).print_result({"id": session_id, "items": len(lines) - 1, "file": str(file)}, text)
 
 
 @command
@@ -68,13 +70,15 @@ async def import_(
     holdfast sessions import user-7.jsonl --as user-7-copy
     """
     async with open_store(store) as opened:
-        with Output(as_json).busy("writing"):
-            made = await opened.import_(lines_of(file), session_id=new_id)
+        with CommandOutput(as_json).show_status("writing"):
+            made = await opened.import_(read_lines(file), session_id=new_id)
         info = await opened.describe(made.session_id)
-    Output(as_json).value(described(info), f"{escape(made.session_id)} has {info.head.length} items")
+    CommandOutput(as_json).print_result(
+        session_to_dict(info), f"{escape(made.session_id)} has {info.head.length} items"
+    )
 
 
-def lines_of(file: Path) -> Iterator[str]:
+def read_lines(file: Path) -> Iterator[str]:
     if str(file) == "-":
         yield from sys.stdin
         return
@@ -86,7 +90,9 @@ def lines_of(file: Path) -> Iterator[str]:
 async def check(
     session_id: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="The session; all of them without it.", autocompletion=completing.sessions),
+        typer.Argument(
+            metavar="[ID]", help="The session; all of them without it.", autocompletion=completing.complete_sessions
+        ),
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
@@ -97,24 +103,30 @@ async def check(
 
     holdfast sessions check
     """
-    output = Output(as_json)
-    async with existing(store) as opened:
-        with output.busy("looking at every record"):
+    output = CommandOutput(as_json)
+    async with open_existing_store(store) as opened:
+        with output.show_status("looking at every record"):
             if session_id is not None:
                 await opened.describe(session_id)
                 names = [session_id]
             else:
-                names = await all_names(opened)
+                names = await list_session_ids(opened)
             reports = [await opened.session(name).check() for name in names]
     rows = [
-        {"id": one.session_id, "ok": one.ok, "items": one.readable, "found": found_in(one), **msgspec.to_builtins(one)}
+        {
+            "id": one.session_id,
+            "ok": one.ok,
+            "items": one.readable,
+            "found": format_findings(one),
+            **msgspec.to_builtins(one),
+        }
         for one in reports
     ]
-    output.table(("id", "ok", "items", "found"), rows, empty="no sessions")
+    output.print_table(("id", "ok", "items", "found"), rows, empty="no sessions")
     return 0 if all(one.ok for one in reports) else FAILED
 
 
-def found_in(report: Report) -> str:
+def format_findings(report: IntegrityReport) -> str:
     """The findings in words."""
     words = [f"record {one.position} cannot be read ({one.reason})" for one in report.corrupt]
     words += [f"item {one.index} is a {one.problem.replace('-', ' ')}" for one in report.unpaired]
@@ -122,7 +134,7 @@ def found_in(report: Report) -> str:
     return "; ".join([*words, *([report.tampered] if report.tampered else [])])
 
 
-async def all_names(store: Store) -> list[str]:
+async def list_session_ids(store: Store) -> list[str]:
     names: list[str] = []
     after = None
     while page := await store.sessions(limit=200, after=after):

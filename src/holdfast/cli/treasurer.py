@@ -34,7 +34,7 @@ total
 """
 
 
-def paying(ledger: Path) -> FunctionTool:
+def make_payment_tool(ledger: Path) -> FunctionTool:
     async def pay(to: str, amount: float) -> str:
         """Pay somebody.
 
@@ -50,11 +50,11 @@ def paying(ledger: Path) -> FunctionTool:
     return function_tool(pay, needs_approval=True)
 
 
-def rules(request: ModelRequest) -> str | Item:
+def decide_next_step(request: ModelRequest) -> str | Item:
     """What the treasurer does next, by what happened last."""
     last = request.input[-1]
     if isinstance(last, str) or "content" in last:
-        return f"I paid {amount_paid(request)} euros, once." if amount_paid(request) else run(CODE)
+        return f"I paid {find_amount_paid(request)} euros, once." if find_amount_paid(request) else make_code_call(CODE)
     if str(last["output"]).startswith("the bank"):
         return f"Done: {last['output']}."
     if "rejected" in str(last["output"]):
@@ -62,39 +62,39 @@ def rules(request: ModelRequest) -> str | Item:
     return FunctionModel.call("pay", to="Ann, Bo and Cy", amount=float(last["output"]))
 
 
-def run(code: str) -> Item:
+def make_code_call(code: str) -> Item:
     return FunctionModel.call("run_python", code=code)
 
 
-def amount_paid(request: ModelRequest) -> str | None:
+def find_amount_paid(request: ModelRequest) -> str | None:
     for item in request.input:
         if isinstance(item, dict) and item.get("type") == "function_call_output" and "bank" not in str(item["output"]):
             return str(item["output"])
     return None
 
 
-def treasurer(pool: SessionPool, ledger: Path) -> Agent[Any]:
+def create_treasurer(pool: SessionPool, ledger: Path) -> Agent[Any]:
     return Agent(
         "treasurer",
         instructions="You pay invoices. Compute sums with run_python, then pay. Say in one sentence what you did.",
-        model=FunctionModel(rules),
-        tools=[python_tool(pool), paying(ledger)],
+        model=FunctionModel(decide_next_step),
+        tools=[python_tool(pool), make_payment_tool(ledger)],
     )
 
 
 @asynccontextmanager
-async def at_work(store: str, ledger: Path) -> AsyncIterator[Runtime]:
+async def open_treasurer_runtime(store: str, ledger: Path) -> AsyncIterator[Runtime]:
     """The treasurer in this process: a pool of workers and a runtime on the store."""
     async with (
         SessionPool(PoolConfig(min_idle=1, max_sessions=4)) as pool,
-        Runtime.open(store, agents=[treasurer(pool, ledger)], lease=LEASE) as rt,
+        Runtime.open(store, agents=[create_treasurer(pool, ledger)], lease=LEASE) as rt,
     ):
         yield rt
 
 
 async def main(store: str, ledger: Path, request: str | None) -> None:
     """Start a run, or take up the one that is there; either way until it waits or ends."""
-    async with at_work(store, ledger) as rt:
+    async with open_treasurer_runtime(store, ledger) as rt:
         if request is not None:
             run = await rt.start("treasurer", request, session_id=SESSION, key="march")
         else:

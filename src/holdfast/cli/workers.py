@@ -15,9 +15,9 @@ from rich.markup import escape
 
 from holdfast.base.errors import InvalidInput
 from holdfast.cli.failing import FAILED, command
-from holdfast.cli.keyboard import Left, ask, on_interrupt
-from holdfast.cli.output import AsJson, Output, print_utf8
-from holdfast.cli.processes import worker_processes
+from holdfast.cli.keyboard import PromptInterrupted, ask, handle_interrupt
+from holdfast.cli.output import AsJson, CommandOutput, print_utf8
+from holdfast.cli.processes import list_worker_processes
 from holdfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, WorkerSession
 from holdfast.workers.probe import probe_sandbox
 from holdfast.workers.wire.messages import DisplayMessage, ErrorMessage, InputMessage, OutputMessage, ResultMessage
@@ -31,7 +31,7 @@ MemoryMb = Annotated[int, typer.Option(min=1, help="Memory limit.")]
 Preload = Annotated[str, typer.Option(help="Modules to import beforehand: numpy,pandas")]
 
 
-def configured(network: str, memory_mb: int, preload: str = "") -> SessionConfig:
+def build_session_config(network: str, memory_mb: int, preload: str = "") -> SessionConfig:
     hosts = tuple(name.strip() for name in network.split(",") if name.strip())
     reach: Any = network if network in ("none", "host") else hosts
     policy = SandboxPolicy(network=reach, memory_mb=memory_mb)
@@ -58,26 +58,26 @@ async def exec_(
     if (code is None) == (file is None):
         raise InvalidInput("give either code or --file")
     source = file.read_text(encoding="utf-8") if file else sys.stdin.read() if code == "-" else str(code)
-    async with started(configured(network, memory_mb, preload), as_json) as session:
+    async with start_session(build_session_config(network, memory_mb, preload), as_json) as session:
         if not as_json:
-            return await show(session, source, timeout=timeout)
-        told = await facts(session, source, timeout=timeout)
-    Output(True).value(told, "")
+            return await stream_code(session, source, timeout=timeout)
+        told = await run_code(session, source, timeout=timeout)
+    CommandOutput(True).print_result(told, "")
     return 0 if told["ok"] else FAILED
 
 
 @asynccontextmanager
-async def started(config: SessionConfig, as_json: bool) -> AsyncIterator[WorkerSession]:
+async def start_session(config: SessionConfig, as_json: bool) -> AsyncIterator[WorkerSession]:
     """A worker, with a word about the modules that could not be imported beforehand."""
     async with AsyncExitStack() as owned:
-        with Output(as_json).busy("starting a worker"):
+        with CommandOutput(as_json).show_status("starting a worker"):
             session = await owned.enter_async_context(WorkerSession(config))
         for name, why in session.info.metadata["preload_failed"].items():
             print(f"[{name} was not imported beforehand: {why}]", file=sys.stderr)
         yield session
 
 
-async def facts(session: WorkerSession, source: str, *, timeout: float | None) -> dict[str, Any]:
+async def run_code(session: WorkerSession, source: str, *, timeout: float | None) -> dict[str, Any]:
     """What came of code, for a program."""
     result = await session.run(source, timeout=timeout)
     error = result.error
@@ -94,7 +94,7 @@ async def facts(session: WorkerSession, source: str, *, timeout: float | None) -
     }
 
 
-async def show(session: WorkerSession, source: str, *, timeout: float | None) -> int:
+async def stream_code(session: WorkerSession, source: str, *, timeout: float | None) -> int:
     """Run code and print what it does while it does it."""
     code = 0
     async for message in session.execute(ExecuteMessage(code=source), timeout=timeout):
@@ -108,7 +108,7 @@ async def show(session: WorkerSession, source: str, *, timeout: float | None) ->
             case DisplayMessage():
                 print(message.data.get("text/plain", f"[{', '.join(message.data)}]"))
             case InputMessage():
-                await session.input_response(message.id, await replied(message))
+                await session.input_response(message.id, await read_input(message))
             case ResultMessage(repr=shown) if shown:
                 print(shown)
             case ErrorMessage():
@@ -117,7 +117,7 @@ async def show(session: WorkerSession, source: str, *, timeout: float | None) ->
     return code
 
 
-async def replied(message: InputMessage) -> str:
+async def read_input(message: InputMessage) -> str:
     try:
         return await ask(message.prompt, secret=message.password)
     except EOFError:
@@ -135,23 +135,23 @@ async def repl(
 
     holdfast workers repl --preload numpy
     """
-    async with started(configured(network, memory_mb, preload), as_json) as session:
+    async with start_session(build_session_config(network, memory_mb, preload), as_json) as session:
         level = session.info.metadata.get("sandbox")
         if not as_json:
             print(f"Python in a worker (sandbox: {level}, network: {network}). Ctrl-D ends.")
-        while (source := await next_cell(as_json)) is not None:
-            async with interruptible(session):
+        while (source := await read_cell(as_json)) is not None:
+            async with forward_interrupts(session):
                 if as_json:
-                    told = await facts(session, source, timeout=None)
+                    told = await run_code(session, source, timeout=None)
                     print_utf8(msgspec.json.encode(told))
                 else:
-                    await show(session, source, timeout=None)
+                    await stream_code(session, source, timeout=None)
             if not session.is_alive:
                 print("[the worker is gone, and its variables with it; a new one starts]", file=sys.stderr)
                 await session.restart()
 
 
-async def next_cell(silent: bool = False) -> str | None:
+async def read_cell(silent: bool = False) -> str | None:
     """Lines until they are a whole statement, as Python's own prompt does it; None at the end of input."""
     lines: list[str] = []
     while True:
@@ -161,7 +161,7 @@ async def next_cell(silent: bool = False) -> str | None:
             if not silent:
                 print()
             return None
-        except Left:
+        except PromptInterrupted:
             return None
         source = "\n".join(lines)
         try:
@@ -173,10 +173,10 @@ async def next_cell(silent: bool = False) -> str | None:
 
 
 @asynccontextmanager
-async def interruptible(session: WorkerSession) -> AsyncIterator[None]:
+async def forward_interrupts(session: WorkerSession) -> AsyncIterator[None]:
     """Meanwhile Ctrl-C is for the code in the worker."""
     stops = set[asyncio.Task[object]]()
-    with on_interrupt(lambda: stops.add(asyncio.ensure_future(session.interrupt()))):
+    with handle_interrupt(lambda: stops.add(asyncio.ensure_future(session.interrupt()))):
         yield
         await asyncio.gather(*stops, return_exceptions=True)
 
@@ -189,7 +189,9 @@ async def list_(as_json: AsJson = False) -> None:
     holdfast workers list --json
     """
     columns = ("pid", "parent", "role", "memory_mb", "age")
-    Output(as_json).table(columns, map(dataclasses.asdict, worker_processes()), empty="no workers are running")
+    CommandOutput(as_json).print_table(
+        columns, map(dataclasses.asdict, list_worker_processes()), empty="no workers are running"
+    )
 
 
 @app.command()
@@ -199,10 +201,10 @@ async def doctor(as_json: AsJson = False) -> int:
 
     holdfast workers doctor
     """
-    with Output(as_json).busy("starting workers"):
+    with CommandOutput(as_json).show_status("starting workers"):
         report = await probe_sandbox()
     lines = [f"sandbox level: [bold green]{report.level}[/]" if report.level else "[bold red]no worker starts here[/]"]
     lines += [f"  [yellow]not enforced:[/] {escape(note)}" for note in report.notes]
     lines += [f"  [yellow]{level} does not work:[/] {escape(why)}" for level, why in report.reasons.items()]
-    Output(as_json).value(dataclasses.asdict(report), "\n".join(lines))
+    CommandOutput(as_json).print_result(dataclasses.asdict(report), "\n".join(lines))
     return 0 if report.level else FAILED

@@ -1,6 +1,6 @@
 from holdfast.history.advanced_sqlite_session import AdvancedSQLiteSession as AdvancedSQLiteSession
-from holdfast.history.checking import Corrupt as Corrupt
-from holdfast.history.checking import Report as Report
+from holdfast.history.checking import CorruptItem as CorruptItem
+from holdfast.history.checking import IntegrityReport as IntegrityReport
 from holdfast.history.compacting import CompactingSession as CompactingSession
 from holdfast.history.compacting import Trigger as Trigger
 from holdfast.history.contract import Session as Session
@@ -14,11 +14,11 @@ from holdfast.history.responses_compaction import OpenAIResponsesCompactionArgs 
 from holdfast.history.responses_compaction import OpenAIResponsesCompactionAwareSession as OpenAIResponsesCompactionAwareSession
 from holdfast.history.responses_compaction import OpenAIResponsesCompactionSession as OpenAIResponsesCompactionSession
 from holdfast.history.responses_compaction import is_openai_responses_compaction_aware_session as is_openai_responses_compaction_aware_session
-from holdfast.history.searching import Hit as Hit
+from holdfast.history.searching import SearchHit as SearchHit
 from holdfast.history.session import StoredSession as StoredSession
 from holdfast.history.sqlalchemy_session import SQLAlchemySession as SQLAlchemySession
 from holdfast.history.sqlite_session import AsyncSQLiteSession as AsyncSQLiteSession
 from holdfast.history.sqlite_session import SQLiteSession as SQLiteSession
-from holdfast.history.store import SessionInfo as SessionInfo
+from holdfast.history.store import StoredSessionInfo as StoredSessionInfo
 from holdfast.history.store import Store as Store
 from holdfast.history.store import open_store as open_store

@@ -7,15 +7,15 @@ from typing import Any
 
 from holdfast.base.errors import InvalidInput
 from holdfast.base.items import Item
-from holdfast.history.branches import MAIN, Branch, Branches
+from holdfast.history.branches import MAIN_BRANCH, Branch, BranchRegistry
 from holdfast.history.contract import SessionSettings
 from holdfast.history.sqlite_session import SQLiteSession
-from holdfast.history.turn_log import Spent, TurnLog, clock_time, logged
-from holdfast.history.turns import Turn, is_call, kind_of, tool_of
+from holdfast.history.turn_log import TurnLog, TurnUsage, build_log_append, format_timestamp
+from holdfast.history.turns import Turn, classify_item, get_tool_name, is_tool_call
 from holdfast.history.wrapping import SessionWrapper
 
 _log = logging.getLogger(__name__)
-_COUNTED = ("requests", "input_tokens", "output_tokens", "total_tokens")
+_USAGE_FIELDS = ("requests", "input_tokens", "output_tokens", "total_tokens")
 
 
 class AdvancedSQLiteSession(SessionWrapper):
@@ -40,15 +40,15 @@ class AdvancedSQLiteSession(SessionWrapper):
         session_settings: SessionSettings | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._file = SQLiteSession(session_id, db_path, session_settings=session_settings, **kwargs)
-        self._branches = Branches(self._file)
+        self._sqlite_session = SQLiteSession(session_id, db_path, session_settings=session_settings, **kwargs)
+        self._branches = BranchRegistry(self._sqlite_session)
         self._logger = logger or _log
         super().__init__(session_id, self._branches.main)
 
     def close(self) -> None:
         """Let go of the file. Using the session afterwards raises :class:`Closed`."""
-        self._file.close()
-        self._branches.main.backend = self.inner.backend = self._file.backend
+        self._sqlite_session.close()
+        self._branches.main.backend = self.inner.backend = self._sqlite_session.backend
 
     # --- the current branch ---------------------------------------------------------------------
 
@@ -60,13 +60,13 @@ class AdvancedSQLiteSession(SessionWrapper):
         generation: int | None = None,
         wrapper: Any = None,
     ) -> list[Item]:
-        branch = await self._named(branch_id)
+        branch = await self._find_branch(branch_id)
         return await branch.get_items(limit, generation=generation) if branch else []
 
     async def clear_session(self, *, wrapper: Any = None) -> None:
         """Erase the whole session with all its branches and what was noted about it; ``main`` is current then."""
         await self._branches.clear()
-        self._stand_on(self._branches.main)
+        self._switch_to(self._branches.main)
 
     async def fork(self, at: int | None = None, session_id: str | None = None) -> Any:
         """A session of its own that starts with the first ``at`` items of the current branch."""
@@ -80,7 +80,7 @@ class AdvancedSQLiteSession(SessionWrapper):
         Answers the branch's name. ``ValueError`` when there is no such turn or the name is taken.
         """
         branch = await self._branches.create(self.inner, turn_number, branch_name)
-        self._stand_on(branch)
+        self._switch_to(branch)
         self._logger.debug("session %r: branch %r created before turn %s", self.session_id, branch.name, turn_number)
         return branch.name
 
@@ -96,32 +96,32 @@ class AdvancedSQLiteSession(SessionWrapper):
         branch = await self._branches.find(branch_id)
         if branch is None:
             raise InvalidInput(f"there is no branch {branch_id!r}: list_branches() tells which there are")
-        self._stand_on(branch)
+        self._switch_to(branch)
 
     async def delete_branch(self, branch_id: str, force: bool = False) -> None:
         """Destroy a branch; with ``force`` also the current one, after which ``main`` is current."""
-        if branch_id == MAIN:
+        if branch_id == MAIN_BRANCH:
             raise InvalidInput("the branch 'main' cannot be deleted; clear_session() erases everything")
         current = branch_id == self.inner.name
         if current and not force:
             raise InvalidInput(f"branch {branch_id!r} is the current one: switch to another first, or pass force=True")
         await self._branches.delete(branch_id)
         if current:
-            self._stand_on(self._branches.main)
+            self._switch_to(self._branches.main)
         self._logger.debug("session %r: branch %r deleted", self.session_id, branch_id)
 
     async def list_branches(self) -> list[dict[str, Any]]:
         """Every branch in the order of creation: how much there is in it, since when, and whether it is current."""
         found = []
-        for branch, page in await self._branches.pages():
-            turns = branch.turns_on(page)
+        for branch, page in await self._branches.read_pages():
+            turns = branch.decode_turns(page)
             found.append(
                 {
                     "branch_id": branch.name,
                     "message_count": sum(len(turn.entries) for turn in turns),
                     "user_turns": sum(turn.number > 0 for turn in turns),
                     "is_current": branch.name == self.inner.name,
-                    "created_at": clock_time(page.record.created_at) if page else None,
+                    "created_at": format_timestamp(page.record.created_at) if page else None,
                 }
             )
         return found
@@ -130,29 +130,31 @@ class AdvancedSQLiteSession(SessionWrapper):
 
     async def get_conversation_turns(self, branch_id: str | None = None) -> list[dict[str, Any]]:
         """What the user said, turn by turn, with the beginning of it as ``content``."""
-        turns = await self._told(branch_id)
+        turns = await self._describe_turns(branch_id)
         return [{**told, "content": turn.preview} for turn, told in turns]
 
     async def find_turns_by_content(self, search_term: str, branch_id: str | None = None) -> list[dict[str, Any]]:
         """The turns in which the user said ``search_term``, in upper or lower case."""
         if not isinstance(search_term, str):
             raise InvalidInput(f"a search term is a string, not {type(search_term).__name__}")
-        return [told for turn, told in await self._told(branch_id) if turn.contains(search_term)]
+        return [told for turn, told in await self._describe_turns(branch_id) if turn.contains(search_term)]
 
     async def get_conversation_by_turns(self, branch_id: str | None = None) -> dict[int, list[dict[str, str | None]]]:
         """The kind of every item and the tool it calls, by turn. Turn 0 is what stands before the first one."""
         return {
-            turn.number: [{"type": kind_of(entry.item), "tool_name": tool_of(entry.item)} for entry in turn.entries]
-            for turn in await self._turns(branch_id)
+            turn.number: [
+                {"type": classify_item(entry.item), "tool_name": get_tool_name(entry.item)} for entry in turn.entries
+            ]
+            for turn in await self._read_turns(branch_id)
         }
 
     async def get_tool_usage(self, branch_id: str | None = None) -> list[tuple[str, int, int]]:
         """How often each tool was called in each turn: (tool, calls, turn), by turn and name."""
         calls = Counter(
-            (turn.number, tool_of(entry.item) or "")
-            for turn in await self._turns(branch_id)
+            (turn.number, get_tool_name(entry.item) or "")
+            for turn in await self._read_turns(branch_id)
             for entry in turn.entries
-            if is_call(entry.item)
+            if is_tool_call(entry.item)
         )
         return [(tool, count, number) for (number, tool), count in sorted(calls.items())]
 
@@ -164,22 +166,26 @@ class AdvancedSQLiteSession(SessionWrapper):
         if usage is None:
             raise InvalidInput(f"the result of a run has its usage, which {type(result).__name__} has not")
         branch = self.inner
-        turn = await branch.latest_turn()
+        turn = await branch.read_latest_turn()
         if turn is not None:
-            spent = Spent.of(usage, branch=branch.session_id, place=turn.place)
-            await branch.backend.commit(logged(self.session_id, spent))
+            spent = TurnUsage.from_usage(usage, branch=branch.session_id, location=turn.location)
+            await branch.backend.commit(build_log_append(self.session_id, spent))
 
     async def get_turn_usage(
         self, user_turn_number: int | None = None, branch_id: str | None = None
     ) -> list[dict[str, Any]] | dict[str, Any]:
         """What was stored about one turn, or about each turn of which something was. Empty when nothing was."""
-        branch = await self._named(branch_id)
+        branch = await self._find_branch(branch_id)
         log = await TurnLog.read(self.inner.backend, self.session_id)
-        turns = await branch.turns() if branch else []
-        spent = {turn.number: found for turn in turns if branch and (found := log.spent(branch.session_id, turn.place))}
+        turns = await branch.read_turns() if branch else []
+        spent = {
+            turn.number: found
+            for turn in turns
+            if branch and (found := log.find_usage(branch.session_id, turn.location))
+        }
         if user_turn_number is not None:
-            return spent[user_turn_number].counts() if user_turn_number in spent else {}
-        return [{"user_turn_number": number, **found.counts()} for number, found in spent.items()]
+            return spent[user_turn_number].get_counts() if user_turn_number in spent else {}
+        return [{"user_turn_number": number, **found.get_counts()} for number, found in spent.items()]
 
     async def get_session_usage(self, branch_id: str | None = None) -> dict[str, int] | None:
         """The sum over all branches, or over one; ``None`` when nothing was stored.
@@ -189,34 +195,34 @@ class AdvancedSQLiteSession(SessionWrapper):
         log = await TurnLog.read(self.inner.backend, self.session_id)
         spent = [
             found
-            for branch, page in await self._branches.pages()
+            for branch, page in await self._branches.read_pages()
             if branch_id in (None, branch.name)
-            for turn in branch.turns_on(page)
-            if (found := log.spent(branch.session_id, turn.place))
+            for turn in branch.decode_turns(page)
+            if (found := log.find_usage(branch.session_id, turn.location))
         ]
         if not spent:
             return None
-        return {**{name: sum(getattr(it, name) for it in spent) for name in _COUNTED}, "total_turns": len(spent)}
+        return {**{name: sum(getattr(it, name) for it in spent) for name in _USAGE_FIELDS}, "total_turns": len(spent)}
 
     # --- shared parts ---------------------------------------------------------------------------
 
-    def _stand_on(self, branch: Branch) -> None:
+    def _switch_to(self, branch: Branch) -> None:
         branch.session_settings = self.session_settings
-        self.inner = self.stored = branch
+        self.inner = self.stored_session = branch
 
-    async def _named(self, branch_id: str | None) -> Branch | None:
+    async def _find_branch(self, branch_id: str | None) -> Branch | None:
         if branch_id is None or branch_id == self.inner.name:
             return self.inner
         return await self._branches.find(branch_id)
 
-    async def _turns(self, branch_id: str | None) -> list[Turn]:
-        branch = await self._named(branch_id)
-        return await branch.turns() if branch else []
+    async def _read_turns(self, branch_id: str | None) -> list[Turn]:
+        branch = await self._find_branch(branch_id)
+        return await branch.read_turns() if branch else []
 
-    async def _told(self, branch_id: str | None) -> list[tuple[Turn, dict[str, Any]]]:
+    async def _describe_turns(self, branch_id: str | None) -> list[tuple[Turn, dict[str, Any]]]:
         """The turns that users began, as they are told."""
-        branch = await self._named(branch_id)
-        page = await branch.page() if branch else None
+        branch = await self._find_branch(branch_id)
+        page = await branch.read_page() if branch else None
         if branch is None or page is None:
             return []
         log = await TurnLog.read(branch.backend, self.session_id)
@@ -227,10 +233,10 @@ class AdvancedSQLiteSession(SessionWrapper):
                     "turn": turn.number,
                     "content": turn.text,
                     "full_content": turn.content,
-                    "timestamp": log.written_at(turn.place, at_least=page.record.created_at),
+                    "timestamp": log.get_write_time(turn.location, default=page.record.created_at),
                     "can_branch": True,
                 },
             )
-            for turn in branch.turns_on(page)
+            for turn in branch.decode_turns(page)
             if turn.number
         ]

@@ -5,28 +5,28 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.base.errors import HistoryTampered
-from holdfast.base.pairing import Unpaired, unpaired
-from holdfast.history.codec import Codec, Unreadable
-from holdfast.store.contract import NOWHERE, Generation, Head, Page, Quarantined
+from holdfast.base.pairing import UnpairedItem, find_unpaired
+from holdfast.history.codec import Codec, UnreadableRecord
+from holdfast.store.contract import EMPTY_HEAD, Generation, Head, Page, QuarantinedItem
 
 
-class Corrupt(msgspec.Struct, frozen=True):
+class CorruptItem(msgspec.Struct, frozen=True):
     """A record that holds no item, by its position in the history."""
 
     position: int
     reason: str
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class IntegrityReport(msgspec.Struct, frozen=True, kw_only=True):
     """The findings about one history. ``ok`` when there are none."""
 
     session_id: str
     head: Head
     readable: int
-    corrupt: list[Corrupt]
-    unpaired: list[Unpaired]
+    corrupt: list[CorruptItem]
+    unpaired: list[UnpairedItem]
     """Indexes count the readable items only; a model is not shown these."""
-    quarantined: list[Quarantined]
+    quarantined: list[QuarantinedItem]
     tampered: str | None = None
 
     @property
@@ -34,39 +34,39 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.corrupt or self.unpaired or self.quarantined or self.tampered)
 
 
-def examine(
+def check_integrity(
     session_id: str,
     page: Page | None,
     codec: Codec,
     *,
-    earlier: Sequence[Generation],
-    aside: Sequence[Quarantined],
-) -> Report:
+    generations: Sequence[Generation],
+    quarantined: Sequence[QuarantinedItem],
+) -> IntegrityReport:
     tampered = None
     if page is not None:
         try:
             codec.verify(page.record)
-            codec.verify_past(page.record, earlier)
+            codec.verify_generations(page.record, generations)
         except HistoryTampered as problem:
             tampered = str(problem)
-    return findings(session_id, page, codec, aside=aside, tampered=tampered)
+    return build_report(session_id, page, codec, quarantined=quarantined, tampered=tampered)
 
 
-def findings(
-    session_id: str, page: Page | None, codec: Codec, *, aside: Sequence[Quarantined], tampered: str | None
-) -> Report:
+def build_report(
+    session_id: str, page: Page | None, codec: Codec, *, quarantined: Sequence[QuarantinedItem], tampered: str | None
+) -> IntegrityReport:
     items, corrupt = [], []
     for row in page.rows if page else []:
         try:
             items.append(codec.decode(row).item)
-        except Unreadable as problem:
-            corrupt.append(Corrupt(row.position, str(problem)))
-    return Report(
+        except UnreadableRecord as problem:
+            corrupt.append(CorruptItem(row.position, str(problem)))
+    return IntegrityReport(
         session_id=session_id,
-        head=page.record.head if page else NOWHERE,
+        head=page.record.head if page else EMPTY_HEAD,
         readable=len(items),
         corrupt=corrupt,
-        unpaired=unpaired(items),
-        quarantined=list(aside),
+        unpaired=find_unpaired(items),
+        quarantined=list(quarantined),
         tampered=tampered,
     )

@@ -7,14 +7,14 @@ from typing import Protocol
 import msgspec
 
 from holdfast.base.items import Item, decode_item
-from holdfast.store.contract import Generation, Row, SessionRecord, sealed_against
+from holdfast.store.contract import Generation, Row, SessionRecord, make_wrong_key_error
 
 
-class Unreadable(ValueError):
+class UnreadableRecord(ValueError):
     """A stored record holds no item; the message says why."""
 
 
-class Decoded(msgspec.Struct, frozen=True):
+class DecodedRecord(msgspec.Struct, frozen=True):
     """A stored item that could be read. ``written_at`` is known only where the codec vouches for it."""
 
     row: Row
@@ -25,7 +25,7 @@ class Decoded(msgspec.Struct, frozen=True):
 class Codec(Protocol):
     """Turns JSON into records and back, for one session."""
 
-    bound: bool
+    position_bound: bool
     """Whether a record depends on its place, so that it can only be made for a known version of the session."""
 
     ttl: float | None
@@ -33,7 +33,7 @@ class Codec(Protocol):
 
     def encode(self, items: Sequence[bytes], *, tape: int, seq: int) -> tuple[bytes, ...]: ...
 
-    def decode(self, row: Row) -> Decoded:
+    def decode(self, row: Row) -> DecodedRecord:
         """The item of a record, or :class:`Unreadable`."""
         ...
 
@@ -53,7 +53,7 @@ class Codec(Protocol):
         """Raise when the session does not show what it showed when it was sealed."""
         ...
 
-    def verify_past(self, record: SessionRecord, generations: Sequence[Generation]) -> None:
+    def verify_generations(self, record: SessionRecord, generations: Sequence[Generation]) -> None:
         """Raise when these are not the earlier generations of a record that was verified."""
         ...
 
@@ -61,19 +61,19 @@ class Codec(Protocol):
 class PlainCodec:
     """Records are the JSON of their items."""
 
-    bound = False
+    position_bound = False
     ttl: float | None = None
 
     def encode(self, items: Sequence[bytes], *, tape: int, seq: int) -> tuple[bytes, ...]:
         return tuple(items)
 
-    def decode(self, row: Row) -> Decoded:
+    def decode(self, row: Row) -> DecodedRecord:
         if row.data is None:
-            raise Unreadable("the record is gone")
+            raise UnreadableRecord("the record is gone")
         try:
-            return Decoded(row, decode_item(row.data))
+            return DecodedRecord(row, decode_item(row.data))
         except ValueError as error:
-            raise Unreadable(str(error)) from None
+            raise UnreadableRecord(str(error)) from None
 
     def digest(self, items: Sequence[bytes]) -> str:
         digest = hashlib.blake2b(digest_size=16)
@@ -87,7 +87,7 @@ class PlainCodec:
 
     def verify(self, record: SessionRecord) -> None:
         if record.seal is not None:
-            raise sealed_against(record.session_id)
+            raise make_wrong_key_error(record.session_id)
 
-    def verify_past(self, record: SessionRecord, generations: Sequence[Generation]) -> None:
+    def verify_generations(self, record: SessionRecord, generations: Sequence[Generation]) -> None:
         pass

@@ -9,19 +9,19 @@ from typing import Any, Self, TypeAlias
 import msgspec
 
 from holdfast.base.errors import HistoryMoved, InvalidInput, NotFound, Unsupported
-from holdfast.base.items import Item, encode_items, text_of
-from holdfast.base.pairing import Problem, units, unpaired
-from holdfast.history.codec import Decoded
+from holdfast.base.items import Item, encode_items, extract_text
+from holdfast.base.pairing import PairingProblem, find_unpaired, group_into_units
+from holdfast.history.codec import DecodedRecord
 from holdfast.history.session import StoredSession
 from holdfast.history.wrapping import SessionWrapper
-from holdfast.store.contract import NOWHERE, Generation, Head
-from holdfast.store.view import Span, position_of
+from holdfast.store.contract import EMPTY_HEAD, Generation, Head
+from holdfast.store.view import TapeSpan, find_position
 
 Summary: TypeAlias = str | Item | Sequence[Item]
-Summarise: TypeAlias = Callable[[list[Item]], Summary | Awaitable[Summary]]
-Due: TypeAlias = Callable[[list[Item]], bool | Awaitable[bool]]
+Summariser: TypeAlias = Callable[[list[Item]], Summary | Awaitable[Summary]]
+TriggerFunction: TypeAlias = Callable[[list[Item]], bool | Awaitable[bool]]
 
-_MOST_TRIES = 10
+_MAX_ATTEMPTS = 10
 _log = logging.getLogger(__name__)
 
 
@@ -37,9 +37,9 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidInput("a trigger needs a number of items or of tokens, 1 or more")
 
 
-def estimated_tokens(item: Item) -> int:
+def estimate_tokens(item: Item) -> int:
     """About as many as a model would count, from the length of the text alone; pictures count nothing."""
-    return 4 + len(text_of(item).encode("utf-8", "replace")) // 4
+    return 4 + len(extract_text(item).encode("utf-8", "replace")) // 4
 
 
 class CompactingSession(SessionWrapper):
@@ -62,12 +62,12 @@ class CompactingSession(SessionWrapper):
         self,
         underlying: StoredSession | SessionWrapper,
         *,
-        summarise: Summarise,
-        trigger: Trigger | Due,
+        summarise: Summariser,
+        trigger: Trigger | TriggerFunction,
         keep_last: int = 10,
-        count_tokens: Callable[[Item], int] = estimated_tokens,
+        count_tokens: Callable[[Item], int] = estimate_tokens,
     ) -> None:
-        stored = getattr(underlying, "stored", None)
+        stored = getattr(underlying, "stored_session", None)
         if not isinstance(stored, StoredSession):
             raise Unsupported(
                 f"CompactingSession needs a session in a holdfast store, which {type(underlying).__name__} is not:"
@@ -81,23 +81,23 @@ class CompactingSession(SessionWrapper):
         elif not callable(trigger):
             raise InvalidInput(f"trigger must be a Trigger or a function, not {type(trigger).__name__}")
         super().__init__(underlying.session_id, underlying)
-        self.history = stored
+        self.target_session = stored
         self.summarise = summarise
         self.trigger = trigger
         self.keep_last = keep_last
         self.count_tokens = count_tokens
-        self.working = asyncio.Lock()
-        self.counted = Counted(NOWHERE, 0)
+        self.compaction_lock = asyncio.Lock()
+        self.token_count = TokenCount(EMPTY_HEAD, 0)
 
     async def add_items(
         self, items: Sequence[Item], *, key: str | None = None, expected: Head | None = None, wrapper: Any = None
     ) -> None:
         """Append one batch as ever; then compact if it is time."""
         await super().add_items(items, key=key, expected=expected)
-        if self.working.locked():  # by another task, which this one need not wait for
+        if self.compaction_lock.locked():  # by another task, which this one need not wait for
             return
         try:
-            if await self.due(items):
+            if await self.may_need_compaction(items):
                 await self.compact()
         except Exception:  # noqa: BLE001 - the append is done, and nothing here may make it look as if it were not
             _log.exception("session %r could not be compacted; the next append tries again", self.session_id)
@@ -107,16 +107,16 @@ class CompactingSession(SessionWrapper):
 
         Unlike an append this raises what the summariser raises. The history is then as it was.
         """
-        async with self.working:
-            for _ in range(_MOST_TRIES):
-                head, entries = await self.whole()
-                if not force and not await self.passed([entry.item for entry in entries]):
+        async with self.compaction_lock:
+            for _ in range(_MAX_ATTEMPTS):
+                head, entries = await self.read_all()
+                if not force and not await self.is_triggered([entry.item for entry in entries]):
                     return None
-                part = self.oldest_part(entries)
+                part = self.select_oldest(entries)
                 if len(part) < 2:  # a summary of one item would be no shorter
                     return None
-                summary = checked_summary(await answer(self.summarise([entry.item for entry in part])))
-                replaced = await self.replace(part, summary, head)
+                summary = validate_summary(await maybe_await(self.summarise([entry.item for entry in part])))
+                replaced = await self.replace_with_summary(part, summary, head)
                 if replaced is not None:
                     return replaced
         raise HistoryMoved(self.session_id, expected="a quiet moment", found="constant change")
@@ -128,92 +128,92 @@ class CompactingSession(SessionWrapper):
         that replaced something. An append that passes the trigger compacts anew.
         """
         while True:
-            head, earlier = await self.history.past()
-            first = await self.history.page(start=0, stop=1)
+            head, earlier = await self.target_session.read_head_and_generations()
+            first = await self.target_session.read_page(start=0, stop=1)
             if first is None or not first.rows:
                 raise NotFound("compaction of session", self.session_id)
             if first.record.head != head:
                 continue
-            written = Span(first.rows[0].tape, first.rows[0].seq, first.rows[0].seq + 1)
-            generation = replaced_by(written, earlier) if written.tape == first.record.tape else None
+            written = TapeSpan(first.rows[0].tape, first.rows[0].seq, first.rows[0].seq + 1)
+            generation = find_replaced_generation(written, earlier) if written.tape == first.record.tape else None
             if generation is None:
                 raise NotFound("compaction of session", self.session_id)
             try:
-                return await self.history.restore(generation.number, expected=head)
+                return await self.target_session.restore(generation.number, expected=head)
             except HistoryMoved:
                 continue
 
     # --- shared parts ---------------------------------------------------------------------------
 
-    async def due(self, added: Sequence[Item]) -> bool:
+    async def may_need_compaction(self, added: Sequence[Item]) -> bool:
         """Whether the trigger may have been passed, found out without reading the history where possible."""
         if not isinstance(self.trigger, Trigger):
             return True
-        head = await self.history.head()
+        head = await self.target_session.head()
         if self.trigger.items is not None and head.length > self.trigger.items:
             return True
         if self.trigger.tokens is None:
             return False
-        before, tokens = self.counted.head, self.counted.tokens
+        before, tokens = self.token_count.head, self.token_count.tokens
         if head == Head(before.version + 1, before.length + len(added)):  # nothing but what was just appended
             tokens += sum(map(self.count_tokens, added))
         else:
-            head, entries = await self.whole()
+            head, entries = await self.read_all()
             tokens = sum(self.count_tokens(entry.item) for entry in entries)
-        self.counted = Counted(head, tokens)
+        self.token_count = TokenCount(head, tokens)
         return tokens > self.trigger.tokens
 
-    async def passed(self, items: list[Item]) -> bool:
+    async def is_triggered(self, items: list[Item]) -> bool:
         if not isinstance(self.trigger, Trigger):
-            return bool(await answer(self.trigger(items)))
+            return bool(await maybe_await(self.trigger(items)))
         most_items, most_tokens = self.trigger.items, self.trigger.tokens
         if most_items is not None and len(items) > most_items:
             return True
         return most_tokens is not None and sum(map(self.count_tokens, items)) > most_tokens
 
-    async def whole(self) -> tuple[Head, list[Decoded]]:
+    async def read_all(self) -> tuple[Head, list[DecodedRecord]]:
         """All that is shown, and a head that writes only succeed with while it is still true."""
-        head = await self.history.head()
-        return head, await self.history.latest(None)
+        head = await self.target_session.head()
+        return head, await self.target_session.read_latest(None)
 
-    def oldest_part(self, entries: list[Decoded]) -> list[Decoded]:
+    def select_oldest(self, entries: list[DecodedRecord]) -> list[DecodedRecord]:
         """What a summary may replace."""
         items = [entry.item for entry in entries]
-        most = min(max(len(items) - self.keep_last, 0), unfinished_from(items))
-        cut = max((unit.stop for unit in units(items) if unit.stop <= most), default=0)
+        most = min(max(len(items) - self.keep_last, 0), find_unfinished_turn(items))
+        cut = max((unit.stop for unit in group_into_units(items) if unit.stop <= most), default=0)
         return entries[:cut]
 
-    async def replace(self, part: list[Decoded], summary: list[Item], head: Head) -> Head | None:
+    async def replace_with_summary(self, part: list[DecodedRecord], summary: list[Item], head: Head) -> Head | None:
         """Put the summary in place of the part, if need be after appends that came in meanwhile.
 
         ``None`` when the part itself is no longer what the history begins with.
         """
         places = [entry.row for entry in part]
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             try:
-                return await self.history.splice_items(0, places[-1].position + 1, summary, expected=head)
+                return await self.target_session.splice_items(0, places[-1].position + 1, summary, expected=head)
             except HistoryMoved:
-                head, entries = await self.whole()
+                head, entries = await self.read_all()
                 if [entry.row for entry in entries[: len(part)]] != places:
                     return None
         return None
 
-    def around(self, stored: StoredSession) -> Self:
-        twin = super().around(stored)
-        twin.history = stored
-        twin.working = asyncio.Lock()
-        twin.counted = Counted(NOWHERE, 0)
+    def rewrap(self, stored: StoredSession) -> Self:
+        twin = super().rewrap(stored)
+        twin.target_session = stored
+        twin.compaction_lock = asyncio.Lock()
+        twin.token_count = TokenCount(EMPTY_HEAD, 0)
         return twin
 
 
-class Counted(msgspec.Struct, frozen=True):
+class TokenCount(msgspec.Struct, frozen=True):
     """How many tokens a history had when it was last looked at."""
 
     head: Head
     tokens: int
 
 
-def unfinished_from(items: Sequence[Item]) -> int:
+def find_unfinished_turn(items: Sequence[Item]) -> int:
     """Where the turn begins that still waits for an output; the length when none does.
 
     A call that was left unanswered in an earlier turn is not waited for.
@@ -221,13 +221,13 @@ def unfinished_from(items: Sequence[Item]) -> int:
     latest = max((index for index, item in enumerate(items) if item.get("role") == "user"), default=-1)
     waiting = [
         problem.index
-        for problem in unpaired(items)
-        if problem.index > latest and problem.problem is not Problem.OUTPUT_WITHOUT_CALL
+        for problem in find_unpaired(items)
+        if problem.index > latest and problem.problem is not PairingProblem.OUTPUT_WITHOUT_CALL
     ]
     return min(waiting, default=len(items))
 
 
-def checked_summary(summary: object) -> list[Item]:
+def validate_summary(summary: object) -> list[Item]:
     """A summary as items, or :class:`InvalidInput` for one that would leave the model with less than nothing."""
     if isinstance(summary, str):
         if not summary.strip():
@@ -237,20 +237,20 @@ def checked_summary(summary: object) -> list[Item]:
     encode_items(items)
     if not isinstance(items, Sequence) or not items:
         raise InvalidInput("the summary is empty")
-    if unpaired(items):
+    if find_unpaired(items):
         raise InvalidInput("the summary holds a call without its output, or one of the other kinds of half a pair")
     return list(items)
 
 
-async def answer(value: Any) -> Any:
+async def maybe_await(value: Any) -> Any:
     """What a function answered that may be a plain or an async one."""
     return await value if inspect.isawaitable(value) else value
 
 
-def replaced_by(first: Span, generations: Sequence[Generation]) -> Generation | None:
+def find_replaced_generation(first: TapeSpan, generations: Sequence[Generation]) -> Generation | None:
     """What stood where a history now begins with ``first``, if that was written as a replacement."""
     for entry in generations:
         if entry.resumes_at > first.start:  # the first to go on behind it was made when it was written
-            shown = position_of(entry.spans, first.tape, first.start)
+            shown = find_position(entry.spans, first.tape, first.start)
             return entry if shown is None else None
     return None

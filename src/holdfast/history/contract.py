@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 from holdfast.base.errors import InvalidInput
 from holdfast.base.items import Item
 
-_MOST = 2**31
+_MAX_LIMIT = 2**31
 
 
 @dataclass
@@ -20,12 +20,12 @@ class SessionSettings:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        checked_limit(self.limit)
+        validate_limit(self.limit)
 
     @classmethod
-    def of(cls, given: "SessionSettings | Mapping[str, Any] | None") -> Self:
+    def coerce(cls, value: "SessionSettings | Mapping[str, Any] | None") -> Self:
         """Settings from an instance, a mapping or nothing; unknown keys are refused."""
-        return cls().resolve(given)
+        return cls().resolve(value)
 
     def resolve(self, override: "SessionSettings | Mapping[str, Any] | None") -> Self:
         """A copy in which the values that ``override`` gives replace these."""
@@ -41,19 +41,19 @@ class SessionSettings:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def checked_limit(limit: object) -> int | None:
+def validate_limit(limit: object) -> int | None:
     """The limit itself when it is ``None`` or not negative, else :class:`InvalidInput`."""
     if limit is None:
         return None
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise InvalidInput(f"limit must be a whole number of 0 or more, or None, not {limit!r}")
-    return min(limit, _MOST)  # no database counts further
+    return min(limit, _MAX_LIMIT)  # no database counts further
 
 
-def at_most(limit: object) -> int:
+def validate_listing_limit(limit: object) -> int:
     """How many there may be in a listing: all of them when the limit is ``None``."""
-    checked = checked_limit(limit)
-    return _MOST if checked is None else checked
+    checked = validate_limit(limit)
+    return _MAX_LIMIT if checked is None else checked
 
 
 @runtime_checkable
@@ -99,17 +99,19 @@ class SessionABC(ABC):
     async def clear_session(self) -> None: ...
 
 
-def takes_keys(session: Session) -> bool:
+def accepts_keys(session: Session) -> bool:
     """Whether a batch may be given a key under which it is written once, however often it is sent.
 
     Sessions around one of another make, whose ``stored`` is ``None``, have the parameter but cannot keep its promise.
     """
     add_items = session.add_items
-    return getattr(session, "stored", session) is not None and _has_a_key(getattr(add_items, "__func__", add_items))
+    return getattr(session, "stored_session", session) is not None and _has_key_parameter(
+        getattr(add_items, "__func__", add_items)
+    )
 
 
 @lru_cache(maxsize=64)
-def _has_a_key(add_items: Any) -> bool:
+def _has_key_parameter(add_items: Any) -> bool:
     return "key" in inspect.signature(add_items).parameters
 
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.base.errors import InvalidItem
-from holdfast.base.items import Item, decode_item, encode_items, text_of
-from holdfast.base.pairing import call_id
+from holdfast.base.items import Item, decode_item, encode_items, extract_text
+from holdfast.base.pairing import get_call_id
 
 # The API names these itself when they come without an id, and refuses an id that is taken or was another's.
-NAMED_BY_SERVER = frozenset(
+SERVER_ASSIGNED_ID_TYPES = frozenset(
     [
         "additional_tools",
         "apply_patch_call",
@@ -31,7 +31,7 @@ NAMED_BY_SERVER = frozenset(
 )
 
 
-def to_store(items: object) -> list[Item]:
+def prepare_items(items: object) -> list[Item]:
     """The batch as it is sent, or :class:`InvalidItem` before anything was.
 
     Ids go where the server gives its own and stay where the schema wants them. A reasoning item with neither
@@ -39,12 +39,12 @@ def to_store(items: object) -> list[Item]:
     """
     copies = [decode_item(data) for data in encode_items(items)]
     for index, item in enumerate(copies):
-        if not kind_of(item):
+        if not infer_item_type(item):
             raise InvalidItem(f"items[{index}]", "an item has a type, a role or the id of another item")
-    return [_trimmed(item) for item in copies if not _says_nothing(item)]
+    return [_strip_id(item) for item in copies if not _is_empty_reasoning(item)]
 
 
-def kind_of(item: Item) -> str | None:
+def infer_item_type(item: Item) -> str | None:
     """The type of an item; messages and references may leave it out."""
     kind = item.get("type")
     if kind is None:
@@ -52,25 +52,25 @@ def kind_of(item: Item) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def run_of(sent: Sequence[Item], stored: Sequence[Item]) -> int | None:
+def find_sequence(sent: Sequence[Item], stored: Sequence[Item]) -> int | None:
     """Where in ``stored`` the items that were ``sent`` stand, one after the other; ``None`` if nowhere."""
-    wanted, there = [_looks(item) for item in sent], [_looks(item) for item in stored]
+    wanted, there = [_make_comparison_key(item) for item in sent], [_make_comparison_key(item) for item in stored]
     for start in range(len(there) - len(wanted), -1, -1):
         if there[start : start + len(wanted)] == wanted:
             return start
     return None
 
 
-def _trimmed(item: Item) -> Item:
-    if kind_of(item) in NAMED_BY_SERVER or item.get("id") is None:
+def _strip_id(item: Item) -> Item:
+    if infer_item_type(item) in SERVER_ASSIGNED_ID_TYPES or item.get("id") is None:
         item.pop("id", None)
     return item
 
 
-def _says_nothing(item: Item) -> bool:
+def _is_empty_reasoning(item: Item) -> bool:
     return item.get("type") == "reasoning" and not item.get("id") and not item.get("encrypted_content")
 
 
-def _looks(item: Item) -> tuple[Any, ...]:
+def _make_comparison_key(item: Item) -> tuple[Any, ...]:
     """What the server leaves as it was: it adds ids and states, and spells a message's text as a list of parts."""
-    return kind_of(item), item.get("role"), call_id(item), text_of(item)
+    return infer_item_type(item), item.get("role"), get_call_id(item), extract_text(item)

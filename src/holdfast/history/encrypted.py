@@ -6,17 +6,17 @@ import msgspec
 
 from holdfast.base.clock import Clock, system_clock
 from holdfast.base.errors import HistoryMoved, HistoryTampered, InvalidInput, NotFound, WrongKey
-from holdfast.base.ids import checked_name
+from holdfast.base.ids import validate_name
 from holdfast.base.items import encode_item
-from holdfast.history.checking import Report, findings
-from holdfast.history.codec import Decoded
+from holdfast.history.checking import IntegrityReport, build_report
+from holdfast.history.codec import DecodedRecord
 from holdfast.history.contract import Session
 from holdfast.history.envelopes import EnvelopeSession
-from holdfast.history.sealing import SealingCodec, key_id_of, past_with
+from holdfast.history.sealing import EncryptingCodec, digest_generations, get_key_id
 from holdfast.history.session import StoredSession
-from holdfast.history.wrapping import SessionWrapper, stored_in
-from holdfast.store.contract import Generation, Op, Page, Row, Shape, Splice
-from holdfast.store.view import Span, join
+from holdfast.history.wrapping import SessionWrapper, find_stored_session
+from holdfast.store.contract import Generation, Op, Page, Row, Splice, ViewUpdate
+from holdfast.store.view import TapeSpan, join_spans
 
 
 class EncryptedSession(SessionWrapper):
@@ -47,7 +47,7 @@ class EncryptedSession(SessionWrapper):
         cipher: str = "aes-gcm",
         clock: Clock = system_clock,
     ) -> None:
-        checked_name("session id", session_id)
+        validate_name("session id", session_id)
         if session_id != underlying_session.session_id:
             raise InvalidInput(
                 f"session id {session_id!r} is not the id of the underlying session, {underlying_session.session_id!r}"
@@ -58,12 +58,12 @@ class EncryptedSession(SessionWrapper):
                 " wrap the EncryptedSession in it instead"
             )
         self.underlying_session = underlying_session  # kept alive: it may own the backend
-        self.codec = SealingCodec(encryption_key, ttl=ttl, cipher=cipher, clock=clock)
-        plain = stored_in(underlying_session)
+        self.codec = EncryptingCodec(encryption_key, ttl=ttl, cipher=cipher, clock=clock)
+        plain = find_stored_session(underlying_session)
         if plain is None:
             super().__init__(session_id, EnvelopeSession(underlying_session, self.codec))
             return
-        if plain.codec.bound:
+        if plain.codec.position_bound:
             raise InvalidInput(f"session {session_id!r} is encrypted already")
         sealed = StoredSession(session_id, plain.backend, codec=self.codec, owner=plain.owner, clock=clock)
         sealed.session_settings = plain.session_settings
@@ -76,28 +76,28 @@ class EncryptedSession(SessionWrapper):
         anew, in one commit. All earlier generations and the keys of batches go. A fork keeps what it shares;
         purge it as well. The database may hold freed bytes, which are encrypted, until it uses the space again.
         """
-        stored = self.required("purge_expired")
+        stored = self.require_stored_session("purge_expired")
         while True:
-            page = await stored.page()
+            page = await stored.read_page()
             if page is None:
                 return 0
-            readable, _ = stored.decoded(page.rows)
-            kept = stored.unexpired(readable)
-            views = [readable, *[await self.shown_once(stored, entry) for entry in await stored.generations()]]
-            expired = {place(entry) for view in views for entry in view}
-            expired -= {place(entry) for view in views for entry in stored.unexpired(view)}
+            readable, _ = stored.decode_rows(page.rows)
+            kept = stored.drop_expired(readable)
+            views = [readable, *[await self.read_generation(stored, entry) for entry in await stored.generations()]]
+            expired = {get_location(entry) for view in views for entry in view}
+            expired -= {get_location(entry) for view in views for entry in stored.drop_expired(view)}
             if not expired:
                 return 0
             if await self.rewrite(stored, page, kept):
                 return len(expired)
 
-    async def shown_once(self, stored: StoredSession, generation: Generation) -> list[Decoded]:
+    async def read_generation(self, stored: StoredSession, generation: Generation) -> list[DecodedRecord]:
         """What an earlier generation holds, expired or not; nothing when it is gone by now."""
         try:
-            page = await stored.page(generation=generation.number)
+            page = await stored.read_page(generation=generation.number)
         except NotFound:
             return []
-        return stored.decoded(page.rows if page else [])[0]
+        return stored.decode_rows(page.rows if page else [])[0]
 
     async def rekey(self) -> None:
         """Write everything anew with the first key, so that the other keys are no longer needed.
@@ -105,36 +105,38 @@ class EncryptedSession(SessionWrapper):
         One commit. The earlier generations and the keys of batches go, since they cannot be carried over.
         Forks have seals of their own and are to be rekeyed themselves. Unreadable records are kept as they are.
         """
-        stored = self.required("rekey")
+        stored = self.require_stored_session("rekey")
         while True:
-            page = await stored.page()
-            if page is None or await self.rewrite(stored, page, stored.decoded(page.rows)[0]):
+            page = await stored.read_page()
+            if page is None or await self.rewrite(stored, page, stored.decode_rows(page.rows)[0]):
                 return
 
-    async def rewrite(self, stored: StoredSession, page: Page, kept: list[Decoded]) -> bool:
+    async def rewrite(self, stored: StoredSession, page: Page, kept: list[DecodedRecord]) -> bool:
         """Replace all that is stored by these items and the unreadable records; false if somebody was faster."""
-        emptied = stored.erased(page.record)
-        entries: list[Decoded | Row] = [*kept, *(row for row, _ in stored.decoded(page.rows)[1] if row.data)]
+        emptied = stored.make_erased_record(page.record)
+        entries: list[DecodedRecord | Row] = [*kept, *(row for row, _ in stored.decode_rows(page.rows)[1] if row.data)]
         entries.sort(key=lambda entry: (entry if isinstance(entry, Row) else entry.row).position)
         tape, start = emptied.tape, emptied.next_seq
-        add = tuple(self.moved(entry, tape=tape, seq=seq) for seq, entry in enumerate(entries, start=start))
-        ops: list[Op] = [stored.erasing(page.record)]
+        add = tuple(
+            self.encode_for_location(entry, tape=tape, seq=seq) for seq, entry in enumerate(entries, start=start)
+        )
+        ops: list[Op] = [stored.build_erase_op(page.record)]
         if add:
-            ops.append(stored.sealed(emptied, Splice(session_id=self.session_id, add=add, tape=tape)))
+            ops.append(stored.seal_splice(emptied, Splice(session_id=self.session_id, add=add, tape=tape)))
         try:
             await stored.backend.commit(*ops)
         except HistoryMoved:
             return False
         return True
 
-    def moved(self, entry: Decoded | Row, *, tape: int, seq: int) -> bytes:
+    def encode_for_location(self, entry: DecodedRecord | Row, *, tape: int, seq: int) -> bytes:
         """A record for another place, as old as it was."""
         if isinstance(entry, Row):
             return entry.data or b""
         written_at = entry.written_at or 0
-        return self.codec.encrypted(encode_item(entry.item), tape=tape, seq=seq, written_at=written_at)
+        return self.codec.encrypt_record(encode_item(entry.item), tape=tape, seq=seq, written_at=written_at)
 
-    async def reseal(self, *, lost_keys: bool = False) -> Report:
+    async def reseal(self, *, lost_keys: bool = False) -> IntegrityReport:
         """Accept the history as it is stored now, and say what was wrong with it.
 
         For someone who has the key and has decided to go on after :class:`HistoryTampered`. Records that do not
@@ -146,49 +148,53 @@ class EncryptedSession(SessionWrapper):
         Records that need a key which was not given are :class:`WrongKey`, unless ``lost_keys`` says that they
         are to be given up as well.
         """
-        stored = self.required("reseal")
+        stored = self.require_stored_session("reseal")
         while True:
             page = await stored.backend.read(self.session_id)
-            earlier = await stored.backend.generations(self.session_id)
-            aside = await stored.backend.quarantined(self.session_id)
-            problem = self.problem_with(page, earlier)
-            report = findings(self.session_id, page, self.codec, aside=aside, tampered=problem)
+            earlier = await stored.backend.list_generations(self.session_id)
+            aside = await stored.backend.list_quarantined(self.session_id)
+            problem = self.find_tampering(page, earlier)
+            report = build_report(self.session_id, page, self.codec, quarantined=aside, tampered=problem)
             if page is None or not (problem or report.corrupt):
                 return report
             if not lost_keys:
                 self.codec.check_keys(page.rows)
             try:
-                await stored.backend.commit(self.accepting(page, stored.decoded(page.rows)[0], earlier))
+                await stored.backend.commit(
+                    self.build_accepting_splice(page, stored.decode_rows(page.rows)[0], earlier)
+                )
             except HistoryMoved:
                 continue
             return report
 
-    def problem_with(self, page: Page | None, earlier: list[Generation]) -> str | None:
+    def find_tampering(self, page: Page | None, generations: list[Generation]) -> str | None:
         try:
             if page is not None:
                 self.codec.verify(page.record)
-                self.codec.verify_past(page.record, earlier)
+                self.codec.verify_generations(page.record, generations)
         except (HistoryTampered, WrongKey) as problem:
             return str(problem)
         return None
 
-    def accepting(self, page: Page, readable: list[Decoded], earlier: list[Generation]) -> Splice:
+    def build_accepting_splice(
+        self, page: Page, readable: list[DecodedRecord], generations: list[Generation]
+    ) -> Splice:
         """The present view without what cannot be read, sealed without regard to the seal it has."""
         record = page.record
-        shown = join(Span(entry.row.tape, entry.row.seq, entry.row.seq + 1) for entry in readable)
+        shown = join_spans(TapeSpan(entry.row.tape, entry.row.seq, entry.row.seq + 1) for entry in readable)
         after = msgspec.structs.replace(
             record, version=record.version + 1, closed=shown, open_from=record.next_seq, length=len(readable)
         )
         before = Generation(record.generation, record.length, record.view, record.next_seq, 0)
-        keys = {key_id for entry in readable if (key_id := key_id_of(entry.row))}
+        keys = {key_id for entry in readable if (key_id := get_key_id(entry.row))}
         return Splice(
             session_id=self.session_id,
-            shape=Shape(closed=shown, open_from=record.next_seq, length=len(readable), archive=True),
+            view_update=ViewUpdate(closed=shown, open_from=record.next_seq, length=len(readable), archive=True),
             expected=record.version,
             tape=record.tape,
-            seal=self.codec.signed(after, keys=keys, past=past_with([*earlier, before])),
+            seal=self.codec.build_seal(after, keys=keys, past=digest_generations([*generations, before])),
         )
 
 
-def place(entry: Decoded) -> tuple[int, int]:
+def get_location(entry: DecodedRecord) -> tuple[int, int]:
     return entry.row.tape, entry.row.seq

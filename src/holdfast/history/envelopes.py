@@ -12,20 +12,20 @@ import msgspec
 
 from holdfast.base.errors import Unsupported, WrongKey
 from holdfast.base.items import Item, decode_item, encode_items
-from holdfast.base.pairing import unpaired
-from holdfast.history.checking import Corrupt, Report
-from holdfast.history.codec import Decoded, Unreadable
-from holdfast.history.contract import Session, SessionSettings, checked_limit
-from holdfast.history.expiry import unexpired
-from holdfast.history.keys import CIPHERS, NONCE_SIZE, TAG_SIZE, Damaged
-from holdfast.history.sealing import FORMAT, SealingCodec
-from holdfast.lifecycle.finishing import finish
+from holdfast.base.pairing import find_unpaired
+from holdfast.history.checking import CorruptItem, IntegrityReport
+from holdfast.history.codec import DecodedRecord, UnreadableRecord
+from holdfast.history.contract import Session, SessionSettings, validate_limit
+from holdfast.history.expiry import drop_expired
+from holdfast.history.keys import CIPHER_IDS, NONCE_SIZE, TAG_SIZE, DecryptionFailed
+from holdfast.history.sealing import FORMAT_VERSION, EncryptingCodec
+from holdfast.lifecycle.finishing import run_to_end
 from holdfast.store.contract import Head, Row
 
-ENVELOPE = "holdfast.sealed"
-_EVERYTHING = 2**31 - 1
-_INSIDE = struct.Struct(f">d{TAG_SIZE}s")  # written at, tag of the envelope before
-_NAMES = {number: name for name, number in CIPHERS.items()}
+ENVELOPE_TYPE = "holdfast.sealed"
+_NO_LIMIT = 2**31 - 1
+_PAYLOAD_HEADER = struct.Struct(f">d{TAG_SIZE}s")  # written at, tag of the envelope before
+_CIPHER_NAMES = {number: name for name, number in CIPHER_IDS.items()}
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -42,7 +42,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     data: str
 
 
-class Opened(msgspec.Struct, frozen=True):
+class DecryptedEnvelope(msgspec.Struct, frozen=True):
     """An authentic envelope, where it was found, and its item."""
 
     position: int
@@ -50,7 +50,7 @@ class Opened(msgspec.Struct, frozen=True):
     item: Item
     written_at: float
     tag: bytes
-    tag_before: bytes
+    previous_tag: bytes
 
 
 class EnvelopeSession:
@@ -63,11 +63,11 @@ class EnvelopeSession:
     while a single one that needs another key is left out.
     """
 
-    def __init__(self, underlying: Session, codec: SealingCodec) -> None:
+    def __init__(self, underlying: Session, codec: EncryptingCodec) -> None:
         self.underlying = underlying
         self.codec = codec
         self.session_id = underlying.session_id
-        self.writing = asyncio.Lock()
+        self.write_lock = asyncio.Lock()
 
     @property
     def session_settings(self) -> SessionSettings | None:
@@ -80,9 +80,9 @@ class EnvelopeSession:
     async def get_items(self, limit: int | None = None, *, generation: int | None = None) -> list[Item]:
         if generation is not None:
             raise Unsupported("earlier generations need a history in a holdfast store")
-        if checked_limit(limit) is None:
+        if validate_limit(limit) is None:
             limit = getattr(self.session_settings, "limit", None)
-        shown = [entry.item for entry in self.shown(self.examined(await self.raw_items())[0])]
+        shown = [entry.item for entry in self.select_visible(self.verify_envelopes(await self.read_raw_items())[0])]
         return shown if limit is None else shown[max(len(shown) - limit, 0) :]
 
     async def add_items(self, items: Sequence[Item], *, key: str | None = None, expected: Head | None = None) -> None:
@@ -91,167 +91,173 @@ class EnvelopeSession:
         data = encode_items(items)
         if not data:
             return
-        async with self.writing:
-            opened, _, _ = self.examined(await self.raw_items())
-            await self.underlying.add_items(self.enveloped(data, opened[-1] if opened else None))
+        async with self.write_lock:
+            opened, _, _ = self.verify_envelopes(await self.read_raw_items())
+            await self.underlying.add_items(self.wrap_items(data, opened[-1] if opened else None))
 
     async def pop_item(self) -> Item | None:
         """The latest item that is shown. What stands behind it and is not shown is put back."""
-        async with self.writing:
-            raw = await self.raw_items()
-            shown = self.shown(self.examined(raw)[0])
+        async with self.write_lock:
+            raw = await self.read_raw_items()
+            shown = self.select_visible(self.verify_envelopes(raw)[0])
             if not shown:
                 return None
-            await finish(self.taken_off(raw[shown[-1].row.position + 1 :]), grace=0)
+            await run_to_end(self.pop_and_restore(raw[shown[-1].row.position + 1 :]), grace=0)
             return shown[-1].item
 
-    async def taken_off(self, behind: Sequence[Item]) -> None:
+    async def pop_and_restore(self, later_items: Sequence[Item]) -> None:
         """Pop the item before those; they are put back, also when popping fails half-way or is cancelled."""
         popped = 0
         try:
-            for _ in range(len(behind) + 1):
+            for _ in range(len(later_items) + 1):
                 await self.underlying.pop_item()
                 popped += 1
         finally:
-            if passed := behind[max(len(behind) - popped, 0) :]:
+            if passed := later_items[max(len(later_items) - popped, 0) :]:
                 await self.underlying.add_items(list(passed))
 
     async def clear_session(self) -> None:
-        async with self.writing:
+        async with self.write_lock:
             await self.underlying.clear_session()
 
-    async def check(self) -> Report:
+    async def check(self) -> IntegrityReport:
         """``head`` knows no version here. Missing numbers count as tampering."""
-        raw = await self.raw_items()
-        opened, corrupt, gaps = self.examined(raw)
-        return Report(
+        raw = await self.read_raw_items()
+        opened, corrupt, gaps = self.verify_envelopes(raw)
+        return IntegrityReport(
             session_id=self.session_id,
             head=Head(0, len(raw)),
             readable=len(opened),
             corrupt=corrupt,
-            unpaired=unpaired([entry.item for entry in opened]),
+            unpaired=find_unpaired([entry.item for entry in opened]),
             quarantined=[],
             tampered=f"missing: {', '.join(gaps)}" if gaps else None,
         )
 
     # --- shared parts ---------------------------------------------------------------------------
 
-    async def raw_items(self) -> list[Item]:
+    async def read_raw_items(self) -> list[Item]:
         """Everything the underlying session has, whatever limit it was given."""
         if getattr(self.session_settings, "limit", None) is None:
             return await self.underlying.get_items()
-        return await self.underlying.get_items(limit=_EVERYTHING)
+        return await self.underlying.get_items(limit=_NO_LIMIT)
 
-    def enveloped(self, items: Sequence[bytes], last: Opened | None) -> list[Item]:
+    def wrap_items(self, items: Sequence[bytes], previous: DecryptedEnvelope | None) -> list[Item]:
         """Envelopes that follow on the last one."""
-        stream = last.envelope.stream if last else os.urandom(12).hex()
-        number = last.envelope.number + 1 if last else 0
-        tag = last.tag if last else bytes(TAG_SIZE)
-        key, cipher, now = self.codec.ring.first, self.codec.cipher, self.codec.clock()
-        box = key.box(cipher, self.purpose)
+        stream = previous.envelope.stream if previous else os.urandom(12).hex()
+        number = previous.envelope.number + 1 if previous else 0
+        tag = previous.tag if previous else bytes(TAG_SIZE)
+        key, cipher, now = self.codec.keyring.primary, self.codec.cipher_id, self.codec.clock()
+        box = key.get_cipher(cipher, self.key_purpose)
         made = []
         for data in items:
             nonce = os.urandom(NONCE_SIZE)
             envelope = Envelope(
-                type=ENVELOPE,
-                format=FORMAT,
-                cipher=_NAMES[cipher],
+                type=ENVELOPE_TYPE,
+                format=FORMAT_VERSION,
+                cipher=_CIPHER_NAMES[cipher],
                 key=key.id.hex(),
                 stream=stream,
                 number=number,
                 data="",
             )
-            sealed = box.encrypt(nonce, _INSIDE.pack(now, tag) + data, self.known(envelope))
+            sealed = box.encrypt(nonce, _PAYLOAD_HEADER.pack(now, tag) + data, self.build_associated_data(envelope))
             text = base64.b64encode(nonce + sealed).decode()
             made.append(msgspec.to_builtins(msgspec.structs.replace(envelope, data=text)))
             number, tag = number + 1, sealed[-TAG_SIZE:]
         return made
 
     @property
-    def purpose(self) -> bytes:
+    def key_purpose(self) -> bytes:
         return b"envelopes of " + self.session_id.encode()
 
-    def known(self, envelope: Envelope) -> bytes:
+    def build_associated_data(self, envelope: Envelope) -> bytes:
         """What an envelope says in the open, to be authenticated with it."""
         parts = (envelope.format, self.session_id, envelope.cipher, envelope.key, envelope.stream, envelope.number)
         return _encoder.encode(parts)
 
-    def opened(self, position: int, item: Item) -> Opened:
-        if not isinstance(item, dict) or item.get("type") != ENVELOPE:
-            raise Unreadable("plaintext stands where a sealed item should be")
+    def decrypt_envelope(self, position: int, item: Item) -> DecryptedEnvelope:
+        if not isinstance(item, dict) or item.get("type") != ENVELOPE_TYPE:
+            raise UnreadableRecord("plaintext stands where a sealed item should be")
         try:
             envelope = msgspec.convert(item, Envelope)
-            cipher, key_id = CIPHERS[envelope.cipher], bytes.fromhex(envelope.key)
+            cipher, key_id = CIPHER_IDS[envelope.cipher], bytes.fromhex(envelope.key)
             data = base64.b64decode(envelope.data, validate=True)
         except (msgspec.ValidationError, ValueError, KeyError):
-            raise Unreadable("the envelope is damaged") from None
-        key = self.codec.ring.find(key_id)
+            raise UnreadableRecord("the envelope is damaged") from None
+        key = self.codec.keyring.find(key_id)
         if key is None:
-            raise Unreadable(f"the item is sealed with the key {envelope.key}, which was not given")
+            raise UnreadableRecord(f"the item is sealed with the key {envelope.key}, which was not given")
         nonce, sealed = data[:NONCE_SIZE], data[NONCE_SIZE:]
         try:
-            inside = key.opened(cipher, self.purpose, nonce=nonce, data=sealed, known=self.known(envelope))
-            written_at, tag_before = _INSIDE.unpack_from(inside)
-            plain = decode_item(inside[_INSIDE.size :])
-        except Damaged:
-            raise Unreadable("authentication failed: the item was altered or belongs to another session") from None
+            inside = key.decrypt(
+                cipher, self.key_purpose, nonce=nonce, data=sealed, associated_data=self.build_associated_data(envelope)
+            )
+            written_at, tag_before = _PAYLOAD_HEADER.unpack_from(inside)
+            plain = decode_item(inside[_PAYLOAD_HEADER.size :])
+        except DecryptionFailed:
+            raise UnreadableRecord(
+                "authentication failed: the item was altered or belongs to another session"
+            ) from None
         except (ValueError, struct.error) as error:
-            raise Unreadable(str(error)) from None
-        return Opened(position, envelope, plain, written_at, sealed[-TAG_SIZE:], tag_before)
+            raise UnreadableRecord(str(error)) from None
+        return DecryptedEnvelope(position, envelope, plain, written_at, sealed[-TAG_SIZE:], tag_before)
 
-    def examined(self, raw: Sequence[Item]) -> tuple[list[Opened], list[Corrupt], list[str]]:
+    def verify_envelopes(self, raw: Sequence[Item]) -> tuple[list[DecryptedEnvelope], list[CorruptItem], list[str]]:
         """The envelopes that stand where they belong, what is wrong with the others, and which numbers are missing."""
-        authentic: list[Opened] = []
-        corrupt: list[Corrupt] = []
+        authentic: list[DecryptedEnvelope] = []
+        corrupt: list[CorruptItem] = []
         for position, item in enumerate(raw):
             try:
-                authentic.append(self.opened(position, item))
-            except Unreadable as problem:
-                corrupt.append(Corrupt(position, str(problem)))
+                authentic.append(self.decrypt_envelope(position, item))
+            except UnreadableRecord as problem:
+                corrupt.append(CorruptItem(position, str(problem)))
         if not authentic:
             self.check_keys(raw)
         streams = Counter(entry.envelope.stream for entry in authentic)
         stream = max(streams, key=streams.__getitem__, default=None)
-        kept: list[Opened] = []
+        kept: list[DecryptedEnvelope] = []
         gaps: list[str] = []
-        for entry, reason in placed(authentic, stream):
+        for entry, reason in check_placement(authentic, stream):
             if reason:
-                corrupt.append(Corrupt(entry.position, reason))
+                corrupt.append(CorruptItem(entry.position, reason))
                 continue
-            gaps += gap(kept[-1].envelope.number + 1 if kept else 0, entry.envelope.number)
+            gaps += format_gap(kept[-1].envelope.number + 1 if kept else 0, entry.envelope.number)
             kept.append(entry)
         return kept, sorted(corrupt, key=lambda found: found.position), gaps
 
     def check_keys(self, raw: Sequence[Item]) -> None:
         """Raise :class:`WrongKey` when an envelope names a key that was not given."""
         for item in raw:
-            if isinstance(item, dict) and item.get("type") == ENVELOPE:
+            if isinstance(item, dict) and item.get("type") == ENVELOPE_TYPE:
                 named = str(item.get("key"))
-                if named not in {key.id.hex() for key in self.codec.ring.keys}:
+                if named not in {key.id.hex() for key in self.codec.keyring.keys}:
                     raise WrongKey(
                         f"session {self.session_id!r} needs the encryption key with the id {named};"
-                        f" given: {self.codec.ring}"
+                        f" given: {self.codec.keyring}"
                     )
 
-    def shown(self, opened: Sequence[Opened]) -> list[Decoded]:
+    def select_visible(self, envelopes: Sequence[DecryptedEnvelope]) -> list[DecodedRecord]:
         entries = [
-            Decoded(Row(entry.position, 0, entry.envelope.number, None), entry.item, entry.written_at)
-            for entry in opened
+            DecodedRecord(Row(entry.position, 0, entry.envelope.number, None), entry.item, entry.written_at)
+            for entry in envelopes
         ]
         if self.codec.ttl is None:
             return entries
-        return unexpired(entries, now=self.codec.clock(), ttl=self.codec.ttl)
+        return drop_expired(entries, now=self.codec.clock(), ttl=self.codec.ttl)
 
 
-def placed(entries: Sequence[Opened], stream: str | None) -> list[tuple[Opened, str | None]]:
+def check_placement(
+    entries: Sequence[DecryptedEnvelope], stream: str | None
+) -> list[tuple[DecryptedEnvelope, str | None]]:
     """Each authentic envelope, and why it does not belong where it stands, if so."""
     ours = [entry for entry in entries if entry.envelope.stream == stream]
     # An envelope vouches for the one before it.
     vouched: dict[int, set[bytes]] = {}
     for entry in ours:
-        vouched.setdefault(entry.envelope.number - 1, set()).add(entry.tag_before)
+        vouched.setdefault(entry.envelope.number - 1, set()).add(entry.previous_tag)
     genuine = [entry for entry in ours if entry.tag in vouched.get(entry.envelope.number, {entry.tag})]
-    in_order = {entry.position for entry in longest_rise(genuine)}
+    in_order = {entry.position for entry in find_longest_increasing_subsequence(genuine)}
     reasons: dict[int, str] = {
         **{entry.position: "replayed: the item is from before the history was cleared" for entry in entries},
         **{entry.position: "replayed: another item stood here" for entry in ours},
@@ -260,7 +266,7 @@ def placed(entries: Sequence[Opened], stream: str | None) -> list[tuple[Opened, 
     return [(entry, None if entry.position in in_order else reasons[entry.position]) for entry in entries]
 
 
-def longest_rise(entries: Sequence[Opened]) -> list[Opened]:
+def find_longest_increasing_subsequence(entries: Sequence[DecryptedEnvelope]) -> list[DecryptedEnvelope]:
     """As many of them as stand in the order of their numbers: one that was moved does not hide the others."""
     ends: list[int] = []  # for each length the index of the smallest number that a rise of it ends with
     before: list[int] = []
@@ -276,7 +282,7 @@ def longest_rise(entries: Sequence[Opened]) -> list[Opened]:
     return found[::-1]
 
 
-def gap(first: int, end: int) -> list[str]:
+def format_gap(first: int, end: int) -> list[str]:
     """The numbers from ``first`` up to ``end``, for people."""
     if first >= end:
         return []

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from holdfast.base.pairing import units
-from holdfast.history.codec import Decoded
+from holdfast.base.pairing import group_into_units
+from holdfast.history.codec import DecodedRecord
 
 
-def unexpired(entries: Sequence[Decoded], *, now: float, ttl: float) -> list[Decoded]:
+def drop_expired(entries: Sequence[DecodedRecord], *, now: float, ttl: float) -> list[DecodedRecord]:
     """Those that are younger than ``ttl`` seconds.
 
     What belongs together, such as a call and its output and the reasoning before them, is as old as the youngest
@@ -14,7 +14,7 @@ def unexpired(entries: Sequence[Decoded], *, now: float, ttl: float) -> list[Dec
     """
     oldest = now - ttl
     kept = []
-    for unit in units([entry.item for entry in entries]):
+    for unit in group_into_units([entry.item for entry in entries]):
         if any((entries[index].written_at or 0) > oldest for index in unit):
             kept += [entries[index] for index in unit]
     return kept

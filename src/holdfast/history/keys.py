@@ -7,17 +7,17 @@ from typing import Protocol
 
 from holdfast.base.errors import InvalidInput, MissingExtra
 
-CIPHERS = {"aes-gcm": 1, "chacha20-poly1305": 2}
+CIPHER_IDS = {"aes-gcm": 1, "chacha20-poly1305": 2}
 """What a cipher is called, and the number by which stored bytes name it."""
 
-SHORTEST_SECRET = 16
+MIN_SECRET_LENGTH = 16
 KEY_ID_SIZE = 8
 NONCE_SIZE = 12
 TAG_SIZE = 16
-_MOST_BOXES = 256
+_MAX_CIPHERS = 256
 
 
-class Box(Protocol):
+class AeadCipher(Protocol):
     """An authenticating cipher with its key."""
 
     def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes | None) -> bytes: ...
@@ -25,11 +25,11 @@ class Box(Protocol):
     def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes | None) -> bytes: ...
 
 
-class Damaged(ValueError):
+class DecryptionFailed(ValueError):
     """The bytes do not authenticate."""
 
 
-class Key:
+class EncryptionKey:
     """What is derived from one secret. ``id`` is public; it names the key and tells nothing about it."""
 
     def __init__(self, secret: str) -> None:
@@ -37,39 +37,41 @@ class Key:
             import cryptography  # noqa: F401
         except ImportError:
             raise MissingExtra("encrypt", "encrypting a history") from None
-        self.root = derived(secret.encode(), b"root", 32)
-        self.id = derived(self.root, b"key id", KEY_ID_SIZE)
-        self.boxes: dict[tuple[int, bytes], Box] = {}
-        self.mac_secrets: dict[bytes, bytes] = {}
+        self.root_key = derive_key(secret.encode(), b"root", 32)
+        self.id = derive_key(self.root_key, b"key id", KEY_ID_SIZE)
+        self.ciphers: dict[tuple[int, bytes], AeadCipher] = {}
+        self.mac_keys: dict[bytes, bytes] = {}
 
     def __repr__(self) -> str:
         return f"<Key {self.id.hex()}>"
 
-    def box(self, cipher: int, purpose: bytes) -> Box:
+    def get_cipher(self, cipher_id: int, purpose: bytes) -> AeadCipher:
         """The cipher for one purpose. No two purposes or ciphers share a key."""
-        found = self.boxes.get((cipher, purpose))
+        found = self.ciphers.get((cipher_id, purpose))
         if found is None:
-            if len(self.boxes) >= _MOST_BOXES:
-                self.boxes.clear()
+            if len(self.ciphers) >= _MAX_CIPHERS:
+                self.ciphers.clear()
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
-            kind = AESGCM if cipher == CIPHERS["aes-gcm"] else ChaCha20Poly1305
-            found = self.boxes[cipher, purpose] = kind(derived(self.root, b"box %d " % cipher + purpose, 32))
+            kind = AESGCM if cipher_id == CIPHER_IDS["aes-gcm"] else ChaCha20Poly1305
+            found = self.ciphers[cipher_id, purpose] = kind(
+                derive_key(self.root_key, b"box %d " % cipher_id + purpose, 32)
+            )
         return found
 
-    def opened(self, cipher: int, purpose: bytes, *, nonce: bytes, data: bytes, known: bytes) -> bytes:
+    def decrypt(self, cipher_id: int, purpose: bytes, *, nonce: bytes, data: bytes, associated_data: bytes) -> bytes:
         """The plaintext, or :class:`Damaged` when the bytes or what is known about them were changed."""
         from cryptography.exceptions import InvalidTag
 
         try:
-            return self.box(cipher, purpose).decrypt(nonce, data, known)
+            return self.get_cipher(cipher_id, purpose).decrypt(nonce, data, associated_data)
         except (InvalidTag, ValueError):
-            raise Damaged from None
+            raise DecryptionFailed from None
 
-    def mac(self, purpose: bytes, message: bytes) -> bytes:
-        secret = self.mac_secrets.get(purpose)
+    def compute_mac(self, purpose: bytes, message: bytes) -> bytes:
+        secret = self.mac_keys.get(purpose)
         if secret is None:
-            secret = self.mac_secrets[purpose] = derived(self.root, b"mac " + purpose, 32)
+            secret = self.mac_keys[purpose] = derive_key(self.root_key, b"mac " + purpose, 32)
         return hmac.digest(secret, message, hashlib.sha256)
 
 
@@ -83,43 +85,43 @@ class Keyring:
         for secret in secrets:
             if not isinstance(secret, str):
                 raise InvalidInput(f"an encryption key must be a string, not {type(secret).__name__}")
-            if len(secret) < SHORTEST_SECRET:
+            if len(secret) < MIN_SECRET_LENGTH:
                 raise InvalidInput(
-                    f"an encryption key needs at least {SHORTEST_SECRET} characters, this one has {len(secret)};"
+                    f"an encryption key needs at least {MIN_SECRET_LENGTH} characters, this one has {len(secret)};"
                     " secrets.token_urlsafe(32) makes a good one"
                 )
-        self.keys = [Key(secret) for secret in secrets]
+        self.keys = [EncryptionKey(secret) for secret in secrets]
         self.by_id = {key.id: key for key in self.keys}
 
     @property
-    def first(self) -> Key:
+    def primary(self) -> EncryptionKey:
         return self.keys[0]
 
     @property
-    def oldest(self) -> Key:
+    def oldest(self) -> EncryptionKey:
         return self.keys[-1]
 
-    def find(self, key_id: bytes) -> Key | None:
+    def find(self, key_id: bytes) -> EncryptionKey | None:
         return self.by_id.get(key_id)
 
     def __str__(self) -> str:
         return ", ".join(key.id.hex() for key in self.keys)
 
 
-def derived(secret: bytes, purpose: bytes, length: int) -> bytes:
+def derive_key(secret: bytes, purpose: bytes, length: int) -> bytes:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     return HKDF(algorithm=SHA256(), length=length, salt=b"holdfast history 1", info=purpose).derive(secret)
 
 
-def checked_cipher(name: object) -> int:
-    if not isinstance(name, str) or name not in CIPHERS:
-        raise InvalidInput(f"cipher must be one of {', '.join(CIPHERS)}, not {name!r}")
-    return CIPHERS[name]
+def validate_cipher(name: object) -> int:
+    if not isinstance(name, str) or name not in CIPHER_IDS:
+        raise InvalidInput(f"cipher must be one of {', '.join(CIPHER_IDS)}, not {name!r}")
+    return CIPHER_IDS[name]
 
 
-def checked_ttl(ttl: object) -> float | None:
+def validate_ttl(ttl: object) -> float | None:
     """Seconds above zero, or ``None`` for items that never expire."""
     if ttl is None:
         return None

@@ -15,123 +15,125 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LONGEST_PAUSE = 8.0
+MAX_RETRY_DELAY = 8.0
 
 
-class Outcome(StrEnum):
+class RequestOutcome(StrEnum):
     """What became of a request that failed."""
 
-    NOTHING = "nothing-done"
+    NO_EFFECT = "nothing-done"
     UNKNOWN = "unknown"
 
 
-class RequestFailed(StoreUnavailable):
+class OpenAIRequestFailed(StoreUnavailable):
     """The OpenAI API did not answer or refused. ``outcome`` says whether the request can have had an effect."""
 
     code = "request-failed"
 
     def __init__(
         self,
-        doing: str,
+        action: str,
         reason: str,
         *,
-        outcome: Outcome,
+        outcome: RequestOutcome,
         status: int | None = None,
-        over: bool = True,
+        finished: bool = True,
         retry_after: float | None = None,
     ) -> None:
-        effect = "nothing was changed" if outcome is Outcome.NOTHING else "whether it was done is unknown"
-        super().__init__(f"{doing} failed: {reason}; {effect}")
-        self.doing, self.reason, self.outcome, self.status = doing, reason, outcome, status
-        self.over = over  # False when the server may still be working on it
+        effect = "nothing was changed" if outcome is RequestOutcome.NO_EFFECT else "whether it was done is unknown"
+        super().__init__(f"{action} failed: {reason}; {effect}")
+        self.action, self.reason, self.outcome, self.status = action, reason, outcome, status
+        self.finished = finished  # False when the server may still be working on it
         self.retry_after = retry_after
 
     @property
-    def passing(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether the same request may well succeed a moment later."""
-        return self.over and (self.status is None or self.status in (409, 429) or self.status >= 500)
+        return self.finished and (self.status is None or self.status in (409, 429) or self.status >= 500)
 
-    def without_effect(self) -> "RequestFailed":
+    def as_no_effect(self) -> "OpenAIRequestFailed":
         """The same failure, once a look has shown that the request did nothing."""
-        return RequestFailed(self.doing, self.reason, outcome=Outcome.NOTHING, status=self.status)
+        return OpenAIRequestFailed(self.action, self.reason, outcome=RequestOutcome.NO_EFFECT, status=self.status)
 
 
-class ApiClient:
+class LazyOpenAIClient:
     """A client of the caller's, or one made at the first request, which is then ours to close."""
 
-    def __init__(self, given: "AsyncOpenAI | None", *, why: str) -> None:
-        self.given = given
-        self.why = why
-        self.made: AsyncOpenAI | None = None
+    def __init__(self, provided: "AsyncOpenAI | None", *, feature: str) -> None:
+        self.provided = provided
+        self.feature = feature
+        self.created: AsyncOpenAI | None = None
 
     def get(self) -> "AsyncOpenAI":
-        if self.given is not None:
-            return self.given
-        if self.made is None:
-            library = load_openai(self.why)
+        if self.provided is not None:
+            return self.provided
+        if self.created is None:
+            library = load_openai(self.feature)
             try:
-                self.made = library.AsyncOpenAI()
+                self.created = library.AsyncOpenAI()
             except library.OpenAIError as error:
-                raise InvalidInput(f"{self.why} has no usable OpenAI client: {error}") from error
-        return self.made
+                raise InvalidInput(f"{self.feature} has no usable OpenAI client: {error}") from error
+        return self.created
 
     async def aclose(self) -> None:
         """Close the client that was made here, if any. A later request makes a new one."""
-        made, self.made = self.made, None
+        made, self.created = self.created, None
         if made is not None:
             await made.close()
 
 
-def load_openai(why: str) -> Any:
+def load_openai(feature: str) -> Any:
     try:
         import openai
     except ImportError as error:
-        raise MissingExtra("openai", why) from error
+        raise MissingExtra("openai", feature) from error
     return openai
 
 
 @contextmanager
-def asking(doing: str, *, about: tuple[str, str] = ("resource", ""), changes: bool = True) -> Iterator[None]:
+def translate_openai_errors(
+    action: str, *, resource: tuple[str, str] = ("resource", ""), mutating: bool = True
+) -> Iterator[None]:
     """Turn the client's errors into ours. ``about`` is what a 404 says does not exist."""
-    library = load_openai(doing)
+    library = load_openai(action)
     try:
         yield
     except library.NotFoundError as error:
-        raise NotFound(*about) from error
+        raise NotFound(*resource) from error
     except library.APIStatusError as error:
         # 408 and 5xx come from servers and gateways that may have passed the request on before they gave up.
-        unclear = changes and (error.status_code == 408 or error.status_code >= 500)
-        raise RequestFailed(
-            doing,
+        unclear = mutating and (error.status_code == 408 or error.status_code >= 500)
+        raise OpenAIRequestFailed(
+            action,
             f"the server answered {error.status_code} ({error.message})",
-            outcome=Outcome.UNKNOWN if unclear else Outcome.NOTHING,
+            outcome=RequestOutcome.UNKNOWN if unclear else RequestOutcome.NO_EFFECT,
             status=error.status_code,
-            retry_after=_retry_after(error.response.headers),
+            retry_after=_parse_retry_after(error.response.headers),
         ) from error
     except library.APIConnectionError as error:
-        reached = changes and type(error.__cause__).__name__ not in ("ConnectError", "ConnectTimeout", "PoolTimeout")
-        raise RequestFailed(
-            doing,
+        reached = mutating and type(error.__cause__).__name__ not in ("ConnectError", "ConnectTimeout", "PoolTimeout")
+        raise OpenAIRequestFailed(
+            action,
             "no answer in time" if isinstance(error, library.APITimeoutError) else f"no answer ({error.__cause__!r})",
-            outcome=Outcome.UNKNOWN if reached else Outcome.NOTHING,
-            over=not (reached and isinstance(error, library.APITimeoutError)),
+            outcome=RequestOutcome.UNKNOWN if reached else RequestOutcome.NO_EFFECT,
+            finished=not (reached and isinstance(error, library.APITimeoutError)),
         ) from error
     except (library.OpenAIError, ValueError, AttributeError) as error:  # the client trips over answers of no shape
         if isinstance(error, InvalidInput):
             raise
-        raise RequestFailed(
-            doing,
+        raise OpenAIRequestFailed(
+            action,
             f"the answer makes no sense ({error})",
-            outcome=Outcome.UNKNOWN if changes else Outcome.NOTHING,
+            outcome=RequestOutcome.UNKNOWN if mutating else RequestOutcome.NO_EFFECT,
         ) from error
 
 
-async def exactly_once(
-    ask: Callable[[], Awaitable[T]],
-    look: Callable[[], Awaitable[T | None]],
+async def request_exactly_once(
+    send: Callable[[], Awaitable[T]],
+    find_result: Callable[[], Awaitable[T | None]],
     *,
-    tries: int,
-    stopped: Callable[[], bool] = lambda: False,
+    max_attempts: int,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> T:
     """Make a request that must not happen twice, as often as it takes and ``tries`` allows.
 
@@ -139,34 +141,34 @@ async def exactly_once(
     request would have returned, or ``None`` if it was not done, and raises :class:`RequestFailed` when it cannot
     tell. The failure that leaves this function says what is known in the end.
     """
-    for attempt in range(tries):
+    for attempt in range(max_attempts):
         try:
-            return await ask()
-        except RequestFailed as failure:
+            return await send()
+        except OpenAIRequestFailed as failure:
             problem = failure
-        if problem.outcome is Outcome.UNKNOWN:
+        if problem.outcome is RequestOutcome.UNKNOWN:
             try:
-                found = await look()
-            except (RequestFailed, NotFound) as blind:
+                found = await find_result()
+            except (OpenAIRequestFailed, NotFound) as blind:
                 raise problem from blind
             if found is not None:
                 return found
-            if not problem.over:
+            if not problem.finished:
                 raise problem
-        if attempt + 1 == tries or not problem.passing or stopped():
-            raise problem.without_effect() from problem
-        await asyncio.sleep(_pause(attempt, problem.retry_after))
-    raise InvalidInput(f"a request needs at least one try, not {tries}")
+        if attempt + 1 == max_attempts or not problem.is_transient or is_stopped():
+            raise problem.as_no_effect() from problem
+        await asyncio.sleep(_compute_delay(attempt, problem.retry_after))
+    raise InvalidInput(f"a request needs at least one try, not {max_attempts}")
 
 
-def as_input(answer: Any) -> Item:
+def to_input_item(answer: Any) -> Item:
     """An object of the client's as an item that the API takes back as input."""
-    item = plain(answer)
+    item = to_plain_dict(answer)
     item.pop("created_by", None)  # the API reports it and does not accept it
     return item
 
 
-def plain(answer: Any) -> dict[str, Any]:
+def to_plain_dict(answer: Any) -> dict[str, Any]:
     """An object of the client's as the JSON object it was made from."""
     if isinstance(answer, Mapping):
         return dict(answer)
@@ -176,7 +178,7 @@ def plain(answer: Any) -> dict[str, Any]:
     return found
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
+def _parse_retry_after(headers: Mapping[str, str]) -> float | None:
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             return max(float(headers[name]) * unit, 0.0)
@@ -185,6 +187,6 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-def _pause(attempt: int, asked_for: float | None) -> float:
-    wanted = 0.5 * 2**attempt * random.uniform(0.75, 1) if asked_for is None else asked_for
-    return min(wanted, LONGEST_PAUSE)
+def _compute_delay(attempt: int, retry_after: float | None) -> float:
+    wanted = 0.5 * 2**attempt * random.uniform(0.75, 1) if retry_after is None else retry_after
+    return min(wanted, MAX_RETRY_DELAY)

@@ -4,16 +4,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from holdfast.base.errors import HistoryTampered, InvalidInput, NotFound
-from holdfast.base.ids import checked_name, checked_owner
-from holdfast.base.items import Item, matches, text_of
-from holdfast.base.pairing import paired
-from holdfast.history.checking import Report, examine
-from holdfast.history.codec import Codec, Decoded, PlainCodec, Unreadable
-from holdfast.history.contract import SessionSettings, checked_limit
-from holdfast.history.expiry import unexpired
-from holdfast.history.searching import Hit, search_index, search_terms
+from holdfast.base.ids import validate_name, validate_owner
+from holdfast.base.items import Item, extract_text, matches_terms
+from holdfast.base.pairing import drop_unpaired
+from holdfast.history.checking import IntegrityReport, check_integrity
+from holdfast.history.codec import Codec, DecodedRecord, PlainCodec, UnreadableRecord
+from holdfast.history.contract import SessionSettings, validate_limit
+from holdfast.history.expiry import drop_expired
+from holdfast.history.searching import SearchHit, parse_query, search_index
 from holdfast.store.contract import (
-    NOWHERE,
+    EMPTY_HEAD,
     Backend,
     Generation,
     Head,
@@ -21,13 +21,13 @@ from holdfast.store.contract import (
     Row,
     SessionRecord,
 )
-from holdfast.store.view import Span, cut, join, length, position_of
+from holdfast.store.view import TapeSpan, find_position, join_spans, slice_spans, total_length
 
-PLAIN = PlainCodec()
-_SCAN = 500
+PLAIN_CODEC = PlainCodec()
+_SCAN_PAGE_SIZE = 500
 
 
-class StoredHistory:
+class StoredSessionReader:
     """What a history in a store shows. :class:`~holdfast.history.session.StoredSession` can change it as well."""
 
     session_settings: SessionSettings | None
@@ -38,15 +38,15 @@ class StoredHistory:
         backend: Backend,
         *,
         settings: SessionSettings | dict[str, Any] | None = None,
-        codec: Codec = PLAIN,
+        codec: Codec = PLAIN_CODEC,
         owner: str | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self.session_id = checked_name("session id", session_id)
-        self.session_settings = SessionSettings.of(settings)
+        self.session_id = validate_name("session id", session_id)
+        self.session_settings = SessionSettings.coerce(settings)
         self.backend = backend
         self.codec = codec
-        self.owner = checked_owner(owner)
+        self.owner = validate_owner(owner)
         self.clock = clock
 
     async def get_items(self, limit: int | None = None, *, generation: int | None = None) -> list[Item]:
@@ -56,167 +56,177 @@ class StoredHistory:
         is left out and does not count; :meth:`check` names it. ``generation`` reads what the history showed
         before it was rewound or replaced.
         """
-        limit = self.resolved_limit(limit)
-        checked_generation(generation)
+        limit = self.resolve_limit(limit)
+        validate_generation(generation)
         if limit == 0:
             return []
-        return [entry.item for entry in await self.latest(limit, generation=generation)]
+        return [entry.item for entry in await self.read_latest(limit, generation=generation)]
 
     async def head(self) -> Head:
         """Where the history stands now; pass it as ``expected`` to write only if nobody else did."""
-        record = await self.verified_record()
-        return record.head if record else NOWHERE
+        record = await self.read_verified_record()
+        return record.head if record else EMPTY_HEAD
 
     async def get_paired_items(self, limit: int | None = None) -> list[Item]:
         """What a model may be shown: the items without those whose counterpart is missing.
 
         Nothing stored is changed by that.
         """
-        return paired(await self.get_items(limit))
+        return drop_unpaired(await self.get_items(limit))
 
     async def generations(self) -> list[Generation]:
         """What the history showed before each rewind or replacement, oldest first."""
-        return (await self.past())[1]
+        return (await self.read_head_and_generations())[1]
 
-    async def search(self, query: str, *, limit: int | None = 20) -> list[Hit]:
+    async def search(self, query: str, *, limit: int | None = 20) -> list[SearchHit]:
         """Items in which every word of ``query`` begins a word, newest first."""
-        terms, most = search_terms(query, limit)
+        terms, most = parse_query(query, limit)
         if not terms or not most:
             return []
-        if not self.codec.bound:
-            found = await search_index(self.backend, self.hit_in, terms, session_id=self.session_id, limit=most)
+        if not self.codec.position_bound:
+            found = await search_index(
+                self.backend, self.match_candidate, terms, session_id=self.session_id, limit=most
+            )
             if found is not None:
                 return found
         return await self.scan(terms, most)
 
-    async def check(self) -> Report:
+    async def check(self) -> IntegrityReport:
         """Look at every record and say what is wrong. Changes nothing."""
         while True:
             page = await self.backend.read(self.session_id)
-            earlier = await self.backend.generations(self.session_id)
-            aside = await self.backend.quarantined(self.session_id)
-            if await self.backend.record(self.session_id) == (page.record if page else None):
-                return examine(self.session_id, page, self.codec, earlier=earlier, aside=aside)
+            earlier = await self.backend.list_generations(self.session_id)
+            aside = await self.backend.list_quarantined(self.session_id)
+            if await self.backend.get_session(self.session_id) == (page.record if page else None):
+                return check_integrity(self.session_id, page, self.codec, generations=earlier, quarantined=aside)
 
-    async def export(self) -> AsyncIterator[tuple[Row, Item | Unreadable]]:
+    async def export(self) -> AsyncIterator[tuple[Row, Item | UnreadableRecord]]:
         """Every record in order, with its item or the reason why it has none."""
-        page = await self.page()
-        readable, broken = self.decoded(page.rows if page else [])
-        shown: list[tuple[Row, Item | Unreadable]] = [(entry.row, entry.item) for entry in self.unexpired(readable)]
-        shown += [(row, Unreadable(reason)) for row, reason in broken]
+        page = await self.read_page()
+        readable, broken = self.decode_rows(page.rows if page else [])
+        shown: list[tuple[Row, Item | UnreadableRecord]] = [
+            (entry.row, entry.item) for entry in self.drop_expired(readable)
+        ]
+        shown += [(row, UnreadableRecord(reason)) for row, reason in broken]
         for row, found in sorted(shown, key=lambda pair: pair[0].position):
             yield row, found
 
     # --- shared parts ---------------------------------------------------------------------------
 
-    def resolved_limit(self, limit: int | None) -> int | None:
-        limit = checked_limit(limit)
+    def resolve_limit(self, limit: int | None) -> int | None:
+        limit = validate_limit(limit)
         return limit if limit is not None else self.session_settings.limit if self.session_settings else None
 
-    async def verified_record(self) -> SessionRecord | None:
-        record = await self.backend.record(self.session_id)
+    async def read_verified_record(self) -> SessionRecord | None:
+        record = await self.backend.get_session(self.session_id)
         if record is not None:
             self.codec.verify(record)
         return record
 
-    async def page(self, **window: Any) -> Page | None:
+    async def read_page(self, **window: Any) -> Page | None:
         page = await self.backend.read(self.session_id, **window)
         if page is not None:
             self.codec.verify(page.record)
         return page
 
-    async def past(self) -> tuple[Head, list[Generation]]:
+    async def read_head_and_generations(self) -> tuple[Head, list[Generation]]:
         """The earlier generations, and the head that they belong to."""
         while True:
-            record = await self.verified_record()
-            earlier = await self.backend.generations(self.session_id)
-            again = await self.backend.record(self.session_id)
+            record = await self.read_verified_record()
+            earlier = await self.backend.list_generations(self.session_id)
+            again = await self.backend.get_session(self.session_id)
             if (again.version if again else 0) == (record.version if record else 0):
                 if record is not None:
-                    self.codec.verify_past(record, earlier)
-                return record.head if record else NOWHERE, earlier
+                    self.codec.verify_generations(record, earlier)
+                return record.head if record else EMPTY_HEAD, earlier
 
-    async def check_generation(self, page: Page, number: int) -> bool:
+    async def verify_generation(self, page: Page, number: int) -> bool:
         """Whether the page is of that generation as it was sealed; false when the history has moved on since."""
-        head, earlier = await self.past()
+        head, earlier = await self.read_head_and_generations()
         if head != page.record.head:
             return False
         spans = next(entry.spans for entry in earlier if entry.number == number)
-        read = join(Span(row.tape, row.seq, row.seq + 1) for row in page.rows)
-        if read != cut(spans, length(spans) - len(page.rows), length(spans)):
+        read = join_spans(TapeSpan(row.tape, row.seq, row.seq + 1) for row in page.rows)
+        if read != slice_spans(spans, total_length(spans) - len(page.rows), total_length(spans)):
             raise HistoryTampered(f"generation {number} of session {self.session_id!r} was changed while it was read")
         return True
 
-    async def latest(self, limit: int | None, *, generation: int | None = None) -> list[Decoded]:
+    async def read_latest(self, limit: int | None, *, generation: int | None = None) -> list[DecodedRecord]:
         """The latest readable items. Unreadable records do not use up the limit."""
         window = limit
         while True:
-            page = await self.page(last=window, generation=generation)
+            page = await self.read_page(last=window, generation=generation)
             if page is None:
                 if generation is not None:
                     raise NotFound("generation", generation)
                 return []
-            if self.codec.bound and generation is not None and not await self.check_generation(page, generation):
+            if (
+                self.codec.position_bound
+                and generation is not None
+                and not await self.verify_generation(page, generation)
+            ):
                 continue
-            readable, broken = self.decoded(page.rows)
-            shown = self.unexpired(readable)
+            readable, broken = self.decode_rows(page.rows)
+            shown = self.drop_expired(readable)
             if limit is None or len(shown) >= limit or not page.rows or page.rows[0].position == 0:
                 return shown if limit is None else shown[-limit:]
             window = max((window or 1) * 2, limit + 2 * len(broken))
 
-    def decoded(self, rows: Sequence[Row]) -> tuple[list[Decoded], list[tuple[Row, str]]]:
+    def decode_rows(self, rows: Sequence[Row]) -> tuple[list[DecodedRecord], list[tuple[Row, str]]]:
         readable, broken = [], []
         for row in rows:
             try:
                 readable.append(self.codec.decode(row))
-            except Unreadable as problem:
+            except UnreadableRecord as problem:
                 broken.append((row, str(problem)))
         return readable, broken
 
-    def unexpired(self, entries: list[Decoded]) -> list[Decoded]:
+    def drop_expired(self, entries: list[DecodedRecord]) -> list[DecodedRecord]:
         """Without those that are past their time; a call and its output go together."""
         if self.codec.ttl is None or self.clock is None:
             return entries
-        return unexpired(entries, now=self.clock(), ttl=self.codec.ttl)
+        return drop_expired(entries, now=self.clock(), ttl=self.codec.ttl)
 
-    def hit_in(self, record: SessionRecord, tape: int, seq: int, data: bytes, terms: Sequence[str]) -> Hit | None:
+    def match_candidate(
+        self, record: SessionRecord, tape: int, seq: int, data: bytes, terms: Sequence[str]
+    ) -> SearchHit | None:
         """The hit that a candidate is, if the session shows it and it matches."""
-        position = position_of(record.view, tape, seq)
-        if position is None or (record.seal is not None and not self.codec.bound):
+        position = find_position(record.view, tape, seq)
+        if position is None or (record.seal is not None and not self.codec.position_bound):
             return None  # not shown, or plaintext that somebody put into a sealed history
-        return self.hit(Row(position, tape, seq, data), terms, record.session_id)
+        return self.match_row(Row(position, tape, seq, data), terms, record.session_id)
 
-    def hit(self, row: Row, terms: Sequence[str], session_id: str) -> Hit | None:
+    def match_row(self, row: Row, terms: Sequence[str], session_id: str) -> SearchHit | None:
         try:
             item = self.codec.decode(row).item
-        except Unreadable:
+        except UnreadableRecord:
             return None
-        text = text_of(item)
-        return Hit(session_id, row.position, item, text) if matches(text, terms) else None
+        text = extract_text(item)
+        return SearchHit(session_id, row.position, item, text) if matches_terms(text, terms) else None
 
-    async def scan(self, terms: Sequence[str], limit: int) -> list[Hit]:
+    async def scan(self, terms: Sequence[str], limit: int) -> list[SearchHit]:
         """Search without an index, from the newest item back."""
-        hits: list[Hit] = []
-        record = await self.verified_record()
+        hits: list[SearchHit] = []
+        record = await self.read_verified_record()
         if self.codec.ttl is not None:  # what is expired depends on what stands around it
-            for entry in reversed(await self.latest(None)):
-                text = text_of(entry.item)
-                if matches(text, terms):
-                    hits.append(Hit(self.session_id, entry.row.position, entry.item, text))
+            for entry in reversed(await self.read_latest(None)):
+                text = extract_text(entry.item)
+                if matches_terms(text, terms):
+                    hits.append(SearchHit(self.session_id, entry.row.position, entry.item, text))
             return hits[:limit]
         stop = record.length if record else 0
         while stop > 0 and len(hits) < limit:
-            start = max(stop - _SCAN, 0)
-            page = await self.page(start=start, stop=stop)
+            start = max(stop - _SCAN_PAGE_SIZE, 0)
+            page = await self.read_page(start=start, stop=stop)
             for row in reversed(page.rows if page else []):
-                hit = self.hit(row, terms, self.session_id)
+                hit = self.match_row(row, terms, self.session_id)
                 if hit is not None:
                     hits.append(hit)
             stop = start
         return hits[:limit]
 
 
-def checked_generation(number: object) -> None:
+def validate_generation(number: object) -> None:
     if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
         raise InvalidInput(f"a generation is a whole number, as generations() lists it, not {number!r}")
     if number is not None and not 0 <= number < 2**63:

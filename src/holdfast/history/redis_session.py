@@ -29,9 +29,9 @@ class RedisSession(StoredSession):
         ttl: int | None = None,
         session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
-        self._redis = RedisBackend(redis_client, prefix=key_prefix, ttl=ttl)
-        self._owned: Redis | None = None
-        super().__init__(session_id, self._redis, settings=session_settings)
+        self._redis_backend = RedisBackend(redis_client, prefix=key_prefix, ttl=ttl)
+        self._owned_client: Redis | None = None
+        super().__init__(session_id, self._redis_backend, settings=session_settings)
 
     @classmethod
     def from_url(
@@ -46,18 +46,18 @@ class RedisSession(StoredSession):
         """A session with a client of its own, which :meth:`close` closes."""
         client = Redis.from_url(url, **(redis_kwargs or {}))
         session = cls(session_id, redis_client=client, session_settings=session_settings, **kwargs)
-        session._owned = client
+        session._owned_client = client
         return session
 
-    def sibling(self, session_id: str) -> Any:
+    def open_sibling(self, session_id: str) -> Any:
         """A session with the same client and key prefix."""
         return StoredSession(session_id, self.backend, settings=self.session_settings, owner=self.owner)
 
     async def ping(self) -> bool:
         """Whether the server answers."""
-        return await self._redis.ping()
+        return await self._redis_backend.ping()
 
     async def close(self) -> None:
         """Close the client that :meth:`from_url` made; a client that was handed in is left alone."""
-        if self._owned is not None:
-            await self._owned.aclose()
+        if self._owned_client is not None:
+            await self._owned_client.aclose()

@@ -10,13 +10,13 @@ import msgspec
 from holdfast.base.errors import HistoryMoved, StoreUnavailable
 from holdfast.base.items import Item
 from holdfast.history.contract import Session
-from holdfast.lifecycle.finishing import finish
+from holdfast.lifecycle.finishing import run_to_end
 
-EVERYTHING = 2**31 - 1
+NO_LIMIT = 2**31 - 1
 """A limit that no history reaches. Without one, a session would apply the limit of its settings."""
-RESTORING = 30.0
+RESTORE_TIMEOUT = 30.0
 """How long it may take to give a session its items back."""
-_MOST_TRIES = 20
+_MAX_ATTEMPTS = 20
 
 
 class RestoreFailed(StoreUnavailable):
@@ -32,48 +32,48 @@ class RestoreFailed(StoreUnavailable):
         self.session_id, self.items = session_id, list(items)
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class HistorySnapshot(msgspec.Struct, frozen=True):
     """All items of a history at one moment, and where its session said it stood, if it can say that."""
 
     items: list[Item]
     head: Any = None
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether the items are all records there are: none was unreadable or past its time."""
         return self.head is None or self.head.length == len(self.items)
 
 
-async def snapshot(session: Session) -> Snapshot:
+async def read_snapshot(session: Session) -> HistorySnapshot:
     """The whole history, whatever the session's default limit is."""
     # The head first: a write in between makes it too old to commit against, never too new.
-    head = await session.head() if replaces_at_once(session) else None
-    return Snapshot(await session.get_items(EVERYTHING), head)
+    head = await session.head() if supports_atomic_replace(session) else None
+    return HistorySnapshot(await session.get_items(NO_LIMIT), head)
 
 
-async def replace_beginning(session: Session, before: Snapshot, stop: int, items: Sequence[Item]) -> None:
+async def replace_prefix(session: Session, before: HistorySnapshot, stop: int, items: Sequence[Item]) -> None:
     """Put ``items`` in the place of the first ``stop`` items of ``before``; what came later stays behind them.
 
     :class:`HistoryMoved` when the history no longer begins with what was read: nothing is changed then.
     """
-    now = before if replaces_at_once(session) else await snapshot(session)
-    for _ in range(_MOST_TRIES):
+    now = before if supports_atomic_replace(session) else await read_snapshot(session)
+    for _ in range(_MAX_ATTEMPTS):
         if now.items[: len(before.items)] != before.items:
             raise HistoryMoved(session.session_id, expected=f"the {len(before.items)} items read", found="other items")
-        if not replaces_at_once(session):
-            await finish(_refill(session, now.items, [*items, *now.items[stop:]]), grace=0)
+        if not supports_atomic_replace(session):
+            await run_to_end(_clear_and_refill(session, now.items, [*items, *now.items[stop:]]), grace=0)
             return
         try:
-            await _commit(session, now, stop, items)
+            await _replace_atomically(session, now, stop, items)
         except HistoryMoved:
             await asyncio.sleep(random.uniform(0, 0.01))
-            now = await snapshot(session)
+            now = await read_snapshot(session)
         else:
             return
     raise HistoryMoved(session.session_id, expected="a quiet moment", found="constant change")
 
 
-class Replaceable(Session, Protocol):
+class ReplaceableSession(Session, Protocol):
     """A session that knows where it stands and can replace items in one commit."""
 
     async def head(self) -> Any: ...
@@ -83,45 +83,49 @@ class Replaceable(Session, Protocol):
     async def replace_items(self, items: Sequence[Item], *, expected: Any) -> object: ...
 
 
-def replaces_at_once(session: Session) -> TypeGuard[Replaceable]:
+def supports_atomic_replace(session: Session) -> TypeGuard[ReplaceableSession]:
     """Whether the session has :class:`Replaceable`'s ``head`` and one of its two ways to replace."""
-    if getattr(session, "stored", session) is None:  # a wrapper that has them and says that they would not work
+    if getattr(session, "stored_session", session) is None:  # a wrapper that has them and says that they would not work
         return False
-    return _has(session, "head") and (_has(session, "splice_items") or _has(session, "replace_items"))
+    return _has_method(session, "head") and (
+        _has_method(session, "splice_items") or _has_method(session, "replace_items")
+    )
 
 
-async def _commit(session: Replaceable, now: Snapshot, stop: int, items: Sequence[Item]) -> None:
-    if _has(session, "splice_items") and now.complete:  # what stays is not written again
+async def _replace_atomically(
+    session: ReplaceableSession, now: HistorySnapshot, stop: int, items: Sequence[Item]
+) -> None:
+    if _has_method(session, "splice_items") and now.is_complete:  # what stays is not written again
         await session.splice_items(0, stop, items, expected=now.head)
         return
     everything = [*items, *now.items[stop:]]
-    if _has(session, "replace_items"):
+    if _has_method(session, "replace_items"):
         await session.replace_items(everything, expected=now.head)
     else:
         await session.splice_items(0, None, everything, expected=now.head)
 
 
-async def _refill(session: Session, previous: list[Item], items: list[Item]) -> None:
+async def _clear_and_refill(session: Session, previous: list[Item], items: list[Item]) -> None:
     """Clear and add, and on failure or cancellation put back what was there."""
     try:
         await session.clear_session()
         await session.add_items(items)
     except (Exception, asyncio.CancelledError) as error:
         try:
-            await finish(_restore(session, previous, error), grace=None)
+            await run_to_end(_restore_items(session, previous, error), grace=None)
         except asyncio.CancelledError as meanwhile:
             if meanwhile.__cause__ is not None:  # that the items are not back matters more
                 raise meanwhile.__cause__ from error
         raise
 
 
-async def _restore(session: Session, previous: list[Item], error: BaseException) -> None:
+async def _restore_items(session: Session, previous: list[Item], error: BaseException) -> None:
     reason: BaseException = error
     try:
-        async with asyncio.timeout(RESTORING):
+        async with asyncio.timeout(RESTORE_TIMEOUT):
             while True:
                 try:
-                    if await session.get_items(EVERYTHING) == previous:
+                    if await session.get_items(NO_LIMIT) == previous:
                         return
                     await session.clear_session()
                     await session.add_items(list(previous))
@@ -133,5 +137,5 @@ async def _restore(session: Session, previous: list[Item], error: BaseException)
         raise RestoreFailed(session.session_id, previous, reason) from error
 
 
-def _has(session: object, name: str) -> bool:
+def _has_method(session: object, name: str) -> bool:
     return callable(getattr(session, name, None))

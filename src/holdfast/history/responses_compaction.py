@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, 
 import msgspec
 
 from holdfast.base.errors import InvalidInput
-from holdfast.base.ids import checked_name
+from holdfast.base.ids import validate_name
 from holdfast.base.items import Item
-from holdfast.base.pairing import CALL_OF, Problem, paired, unpaired
+from holdfast.base.pairing import CALL_TYPE_BY_OUTPUT_TYPE, PairingProblem, drop_unpaired, find_unpaired
 from holdfast.history.contract import Session, SessionABC, SessionSettings
-from holdfast.history.openai_api import ApiClient, as_input, asking, plain
-from holdfast.history.replacement import Snapshot, replace_beginning, snapshot
+from holdfast.history.openai_api import LazyOpenAIClient, to_input_item, to_plain_dict, translate_openai_errors
+from holdfast.history.replacement import HistorySnapshot, read_snapshot, replace_prefix
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 OpenAIResponsesCompactionMode: TypeAlias = Literal["previous_response_id", "input", "auto"]
 
-THRESHOLD = 10
+DEFAULT_THRESHOLD = 10
 """How many items that are neither user messages nor compactions make a history worth compacting."""
 
 _MODES = get_args(OpenAIResponsesCompactionMode)
-_MODEL = re.compile(r"(openai/)?(ft:)?(gpt-|chatgpt-|codex-|computer-use-|o\d)")
+_MODEL_PATTERN = re.compile(r"(openai/)?(ft:)?(gpt-|chatgpt-|codex-|computer-use-|o\d)")
 
 
 class OpenAIResponsesCompactionArgs(TypedDict, total=False):
@@ -85,19 +85,19 @@ class OpenAIResponsesCompactionSession(SessionABC):
         compaction_mode: OpenAIResponsesCompactionMode = "auto",
         should_trigger_compaction: Callable[[dict[str, Any]], bool] | None = None,
     ) -> None:
-        refuse_conversations(underlying_session)
-        self.session_id = checked_name("session id", session_id)
+        reject_conversations_session(underlying_session)
+        self.session_id = validate_name("session id", session_id)
         self.underlying_session = underlying_session
-        self.model = checked_model(model, client)
-        self.compaction_mode = checked_mode(compaction_mode)
-        self.should_trigger_compaction = should_trigger_compaction or is_long
-        self._api = ApiClient(client, why="OpenAIResponsesCompactionSession")
-        self._compacting = asyncio.Lock()
-        self._writing = asyncio.Lock()
+        self.model = validate_model(model, client)
+        self.compaction_mode = validate_mode(compaction_mode)
+        self.should_trigger_compaction = should_trigger_compaction or is_over_threshold
+        self._api = LazyOpenAIClient(client, feature="OpenAIResponsesCompactionSession")
+        self._compaction_lock = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
         self._compactions: list[Compaction] = []
-        self._due = False  # the trigger fired while calls were open
-        self._response: tuple[str | None, bool | None] = (None, None)  # its id and whether the server stored it
-        self._narrowest: int | None = None  # the smallest window anybody read since the last compaction
+        self._deferred = False  # the trigger fired while calls were open
+        self._last_response: tuple[str | None, bool | None] = (None, None)  # its id and whether the server stored it
+        self._smallest_window: int | None = None  # the smallest window anybody read since the last compaction
 
     @property
     def client(self) -> "AsyncOpenAI":
@@ -120,25 +120,25 @@ class OpenAIResponsesCompactionSession(SessionABC):
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
         items = await self.underlying_session.get_items(limit)
-        window = limit if limit is not None else self._default_limit()
+        window = limit if limit is not None else self._get_default_limit()
         if window is not None:
-            self._narrowest = window if self._narrowest is None else min(window, self._narrowest)
+            self._smallest_window = window if self._smallest_window is None else min(window, self._smallest_window)
         return items
 
     async def add_items(self, items: list[Item]) -> None:
-        async with self._writing:
+        async with self._write_lock:
             self._forget_response()
             await self.underlying_session.add_items(items)
 
     async def pop_item(self) -> Item | None:
-        async with self._writing:
+        async with self._write_lock:
             self._forget_response()
             return await self.underlying_session.pop_item()
 
     async def clear_session(self) -> None:
-        async with self._writing:
+        async with self._write_lock:
             self._forget_response()
-            self._due = False
+            self._deferred = False
             await self.underlying_session.clear_session()
 
     # --- compaction -----------------------------------------------------------------------------
@@ -157,25 +157,27 @@ class OpenAIResponsesCompactionSession(SessionABC):
 
         ``wrapper`` is accepted for runners that pass their context; nothing is read from it or kept.
         """
-        given = checked_args(args)
-        async with self._compacting:
-            before = await snapshot(self.underlying_session)
-            response_id, store = self._response_of(given)
+        given = validate_args(args)
+        async with self._compaction_lock:
+            before = await read_snapshot(self.underlying_session)
+            response_id, store = self._update_last_response(given)
             asked = given.get("compaction_mode") or self.compaction_mode
-            mode = resolved_mode(asked, response_id=response_id, store=store, whole=self._chain_is_whole(before))
+            mode = resolve_mode(
+                asked, response_id=response_id, store=store, chain_complete=self._is_chain_complete(before)
+            )
             if not before.items:
                 return
-            if not (given.get("force") or self._due or await self._wanted(mode, response_id, before)):
+            if not (given.get("force") or self._deferred or await self._should_compact(mode, response_id, before)):
                 return
-            covered = covered_by_response(before.items) if mode == "previous_response_id" else len(before.items)
-            if waits_for_output(before.items) or has_output(before.items[covered:]):
-                self._due = True
+            covered = count_covered_items(before.items) if mode == "previous_response_id" else len(before.items)
+            if has_pending_call(before.items) or has_output(before.items[covered:]):
+                self._deferred = True
                 return
             compacted = await self._compact(mode, response_id, before.items)
-            async with self._writing:
-                await replace_beginning(self.underlying_session, before, covered, compacted)
+            async with self._write_lock:
+                await replace_prefix(self.underlying_session, before, covered, compacted)
                 self._forget_response()
-                self._due, self._narrowest = False, None
+                self._deferred, self._smallest_window = False, None
 
     def take_compactions(self) -> list[Compaction]:
         """The compactions that were paid for since this was last called, also those that could not be stored."""
@@ -184,92 +186,98 @@ class OpenAIResponsesCompactionSession(SessionABC):
 
     async def _compact(self, mode: str, response_id: str | None, items: list[Item]) -> list[Item]:
         source: dict[str, Any] = (
-            {"previous_response_id": response_id} if mode == "previous_response_id" else {"input": paired(items)}
+            {"previous_response_id": response_id} if mode == "previous_response_id" else {"input": drop_unpaired(items)}
         )
         doing = f"compacting session {self.session_id!r}"
-        with asking(doing, about=("response", response_id or "of this session"), changes=False):
+        with translate_openai_errors(doing, resource=("response", response_id or "of this session"), mutating=False):
             answer = await self.client.responses.compact(model=self.model, **source)
             usage = getattr(answer, "usage", None)
             compaction = Compaction(
-                id=str(getattr(answer, "id", "")), model=self.model, mode=mode, usage=plain(usage) if usage else {}
+                id=str(getattr(answer, "id", "")),
+                model=self.model,
+                mode=mode,
+                usage=to_plain_dict(usage) if usage else {},
             )
-            compacted = [as_input(item) for item in getattr(answer, "output", None) or ()]
+            compacted = [to_input_item(item) for item in getattr(answer, "output", None) or ()]
             self._compactions.append(compaction)
             if not compacted:
                 raise ValueError("it has no items")
         return compacted
 
-    async def _wanted(self, mode: str, response_id: str | None, before: Snapshot) -> bool:
+    async def _should_compact(self, mode: str, response_id: str | None, before: HistorySnapshot) -> bool:
         verdict: bool | Awaitable[bool] = self.should_trigger_compaction(
             {
                 "response_id": response_id,
                 "compaction_mode": mode,
-                "compaction_candidate_items": candidates(before.items),
+                "compaction_candidate_items": select_candidates(before.items),
                 "session_items": list(before.items),
             }
         )
         return bool(await verdict if inspect.isawaitable(verdict) else verdict)
 
-    def _response_of(self, given: OpenAIResponsesCompactionArgs) -> tuple[str | None, bool | None]:
+    def _update_last_response(self, given: OpenAIResponsesCompactionArgs) -> tuple[str | None, bool | None]:
         """The last response: the one given, else the one given before if the history has not moved since."""
-        known_id, known_store = self._response
+        known_id, known_store = self._last_response
         response_id = given.get("response_id")
         if response_id is not None and response_id != known_id:
             known_store = None
-        self._response = (response_id or known_id, given.get("store", known_store))
-        return self._response
+        self._last_response = (response_id or known_id, given.get("store", known_store))
+        return self._last_response
 
     def _forget_response(self) -> None:
-        self._response = (None, None)
+        self._last_response = (None, None)
 
-    def _chain_is_whole(self, before: Snapshot) -> bool:
+    def _is_chain_complete(self, before: HistorySnapshot) -> bool:
         """Whether the last response can know all that is stored, as far as that can be told from here."""
-        windows = [window for window in (self._narrowest, self._default_limit()) if window is not None]
+        windows = [window for window in (self._smallest_window, self._get_default_limit()) if window is not None]
         seen = all(window >= len(before.items) for window in windows)
-        return seen and before.complete and covered_by_response(before.items) > 0
+        return seen and before.is_complete and count_covered_items(before.items) > 0
 
-    def _default_limit(self) -> int | None:
+    def _get_default_limit(self) -> int | None:
         return getattr(self.session_settings, "limit", None)
 
 
 # --- decisions ----------------------------------------------------------------------------------
 
 
-def candidates(items: Sequence[Item]) -> list[Item]:
+def select_candidates(items: Sequence[Item]) -> list[Item]:
     """The items that compaction makes shorter: all but user messages and what was compacted before."""
     return [item for item in items if item.get("role") != "user" and item.get("type") != "compaction"]
 
 
-def is_long(context: dict[str, Any]) -> bool:
+def is_over_threshold(context: dict[str, Any]) -> bool:
     """The trigger unless another is given."""
-    return len(context["compaction_candidate_items"]) >= THRESHOLD
+    return len(context["compaction_candidate_items"]) >= DEFAULT_THRESHOLD
 
 
-def resolved_mode(asked: str, *, response_id: str | None, store: bool | None, whole: bool) -> str:
-    if asked == "previous_response_id" and response_id is None:
+def resolve_mode(requested: str, *, response_id: str | None, store: bool | None, chain_complete: bool) -> str:
+    if requested == "previous_response_id" and response_id is None:
         raise InvalidInput("compaction by previous_response_id needs the response_id of the last response")
-    if not whole or (asked == "auto" and (store is False or response_id is None)):
+    if not chain_complete or (requested == "auto" and (store is False or response_id is None)):
         return "input"
-    return "previous_response_id" if asked == "auto" else asked
+    return "previous_response_id" if requested == "auto" else requested
 
 
-def covered_by_response(items: Sequence[Item]) -> int:
+def count_covered_items(items: Sequence[Item]) -> int:
     """How many items from the beginning the last response knows: up to the last one that the model made."""
     for index in range(len(items), 0, -1):
         item = items[index - 1]
-        if item.get("role", "assistant") == "assistant" and item.get("type") not in CALL_OF:
+        if item.get("role", "assistant") == "assistant" and item.get("type") not in CALL_TYPE_BY_OUTPUT_TYPE:
             return index
     return 0
 
 
 def has_output(items: Sequence[Item]) -> bool:
-    return any(item.get("type") in CALL_OF for item in items)
+    return any(item.get("type") in CALL_TYPE_BY_OUTPUT_TYPE for item in items)
 
 
-def waits_for_output(items: Sequence[Item]) -> bool:
+def has_pending_call(items: Sequence[Item]) -> bool:
     """Whether a call of the last response has no output yet. Older ones will not get theirs any more."""
     last_input = max((index for index, item in enumerate(items) if item.get("role") in INPUT_ROLES), default=-1)
-    return any(entry.index > last_input and entry.problem is Problem.CALL_WITHOUT_OUTPUT for entry in unpaired(items))
+    return any(
+        entry.index > last_input and entry.problem is PairingProblem.CALL_WITHOUT_OUTPUT
+        for entry in find_unpaired(items)
+    )
 
 
 INPUT_ROLES = ("user", "system", "developer")
@@ -278,7 +286,7 @@ INPUT_ROLES = ("user", "system", "developer")
 # --- what is refused ----------------------------------------------------------------------------
 
 
-def refuse_conversations(session: object) -> None:
+def reject_conversations_session(session: object) -> None:
     """A conversation on the server is compacted by the server; nothing may be replaced under its hands."""
     wrapped: object | None = session
     while wrapped is not None:
@@ -288,27 +296,29 @@ def refuse_conversations(session: object) -> None:
         wrapped = getattr(wrapped, "underlying_session", None)
 
 
-def checked_model(model: object, client: object) -> str:
+def validate_model(model: object, client: object) -> str:
     if not isinstance(model, str):
         raise InvalidInput(f"the model must be a string, not {type(model).__name__}")
-    if not _MODEL.match(model) and "Azure" not in type(client).__name__:  # Azure calls models what its users like
+    if (
+        not _MODEL_PATTERN.match(model) and "Azure" not in type(client).__name__
+    ):  # Azure calls models what its users like
         raise InvalidInput(f"responses.compact is for OpenAI's models; {model!r} is not one")
     return model
 
 
-def checked_mode(mode: object) -> OpenAIResponsesCompactionMode:
+def validate_mode(mode: object) -> OpenAIResponsesCompactionMode:
     if mode not in _MODES:
         raise InvalidInput(f"the compaction mode must be one of {', '.join(_MODES)}, not {mode!r}")
     return mode  # type: ignore[return-value]
 
 
-def checked_args(args: OpenAIResponsesCompactionArgs | None) -> OpenAIResponsesCompactionArgs:
+def validate_args(args: OpenAIResponsesCompactionArgs | None) -> OpenAIResponsesCompactionArgs:
     given: OpenAIResponsesCompactionArgs = args or {}
     unknown = sorted(set(given) - set(OpenAIResponsesCompactionArgs.__annotations__))
     if unknown:
         raise InvalidInput(f"unknown compaction arguments: {', '.join(unknown)}")
     if given.get("compaction_mode") is not None:
-        checked_mode(given["compaction_mode"])
+        validate_mode(given["compaction_mode"])
     response_id = given.get("response_id")
     if response_id is not None and not isinstance(response_id, str):
         raise InvalidInput(f"the response id must be a string, not {type(response_id).__name__}")

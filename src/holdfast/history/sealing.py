@@ -20,28 +20,28 @@ import msgspec
 from holdfast.base.clock import Clock, system_clock
 from holdfast.base.errors import HistoryTampered, WrongKey
 from holdfast.base.items import decode_item
-from holdfast.history.codec import Decoded, Unreadable
+from holdfast.history.codec import DecodedRecord, UnreadableRecord
 from holdfast.history.keys import (
-    CIPHERS,
+    CIPHER_IDS,
     KEY_ID_SIZE,
     NONCE_SIZE,
     TAG_SIZE,
-    Damaged,
-    Key,
+    DecryptionFailed,
+    EncryptionKey,
     Keyring,
-    checked_cipher,
-    checked_ttl,
+    validate_cipher,
+    validate_ttl,
 )
 from holdfast.store.contract import Generation, Row, SessionRecord
-from holdfast.store.view import Spans, join
+from holdfast.store.view import TapeSpans, join_spans
 
-FORMAT = 1
+FORMAT_VERSION = 1
 # JSON cannot begin with a zero byte, so neither kind of record is ever taken for the other.
 _MAGIC = b"\x00hfs"
 _HEADER = struct.Struct(f">{len(_MAGIC)}sBB{KEY_ID_SIZE}s")  # magic, format, cipher, key id
-_PLACE = struct.Struct(">qq")  # tape, seq
+_LOCATION = struct.Struct(">qq")  # tape, seq
 _TIME = struct.Struct(">d")
-_SMALLEST = _HEADER.size + NONCE_SIZE + _TIME.size + TAG_SIZE
+_MIN_RECORD_SIZE = _HEADER.size + NONCE_SIZE + _TIME.size + TAG_SIZE
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
@@ -56,18 +56,18 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
     mac: bytes
 
 
-_NO_PAST = b""
+_NO_GENERATIONS = b""
 _encoder = msgspec.msgpack.Encoder()
-_seals = msgspec.msgpack.Decoder(Seal)
+_seal_decoder = msgspec.msgpack.Decoder(Seal)
 
 
-class SealingCodec:
+class EncryptingCodec:
     """Encrypts the records of a history and signs its view.
 
     The first key encrypts and signs, all of them decrypt: to rotate, put the new key in front.
     """
 
-    bound = True
+    position_bound = True
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class SealingCodec:
         cipher: str = "aes-gcm",
         clock: Clock = system_clock,
     ) -> None:
-        self.ring = Keyring(encryption_key)
-        self.ttl = checked_ttl(ttl)
-        self.cipher = checked_cipher(cipher)
+        self.keyring = Keyring(encryption_key)
+        self.ttl = validate_ttl(ttl)
+        self.cipher_id = validate_cipher(cipher)
         self.clock = clock
 
     # --- records --------------------------------------------------------------------------------
@@ -87,144 +87,148 @@ class SealingCodec:
     def encode(self, items: Sequence[bytes], *, tape: int, seq: int) -> tuple[bytes, ...]:
         now = self.clock()
         return tuple(
-            self.encrypted(data, tape=tape, seq=seq + index, written_at=now) for index, data in enumerate(items)
+            self.encrypt_record(data, tape=tape, seq=seq + index, written_at=now) for index, data in enumerate(items)
         )
 
-    def encrypted(self, data: bytes, *, tape: int, seq: int, written_at: float) -> bytes:
-        key, nonce = self.ring.first, os.urandom(NONCE_SIZE)
-        header = _HEADER.pack(_MAGIC, FORMAT, self.cipher, key.id)
-        box = key.box(self.cipher, tape_purpose(tape))
-        return header + nonce + box.encrypt(nonce, _TIME.pack(written_at) + data, header + _PLACE.pack(tape, seq))
+    def encrypt_record(self, data: bytes, *, tape: int, seq: int, written_at: float) -> bytes:
+        key, nonce = self.keyring.primary, os.urandom(NONCE_SIZE)
+        header = _HEADER.pack(_MAGIC, FORMAT_VERSION, self.cipher_id, key.id)
+        box = key.get_cipher(self.cipher_id, make_tape_purpose(tape))
+        return header + nonce + box.encrypt(nonce, _TIME.pack(written_at) + data, header + _LOCATION.pack(tape, seq))
 
-    def decode(self, row: Row) -> Decoded:
+    def decode(self, row: Row) -> DecodedRecord:
         if row.data is None:
-            raise Unreadable("the record is gone")
+            raise UnreadableRecord("the record is gone")
         if not row.data.startswith(_MAGIC):
-            raise Unreadable("plaintext or foreign bytes stand where a sealed record should be")
-        if len(row.data) < _SMALLEST:
-            raise Unreadable("the sealed record was cut short")
+            raise UnreadableRecord("plaintext or foreign bytes stand where a sealed record should be")
+        if len(row.data) < _MIN_RECORD_SIZE:
+            raise UnreadableRecord("the sealed record was cut short")
         header, rest = row.data[: _HEADER.size], row.data[_HEADER.size :]
         _, written_format, cipher, key_id = _HEADER.unpack(header)
-        if written_format != FORMAT or cipher not in CIPHERS.values():
-            raise Unreadable(f"the record is sealed in a way this holdfast does not know ({written_format}.{cipher})")
-        key = self.ring.find(key_id)
+        if written_format != FORMAT_VERSION or cipher not in CIPHER_IDS.values():
+            raise UnreadableRecord(
+                f"the record is sealed in a way this holdfast does not know ({written_format}.{cipher})"
+            )
+        key = self.keyring.find(key_id)
         if key is None:
-            raise Unreadable(f"the record is sealed with the key {key_id.hex()}, which was not given")
+            raise UnreadableRecord(f"the record is sealed with the key {key_id.hex()}, which was not given")
         try:
-            opened = key.opened(
+            opened = key.decrypt(
                 cipher,
-                tape_purpose(row.tape),
+                make_tape_purpose(row.tape),
                 nonce=rest[:NONCE_SIZE],
                 data=rest[NONCE_SIZE:],
-                known=header + _PLACE.pack(row.tape, row.seq),
+                associated_data=header + _LOCATION.pack(row.tape, row.seq),
             )
             item = decode_item(opened[_TIME.size :])
-        except Damaged:
-            raise Unreadable("authentication failed: the record was moved, replayed or altered") from None
+        except DecryptionFailed:
+            raise UnreadableRecord("authentication failed: the record was moved, replayed or altered") from None
         except ValueError as error:
-            raise Unreadable(str(error)) from None
-        return Decoded(row, item, _TIME.unpack_from(opened)[0])
+            raise UnreadableRecord(str(error)) from None
+        return DecodedRecord(row, item, _TIME.unpack_from(opened)[0])
 
     def digest(self, items: Sequence[bytes]) -> str:
         """Equal for equal batches, which is all it tells to those without the key."""
         # The oldest key, so that a batch begun before a rotation is still recognised after it.
-        return self.ring.oldest.mac(b"batch", _encoder.encode(list(items)))[:16].hex()
+        return self.keyring.oldest.compute_mac(b"batch", _encoder.encode(list(items)))[:16].hex()
 
     # --- views ----------------------------------------------------------------------------------
 
     def seal(self, record: SessionRecord, *, replaced: SessionRecord | None = None) -> bytes:
-        before = parsed_seal(record)
-        past = before.past if before and record.version > 1 else _NO_PAST
+        before = parse_seal(record)
+        past = before.past if before and record.version > 1 else _NO_GENERATIONS
         if replaced is not None:
             shown = Generation(replaced.generation, replaced.length, replaced.view, record.next_seq, 0)
-            past = past_with([shown], past)
-        return self.signed(record, keys=before.keys if before else (), past=past)
+            past = digest_generations([shown], past)
+        return self.build_seal(record, keys=before.keys if before else (), past=past)
 
-    def signed(self, record: SessionRecord, *, keys: Iterable[bytes], past: bytes) -> bytes:
-        signer = self.ring.first
+    def build_seal(self, record: SessionRecord, *, keys: Iterable[bytes], past: bytes) -> bytes:
+        signer = self.keyring.primary
         needed = tuple(sorted({*keys, signer.id}))
-        mac = view_mac(signer, record, needed, past)
-        return _encoder.encode(Seal(FORMAT, signer.id, needed, past, mac))
+        mac = compute_view_mac(signer, record, needed, past)
+        return _encoder.encode(Seal(FORMAT_VERSION, signer.id, needed, past, mac))
 
     def verify(self, record: SessionRecord) -> None:
         if record.seal is None:
-            if never_written(record):
+            if is_unwritten(record):
                 return
-            raise tampered(record, "it has no seal: it was written without encryption, or the seal was removed")
-        seal = parsed_seal(record)
+            raise make_tampered_error(
+                record, "it has no seal: it was written without encryption, or the seal was removed"
+            )
+        seal = parse_seal(record)
         if seal is None:
-            raise tampered(record, "its seal is damaged")
-        signer = self.ring.find(seal.signer)
+            raise make_tampered_error(record, "its seal is damaged")
+        signer = self.keyring.find(seal.signer)
         if signer is None:
-            raise self.wrong_key(f"session {record.session_id!r}", seal.signer)
-        if not hmac.compare_digest(seal.mac, view_mac(signer, record, seal.keys, seal.past)):
-            raise tampered(record, "it does not show what it showed when it was sealed")
+            raise self.make_wrong_key_error(f"session {record.session_id!r}", seal.signer)
+        if not hmac.compare_digest(seal.mac, compute_view_mac(signer, record, seal.keys, seal.past)):
+            raise make_tampered_error(record, "it does not show what it showed when it was sealed")
         for key_id in seal.keys:
-            if self.ring.find(key_id) is None:
-                raise self.wrong_key(f"session {record.session_id!r}", key_id)
+            if self.keyring.find(key_id) is None:
+                raise self.make_wrong_key_error(f"session {record.session_id!r}", key_id)
 
-    def verify_past(self, record: SessionRecord, generations: Sequence[Generation]) -> None:
-        seal = parsed_seal(record)
-        if past_with(generations) != (seal.past if seal else _NO_PAST):
-            raise tampered(record, "its earlier generations are not those that were sealed")
+    def verify_generations(self, record: SessionRecord, generations: Sequence[Generation]) -> None:
+        seal = parse_seal(record)
+        if digest_generations(generations) != (seal.past if seal else _NO_GENERATIONS):
+            raise make_tampered_error(record, "its earlier generations are not those that were sealed")
 
     def check_keys(self, rows: Iterable[Row]) -> None:
         """Raise :class:`WrongKey` when a record names a key that was not given."""
         for row in rows:
-            key_id = key_id_of(row)
-            if key_id is not None and self.ring.find(key_id) is None:
-                raise self.wrong_key(f"the item at position {row.position}", key_id)
+            key_id = get_key_id(row)
+            if key_id is not None and self.keyring.find(key_id) is None:
+                raise self.make_wrong_key_error(f"the item at position {row.position}", key_id)
 
-    def wrong_key(self, what: str, needed: bytes) -> WrongKey:
+    def make_wrong_key_error(self, what: str, needed: bytes) -> WrongKey:
         return WrongKey(
-            f"{what} needs the encryption key with the id {needed.hex()}; given: {self.ring}."
+            f"{what} needs the encryption key with the id {needed.hex()}; given: {self.keyring}."
             " Pass that key as well: the first one encrypts, the others only decrypt"
         )
 
 
-def past_with(generations: Iterable[Generation], past: bytes = _NO_PAST) -> bytes:
+def digest_generations(generations: Iterable[Generation], previous: bytes = _NO_GENERATIONS) -> bytes:
     """The digest of generations that follow those in ``past``."""
     for entry in generations:
-        fact = (past, entry.number, entry.length, join(entry.spans), entry.resumes_at)
-        past = hashlib.sha256(_encoder.encode(fact)).digest()
-    return past
+        fact = (previous, entry.number, entry.length, join_spans(entry.spans), entry.resumes_at)
+        previous = hashlib.sha256(_encoder.encode(fact)).digest()
+    return previous
 
 
-def parsed_seal(record: SessionRecord) -> Seal | None:
+def parse_seal(record: SessionRecord) -> Seal | None:
     if record.seal is None:
         return None
     try:
-        seal = _seals.decode(record.seal)
+        seal = _seal_decoder.decode(record.seal)
     except (msgspec.MsgspecError, ValueError):
         return None
-    return seal if seal.format == FORMAT else None
+    return seal if seal.format == FORMAT_VERSION else None
 
 
-def view_mac(signer: Key, record: SessionRecord, keys: Sequence[bytes], past: bytes) -> bytes:
-    closed: Spans = join(record.closed)
+def compute_view_mac(signer: EncryptionKey, record: SessionRecord, keys: Sequence[bytes], past: bytes) -> bytes:
+    closed: TapeSpans = join_spans(record.closed)
     place = (record.session_id, record.version, record.length)
     tape = (record.tape, record.next_seq, record.open_from, closed)
-    return signer.mac(b"view", _encoder.encode((FORMAT, signer.id, place, tape, tuple(keys), past)))
+    return signer.compute_mac(b"view", _encoder.encode((FORMAT_VERSION, signer.id, place, tape, tuple(keys), past)))
 
 
-def key_id_of(row: Row) -> bytes | None:
+def get_key_id(row: Row) -> bytes | None:
     """The id of the key that a record says it is sealed with."""
-    if row.data is None or len(row.data) < _SMALLEST or not row.data.startswith(_MAGIC):
+    if row.data is None or len(row.data) < _MIN_RECORD_SIZE or not row.data.startswith(_MAGIC):
         return None
     key_id: bytes = _HEADER.unpack_from(row.data)[3]
     return key_id
 
 
-def never_written(record: SessionRecord) -> bool:
+def is_unwritten(record: SessionRecord) -> bool:
     return record.version == 0 and not (record.length or record.next_seq or record.closed)
 
 
-def tape_purpose(tape: int) -> bytes:
+def make_tape_purpose(tape: int) -> bytes:
     # By tape and not by session: a fork reads what its ancestors wrote.
     return b"tape %d" % tape
 
 
-def tampered(record: SessionRecord, what: str) -> HistoryTampered:
+def make_tampered_error(record: SessionRecord, what: str) -> HistoryTampered:
     return HistoryTampered(
         f"session {record.session_id!r} was changed by someone without its key: {what}."
         " Restore a backup; or look at check() and accept what is there with reseal()"

@@ -8,31 +8,31 @@ from typing import Self
 import msgspec
 
 from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, NotFound
-from holdfast.base.ids import checked_name, new_id
-from holdfast.base.items import Item, encode_items, text_of, words_of
+from holdfast.base.ids import new_id, validate_name
+from holdfast.base.items import Item, encode_items, extract_text, extract_words
 from holdfast.history.contract import SessionABC
-from holdfast.history.reading import StoredHistory, checked_generation
+from holdfast.history.reading import StoredSessionReader, validate_generation
 from holdfast.store.contract import (
-    NOWHERE,
+    EMPTY_HEAD,
     BatchKey,
     Erase,
     Generation,
     Head,
     Op,
     Quarantine,
-    Require,
+    RequireVersion,
     Row,
     SessionRecord,
-    Shape,
     Splice,
-    new_tape,
+    ViewUpdate,
+    generate_tape_id,
 )
-from holdfast.store.view import Span, cut, join, length, reach
+from holdfast.store.view import TapeSpan, get_tape_ends, join_spans, slice_spans, total_length
 
-_MOST_TRIES = 100
+_MAX_ATTEMPTS = 100
 
 
-class StoredSession(StoredHistory, SessionABC):
+class StoredSession(StoredSessionReader, SessionABC):
     """A history in a store.
 
     Every change is one commit: it happens whole or not at all, also for readers in other processes and
@@ -45,22 +45,24 @@ class StoredSession(StoredHistory, SessionABC):
         With ``key``, the same batch again is a no-op, so that a caller who lost the answer can retry.
         With ``expected``, the batch is only written if the history has not moved (:class:`HistoryMoved`).
         """
-        checked_head(expected)
+        validate_head(expected)
         data = encode_items(items)
         if not data:
             await self.check_head(expected)
             return
-        named = None if key is None else BatchKey(checked_name("key", key), self.codec.digest(data))
-        words = tuple(" ".join(words_of(text_of(item))) for item in items) if self.searchable else ()
+        named = None if key is None else BatchKey(validate_name("key", key), self.codec.digest(data))
+        words = tuple(" ".join(extract_words(extract_text(item))) for item in items) if self.is_indexed else ()
 
         def append(record: SessionRecord | None) -> list[Op]:
-            tape, seq = (record.tape, record.next_seq) if record else (new_tape(), 0)
+            tape, seq = (record.tape, record.next_seq) if record else (generate_tape_id(), 0)
             added = self.codec.encode(data, tape=tape, seq=seq)
             return [
-                self.sealed(record, Splice(session_id=self.session_id, add=added, tape=tape, words=words, key=named))
+                self.seal_splice(
+                    record, Splice(session_id=self.session_id, add=added, tape=tape, words=words, key=named)
+                )
             ]
 
-        await self.write(append, expected=expected, look_first=self.codec.bound)
+        await self.commit_with_retry(append, expected=expected, read_first=self.codec.position_bound)
 
     async def pop_item(self) -> Item | None:
         """Take the latest item off the history and return it; ``None`` when there is none.
@@ -69,22 +71,22 @@ class StoredSession(StoredHistory, SessionABC):
         """
         window, lost = 8, 0
         while True:
-            page = await self.page(last=window)
+            page = await self.read_page(last=window)
             if page is None or not page.rows:
                 return None
-            readable, broken = self.decoded(page.rows)
-            shown = self.unexpired(readable)
+            readable, broken = self.decode_rows(page.rows)
+            shown = self.drop_expired(readable)
             if not shown and page.rows[0].position > 0:
                 window *= 4
                 continue
             if not shown and readable:
                 return None
             end = shown[-1].row.position if shown else 0
-            ops = self.popping(page.record, end, [row for row in broken if row[0].position >= end])
+            ops = self.build_pop_ops(page.record, end, [row for row in broken if row[0].position >= end])
             try:
                 await self.backend.commit(*ops)
             except HistoryMoved:
-                await pause(lost)
+                await wait_before_retry(lost)
                 lost += 1
                 continue
             return shown[-1].item if shown else None
@@ -93,13 +95,13 @@ class StoredSession(StoredHistory, SessionABC):
         """Erase the history and its earlier generations. What a fork shows stays with the fork."""
 
         def erase(record: SessionRecord | None) -> list[Op]:
-            if not self.codec.bound:
+            if not self.codec.position_bound:
                 return [Erase(session_id=self.session_id)]
             if record is None:
                 return [Erase(session_id=self.session_id, expected=0)]
-            return [self.erasing(record)]
+            return [self.build_erase_op(record)]
 
-        await self.write(erase, expected=None, look_first=self.codec.bound)
+        await self.commit_with_retry(erase, expected=None, read_first=self.codec.position_bound)
 
     # --- more than the four ---------------------------------------------------------------------
 
@@ -114,39 +116,39 @@ class StoredSession(StoredHistory, SessionABC):
 
         The items around them are not written again. What was shown before stays as an older generation.
         """
-        checked_head(expected)
-        checked_position(start)
+        validate_head(expected)
+        validate_position(start)
         if stop is not None:
-            checked_position(stop)
+            validate_position(stop)
         data = encode_items(items)
 
         def splice(record: SessionRecord | None) -> list[Op]:
-            record = record or self.unwritten()
+            record = record or self.make_empty_record()
             if expected is not None and expected.version != record.version:
                 raise HistoryMoved(self.session_id, expected=expected, found=record.head)
             end = record.length if stop is None else stop
             if not 0 <= start <= end <= record.length:
                 raise InvalidInput(f"positions {start} to {end} are not within the {record.length} items there are")
-            seq, rest = record.next_seq, cut(record.view, end, record.length)
-            before = cut(record.view, 0, start)
+            seq, rest = record.next_seq, slice_spans(record.view, end, record.length)
+            before = slice_spans(record.view, 0, start)
             if rest:  # the new items stand in the middle, so the span at the end starts empty
-                before = join(before, (Span(record.tape, seq, seq + len(data)),), rest)
-            shape = Shape(
+                before = join_spans(before, (TapeSpan(record.tape, seq, seq + len(data)),), rest)
+            shape = ViewUpdate(
                 closed=before,
                 open_from=seq + len(data) if rest else seq,
                 length=record.length - (end - start) + len(data),
                 archive=record.length > 0,
             )
             added = self.codec.encode(data, tape=record.tape, seq=seq)
-            words = tuple(" ".join(words_of(text_of(item))) for item in items) if self.searchable else ()
+            words = tuple(" ".join(extract_words(extract_text(item))) for item in items) if self.is_indexed else ()
             return [
-                self.sealed(
+                self.seal_splice(
                     record,
-                    Splice(session_id=self.session_id, add=added, words=words, shape=shape, tape=record.tape),
+                    Splice(session_id=self.session_id, add=added, words=words, view_update=shape, tape=record.tape),
                 )
             ]
 
-        return await self.write(splice, expected=expected, look_first=True)
+        return await self.commit_with_retry(splice, expected=expected, read_first=True)
 
     async def rewind(self, to: int, *, expected: Head | None = None) -> Head:
         """Show only the first ``to`` items; the others stay as an older generation."""
@@ -154,32 +156,32 @@ class StoredSession(StoredHistory, SessionABC):
 
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
         """Undo a rewind or replacement: show that generation again, and after it what was added since."""
-        checked_head(expected)
-        checked_generation(generation)
+        validate_head(expected)
+        validate_generation(generation)
         while True:
-            head, earlier = await self.past()
+            head, earlier = await self.read_head_and_generations()
             chosen = next((entry for entry in earlier if entry.number == generation), None)
             if chosen is None:
                 raise NotFound("generation", generation)
             try:
-                return await self.show_again(chosen, expected=expected or head)
+                return await self.restore_generation(chosen, expected=expected or head)
             except HistoryMoved:
                 if expected is not None:
                     raise
 
-    async def show_again(self, chosen: Generation, *, expected: Head) -> Head:
+    async def restore_generation(self, generation: Generation, *, expected: Head) -> Head:
         def restore(record: SessionRecord | None) -> list[Op]:
-            record = record or self.unwritten()
+            record = record or self.make_empty_record()
             since = tuple(
-                Span(span.tape, max(span.start, chosen.resumes_at), span.stop)
+                TapeSpan(span.tape, max(span.start, generation.resumes_at), span.stop)
                 for span in record.view
-                if span.tape == record.tape and span.stop > chosen.resumes_at
+                if span.tape == record.tape and span.stop > generation.resumes_at
             )
-            shown = join(chosen.spans, since)
-            shape = Shape(closed=shown, open_from=record.next_seq, length=length(shown), archive=True)
-            return [self.sealed(record, Splice(session_id=self.session_id, shape=shape, tape=record.tape))]
+            shown = join_spans(generation.spans, since)
+            shape = ViewUpdate(closed=shown, open_from=record.next_seq, length=total_length(shown), archive=True)
+            return [self.seal_splice(record, Splice(session_id=self.session_id, view_update=shape, tape=record.tape))]
 
-        return await self.write(restore, expected=expected, look_first=True)
+        return await self.commit_with_retry(restore, expected=expected, read_first=True)
 
     async def fork(self, at: int | None = None, session_id: str | None = None) -> Self:
         """A new session that starts with the first ``at`` items of this one. No items are copied.
@@ -187,25 +189,29 @@ class StoredSession(StoredHistory, SessionABC):
         Both go on independently; the fork outlives its parent.
         """
         if at is not None:
-            checked_position(at)
-        child = self.sibling(new_id("session") if session_id is None else session_id)
-        for attempt in range(_MOST_TRIES):
-            record = await self.verified_record()
+            validate_position(at)
+        child = self.open_sibling(new_id("session") if session_id is None else session_id)
+        for attempt in range(_MAX_ATTEMPTS):
+            record = await self.read_verified_record()
             if record is None:
                 raise NotFound("session", self.session_id)
             end = record.length if at is None else at
             if not 0 <= end <= record.length:
                 raise InvalidInput(f"cannot fork at {end}: the history has {record.length} items")
-            there = await self.backend.record(child.session_id)
+            there = await self.backend.get_session(child.session_id)
             if there is not None and there.version:
                 raise AlreadyExists("session", child.session_id)
-            start = first_items(record, end, session_id=child.session_id, tape=there.tape if there else new_tape())
+            start = build_fork_splice(
+                record, end, session_id=child.session_id, tape=there.tape if there else generate_tape_id()
+            )
             # The parent's seal knows which keys its items need; the child shows some of them.
-            before = msgspec.structs.replace(child.unwritten(start), seal=record.seal)
+            before = msgspec.structs.replace(child.make_empty_record(start), seal=record.seal)
             try:
-                await self.backend.commit(Require(self.session_id, record.version), child.sealed(before, start))
+                await self.backend.commit(
+                    RequireVersion(self.session_id, record.version), child.seal_splice(before, start)
+                )
             except HistoryMoved:
-                await pause(attempt)
+                await wait_before_retry(attempt)
                 continue
             return child
         raise HistoryMoved(self.session_id, expected="a quiet moment", found="constant change")
@@ -213,20 +219,20 @@ class StoredSession(StoredHistory, SessionABC):
     # --- shared parts ---------------------------------------------------------------------------
 
     @property
-    def steady(self) -> bool:
+    def is_cacheable(self) -> bool:
         """Whether what it shows changes only with its head: no item of it ever expires by itself."""
-        return not self.codec.bound
+        return not self.codec.position_bound
 
     @property
-    def stored(self) -> "StoredSession":
+    def stored_session(self) -> "StoredSession":
         """This session. Whatever wraps a stored session has the same attribute, so that wrappers find it."""
         return self
 
     @property
-    def searchable(self) -> bool:
-        return self.backend.indexes_words and not self.codec.bound
+    def is_indexed(self) -> bool:
+        return self.backend.indexes_words and not self.codec.position_bound
 
-    def sibling(self, session_id: str) -> Self:
+    def open_sibling(self, session_id: str) -> Self:
         """This session's settings, for another history of the same store."""
         return type(self)(
             session_id,
@@ -237,11 +243,11 @@ class StoredSession(StoredHistory, SessionABC):
             clock=self.clock,
         )
 
-    def unwritten(self, first: Splice | None = None) -> SessionRecord:
+    def make_empty_record(self, first: Splice | None = None) -> SessionRecord:
         """The record of a session that does not exist yet."""
         return SessionRecord(
             session_id=self.session_id,
-            tape=first.tape if first else new_tape(),
+            tape=first.tape if first else generate_tape_id(),
             version=0,
             length=0,
             next_seq=0,
@@ -250,14 +256,14 @@ class StoredSession(StoredHistory, SessionABC):
             updated_at=0,
         )
 
-    def sealed(self, record: SessionRecord | None, splice: Splice) -> Splice:
+    def seal_splice(self, record: SessionRecord | None, splice: Splice) -> Splice:
         """The splice with what its codec and its shape need: the version it was made for, and a new seal."""
         if splice.owner is None and self.owner is not None:
             splice = msgspec.structs.replace(splice, owner=self.owner)
-        if not self.codec.bound and splice.shape is None:
+        if not self.codec.position_bound and splice.view_update is None:
             return splice
-        record = record or self.unwritten(splice)
-        shape = splice.shape or Shape(record.closed, record.open_from, record.length + len(splice.add))
+        record = record or self.make_empty_record(splice)
+        shape = splice.view_update or ViewUpdate(record.closed, record.open_from, record.length + len(splice.add))
         after = msgspec.structs.replace(
             record,
             version=record.version + 1,
@@ -269,30 +275,30 @@ class StoredSession(StoredHistory, SessionABC):
         seal = self.codec.seal(after, replaced=record if shape.archive else None)
         return msgspec.structs.replace(splice, expected=record.version, seal=seal)
 
-    def erased(self, record: SessionRecord) -> SessionRecord:
+    def make_erased_record(self, record: SessionRecord) -> SessionRecord:
         return msgspec.structs.replace(
             record, version=record.version + 1, length=0, closed=(), open_from=record.next_seq, seal=None
         )
 
-    def erasing(self, record: SessionRecord) -> Erase:
-        seal = self.codec.seal(self.erased(record))
+    def build_erase_op(self, record: SessionRecord) -> Erase:
+        seal = self.codec.seal(self.make_erased_record(record))
         return Erase(session_id=self.session_id, expected=record.version, seal=seal)
 
-    async def write(
+    async def commit_with_retry(
         self,
-        plan: Callable[[SessionRecord | None], list[Op]],
+        build_ops: Callable[[SessionRecord | None], list[Op]],
         *,
         expected: Head | None,
-        look_first: bool,
+        read_first: bool,
     ) -> Head:
         """Commit what ``plan`` makes of the record, again if somebody else was faster, unless ``expected`` forbids."""
-        for attempt in range(_MOST_TRIES):
-            record = await self.verified_record() if look_first else None
-            ops = plan(record)
+        for attempt in range(_MAX_ATTEMPTS):
+            record = await self.read_verified_record() if read_first else None
+            ops = build_ops(record)
             if expected is not None:
-                found = record.head if record else NOWHERE
-                if look_first and found.version != expected.version:
-                    self.refuse_unless_done(ops, expected, found)
+                found = record.head if record else EMPTY_HEAD
+                if read_first and found.version != expected.version:
+                    self.raise_unless_keyed(ops, expected, found)
                 ops = [
                     msgspec.structs.replace(op, expected=expected.version)
                     if isinstance(op, (Splice, Erase)) and op.session_id == self.session_id
@@ -304,25 +310,25 @@ class StoredSession(StoredHistory, SessionABC):
             except HistoryMoved as moved:
                 if expected is not None:
                     raise HistoryMoved(self.session_id, expected=expected, found=moved.found) from None
-                await pause(attempt)
+                await wait_before_retry(attempt)
                 continue
-            return outcome if isinstance(outcome, Head) else NOWHERE
+            return outcome if isinstance(outcome, Head) else EMPTY_HEAD
         raise HistoryMoved(self.session_id, expected="a quiet moment", found="constant change")
 
     async def check_head(self, expected: Head | None) -> None:
         if expected is not None and (found := await self.head()).version != expected.version:
             raise HistoryMoved(self.session_id, expected=expected, found=found)
 
-    def refuse_unless_done(self, ops: list[Op], expected: Head, found: Head) -> None:
+    def raise_unless_keyed(self, ops: list[Op], expected: Head, found: Head) -> None:
         """A keyed batch may be there already, which only the store knows; everything else has lost the race."""
         if not any(isinstance(op, Splice) and op.key for op in ops):
             raise HistoryMoved(self.session_id, expected=expected, found=found)
 
-    def popping(self, record: SessionRecord, end: int, broken: list[tuple[Row, str]]) -> list[Op]:
-        shown = cut(record.view, 0, end)
-        shape = Shape(closed=shown, open_from=record.next_seq, length=end)
+    def build_pop_ops(self, record: SessionRecord, end: int, broken: list[tuple[Row, str]]) -> list[Op]:
+        shown = slice_spans(record.view, 0, end)
+        shape = ViewUpdate(closed=shown, open_from=record.next_seq, length=end)
         return [
-            self.sealed(record, Splice(session_id=self.session_id, shape=shape, tape=record.tape)),
+            self.seal_splice(record, Splice(session_id=self.session_id, view_update=shape, tape=record.tape)),
             *(
                 Quarantine(session_id=self.session_id, tape=row.tape, seq=row.seq, reason=reason)
                 for row, reason in broken
@@ -330,31 +336,31 @@ class StoredSession(StoredHistory, SessionABC):
         ]
 
 
-def first_items(record: SessionRecord, end: int, *, session_id: str, tape: int) -> Splice:
+def build_fork_splice(record: SessionRecord, end: int, *, session_id: str, tape: int) -> Splice:
     """How a session begins that shows the first ``end`` items of another one."""
-    shown = cut(record.view, 0, end)
+    shown = slice_spans(record.view, 0, end)
     return Splice(
         session_id=session_id,
         tape=tape,
-        shape=Shape(closed=shown, open_from=0, length=end),
-        links=tuple(reach(shown).items()),
+        view_update=ViewUpdate(closed=shown, open_from=0, length=end),
+        links=tuple(get_tape_ends(shown).items()),
         owner=record.owner,
     )
 
 
-def checked_position(position: object) -> int:
+def validate_position(position: object) -> int:
     """The position itself when it is a whole number; whether it is there, the history must say."""
     if not isinstance(position, int) or isinstance(position, bool):
         raise InvalidInput(f"a position must be a whole number, not {position!r}")
     return position
 
 
-def checked_head(expected: object) -> None:
+def validate_head(expected: object) -> None:
     if expected is not None and not isinstance(expected, Head):
         raise InvalidInput(f"expected must be a Head, as head() answers it, not {expected!r}")
 
 
-async def pause(attempt: int) -> None:
+async def wait_before_retry(attempt: int) -> None:
     """Step back a little, so that writers who meet again and again meet less often."""
     if attempt:
         await asyncio.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 7)))

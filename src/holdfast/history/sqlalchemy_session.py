@@ -6,7 +6,7 @@ from weakref import WeakValueDictionary
 from holdfast.base.errors import MissingExtra
 from holdfast.history.contract import SessionSettings
 from holdfast.history.session import StoredSession
-from holdfast.store.relational.connection import Names
+from holdfast.store.relational.connection import TableNames
 
 try:
     from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -16,7 +16,7 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
     raise MissingExtra("sql", "SQLAlchemySession") from error
 
 # Sessions on the same engine share what was learnt about its tables.
-_backends: WeakValueDictionary[tuple[int, Names, bool], SqlBackend] = WeakValueDictionary()
+_backends: WeakValueDictionary[tuple[int, TableNames, bool], SqlBackend] = WeakValueDictionary()
 
 
 class SQLAlchemySession(StoredSession):
@@ -37,11 +37,11 @@ class SQLAlchemySession(StoredSession):
         session_settings: SessionSettings | dict[str, Any] | None = None,
         ensure_ascii: bool = True,
     ) -> None:
-        key = (id(engine), Names(sessions_table, messages_table), create_tables)
+        key = (id(engine), TableNames(sessions_table, messages_table), create_tables)
         backend = _backends.get(key)
         if backend is None:
             backend = _backends[key] = SqlBackend(engine, names=key[1], create_tables=create_tables)
-        self._owned: AsyncEngine | None = None
+        self._owned_engine: AsyncEngine | None = None
         self._engine = engine
         super().__init__(session_id, backend, settings=session_settings)
 
@@ -58,18 +58,18 @@ class SQLAlchemySession(StoredSession):
         """A session on an engine of its own, which :meth:`close` disposes of."""
         engine = create_async_engine(url, **(engine_kwargs or {}))
         session = cls(session_id, engine=engine, session_settings=session_settings, **kwargs)
-        session._owned = engine
+        session._owned_engine = engine
         return session
 
     @property
     def engine(self) -> AsyncEngine:
         return self._engine
 
-    def sibling(self, session_id: str) -> Any:
+    def open_sibling(self, session_id: str) -> Any:
         """A session on the same tables of the same engine."""
         return StoredSession(session_id, self.backend, settings=self.session_settings, owner=self.owner)
 
     async def close(self) -> None:
         """Dispose of the engine that :meth:`from_url` made; an engine that was handed in is left alone."""
-        if self._owned is not None:
-            await self._owned.dispose()
+        if self._owned_engine is not None:
+            await self._owned_engine.dispose()

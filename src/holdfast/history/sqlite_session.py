@@ -7,8 +7,8 @@ from typing import Any, Self
 from holdfast.base.errors import Closed
 from holdfast.history.contract import SessionSettings
 from holdfast.history.session import StoredSession
-from holdfast.store.relational.connection import Names
-from holdfast.store.sqlite.backend import SqliteBackend, share
+from holdfast.store.relational.connection import TableNames
+from holdfast.store.sqlite.backend import SqliteBackend, get_shared_backend
 
 
 class SQLiteSession(StoredSession):
@@ -28,14 +28,14 @@ class SQLiteSession(StoredSession):
         messages_table: str = "agent_messages",
         session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
-        names = Names(sessions_table, messages_table)
-        backend = share(db_path, names=names)
-        self._release = weakref.finalize(self, backend.close_now)
+        names = TableNames(sessions_table, messages_table)
+        backend = get_shared_backend(db_path, names=names)
+        self._release = weakref.finalize(self, backend.close_sync)
         super().__init__(session_id, backend, settings=session_settings)
 
-    def sibling(self, session_id: str) -> Any:
+    def open_sibling(self, session_id: str) -> Any:
         """A session on the same tables of the same database; it needs no closing of its own."""
-        return SameFile(session_id, self)
+        return SharedFileSession(session_id, self)
 
     def close(self) -> None:
         """Let go of the file. Using the session afterwards raises :class:`Closed`."""
@@ -43,7 +43,7 @@ class SQLiteSession(StoredSession):
         self._release()
 
 
-class SameFile(StoredSession):
+class SharedFileSession(StoredSession):
     """A session that has no file of its own, and keeps the one alive from which it came."""
 
     backend: "SqliteBackend | ClosedBackend"
@@ -52,7 +52,7 @@ class SameFile(StoredSession):
         super().__init__(session_id, origin.backend, settings=origin.session_settings, owner=origin.owner)
         self.origin = origin
 
-    def sibling(self, session_id: str) -> Self:
+    def open_sibling(self, session_id: str) -> Self:
         return type(self)(session_id, self.origin)
 
 

@@ -8,20 +8,20 @@ from typing import Any, Self
 import msgspec
 
 from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, InvalidItem, NotFound, SessionDamaged
-from holdfast.base.ids import checked_name, checked_owner
-from holdfast.base.items import Item, encode_items, plain_json, text_of, words_of
-from holdfast.history.codec import Unreadable
-from holdfast.history.contract import SessionSettings, at_most
-from holdfast.history.searching import Hit, search_index, search_terms
+from holdfast.base.ids import validate_name, validate_owner
+from holdfast.base.items import Item, encode_items, extract_text, extract_words, to_plain_json
+from holdfast.history.codec import UnreadableRecord
+from holdfast.history.contract import SessionSettings, validate_listing_limit
+from holdfast.history.searching import SearchHit, parse_query, search_index
 from holdfast.history.session import StoredSession
-from holdfast.history.turn_log import is_log, log_name
+from holdfast.history.turn_log import get_log_id, is_turn_log
 from holdfast.store.contract import Annotate, Backend, Cursor, Erase, Head, SessionRecord, Splice
 from holdfast.store.opening import open_backend
 
 EXPORT_FORMAT = 1
 
 
-class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+class StoredSessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a store knows of a session besides its items."""
 
     session_id: str
@@ -34,7 +34,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: float
 
     @classmethod
-    def of(cls, record: SessionRecord) -> Self:
+    def from_record(cls, record: SessionRecord) -> Self:
         return cls(
             session_id=record.session_id,
             owner=record.owner,
@@ -77,63 +77,67 @@ class Store:
 
     async def sessions(
         self, *, owner: str | None = None, query: str | None = None, limit: int | None = 50, after: str | None = None
-    ) -> list[SessionInfo]:
+    ) -> list[StoredSessionInfo]:
         """Sessions, those changed last first. ``query`` is part of an id or annotation, ``after`` a cursor.
 
         A branch of an :class:`AdvancedSQLiteSession` is a session too; its annotation ``branch_of`` says of which.
         """
         if query is not None:
-            checked_text("query", query)
-        where, most = {"owner": checked_owner(owner), "query": query}, at_most(limit)
-        found: list[SessionInfo] = []
-        behind, there_may_be_more = parsed_cursor(after), True
+            validate_text("query", query)
+        where, most = {"owner": validate_owner(owner), "query": query}, validate_listing_limit(limit)
+        found: list[StoredSessionInfo] = []
+        behind, there_may_be_more = parse_cursor(after), True
         while there_may_be_more and len(found) < most:
-            page = await self.backend.sessions(**where, limit=most - len(found), after=behind)
-            found += [SessionInfo.of(record) for record in page if not await is_log(self.backend, record)]
+            page = await self.backend.list_sessions(**where, limit=most - len(found), after=behind)
+            found += [
+                StoredSessionInfo.from_record(record) for record in page if not await is_turn_log(self.backend, record)
+            ]
             if there_may_be_more := bool(page):
                 behind = Cursor(page[-1].updated_at, page[-1].session_id)
         return found
 
-    async def describe(self, session_id: str) -> SessionInfo:
-        record = await self.backend.record(checked_name("session id", session_id))
+    async def describe(self, session_id: str) -> StoredSessionInfo:
+        record = await self.backend.get_session(validate_name("session id", session_id))
         if record is None:
             raise NotFound("session", session_id)
-        return SessionInfo.of(record)
+        return StoredSessionInfo.from_record(record)
 
-    async def annotate(self, session_id: str, metadata: dict[str, Any], *, owner: str | None = None) -> SessionInfo:
+    async def annotate(
+        self, session_id: str, metadata: dict[str, Any], *, owner: str | None = None
+    ) -> StoredSessionInfo:
         """Merge ``metadata`` into what is noted about the session; a value of ``None`` removes its key."""
         try:
-            plain = plain_json(metadata, "metadata")
+            plain = to_plain_json(metadata, "metadata")
         except InvalidItem as problem:
             raise InvalidInput(str(problem)) from None
         if not isinstance(plain, dict):
             raise InvalidInput(f"metadata must be a mapping, not {type(metadata).__name__}")
         await self.backend.commit(
-            Annotate(session_id=checked_name("session id", session_id), metadata=plain, owner=checked_owner(owner))
+            Annotate(session_id=validate_name("session id", session_id), metadata=plain, owner=validate_owner(owner))
         )
         return await self.describe(session_id)
 
     async def delete(self, session_id: str) -> None:
         """Destroy the session, its generations and everything noted about it. Forks keep what they show."""
         with suppress(SessionDamaged):  # there it is, and beyond repair
-            await self.stored_record(checked_name("session id", session_id))
+            await self.require_record(validate_name("session id", session_id))
         gone = [session_id]
-        log = await self.backend.record(log_name(session_id))
-        if log is not None and await is_log(self.backend, log):
+        log = await self.backend.get_session(get_log_id(session_id))
+        if log is not None and await is_turn_log(self.backend, log):
             gone.append(log.session_id)
         await self.backend.commit(*(Erase(session_id=name, forget=True) for name in gone))
 
-    async def search(self, query: str, *, owner: str | None = None, limit: int | None = 20) -> list[Hit]:
+    async def search(self, query: str, *, owner: str | None = None, limit: int | None = 20) -> list[SearchHit]:
         """Items of all sessions in which every word of ``query`` begins a word, newest sessions first."""
-        terms, most = search_terms(query, limit)
+        terms, most = parse_query(query, limit)
         if not terms or not most:
             return []
         reader = self.session("any")
-        found = await search_index(self.backend, reader.hit_in, terms, owner=checked_owner(owner), limit=most)
+        found = await search_index(self.backend, reader.match_candidate, terms, owner=validate_owner(owner), limit=most)
         return found if found is not None else await self.scan(terms, owner, most)
 
-    async def scan(self, terms: list[str], owner: str | None, limit: int) -> list[Hit]:
-        hits: list[Hit] = []
+    async def scan(self, terms: list[str], owner: str | None, limit: int) -> list[SearchHit]:
+        hits: list[SearchHit] = []
         after: str | None = None
         while len(hits) < limit:
             page = await self.sessions(owner=owner, after=after)
@@ -152,11 +156,11 @@ class Store:
         """
         info = await self.describe(session_id)
         session = self.session(session_id)
-        session.codec.verify(await self.stored_record(session_id))
+        session.codec.verify(await self.require_record(session_id))
         return export_lines(info, session)
 
-    async def stored_record(self, session_id: str) -> SessionRecord:
-        record = await self.backend.record(session_id)
+    async def require_record(self, session_id: str) -> SessionRecord:
+        record = await self.backend.get_session(session_id)
         if record is None:
             raise NotFound("session", session_id)
         return record
@@ -165,18 +169,18 @@ class Store:
         self, lines: Iterable[str] | AsyncIterable[str], *, session_id: str | None = None
     ) -> StoredSession:
         """Create a session from exported lines, in one commit. An existing one is never touched."""
-        parsed = [(number, parsed_line(number, line)) async for number, line in numbered(lines) if line.strip()]
+        parsed = [(number, parse_line(number, line)) async for number, line in number_lines(lines) if line.strip()]
         if not parsed or parsed[0][1].get("holdfast") != "session":
             raise InvalidInput("line 1: this is not an exported session")
         (_, header), *rest = parsed
         if header.get("format") != EXPORT_FORMAT:
             raise InvalidInput(f"line 1: export format {header.get('format')!r} is not known, only {EXPORT_FORMAT}")
-        name = checked_name("session id", session_id or header.get("session_id"))
+        name = validate_name("session id", session_id or header.get("session_id"))
         metadata = header.get("metadata") or {}
         if not isinstance(metadata, dict):
             raise InvalidInput(f"line 1: metadata must be a mapping, not {type(metadata).__name__}")
-        data = [imported_record(number, line) for number, line in rest]
-        words = tuple(" ".join(words_of(text_of(line.get("item") or {}))) for _, line in rest)
+        data = [decode_exported_record(number, line) for number, line in rest]
+        words = tuple(" ".join(extract_words(extract_text(line.get("item") or {}))) for _, line in rest)
         try:
             await self.backend.commit(
                 Splice(
@@ -184,7 +188,7 @@ class Store:
                     add=tuple(data),
                     words=words if self.backend.indexes_words else (),
                     expected=0,
-                    owner=checked_owner(header.get("owner")),
+                    owner=validate_owner(header.get("owner")),
                 ),
                 Annotate(session_id=name, metadata=metadata),
             )
@@ -193,18 +197,18 @@ class Store:
         return self.session(name)
 
 
-class Opening:
+class _StoreOpener:
     """A store about to be opened: ``await`` it, or enter it with ``async with`` to have it closed as well."""
 
-    def __init__(self, open_it: Callable[[], Any]) -> None:
-        self.open_it = open_it
+    def __init__(self, backend_factory: Callable[[], Any]) -> None:
+        self.backend_factory = backend_factory
         self.store: Store | None = None
 
     def __await__(self) -> Generator[Any, None, Store]:
         return self.open().__await__()
 
     async def open(self) -> Store:
-        self.store = Store(await self.open_it())
+        self.store = Store(await self.backend_factory())
         return self.store
 
     async def __aenter__(self) -> Store:
@@ -215,17 +219,17 @@ class Opening:
             await self.store.close()
 
 
-def open_store(url: Any, **options: Any) -> Opening:
+def open_store(url: Any, **options: Any) -> _StoreOpener:
     """Open the store at ``url``, creating its tables if need be.
 
     ``memory://`` · ``sqlite:///path`` · ``postgresql+asyncpg://...`` (any SQLAlchemy asyncio URL) · ``redis://...``;
     or an SQLAlchemy ``AsyncEngine`` or a redis-py asyncio client, which stay the caller's. What ``SQLiteSession`` and
     ``SQLAlchemySession`` wrote is in tables of its own: ``sqlite:///path?tables=agent_sessions,agent_messages``.
     """
-    return Opening(lambda: open_backend(url, **options))
+    return _StoreOpener(lambda: open_backend(url, **options))
 
 
-def parsed_cursor(after: str | None) -> Cursor | None:
+def parse_cursor(after: str | None) -> Cursor | None:
     if after is None:
         return None
     try:
@@ -234,7 +238,7 @@ def parsed_cursor(after: str | None) -> Cursor | None:
         raise InvalidInput(f"{after!r} is not a cursor of this listing") from None
 
 
-async def export_lines(info: SessionInfo, session: StoredSession) -> AsyncIterator[str]:
+async def export_lines(info: StoredSessionInfo, session: StoredSession) -> AsyncIterator[str]:
     header = {
         "holdfast": "session",
         "format": EXPORT_FORMAT,
@@ -246,28 +250,28 @@ async def export_lines(info: SessionInfo, session: StoredSession) -> AsyncIterat
     }
     yield msgspec.json.encode(header).decode()
     async for row, item in session.export():
-        if isinstance(item, Unreadable):
+        if isinstance(item, UnreadableRecord):
             stored = base64.b64encode(row.data or b"").decode()
             yield msgspec.json.encode({"unreadable": stored, "reason": str(item)}).decode()
         else:
             yield msgspec.json.encode({"item": item}).decode()
 
 
-async def numbered(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[tuple[int, str]]:
+async def number_lines(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[tuple[int, str]]:
     number = 0
     if isinstance(lines, AsyncIterable):
         async for line in lines:
             number += 1
-            yield number, checked_text(f"line {number}", line)
+            yield number, validate_text(f"line {number}", line)
     elif isinstance(lines, Iterable) and not isinstance(lines, (str, bytes)):
         for line in lines:
             number += 1
-            yield number, checked_text(f"line {number}", line)
+            yield number, validate_text(f"line {number}", line)
     else:
         raise InvalidInput(f"expected the lines of an export, not {type(lines).__name__}")
 
 
-def checked_text(what: str, text: object) -> str:
+def validate_text(what: str, text: object) -> str:
     if isinstance(text, str):
         try:
             text.encode()
@@ -277,7 +281,7 @@ def checked_text(what: str, text: object) -> str:
     raise InvalidInput(f"{what} must be a string, not {type(text).__name__}")
 
 
-def parsed_line(number: int, line: str) -> dict[str, Any]:
+def parse_line(number: int, line: str) -> dict[str, Any]:
     try:
         parsed = msgspec.json.decode(line)
     except msgspec.DecodeError as error:
@@ -287,7 +291,7 @@ def parsed_line(number: int, line: str) -> dict[str, Any]:
     return parsed
 
 
-def imported_record(number: int, line: dict[str, Item]) -> bytes:
+def decode_exported_record(number: int, line: dict[str, Item]) -> bytes:
     if "unreadable" in line:
         try:
             return base64.b64decode(str(line["unreadable"]), validate=True)

@@ -13,7 +13,7 @@ from holdfast.base.usage import InputTokensDetails, OutputTokensDetails
 from holdfast.store.contract import Backend, SessionRecord, Splice
 
 
-class Written(msgspec.Struct, frozen=True, tag="written"):
+class WriteTime(msgspec.Struct, frozen=True, tag="written"):
     """From this place on, a tape was written at this time or later."""
 
     tape: int
@@ -21,7 +21,7 @@ class Written(msgspec.Struct, frozen=True, tag="written"):
     at: float
 
 
-class Spent(msgspec.Struct, frozen=True, tag="spent"):
+class TurnUsage(msgspec.Struct, frozen=True, tag="spent"):
     """What a run cost that answered the user's message at this place, in one branch."""
 
     branch: str
@@ -35,45 +35,45 @@ class Spent(msgspec.Struct, frozen=True, tag="spent"):
     output_tokens_details: dict[str, Any]
 
     @classmethod
-    def of(cls, usage: Any, *, branch: str, place: tuple[int, int]) -> Self:
+    def from_usage(cls, usage: Any, *, branch: str, location: tuple[int, int]) -> Self:
         """What a :class:`~holdfast.Usage` says, or its like of another framework."""
         return cls(
             branch,
-            *place,
+            *location,
             usage.requests,
             usage.input_tokens,
             usage.output_tokens,
             usage.total_tokens,
-            msgspec.to_builtins(InputTokensDetails.of(usage.input_tokens_details)),
-            msgspec.to_builtins(OutputTokensDetails.of(usage.output_tokens_details)),
+            msgspec.to_builtins(InputTokensDetails.coerce(usage.input_tokens_details)),
+            msgspec.to_builtins(OutputTokensDetails.coerce(usage.output_tokens_details)),
         )
 
-    def counts(self) -> Item:
+    def get_counts(self) -> Item:
         """The numbers, by their names."""
         found: Item = msgspec.to_builtins(self)
         return {name: value for name, value in found.items() if name not in ("type", "branch", "tape", "seq")}
 
 
-_LOG_NAME = re.compile(r"log_[0-9a-f]{32}")
-_decoder: msgspec.json.Decoder[Written | Spent] = msgspec.json.Decoder(Written | Spent)
+_LOG_ID = re.compile(r"log_[0-9a-f]{32}")
+_decoder: msgspec.json.Decoder[WriteTime | TurnUsage] = msgspec.json.Decoder(WriteTime | TurnUsage)
 
 
-def log_name(session_id: str) -> str:
+def get_log_id(session_id: str) -> str:
     """The id under which the log of a session is stored; sessions with long ids have one too."""
     return f"log_{hashlib.sha256(session_id.encode()).hexdigest()[:32]}"
 
 
-async def is_log(backend: Backend, record: SessionRecord) -> bool:
+async def is_turn_log(backend: Backend, record: SessionRecord) -> bool:
     """Whether this is the log of a session and no session itself."""
-    if not _LOG_NAME.fullmatch(record.session_id):
+    if not _LOG_ID.fullmatch(record.session_id):
         return False
     page = await backend.read(record.session_id, stop=1)
-    return page is not None and any(_decoded(row.data) is not None for row in page.rows)
+    return page is not None and any(_decode_entry(row.data) is not None for row in page.rows)
 
 
-def logged(session_id: str, entry: Written | Spent) -> Splice:
+def build_log_append(session_id: str, entry: WriteTime | TurnUsage) -> Splice:
     """The operation that appends an entry to a session's log."""
-    return Splice(session_id=log_name(session_id), add=(msgspec.json.encode(entry),))
+    return Splice(session_id=get_log_id(session_id), add=(msgspec.json.encode(entry),))
 
 
 class TurnLog:
@@ -82,39 +82,39 @@ class TurnLog:
     what is said there of an item that is no longer shown is said of nothing.
     """
 
-    def __init__(self, entries: list[Written | Spent]) -> None:
-        self._written: dict[int, list[Written]] = {}
-        self._spent: dict[tuple[str, int, int], Spent] = {}
+    def __init__(self, entries: list[WriteTime | TurnUsage]) -> None:
+        self._write_times: dict[int, list[WriteTime]] = {}
+        self._usage: dict[tuple[str, int, int], TurnUsage] = {}
         for entry in entries:
-            if isinstance(entry, Spent):
-                self._spent[entry.branch, entry.tape, entry.seq] = entry
+            if isinstance(entry, TurnUsage):
+                self._usage[entry.branch, entry.tape, entry.seq] = entry
             else:
-                self._written.setdefault(entry.tape, []).append(entry)
-        for marks in self._written.values():
+                self._write_times.setdefault(entry.tape, []).append(entry)
+        for marks in self._write_times.values():
             marks.sort(key=lambda mark: mark.start)
 
     @classmethod
     async def read(cls, backend: Backend, session_id: str) -> Self:
-        page = await backend.read(log_name(session_id))
-        return cls([entry for row in (page.rows if page else []) if (entry := _decoded(row.data)) is not None])
+        page = await backend.read(get_log_id(session_id))
+        return cls([entry for row in (page.rows if page else []) if (entry := _decode_entry(row.data)) is not None])
 
-    def spent(self, branch: str, place: tuple[int, int]) -> Spent | None:
+    def find_usage(self, branch: str, location: tuple[int, int]) -> TurnUsage | None:
         """What was stored last about the message at this place of a branch."""
-        return self._spent.get((branch, *place))
+        return self._usage.get((branch, *location))
 
-    def written_at(self, place: tuple[int, int], *, at_least: float) -> str:
+    def get_write_time(self, location: tuple[int, int], *, default: float) -> str:
         """When that place was written, in UTC to the second; ``at_least`` where the log does not know."""
-        tape, seq = place
-        marks = self._written.get(tape, [])
+        tape, seq = location
+        marks = self._write_times.get(tape, [])
         index = bisect_right(marks, seq, key=lambda mark: mark.start)
-        return clock_time(marks[index - 1].at if index else at_least)
+        return format_timestamp(marks[index - 1].at if index else default)
 
 
-def clock_time(at: float) -> str:
+def format_timestamp(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _decoded(data: bytes | None) -> Written | Spent | None:
+def _decode_entry(data: bytes | None) -> WriteTime | TurnUsage | None:
     try:
         return _decoder.decode(data or b"")
     except msgspec.MsgspecError:

@@ -6,21 +6,21 @@ from typing import Any
 
 import msgspec
 
-from holdfast.base.items import Item, text_of
-from holdfast.history.codec import Decoded
+from holdfast.base.items import Item, extract_text
+from holdfast.history.codec import DecodedRecord
 
-_PREVIEW = 100
-_NAMES = {"tool_search_call": "tool_search"}
+_PREVIEW_LENGTH = 100
+_TOOL_NAMES = {"tool_search_call": "tool_search"}
 
 
 class Turn(msgspec.Struct, frozen=True):
     """What belongs to a user's message, which is the first entry. Number 0 is what stands before the first one."""
 
     number: int
-    entries: list[Decoded]
+    entries: list[DecodedRecord]
 
     @property
-    def place(self) -> tuple[int, int]:
+    def location(self) -> tuple[int, int]:
         """Where the user's message is stored: the turn is this one as long as that is shown."""
         row = self.entries[0].row
         return row.tape, row.seq
@@ -37,14 +37,14 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def preview(self) -> str:
-        return self.text if len(self.text) <= _PREVIEW else self.text[:_PREVIEW] + "..."
+        return self.text if len(self.text) <= _PREVIEW_LENGTH else self.text[:_PREVIEW_LENGTH] + "..."
 
     def contains(self, term: str) -> bool:
         """Whether the user said this, upper and lower case being the same."""
-        return term.casefold() in text_of({"content": self.content}).casefold()
+        return term.casefold() in extract_text({"content": self.content}).casefold()
 
 
-def turns_of(entries: Iterable[Decoded]) -> list[Turn]:
+def split_into_turns(entries: Iterable[DecodedRecord]) -> list[Turn]:
     """The history cut before every user message."""
     turns = [Turn(0, [])]
     for entry in entries:
@@ -54,7 +54,7 @@ def turns_of(entries: Iterable[Decoded]) -> list[Turn]:
     return [turn for turn in turns if turn.entries]
 
 
-def kind_of(item: Item) -> str:
+def classify_item(item: Item) -> str:
     """``user`` and ``assistant`` for what they said, else the item's type."""
     role, kind = item.get("role"), item.get("type")
     if role in ("user", "assistant"):
@@ -62,15 +62,15 @@ def kind_of(item: Item) -> str:
     return kind if isinstance(kind, str) and kind else "other"
 
 
-def tool_of(item: Item) -> str | None:
+def get_tool_name(item: Item) -> str | None:
     """The tool that an item calls, or asks to call: its name with its namespace or server, else the kind of call."""
-    kind = kind_of(item)
-    if not is_call(item) and kind != "mcp_approval_request":
+    kind = classify_item(item)
+    if not is_tool_call(item) and kind != "mcp_approval_request":
         return None
     parts = [item.get("namespace") or item.get("server_label"), item.get("name")]
-    return ".".join(str(part) for part in parts if part) or _NAMES.get(kind, kind)
+    return ".".join(str(part) for part in parts if part) or _TOOL_NAMES.get(kind, kind)
 
 
-def is_call(item: Item) -> bool:
+def is_tool_call(item: Item) -> bool:
     """Whether the item is a call of a tool, whoever makes it."""
-    return kind_of(item).endswith("_call")
+    return classify_item(item).endswith("_call")

@@ -11,16 +11,16 @@ from typing import Any, Protocol, Self
 
 from holdfast.base.errors import Unsupported
 from holdfast.base.items import Item
-from holdfast.base.pairing import paired
-from holdfast.history.checking import Report
-from holdfast.history.codec import Unreadable
+from holdfast.base.pairing import drop_unpaired
+from holdfast.history.checking import IntegrityReport
+from holdfast.history.codec import UnreadableRecord
 from holdfast.history.contract import SessionABC, SessionSettings
-from holdfast.history.searching import Hit
+from holdfast.history.searching import SearchHit
 from holdfast.history.session import StoredSession
 from holdfast.store.contract import Generation, Head, Row
 
 
-class Inner(Protocol):
+class InnerSession(Protocol):
     """What a wrapper hands the four methods to."""
 
     session_settings: SessionSettings | None
@@ -35,7 +35,7 @@ class Inner(Protocol):
 
     async def clear_session(self) -> None: ...
 
-    async def check(self) -> Report: ...
+    async def check(self) -> IntegrityReport: ...
 
 
 class SessionWrapper(SessionABC):
@@ -44,10 +44,10 @@ class SessionWrapper(SessionABC):
     The four methods take the keyword ``wrapper``, which other frameworks pass, and ignore it.
     """
 
-    def __init__(self, session_id: str, inner: Inner) -> None:
+    def __init__(self, session_id: str, inner: InnerSession) -> None:
         self.session_id = session_id
         self.inner = inner
-        self.stored = stored_in(inner)
+        self.stored_session = find_stored_session(inner)
 
     @property
     def session_settings(self) -> SessionSettings | None:
@@ -73,58 +73,58 @@ class SessionWrapper(SessionABC):
     async def clear_session(self, *, wrapper: Any = None) -> None:
         await self.inner.clear_session()
 
-    async def check(self) -> Report:
+    async def check(self) -> IntegrityReport:
         return await self.inner.check()
 
     async def get_paired_items(self, limit: int | None = None) -> list[Item]:
-        return paired(await self.get_items(limit))
+        return drop_unpaired(await self.get_items(limit))
 
     # --- only over a holdfast store -------------------------------------------------------------
 
     async def head(self) -> Head:
-        return await self.required("head").head()
+        return await self.require_stored_session("head").head()
 
     async def replace_items(self, items: Sequence[Item], *, expected: Head | None = None) -> Head:
-        return await self.required("replace_items").replace_items(items, expected=expected)
+        return await self.require_stored_session("replace_items").replace_items(items, expected=expected)
 
     async def splice_items(
         self, start: int, stop: int | None, items: Sequence[Item], *, expected: Head | None = None
     ) -> Head:
-        return await self.required("splice_items").splice_items(start, stop, items, expected=expected)
+        return await self.require_stored_session("splice_items").splice_items(start, stop, items, expected=expected)
 
     async def rewind(self, to: int, *, expected: Head | None = None) -> Head:
-        return await self.required("rewind").rewind(to, expected=expected)
+        return await self.require_stored_session("rewind").rewind(to, expected=expected)
 
     async def generations(self) -> list[Generation]:
-        return await self.required("generations").generations()
+        return await self.require_stored_session("generations").generations()
 
     async def restore(self, generation: int, *, expected: Head | None = None) -> Head:
-        return await self.required("restore").restore(generation, expected=expected)
+        return await self.require_stored_session("restore").restore(generation, expected=expected)
 
     async def fork(self, at: int | None = None, session_id: str | None = None) -> Self:
-        return self.around(await self.required("fork").fork(at, session_id))
+        return self.rewrap(await self.require_stored_session("fork").fork(at, session_id))
 
-    async def search(self, query: str, *, limit: int | None = 20) -> list[Hit]:
-        return await self.required("search").search(query, limit=limit)
+    async def search(self, query: str, *, limit: int | None = 20) -> list[SearchHit]:
+        return await self.require_stored_session("search").search(query, limit=limit)
 
-    def export(self) -> AsyncIterator[tuple[Row, Item | Unreadable]]:
-        return self.required("export").export()
+    def export(self) -> AsyncIterator[tuple[Row, Item | UnreadableRecord]]:
+        return self.require_stored_session("export").export()
 
-    def required(self, method: str) -> StoredSession:
-        if self.stored is None:
+    def require_stored_session(self, method: str) -> StoredSession:
+        if self.stored_session is None:
             raise Unsupported(f"{method} needs a history in a holdfast store; around other sessions it cannot work")
-        return self.stored
+        return self.stored_session
 
-    def around(self, stored: StoredSession) -> Self:
+    def rewrap(self, stored: StoredSession) -> Self:
         """The same wrapping for another history of the same store."""
         twin = copy.copy(self)
         twin.session_id = stored.session_id
-        twin.inner = self.inner.around(stored) if isinstance(self.inner, SessionWrapper) else stored
-        twin.stored = stored
+        twin.inner = self.inner.rewrap(stored) if isinstance(self.inner, SessionWrapper) else stored
+        twin.stored_session = stored
         return twin
 
 
-def stored_in(session: object) -> StoredSession | None:
+def find_stored_session(session: object) -> StoredSession | None:
     """The stored session that a session is or wraps, if any."""
-    stored = getattr(session, "stored", None)
+    stored = getattr(session, "stored_session", None)
     return stored if isinstance(stored, StoredSession) else None

@@ -1,26 +1,26 @@
 """Ownership of tasks, resources, threads and states."""
 
-from holdfast.lifecycle.channel import Channel, Full
-from holdfast.lifecycle.machine import FaultyTable, IllegalTransition, Machine, Table
+from holdfast.lifecycle.channel import Channel, ChannelFull
+from holdfast.lifecycle.machine import IllegalTransition, InvalidTransitionTable, StateMachine, TransitionTable
 from holdfast.lifecycle.owner import Owner
-from holdfast.lifecycle.scope import NEVER, AlreadyStarted, CutOff, Deadline, Scope
-from holdfast.lifecycle.threads import Job, OneThread, Unanswered, one_by_one
+from holdfast.lifecycle.scope import NEVER, AlreadyStarted, CloseTimeout, Deadline, Scope
+from holdfast.lifecycle.threads import Job, SingleThreadExecutor, UnansweredJob, run_jobs_in_order
 
 __all__ = [
     "NEVER",
     "AlreadyStarted",
     "Channel",
-    "CutOff",
+    "ChannelFull",
+    "CloseTimeout",
     "Deadline",
-    "FaultyTable",
-    "Full",
     "IllegalTransition",
+    "InvalidTransitionTable",
     "Job",
-    "Machine",
-    "OneThread",
     "Owner",
     "Scope",
-    "Table",
-    "Unanswered",
-    "one_by_one",
+    "SingleThreadExecutor",
+    "StateMachine",
+    "TransitionTable",
+    "UnansweredJob",
+    "run_jobs_in_order",
 ]

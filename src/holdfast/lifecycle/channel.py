@@ -12,13 +12,13 @@ from holdfast.base.errors import Closed, HoldfastError, InvalidInput
 T = TypeVar("T")
 
 
-class Full(HoldfastError):
+class ChannelFull(HoldfastError):
     """There is no room now, or others are waiting for it. Nothing was sent."""
 
     code = "channel-full"
 
 
-class _Line:
+class _WaitQueue:
     """Tasks waiting for their turn, in the order in which they came.
 
     A called task does its work only when it runs again; until then its turn is counted in ``called`` and
@@ -26,32 +26,32 @@ class _Line:
     call the next. So a turn is never lost, and neither is an item: it stays where it is until it is taken.
     """
 
-    __slots__ = ("called", "waiting")
+    __slots__ = ("granted", "waiters")
 
     def __init__(self) -> None:
-        self.waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        self.called = 0
+        self.waiters: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self.granted = 0
 
     @property
-    def idle(self) -> bool:
-        return not self.called and not self.waiting
+    def is_idle(self) -> bool:
+        return not self.granted and not self.waiters
 
-    def call(self) -> None:
+    def wake_next(self) -> None:
         """Call the first in line, if it has not been cancelled meanwhile."""
-        first, _ = self.waiting.popitem(last=False)
+        first, _ = self.waiters.popitem(last=False)
         if not first.done():
             first.set_result(None)
-            self.called += 1
+            self.granted += 1
 
-    async def turn(self) -> None:
+    async def wait_turn(self) -> None:
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiting[mine] = None
+        self.waiters[mine] = None
         try:
             await mine
         finally:
-            self.waiting.pop(mine, None)
+            self.waiters.pop(mine, None)
             if mine.done() and not mine.cancelled():
-                self.called -= 1
+                self.granted -= 1
 
 
 class Channel(Generic[T]):
@@ -66,20 +66,20 @@ class Channel(Generic[T]):
             raise InvalidInput(f"a channel needs room for one item at least, not {capacity!r}")
         self.capacity = capacity
         self._items: deque[T] = deque()
-        self._senders = _Line()
-        self._readers = _Line()
-        self._ended = False
+        self._senders = _WaitQueue()
+        self._readers = _WaitQueue()
+        self._closed = False
         self._error: BaseException | None = None
 
     @property
-    def queued(self) -> int:
+    def size(self) -> int:
         """How many items are waiting to be received."""
         return len(self._items)
 
     @property
     def closed(self) -> bool:
         """Whether nothing more will come. Items may still be waiting."""
-        return self._ended
+        return self._closed
 
     async def send(self, item: T) -> None:
         """Put ``item`` at the end of the queue, after waiting for room if need be.
@@ -87,21 +87,21 @@ class Channel(Generic[T]):
         Raises ``Closed`` if the channel is closed or becomes so. A cancelled or refused ``send`` has sent
         nothing.
         """
-        if not self._ended and (len(self._items) >= self.capacity or not self._senders.idle):
+        if not self._closed and (len(self._items) >= self.capacity or not self._senders.is_idle):
             try:
-                await self._senders.turn()
+                await self._senders.wait_turn()
             except BaseException:
-                self._call_senders()
+                self._wake_senders()
                 raise
-        self._refuse_if_closed()
+        self._raise_if_closed()
         self._put(item)
-        self._call_senders()  # Those who came while this turn was out wait even if there is room.
+        self._wake_senders()  # Those who came while this turn was out wait even if there is room.
 
     def send_nowait(self, item: T) -> None:
         """Put ``item`` at the end of the queue now, or raise ``Full``. Never overtakes a waiting sender."""
-        self._refuse_if_closed()
-        if len(self._items) >= self.capacity or not self._senders.idle:
-            raise Full(f"the channel has no room beyond its {self.capacity} items")
+        self._raise_if_closed()
+        if len(self._items) >= self.capacity or not self._senders.is_idle:
+            raise ChannelFull(f"the channel has no room beyond its {self.capacity} items")
         self._put(item)
 
     async def receive(self) -> T:
@@ -109,7 +109,7 @@ class Channel(Generic[T]):
 
         A cancelled ``receive`` has taken nothing.
         """
-        if await self._arrived():
+        if await self._wait_for_item():
             return self._take()
         raise self._error or Closed("the channel is closed and drained")
 
@@ -117,47 +117,47 @@ class Channel(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        if await self._arrived():
+        if await self._wait_for_item():
             return self._take()
         raise self._error or StopAsyncIteration
 
     def close(self, error: BaseException | None = None) -> None:
         """End the channel. With an error, readers get that after the last item. The first call counts."""
-        if not self._ended:
-            self._ended, self._error = True, error
-            self._call_readers()
-            self._call_senders()
+        if not self._closed:
+            self._closed, self._error = True, error
+            self._wake_readers()
+            self._wake_senders()
 
-    async def _arrived(self) -> bool:
+    async def _wait_for_item(self) -> bool:
         """Wait until an item is the caller's to take; false at the end."""
-        if not self._items and self._ended:
+        if not self._items and self._closed:
             return False
-        if not self._items or not self._readers.idle:
+        if not self._items or not self._readers.is_idle:
             try:
-                await self._readers.turn()
+                await self._readers.wait_turn()
             except BaseException:
-                self._call_readers()
+                self._wake_readers()
                 raise
         return bool(self._items)
 
     def _take(self) -> T:
         item = self._items.popleft()
-        self._call_readers()
-        self._call_senders()
+        self._wake_readers()
+        self._wake_senders()
         return item
 
     def _put(self, item: T) -> None:
         self._items.append(item)
-        self._call_readers()
+        self._wake_readers()
 
-    def _call_readers(self) -> None:
-        while self._readers.waiting and (self._ended or self._readers.called < len(self._items)):
-            self._readers.call()
+    def _wake_readers(self) -> None:
+        while self._readers.waiters and (self._closed or self._readers.granted < len(self._items)):
+            self._readers.wake_next()
 
-    def _call_senders(self) -> None:
-        while self._senders.waiting and (self._ended or self._senders.called + len(self._items) < self.capacity):
-            self._senders.call()
+    def _wake_senders(self) -> None:
+        while self._senders.waiters and (self._closed or self._senders.granted + len(self._items) < self.capacity):
+            self._senders.wake_next()
 
-    def _refuse_if_closed(self) -> None:
-        if self._ended:
+    def _raise_if_closed(self) -> None:
+        if self._closed:
             raise Closed("the channel is closed") from self._error

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def finish(
+async def run_to_end(
     work: Coroutine[Any, Any, T], *, grace: float | None, on_cancel: Callable[[], object] | None = None
 ) -> T:
     """Run ``work`` in a task of its own and see it end before anything leaves this call.
@@ -23,23 +23,23 @@ async def finish(
     except asyncio.CancelledError as cancelled:
         if on_cancel is not None:
             on_cancel()
-        await _ended(task, within=grace)
+        await _wait_until_done(task, timeout=grace)
         task.cancel()
-        await _ended(task)
-        raise cancelled from _error_of(task)
+        await _wait_until_done(task)
+        raise cancelled from _get_exception(task)
     return task.result()
 
 
-def told_to_stop() -> bool:
+def is_cancelling() -> bool:
     """Whether somebody cancelled this task. Otherwise a cancellation is what became of some work inside of it."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-async def _ended(task: "asyncio.Task[Any]", *, within: float | None = None) -> None:
+async def _wait_until_done(task: "asyncio.Task[Any]", *, timeout: float | None = None) -> None:
     """Wait for the end, or for the time to be up. Further cancellations are heard already: the first is on its way."""
     loop = asyncio.get_running_loop()
-    until = None if within is None else loop.time() + within
+    until = None if timeout is None else loop.time() + timeout
     while not task.done() and (until is None or loop.time() < until):
         try:
             await asyncio.wait({task}, timeout=None if until is None else max(until - loop.time(), 0))
@@ -47,5 +47,5 @@ async def _ended(task: "asyncio.Task[Any]", *, within: float | None = None) -> N
             continue
 
 
-def _error_of(task: "asyncio.Task[Any]") -> BaseException | None:
+def _get_exception(task: "asyncio.Task[Any]") -> BaseException | None:
     return None if task.cancelled() else task.exception()

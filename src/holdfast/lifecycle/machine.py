@@ -24,7 +24,7 @@ class IllegalTransition(HoldfastError):
         self.state, self.event = state, event
 
 
-class FaultyTable(InvalidInput):
+class InvalidTransitionTable(InvalidInput):
     """A transition table does not keep its promises; ``problems`` has one sentence for each."""
 
     code = "faulty-table"
@@ -35,7 +35,7 @@ class FaultyTable(InvalidInput):
 
 
 @dataclass(frozen=True, slots=True)
-class Table(Generic[S, E]):
+class TransitionTable(Generic[S, E]):
     """A whole lifecycle. An event that a state does not list is a mistake of whoever fires it."""
 
     states: type[S]
@@ -43,7 +43,7 @@ class Table(Generic[S, E]):
     initial: S
     terminal: frozenset[S]
 
-    def reachable(self, start: S) -> set[S]:
+    def find_reachable(self, start: S) -> set[S]:
         """Every state that a machine in ``start`` may come to, ``start`` included."""
         found, border = {start}, [start]
         while border:
@@ -57,17 +57,17 @@ class Table(Generic[S, E]):
         Every state is described and can be reached, every state reaches a terminal one, nothing leaves a
         terminal one, and ``stop``, if given, is legal in every other.
         """
-        if problems := tuple(self._problems(stop)):
-            raise FaultyTable(problems)
+        if problems := tuple(self._find_problems(stop)):
+            raise InvalidTransitionTable(problems)
 
-    def _problems(self, stop: E | None) -> Iterator[str]:
+    def _find_problems(self, stop: E | None) -> Iterator[str]:
         known = set(self.states)
         if not self.terminal:
             yield "there is no terminal state"
         named = {self.initial, *self.terminal, *self.transitions}
         for stranger in named.union(*(row.values() for row in self.transitions.values())) - known:
             yield f"{stranger!r} is not one of the states"
-        met = self.reachable(self.initial)
+        met = self.find_reachable(self.initial)
         for state in self.states:
             row = self.transitions.get(state)
             if row is None:
@@ -78,12 +78,12 @@ class Table(Generic[S, E]):
                 if any(target is not state for target in (row or {}).values()):
                     yield f"{state.name} is terminal and can be left"
                 continue
-            if not self.terminal & self.reachable(state):
+            if not self.terminal & self.find_reachable(state):
                 yield f"{state.name} never comes to an end"
             if stop is not None and stop not in (row or {}):
                 yield f"{stop.name} is not legal in {state.name}"
 
-    def draw(self) -> str:
+    def to_mermaid(self) -> str:
         """The table as a Mermaid state diagram, always the same text for the same table."""
         lines = ["stateDiagram-v2", f"    [*] --> {self.initial.name}"]
         for state, row in self.transitions.items():
@@ -94,18 +94,18 @@ class Table(Generic[S, E]):
         return "\n".join(lines) + "\n"
 
 
-class Machine(Generic[S, E]):
+class StateMachine(Generic[S, E]):
     """One thing on its way through a table.
 
     ``observe`` is told of every transition after it happened, as ``(before, event, after)``. What it raises
     reaches whoever fired the event; the transition stands.
     """
 
-    __slots__ = ("_observe", "_table", "state")
+    __slots__ = ("_on_transition", "_table", "state")
 
-    def __init__(self, table: Table[S, E], *, observe: Callable[[S, E, S], Any] | None = None) -> None:
+    def __init__(self, table: TransitionTable[S, E], *, on_transition: Callable[[S, E, S], Any] | None = None) -> None:
         self._table = table
-        self._observe = observe
+        self._on_transition = on_transition
         self.state = table.initial
 
     @property
@@ -122,6 +122,6 @@ class Machine(Generic[S, E]):
             self.state = after = self._table.transitions[before][event]
         except KeyError:
             raise IllegalTransition(before, event) from None
-        if self._observe is not None:
-            self._observe(before, event, after)
+        if self._on_transition is not None:
+            self._on_transition(before, event, after)
         return after

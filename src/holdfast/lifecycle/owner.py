@@ -7,12 +7,12 @@ from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from holdfast.base.errors import Closed
-from holdfast.lifecycle.scope import NEVER, AlreadyStarted, CutOff, Deadline
+from holdfast.lifecycle.scope import NEVER, AlreadyStarted, CloseTimeout, Deadline
 
 T = TypeVar("T")
 
 # The owners in whose contexts the current task was started, directly or not.
-_within: ContextVar[tuple["Owner[Any]", ...]] = ContextVar("holdfast_within_owners", default=())
+_enclosing_owners: ContextVar[tuple["Owner[Any]", ...]] = ContextVar("holdfast_within_owners", default=())
 
 
 class Owner(Generic[T]):
@@ -38,8 +38,8 @@ class Owner(Generic[T]):
         self._factory = factory
         self._name = name or str(getattr(factory, "__qualname__", type(factory).__qualname__))
         self._task: asyncio.Task[None] | None = None
-        self._asked = asyncio.Event()
-        self._opened = self._was_cut = False
+        self._close_requested = asyncio.Event()
+        self._opened = self._timed_out = False
         self._timer: asyncio.TimerHandle | None = None
         self.deadline = NEVER
         """The soonest deadline given to ``close``. Releases read it to share the budget."""
@@ -47,12 +47,12 @@ class Owner(Generic[T]):
     @property
     def closing(self) -> bool:
         """Whether somebody asked."""
-        return self._asked.is_set()
+        return self._close_requested.is_set()
 
     @property
     def closed(self) -> bool:
         """Whether everything is released."""
-        return self._asked.is_set() if self._task is None else self._task.done()
+        return self._close_requested.is_set() if self._task is None else self._task.done()
 
     async def start(self) -> T:
         """Open the context in its task and give its value.
@@ -65,13 +65,13 @@ class Owner(Generic[T]):
         if self._task is not None:
             raise AlreadyStarted(f"{self._name} was started before")
         opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._task = task = asyncio.create_task(self._hold(opened), name=self._name)
-        task.add_done_callback(self._ended)
+        self._task = task = asyncio.create_task(self._run(opened), name=self._name)
+        task.add_done_callback(self._on_task_done)
         either: set[asyncio.Future[Any]] = {opened, task}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError as cancelled:
-            self._asked.set()
+            self._close_requested.set()
             task.cancel()
             while not task.done():
                 with suppress(asyncio.CancelledError):
@@ -92,30 +92,30 @@ class Owner(Generic[T]):
         While the context is still opening, the opening is cancelled. Asking stands even if the caller is
         cancelled. A task started inside the context only asks: it would be waiting for itself.
         """
-        self._ask(deadline)
-        if self._task is None or self in _within.get():
+        self._request_close(deadline)
+        if self._task is None or self in _enclosing_owners.get():
             return
         remaining = deadline.remaining()
         await asyncio.wait({self._task}, timeout=None if remaining is None else remaining + grace)
-        self._report()
+        self._raise_outcome()
 
     async def wait(self) -> None:
         """Wait for the end without asking for it; raises as ``close`` does. Not for tasks inside."""
         if self._task is not None:
             await asyncio.wait({self._task})
-            self._report()
+            self._raise_outcome()
 
-    async def _hold(self, opened: asyncio.Future[T]) -> None:
-        _within.set((*_within.get(), self))
+    async def _run(self, opened: asyncio.Future[T]) -> None:
+        _enclosing_owners.set((*_enclosing_owners.get(), self))
         async with self._factory() as value:
             self._opened = True
             opened.set_result(value)
             del opened, value
-            await self._asked.wait()
+            await self._close_requested.wait()
 
-    def _ask(self, deadline: Deadline) -> None:
-        first = not self._asked.is_set()
-        self._asked.set()
+    def _request_close(self, deadline: Deadline) -> None:
+        first = not self._close_requested.is_set()
+        self._close_requested.set()
         if self._task is None or self._task.done():
             return
         if first and not self._opened:
@@ -124,23 +124,23 @@ class Owner(Generic[T]):
             self.deadline = deadline
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(deadline.at, self._cut)
+            self._timer = asyncio.get_running_loop().call_at(deadline.at, self._on_deadline)
 
-    def _cut(self) -> None:
+    def _on_deadline(self) -> None:
         assert self._task is not None  # noqa: S101
-        self._was_cut = True
+        self._timed_out = True
         self._task.cancel()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _report(self) -> None:
+    def _raise_outcome(self) -> None:
         assert self._task is not None  # noqa: S101
         if not self._task.done():
-            raise CutOff(left=[self._name])
+            raise CloseTimeout(still_running=[self._name])
         error = None if self._task.cancelled() else self._task.exception()
-        if self._was_cut:
-            raise CutOff(cut=[self._name]) from error
+        if self._timed_out:
+            raise CloseTimeout(interrupted=[self._name]) from error
         if error is not None and self._opened:
             raise error

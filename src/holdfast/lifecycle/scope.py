@@ -19,7 +19,7 @@ from holdfast.base.errors import Closed, HoldfastError
 T = TypeVar("T")
 
 # What an obedient task needs to notice a cancellation, granted even when the budget is already spent.
-_MOMENT = 0.05
+_MIN_GRACE = 0.05
 
 
 class AlreadyStarted(HoldfastError, RuntimeError):
@@ -28,7 +28,7 @@ class AlreadyStarted(HoldfastError, RuntimeError):
     code = "already-started"
 
 
-class CutOff(HoldfastError, TimeoutError):
+class CloseTimeout(HoldfastError, TimeoutError):
     """Closing ran out of time.
 
     What ``cut`` names was interrupted and may have left something behind on the other side;
@@ -37,9 +37,11 @@ class CutOff(HoldfastError, TimeoutError):
 
     code = "cut-off"
 
-    def __init__(self, *, cut: Sequence[str] = (), left: Sequence[str] = ()) -> None:
-        super().__init__(f"closing ran out of time: interrupted {list(cut)}, still running {list(left)}")
-        self.cut, self.left = tuple(cut), tuple(left)
+    def __init__(self, *, interrupted: Sequence[str] = (), still_running: Sequence[str] = ()) -> None:
+        super().__init__(
+            f"closing ran out of time: interrupted {list(interrupted)}, still running {list(still_running)}"
+        )
+        self.interrupted, self.still_running = tuple(interrupted), tuple(still_running)
 
 
 def _now() -> float:
@@ -62,14 +64,14 @@ class Deadline:
         return cls() if seconds is None else cls(_now() + seconds)
 
     @property
-    def passed(self) -> bool:
+    def expired(self) -> bool:
         return self.at <= _now()
 
     def remaining(self) -> float | None:
         """Seconds left, never negative; ``None`` without end, as timeouts in asyncio are spelled."""
         return None if math.isinf(self.at) else max(0.0, self.at - _now())
 
-    def within(self, seconds: float | None) -> "Deadline":
+    def limit_to(self, seconds: float | None) -> "Deadline":
         """This deadline, or the end of a step that may take so many seconds, whichever is sooner."""
         return min(self, Deadline.after(seconds))
 
@@ -81,7 +83,7 @@ class Deadline:
 NEVER = Deadline()
 
 
-def _together(first: BaseException | None, others: Sequence[BaseException]) -> BaseException | None:
+def _combine_errors(first: BaseException | None, others: Sequence[BaseException]) -> BaseException | None:
     """One error from several: plain if it is alone, and never a cancellation inside a group."""
     if not others:
         return first
@@ -89,7 +91,7 @@ def _together(first: BaseException | None, others: Sequence[BaseException]) -> B
         return others[0] if len(others) == 1 else BaseExceptionGroup("several parts of a scope failed", others)
     if isinstance(first, Exception):
         return BaseExceptionGroup("several parts of a scope failed", [first, *others])
-    first.__cause__ = first.__cause__ or _together(None, others)
+    first.__cause__ = first.__cause__ or _combine_errors(None, others)
     return first
 
 
@@ -114,14 +116,14 @@ class Scope:
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._errors: list[BaseException] = []
-        self._cut: list[str] = []
-        self._left: list[str] = []
+        self._interrupted_names: list[str] = []
+        self._running_names: list[str] = []
         self._owner: asyncio.Task[Any] | None = None
         self._cancelling = 0
-        self._leaving = self._cancelled = self._interrupted = self._joined = self._released = False
-        self._moment = Deadline(-math.inf)
-        self._stirred: asyncio.Future[None] | None = None
-        self._releasing: asyncio.Timeout | None = None
+        self._exiting = self._cancelled = self._interrupted = self._joined = self._released = False
+        self._min_deadline = Deadline(-math.inf)
+        self._wakeup: asyncio.Future[None] | None = None
+        self._release_timeout: asyncio.Timeout | None = None
         self.deadline = NEVER
         """Until when closing may take. Releases read it to share the budget; ``NEVER`` before closing."""
 
@@ -135,24 +137,24 @@ class Scope:
 
     def start(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
         """Run ``work`` as a child. Children may start siblings, also while the owner waits for them."""
-        if not self._open:
+        if not self._is_open:
             work.close()
             raise Closed("this scope takes no more tasks")
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
         return task
 
     async def enter(self, context: AbstractAsyncContextManager[T], *, name: str | None = None) -> T:
         """Enter ``context`` now and leave it with the scope. Call it from the task that owns the scope."""
-        if not self._open:
+        if not self._is_open:
             raise Closed("this scope takes no more resources")
         value = await context.__aenter__()
         described = getattr(context, "gen", type(context)).__qualname__
-        self._stack.push_async_exit(self._bounded(context.__aexit__, name or described))
+        self._stack.push_async_exit(self._limit_release(context.__aexit__, name or described))
         return value
 
-    def push(self, callback: Callable[[], Awaitable[object] | object], *, name: str | None = None) -> None:
+    def push_callback(self, callback: Callable[[], Awaitable[object] | object], *, name: str | None = None) -> None:
         """Call ``callback`` when the scope releases its resources, and await what it returns if it can be.
 
         Allowed until the very end, so that what was acquired by hand always finds its release.
@@ -166,7 +168,7 @@ class Scope:
                 await result
 
         described = getattr(callback, "__qualname__", repr(callback))
-        self._stack.push_async_exit(self._bounded(release, name or described))
+        self._stack.push_async_exit(self._limit_release(release, name or described))
 
     def cancel(self, *, deadline: Deadline = NEVER) -> None:
         """End the scope without an error: cancel the children, and the body unless it is the one asking.
@@ -175,17 +177,17 @@ class Scope:
         """
         if deadline < self.deadline:
             self.deadline = deadline
-            if self._releasing is not None and not self._releasing.expired():
-                self._releasing.reschedule(max(deadline, Deadline.after(_MOMENT)).at)
+            if self._release_timeout is not None and not self._release_timeout.expired():
+                self._release_timeout.reschedule(max(deadline, Deadline.after(_MIN_GRACE)).at)
         if not self._cancelled:
             self._cancelled = True
-            self.deadline, self._moment = self.deadline.within(self._grace), Deadline.after(_MOMENT)
+            self.deadline, self._min_deadline = self.deadline.limit_to(self._grace), Deadline.after(_MIN_GRACE)
             for task in self._tasks:
                 task.cancel()
-            if self._owner is not None and not self._leaving and self._owner is not asyncio.current_task():
+            if self._owner is not None and not self._exiting and self._owner is not asyncio.current_task():
                 self._interrupted = True
                 self._owner.cancel()
-        self._stir()
+        self._wake()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -193,7 +195,7 @@ class Scope:
         owner = self._owner
         assert owner is not None  # noqa: S101
         failure = error
-        self._leaving = True
+        self._exiting = True
         before = owner.uncancel() if self._interrupted else owner.cancelling()
         if self._interrupted and not isinstance(error, asyncio.CancelledError):
             # The body ran to its end, or was running when an eagerly started child cancelled
@@ -209,10 +211,12 @@ class Scope:
             self._errors[:0] = [failure] if failure is not None else []
             failure = held
         told = isinstance(failure, asyncio.CancelledError)
-        failure = await self._release(_together(failure, self._errors))
+        failure = await self._release(_combine_errors(failure, self._errors))
         self._errors.clear()
-        if self._cut or self._left:
-            failure = _together(failure, [CutOff(cut=self._cut, left=self._left)])
+        if self._interrupted_names or self._running_names:
+            failure = _combine_errors(
+                failure, [CloseTimeout(interrupted=self._interrupted_names, still_running=self._running_names)]
+            )
         outstanding = owner.cancelling() > (self._cancelling if told else before)
         if outstanding and not isinstance(failure, asyncio.CancelledError):
             raise asyncio.CancelledError from failure
@@ -227,46 +231,46 @@ class Scope:
             del failure, error
 
     @property
-    def _open(self) -> bool:
+    def _is_open(self) -> bool:
         return self._owner is not None and not self._cancelled and not self._joined
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._errors.append(error)
             self.cancel()
         if not self._tasks:
-            self._stir()
+            self._wake()
 
-    def _stir(self) -> None:
-        if self._stirred is not None and not self._stirred.done():
-            self._stirred.set_result(None)
+    def _wake(self) -> None:
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
     async def _join(self) -> asyncio.CancelledError | None:
         """Wait for the children, through any cancellation from outside, which is given back afterwards."""
         held = None
         while self._tasks:
-            limit = max(self.deadline, self._moment)
-            self._stirred = asyncio.get_running_loop().create_future()
+            limit = max(self.deadline, self._min_deadline)
+            self._wakeup = asyncio.get_running_loop().create_future()
             try:
-                await asyncio.wait({self._stirred}, timeout=limit.remaining())
+                await asyncio.wait({self._wakeup}, timeout=limit.remaining())
             except asyncio.CancelledError as cancelled:
                 held = cancelled
                 self.cancel()
-            if limit.passed:
+            if limit.expired:
                 break
         self._joined = True
         for task in self._tasks:
             # Its own end is now reported by the loop, since nobody here will hear of it.
-            task.remove_done_callback(self._ended)
+            task.remove_done_callback(self._on_task_done)
             task.cancel()
-            self._left.append(task.get_name())
+            self._running_names.append(task.get_name())
         return held
 
     async def _release(self, failure: BaseException | None) -> BaseException | None:
         """Release everything in reverse, telling each what happened; give what then remains to be raised."""
         if not self._cancelled:
-            self.deadline = self.deadline.within(self._grace)
+            self.deadline = self.deadline.limit_to(self._grace)
         trace = failure.__traceback__ if failure is not None else None
         try:
             swallowed = await self._stack.__aexit__(type(failure) if failure is not None else None, failure, trace)
@@ -276,14 +280,14 @@ class Scope:
             self._released = True
         return None if swallowed else failure
 
-    def _bounded(
-        self, leave: Callable[..., Coroutine[Any, Any, bool | None]], name: str
+    def _limit_release(
+        self, exit_callback: Callable[..., Coroutine[Any, Any, bool | None]], name: str
     ) -> Callable[..., Coroutine[Any, Any, bool | None]]:
         async def leave_in_time(*what_happened: Any) -> bool | None:
-            self._releasing = budget = max(self.deadline, Deadline.after(_MOMENT)).timeout()
+            self._release_timeout = budget = max(self.deadline, Deadline.after(_MIN_GRACE)).timeout()
             try:
                 async with budget:
-                    return await leave(*what_happened)
+                    return await exit_callback(*what_happened)
             except (TimeoutError, asyncio.CancelledError):
                 # In a task that is being cancelled, a timeout may show as a cancellation. Whether there
                 # was one from outside is counted at the end.
@@ -291,8 +295,8 @@ class Scope:
                     raise
                 return False
             finally:
-                self._releasing = None
+                self._release_timeout = None
                 if budget.expired():
-                    self._cut.append(name)
+                    self._interrupted_names.append(name)
 
         return leave_in_time

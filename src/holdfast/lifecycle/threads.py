@@ -16,39 +16,39 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class Unanswered(HoldfastError):
+class UnansweredJob(HoldfastError):
     """A handler returned without answering a job that it was given."""
 
     code = "unanswered"
 
 
-class _WayBack:
+class _ResultDispatcher:
     """From the thread into one event loop. Answers that come close together share one wake-up."""
 
-    __slots__ = ("_answers", "_awake", "_loop")
+    __slots__ = ("_loop", "_results", "_scheduled")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._answers: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._awake = False
+        self._results: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._scheduled = False
 
-    def post(self, future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-        self._answers.append((future, value, error))
+    def put(self, future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+        self._results.append((future, value, error))
         # Appended before looking, as the loop looks away before it empties: an answer may
         # be announced twice, but none is left lying.
-        if not self._awake:
-            self._awake = True
+        if not self._scheduled:
+            self._scheduled = True
             try:
-                self._loop.call_soon_threadsafe(self._deliver)
+                self._loop.call_soon_threadsafe(self._set_results)
             except RuntimeError:
                 # The loop was closed; nobody waits there any more.
-                self._answers.clear()
-                self._awake = False
+                self._results.clear()
+                self._scheduled = False
 
-    def _deliver(self) -> None:
-        self._awake = False
-        while self._answers:
-            future, value, error = self._answers.popleft()
+    def _set_results(self) -> None:
+        self._scheduled = False
+        while self._results:
+            future, value, error = self._results.popleft()
             if future.done():
                 continue
             if error is None:
@@ -60,35 +60,39 @@ class _WayBack:
 class Job:
     """One call that waits for the thread. The first answer counts; the caller may be gone by then."""
 
-    __slots__ = ("_back", "_future", "answered", "args", "function")
+    __slots__ = ("_dispatcher", "_future", "args", "done", "function")
 
     def __init__(
-        self, function: Callable[..., Any], args: tuple[Any, ...], future: asyncio.Future[Any], back: _WayBack
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        future: asyncio.Future[Any],
+        dispatcher: _ResultDispatcher,
     ) -> None:
         self.function, self.args = function, args
-        self.answered = False
-        self._future, self._back = future, back
+        self.done = False
+        self._future, self._dispatcher = future, dispatcher
 
     def call(self) -> Any:
         """Do the work in the calling thread, without answering."""
         return self.function(*self.args)
 
     def set_result(self, value: Any) -> None:
-        self._answer(value, None)
+        self._set_outcome(value, None)
 
     def set_exception(self, error: BaseException) -> None:
         if isinstance(error, StopIteration):  # A future refuses to hold one.
             stopped, error = error, RuntimeError("the job raised StopIteration")
             error.__cause__ = stopped
-        self._answer(None, error)
+        self._set_outcome(None, error)
 
-    def _answer(self, value: Any, error: BaseException | None) -> None:
-        if not self.answered:
-            self.answered = True
-            self._back.post(self._future, value, error)
+    def _set_outcome(self, value: Any, error: BaseException | None) -> None:
+        if not self.done:
+            self.done = True
+            self._dispatcher.put(self._future, value, error)
 
 
-def one_by_one(jobs: list[Job]) -> None:
+def run_jobs_in_order(jobs: list[Job]) -> None:
     """Do the jobs in order and answer each as soon as it is done."""
     for job in jobs:
         try:
@@ -99,7 +103,7 @@ def one_by_one(jobs: list[Job]) -> None:
             job.set_result(value)
 
 
-class OneThread:
+class SingleThreadExecutor:
     """Runs functions in one thread of its own, in the order of the calls, for any number of event loops.
 
     The thread starts with the first call. ``handle`` is given all the jobs that are waiting, at once, in
@@ -109,16 +113,16 @@ class OneThread:
     Forgetting to close one does not keep the interpreter from exiting, but then queued jobs may not be run.
     """
 
-    def __init__(self, name: str, *, handle: Callable[[list[Job]], object] = one_by_one) -> None:
+    def __init__(self, name: str, *, handle: Callable[[list[Job]], object] = run_jobs_in_order) -> None:
         self._name = name
         self._handle = handle
         self._lock = threading.Lock()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._ended: SharedFuture[None] = SharedFuture()
-        self._ended.set_running_or_notify_cancel()  # A closer that is cancelled must not cancel it for all.
-        self._ways_back: dict[asyncio.AbstractEventLoop, _WayBack] = {}
+        self._thread_ended: SharedFuture[None] = SharedFuture()
+        self._thread_ended.set_running_or_notify_cancel()  # A closer that is cancelled must not cancel it for all.
+        self._dispatchers: dict[asyncio.AbstractEventLoop, _ResultDispatcher] = {}
 
     @property
     def closed(self) -> bool:
@@ -135,7 +139,7 @@ class OneThread:
         with self._lock:
             if self._closed:
                 raise Closed(f"the thread {self._name!r} is closed")
-            back = self._ways_back.get(loop) or self._way_back_to(loop)
+            back = self._dispatchers.get(loop) or self._get_dispatcher(loop)
             self._jobs.put(Job(function, args, future, back))
             if self._thread is None:
                 self._start()
@@ -143,18 +147,18 @@ class OneThread:
 
     async def close(self) -> None:
         """Let the thread finish what is queued, and join it. Anyone may, any number of times."""
-        self._ask_to_end()
+        self._request_close()
         if self._thread is not None:
-            await asyncio.wrap_future(self._ended)
+            await asyncio.wrap_future(self._thread_ended)
             self._thread.join()
 
-    def close_now(self) -> None:
+    def close_sync(self) -> None:
         """The same for those who are not in an event loop; it blocks until the queued jobs are done."""
-        self._ask_to_end()
+        self._request_close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def _ask_to_end(self) -> None:
+    def _request_close(self) -> None:
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -168,20 +172,22 @@ class OneThread:
     ) -> None:
         await self.close()
 
-    def _way_back_to(self, loop: asyncio.AbstractEventLoop) -> _WayBack:
-        for gone in [known for known in self._ways_back if known.is_closed()]:
-            del self._ways_back[gone]
-        return self._ways_back.setdefault(loop, _WayBack(loop))
+    def _get_dispatcher(self, loop: asyncio.AbstractEventLoop) -> _ResultDispatcher:
+        for gone in [known for known in self._dispatchers if known.is_closed()]:
+            del self._dispatchers[gone]
+        return self._dispatchers.setdefault(loop, _ResultDispatcher(loop))
 
     def _start(self) -> None:
         # The thread knows the queue but not this object, so that it ends with a forgotten one.
         weakref.finalize(self, self._jobs.put, None).atexit = False
-        arguments = (self._jobs, self._handle, self._ended)
-        self._thread = threading.Thread(target=_serve, args=arguments, name=self._name, daemon=True)
+        arguments = (self._jobs, self._handle, self._thread_ended)
+        self._thread = threading.Thread(target=_run_thread, args=arguments, name=self._name, daemon=True)
         self._thread.start()
 
 
-def _serve(jobs: SimpleQueue[Job | None], handle: Callable[[list[Job]], object], ended: SharedFuture[None]) -> None:
+def _run_thread(
+    jobs: SimpleQueue[Job | None], handle: Callable[[list[Job]], object], ended: SharedFuture[None]
+) -> None:
     more = True
     while more:
         batch = []
@@ -192,17 +198,17 @@ def _serve(jobs: SimpleQueue[Job | None], handle: Callable[[list[Job]], object],
         else:
             more = False
         if batch:
-            _answer_all(handle, batch)
+            _handle_batch(handle, batch)
         del batch, job  # Or what they hold would live until the next call.
     ended.set_result(None)
 
 
-def _answer_all(handle: Callable[[list[Job]], object], batch: list[Job]) -> None:
+def _handle_batch(handle: Callable[[list[Job]], object], batch: list[Job]) -> None:
     try:
         handle(batch.copy())
     except BaseException as error:  # noqa: BLE001 - it is the callers'
         for job in batch:
             job.set_exception(error)
     for job in batch:
-        if not job.answered:
-            job.set_exception(Unanswered("the handler left this job without an answer"))
+        if not job.done:
+            job.set_exception(UnansweredJob("the handler left this job without an answer"))

@@ -1,6 +1,6 @@
 from holdfast.mcp.approval import LocalMCPApprovalCallable as LocalMCPApprovalCallable
 from holdfast.mcp.approval import RequireApprovalSetting as RequireApprovalSetting
-from holdfast.mcp.errors import MCPAnswerBroken as MCPAnswerBroken
+from holdfast.mcp.errors import MCPInvalidResponse as MCPInvalidResponse
 from holdfast.mcp.errors import MCPCallRefused as MCPCallRefused
 from holdfast.mcp.errors import MCPCallUncertain as MCPCallUncertain
 from holdfast.mcp.errors import MCPNotConnected as MCPNotConnected

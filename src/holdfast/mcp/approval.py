@@ -6,71 +6,80 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDic
 from holdfast.agents.agent import AgentBase
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.errors import InvalidDeclaration
-from holdfast.agents.types import MaybeAwaitable, NeedsApproval, resolved
+from holdfast.agents.types import MaybeAwaitable, NeedsApproval, maybe_await
 
 if TYPE_CHECKING:
     from mcp.types import Tool as MCPTool
 
-Policy: TypeAlias = Literal["always", "never"]
+RequireApprovalPolicy: TypeAlias = Literal["always", "never"]
 
 
-class ToolNames(TypedDict):
+class RequireApprovalToolList(TypedDict):
     tool_names: list[str]
 
 
-class ApprovalGroups(TypedDict):
+class RequireApprovalObject(TypedDict):
     """Tools by policy. With ``always``, only those listed there ask; with ``never`` alone, all others do."""
 
-    always: NotRequired[ToolNames]
-    never: NotRequired[ToolNames]
+    always: NotRequired[RequireApprovalToolList]
+    never: NotRequired[RequireApprovalToolList]
 
 
 LocalMCPApprovalCallable: TypeAlias = Callable[
     [RunContextWrapper[Any], AgentBase[Any], "MCPTool"], MaybeAwaitable[bool]
 ]
-RequireApprovalSetting: TypeAlias = Policy | bool | dict[str, Policy] | ApprovalGroups | LocalMCPApprovalCallable | None
+RequireApprovalSetting: TypeAlias = (
+    RequireApprovalPolicy
+    | bool
+    | dict[str, RequireApprovalPolicy]
+    | RequireApprovalObject
+    | LocalMCPApprovalCallable
+    | None
+)
 
 
 class ApprovalRule:
     """A ``require_approval`` setting, checked once and asked for each tool."""
 
     def __init__(self, setting: RequireApprovalSetting) -> None:
-        self._ask: LocalMCPApprovalCallable | None = None
+        self._callback: LocalMCPApprovalCallable | None = None
         self._by_name: dict[str, bool] = {}
-        self._otherwise = False
+        self._default = False
         if callable(setting):
-            self._ask = setting
+            self._callback = setting
         elif isinstance(setting, Mapping):
-            self._read(setting)
+            self._load_mapping(setting)
         else:
-            self._otherwise = False if setting is None else _asks(setting, "require_approval")
+            self._default = False if setting is None else _parse_policy(setting, "require_approval")
 
     def for_tool(self, tool: "MCPTool", agent: AgentBase[Any] | None) -> NeedsApproval:
         """Whether calls of this tool ask. A rule that is a function decides call by call, and asks without an agent."""
-        if self._ask is None:
-            return self._by_name.get(tool.name, self._otherwise)
+        if self._callback is None:
+            return self._by_name.get(tool.name, self._default)
         if agent is None:
             return True
-        ask = self._ask
+        ask = self._callback
 
         async def needs_approval(context: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
-            return bool(await resolved(ask(context, agent, tool)))
+            return bool(await maybe_await(ask(context, agent, tool)))
 
         return needs_approval
 
-    def _read(self, setting: Mapping[str, Any]) -> None:
+    def _load_mapping(self, setting: Mapping[str, Any]) -> None:
         if not any(isinstance(value, Mapping) for value in setting.values()):
-            self._by_name = {name: _asks(value, f"require_approval[{name!r}]") for name, value in setting.items()}
+            self._by_name = {
+                name: _parse_policy(value, f"require_approval[{name!r}]") for name, value in setting.items()
+            }
             return
         for policy in ("never", "always"):  # of a tool that is in both, the careful answer counts
             names = setting.get(policy, {}).get("tool_names", [])
             self._by_name.update(dict.fromkeys(names, policy == "always"))
         if unknown := set(setting) - {"always", "never"}:
             raise InvalidDeclaration("require_approval", f"the groups are 'always' and 'never', not {sorted(unknown)}")
-        self._otherwise = "always" not in setting
+        self._default = "always" not in setting
 
 
-def _asks(value: Any, where: str) -> bool:
+def _parse_policy(value: Any, where: str) -> bool:
     if isinstance(value, bool):
         return value
     if value not in ("always", "never"):

@@ -15,13 +15,13 @@ from holdfast.agents.errors import InvalidDeclaration
 from holdfast.agents.types import ToolErrorFunction
 from holdfast.base.errors import MissingExtra
 from holdfast.mcp.approval import RequireApprovalSetting
-from holdfast.mcp.connection import Connection
-from holdfast.mcp.errors import ADVICE, MCPCallUncertain, MCPNotConnected, MCPUnavailable
-from holdfast.mcp.filters import ToolFilter, check_filter, filtered
-from holdfast.mcp.listing import Listing
+from holdfast.mcp.connection import ReconnectingConnection
+from holdfast.mcp.errors import DEFAULT_HINT, MCPCallUncertain, MCPNotConnected, MCPUnavailable
+from holdfast.mcp.filters import ToolFilter, filter_tools, validate_tool_filter
+from holdfast.mcp.listing import ToolCache
 from holdfast.mcp.server import UNSET, MCPServer
 from holdfast.mcp.tool_data import MCPToolCustomDataExtractor, MCPToolMetaResolver
-from holdfast.mcp.tools import repeatable
+from holdfast.mcp.tools import is_idempotent
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -41,7 +41,7 @@ T = TypeVar("T")
 _log = logging.getLogger("holdfast.mcp")
 
 
-class ConnectedServer(MCPServer):
+class ClientSessionServer(MCPServer):
     """The part that all transports share.
 
     Any task may connect, call and clean up. ``client_session_timeout_seconds`` bounds every request. A request that
@@ -50,7 +50,7 @@ class ConnectedServer(MCPServer):
     is found gone is connected to again by the next request.
     """
 
-    advice = ADVICE
+    hint = DEFAULT_HINT
 
     def __init__(
         self,
@@ -76,15 +76,15 @@ class ConnectedServer(MCPServer):
             raise InvalidDeclaration(
                 type(self).__name__, f"max_retry_attempts must be -1 or more, {max_retry_attempts=}"
             )
-        check_filter(tool_filter, server_name=self.name)
+        validate_tool_filter(tool_filter, server_name=self.name)
         self.tool_filter = tool_filter
         self.max_retry_attempts = max_retry_attempts
-        self._pause = retry_backoff_seconds_base
-        self._longest_pause = math.inf if retry_backoff_seconds_max is None else retry_backoff_seconds_max
+        self._backoff_base = retry_backoff_seconds_base
+        self._backoff_max = math.inf if retry_backoff_seconds_max is None else retry_backoff_seconds_max
         self.client_session_timeout_seconds = client_session_timeout_seconds
         self._message_handler = message_handler
-        self._listing = Listing(keep=cache_tools_list)
-        self._connection = Connection(self)
+        self._tool_cache = ToolCache(enabled=cache_tools_list)
+        self._connection = ReconnectingConnection(self)
 
     @abstractmethod
     def create_streams(self) -> AbstractAsyncContextManager[Any]:
@@ -92,11 +92,11 @@ class ConnectedServer(MCPServer):
 
     @property
     def cached_tools(self) -> "list[MCPTool] | None":
-        return self._listing.tools
+        return self._tool_cache.tools
 
     def invalidate_tools_cache(self) -> None:
         """List the tools anew when they are needed next. A server that says its tools changed does the same."""
-        self._listing.forget()
+        self._tool_cache.invalidate()
 
     async def connect(self) -> None:
         """Start or reach the server; :class:`MCPUnavailable` says why it could not be. Nothing is left open then."""
@@ -107,85 +107,89 @@ class ConnectedServer(MCPServer):
 
         Any task may ask, any number of times, also while another one connects. The server may be connected again.
         """
-        self._listing.forget()
+        self._tool_cache.invalidate()
         await self._connection.close()
 
-    def forget(self) -> None:
-        self._listing.forget()
+    def invalidate_state(self) -> None:
+        self._tool_cache.invalidate()
 
-    async def heard(self, message: Any) -> None:
+    async def handle_message(self, message: Any) -> None:
         if getattr(message, "method", None) == "notifications/tools/list_changed":
-            self._listing.forget()
+            self._tool_cache.invalidate()
         if self._message_handler is not None:
             await self._message_handler(message)
 
-    async def last_words(self) -> str:
+    async def describe_exit(self) -> str:
         return ""
 
     async def list_tools(
         self, run_context: RunContextWrapper[Any] | None = None, agent: AgentBase[Any] | None = None
     ) -> "list[MCPTool]":
-        if not self._connection.wanted:
+        if not self._connection.is_open:
             raise MCPNotConnected(self.name)
-        tools = self._listing.kept
+        tools = self._tool_cache.fresh_tools
         if tools is None:
-            tools = await self._ask("list its tools", self._listing.fetch, harmless=True)
-        return await filtered(tools, self.tool_filter, server_name=self.name, run_context=run_context, agent=agent)
+            tools = await self._request("list its tools", self._tool_cache.fetch, idempotent=True)
+        return await filter_tools(tools, self.tool_filter, server_name=self.name, run_context=run_context, agent=agent)
 
     async def call_tool(
         self, tool_name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None = None
     ) -> "CallToolResult":
         """Call a tool once. It is called again after an uncertain end only if it says that this does no harm."""
         known = next((tool for tool in self.cached_tools or () if tool.name == tool_name), None)
-        return await self._ask(
+        return await self._request(
             f"call {tool_name!r}",
-            lambda session: session.send_request(*_call(tool_name, arguments, meta)),
-            harmless=known is not None and repeatable(known),
+            lambda session: session.send_request(*_build_call_request(tool_name, arguments, meta)),
+            idempotent=known is not None and is_idempotent(known),
             tool_name=tool_name,
         )
 
     async def list_prompts(self) -> "ListPromptsResult":
-        return await self._ask("list its prompts", lambda session: session.list_prompts(), harmless=True)
+        return await self._request("list its prompts", lambda session: session.list_prompts(), idempotent=True)
 
     async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> "GetPromptResult":
         what = f"give the prompt {name!r}"
-        return await self._ask(what, lambda session: session.get_prompt(name, arguments), harmless=True)
+        return await self._request(what, lambda session: session.get_prompt(name, arguments), idempotent=True)
 
     async def list_resources(self, cursor: str | None = None) -> "ListResourcesResult":
-        page = _page(cursor)
-        return await self._ask("list its resources", lambda session: session.list_resources(params=page), harmless=True)
+        page = _build_page_params(cursor)
+        return await self._request(
+            "list its resources", lambda session: session.list_resources(params=page), idempotent=True
+        )
 
     async def list_resource_templates(self, cursor: str | None = None) -> "ListResourceTemplatesResult":
-        page, what = _page(cursor), "list its resource templates"
-        return await self._ask(what, lambda session: session.list_resource_templates(params=page), harmless=True)
+        page, what = _build_page_params(cursor), "list its resource templates"
+        return await self._request(what, lambda session: session.list_resource_templates(params=page), idempotent=True)
 
     async def read_resource(self, uri: str) -> "ReadResourceResult":
-        return await self._ask(f"give {uri}", lambda session: session.read_resource(uri), harmless=True)
+        return await self._request(f"give {uri}", lambda session: session.read_resource(uri), idempotent=True)
 
-    async def _ask(
+    async def _request(
         self,
-        what: str,
-        ask: "Callable[[ClientSession], Awaitable[T]]",
+        description: str,
+        send: "Callable[[ClientSession], Awaitable[T]]",
         *,
-        harmless: bool,
+        idempotent: bool,
         tool_name: str | None = None,
     ) -> T:
         """Ask, and ask again as far as that is safe and wanted. ``harmless`` requests may arrive twice."""
         attempt = 0
         while True:
             try:
-                return await self._connection.ask(what, ask, tool_name=tool_name)
+                return await self._connection.request(description, send, tool_name=tool_name)
             except (MCPUnavailable, MCPCallUncertain) as error:
-                spent = attempt == self.max_retry_attempts or not self._connection.wanted
-                if spent or not (harmless or isinstance(error, MCPUnavailable)):
+                spent = attempt == self.max_retry_attempts or not self._connection.is_open
+                if spent or not (idempotent or isinstance(error, MCPUnavailable)):
                     error.tool_name = tool_name
                     raise
                 _log.info("%s; trying again", error)
-            await asyncio.sleep(min(self._pause * 2 ** min(attempt, 30), self._longest_pause))
+            await asyncio.sleep(min(self._backoff_base * 2 ** min(attempt, 30), self._backoff_max))
             attempt += 1
 
 
-def _call(tool_name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None) -> "tuple[Any, Any]":
+def _build_call_request(
+    tool_name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None
+) -> "tuple[Any, Any]":
     """The request alone. The library's own function lists the tools after the call, which makes a call that was
     answered look lost when that fails, and runs regular expressions of the server's on the answer."""
     from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
@@ -194,7 +198,7 @@ def _call(tool_name: str, arguments: dict[str, Any] | None, meta: dict[str, Any]
     return CallToolRequest(params=params), CallToolResult
 
 
-def _page(cursor: str | None) -> Any:
+def _build_page_params(cursor: str | None) -> Any:
     from mcp.types import PaginatedRequestParams
 
     return None if cursor is None else PaginatedRequestParams(cursor=cursor)

@@ -11,7 +11,7 @@ UserError
 
 from holdfast.agents.errors import AgentsException, UserError
 
-ADVICE = "see that it is running and that its parameters are right"
+DEFAULT_HINT = "see that it is running and that its parameters are right"
 
 
 class MCPServerError(AgentsException):
@@ -29,8 +29,10 @@ class MCPUnavailable(MCPServerError):
 
     code = "mcp-unavailable"
 
-    def __init__(self, server_name: str, why: str, *, advice: str = ADVICE, tool_name: str | None = None) -> None:
-        text = f"the MCP server {server_name!r} cannot be reached: {why}; {advice}"
+    def __init__(
+        self, server_name: str, reason: str, *, hint: str = DEFAULT_HINT, tool_name: str | None = None
+    ) -> None:
+        text = f"the MCP server {server_name!r} cannot be reached: {reason}; {hint}"
         super().__init__(text, server_name=server_name, tool_name=tool_name)
 
 
@@ -39,11 +41,11 @@ class MCPCallUncertain(MCPServerError):
 
     code = "mcp-uncertain"
 
-    def __init__(self, server_name: str, asked: str, happened: str, *, tool_name: str | None = None) -> None:
+    def __init__(self, server_name: str, request: str, outcome: str, *, tool_name: str | None = None) -> None:
         advice = (
             "it may be asked again" if tool_name is None else "whether it did is unknown: look before you ask again"
         )
-        text = f"the MCP server {server_name!r} was asked to {asked} and {happened}; {advice}"
+        text = f"the MCP server {server_name!r} was asked to {request} and {outcome}; {advice}"
         super().__init__(text, server_name=server_name, tool_name=tool_name)
 
 
@@ -52,22 +54,22 @@ class MCPCallRefused(MCPServerError):
 
     code = "mcp-refused"
 
-    def __init__(self, server_name: str, asked: str, why: str, *, tool_name: str | None = None) -> None:
-        text = f"the MCP server {server_name!r} was asked to {asked} and refused: {why}"
+    def __init__(self, server_name: str, request: str, reason: str, *, tool_name: str | None = None) -> None:
+        text = f"the MCP server {server_name!r} was asked to {request} and refused: {reason}"
         super().__init__(text, server_name=server_name, tool_name=tool_name)
 
 
-class MCPAnswerBroken(MCPServerError):
+class MCPInvalidResponse(MCPServerError):
     """The server answered, but with something that breaks the protocol. The request may have had an effect."""
 
     code = "mcp-answer-broken"
 
-    def __init__(self, server_name: str, asked: str, why: str, *, tool_name: str | None = None) -> None:
+    def __init__(self, server_name: str, request: str, reason: str, *, tool_name: str | None = None) -> None:
         effect = "" if tool_name is None else "; it may have had an effect"
         text = (
-            f"the MCP server {server_name!r} was asked to {asked} and gave an answer that breaks the protocol{effect}"
+            f"the MCP server {server_name!r} was asked to {request} and gave an answer that breaks the protocol{effect}"
         )
-        super().__init__(f"{text}: {why}", server_name=server_name, tool_name=tool_name)
+        super().__init__(f"{text}: {reason}", server_name=server_name, tool_name=tool_name)
 
 
 class MCPNotConnected(UserError):

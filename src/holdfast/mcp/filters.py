@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 from holdfast.agents.agent import AgentBase
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.errors import InvalidDeclaration, UserError
-from holdfast.agents.types import MaybeAwaitable, resolved
+from holdfast.agents.types import MaybeAwaitable, maybe_await
 
 if TYPE_CHECKING:
     from mcp.types import Tool as MCPTool
@@ -48,7 +48,7 @@ def create_static_tool_filter(
     return found or None
 
 
-def check_filter(tool_filter: ToolFilter, *, server_name: str) -> None:
+def validate_tool_filter(tool_filter: ToolFilter, *, server_name: str) -> None:
     """A filter that cannot work is refused when the server is declared, not when a model is asked."""
     if tool_filter is None or callable(tool_filter):
         return
@@ -60,7 +60,7 @@ def check_filter(tool_filter: ToolFilter, *, server_name: str) -> None:
         )
 
 
-async def filtered(
+async def filter_tools(
     tools: "Sequence[MCPTool]",
     tool_filter: ToolFilter,
     *,
@@ -80,12 +80,12 @@ async def filtered(
             "list_tools() needs the run_context and the agent it decides for"
         )
     context = ToolFilterContext(run_context, agent, server_name)
-    return [tool for tool in tools if await _passes(tool_filter, context, tool)]
+    return [tool for tool in tools if await _is_allowed(tool_filter, context, tool)]
 
 
-async def _passes(tool_filter: ToolFilterCallable, context: ToolFilterContext, tool: "MCPTool") -> bool:
+async def _is_allowed(tool_filter: ToolFilterCallable, context: ToolFilterContext, tool: "MCPTool") -> bool:
     try:
-        return bool(await resolved(tool_filter(context, tool)))
+        return bool(await maybe_await(tool_filter(context, tool)))
     except Exception:  # noqa: BLE001 - whatever the user's function raises
         _log.exception("the tool_filter of %r failed about %r, which is kept out", context.server_name, tool.name)
         return False

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from holdfast.agents.errors import InvalidDeclaration
 from holdfast.agents.types import ToolErrorFunction
 from holdfast.mcp.approval import RequireApprovalSetting
-from holdfast.mcp.connected import ConnectedServer
+from holdfast.mcp.connected import ClientSessionServer
 from holdfast.mcp.filters import ToolFilter
 from holdfast.mcp.server import UNSET
 from holdfast.mcp.tool_data import MCPToolCustomDataExtractor, MCPToolMetaResolver
@@ -17,7 +17,7 @@ from holdfast.mcp.tool_data import MCPToolCustomDataExtractor, MCPToolMetaResolv
 if TYPE_CHECKING:
     from mcp.client.session import MessageHandlerFnT
 
-    from holdfast.mcp.steady import SteadyClient
+    from holdfast.mcp.steady import FaultTolerantClient
 
 HttpClientFactory = Callable[..., Any]
 
@@ -46,7 +46,7 @@ class MCPServerStreamableHttpParams(TypedDict):
     ignore_initialized_notification_failure: NotRequired[bool]
 
 
-class _HttpServer(ConnectedServer):
+class _HttpServer(ClientSessionServer):
     """What both kinds share: parameters with an address, and a name that gives away no secrets of it."""
 
     kind = ""
@@ -97,7 +97,7 @@ class MCPServerStreamableHttp(_HttpServer):
     """A server behind one address, by the Streamable HTTP transport."""
 
     kind = "streamable_http"
-    _client: "SteadyClient | None" = None
+    _client: "FaultTolerantClient | None" = None
 
     @property
     def session_id(self) -> str | None:
@@ -109,14 +109,16 @@ class MCPServerStreamableHttp(_HttpServer):
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
-        from holdfast.mcp.steady import SteadyClient
+        from holdfast.mcp.steady import FaultTolerantClient
 
         params: MCPServerStreamableHttpParams = self.params
-        limit = httpx2.Timeout(_seconds(params.get("timeout", 5)), read=_seconds(params.get("sse_read_timeout", 300)))
+        limit = httpx2.Timeout(
+            _to_seconds(params.get("timeout", 5)), read=_to_seconds(params.get("sse_read_timeout", 300))
+        )
         make = params.get("httpx_client_factory", httpx2.AsyncClient)
         async with make(headers=params.get("headers"), timeout=limit, auth=params.get("auth")) as client:
             forgiving = params.get("ignore_initialized_notification_failure", False)
-            self._client = steady = SteadyClient(client, forgiving=forgiving)
+            self._client = steady = FaultTolerantClient(client, ignore_initialized_failure=forgiving)
             try:
                 async with streamable_http_client(
                     params["url"],
@@ -149,5 +151,5 @@ class MCPServerSse(_HttpServer):
         )
 
 
-def _seconds(given: timedelta | float) -> float:
+def _to_seconds(given: timedelta | float) -> float:
     return given.total_seconds() if isinstance(given, timedelta) else given

@@ -4,36 +4,38 @@ import hashlib
 import re
 from collections.abc import Collection
 
-LONGEST = 64
-_DIGITS = 8
-_A_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+MAX_NAME_LENGTH = 64
+_DIGEST_LENGTH = 8
+_VALID_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
-def spelled(tool_name: str) -> str:
+def sanitize_tool_name(tool_name: str) -> str:
     """The name itself if it is one by the protocol's rules; otherwise one that every provider takes."""
-    if _A_NAME.fullmatch(tool_name):
+    if _VALID_NAME.fullmatch(tool_name):
         return tool_name
-    return _with_digest(_plain(tool_name) or "tool", tool_name)
+    return _append_digest(_replace_unsafe_chars(tool_name) or "tool", tool_name)
 
 
-def prefixed(server_name: str, tool_name: str, *, twin: int = 0, taken: Collection[str] = ()) -> str:
+def build_prefixed_name(
+    server_name: str, tool_name: str, *, server_index: int = 0, reserved_names: Collection[str] = ()
+) -> str:
     """``mcp_<server>__<tool>`` in characters that every provider takes.
 
     What a plain spelling cannot tell apart gets a digest at the end: names with other characters, long names, the
     ``twin``-th server of one name, and names that are ``taken`` by the agent's own tools.
     """
-    server, tool = _plain(server_name) or "server", _plain(tool_name) or "tool"
+    server, tool = _replace_unsafe_chars(server_name) or "server", _replace_unsafe_chars(tool_name) or "tool"
     name = f"mcp_{server}__{tool}"
     exact = server == server_name and tool == tool_name and "__" not in server
-    if exact and not twin and len(name) <= LONGEST and name not in taken:
+    if exact and not server_index and len(name) <= MAX_NAME_LENGTH and name not in reserved_names:
         return name
-    return _with_digest(name, f"{server_name}\0{tool_name}\0{twin}")
+    return _append_digest(name, f"{server_name}\0{tool_name}\0{server_index}")
 
 
-def _with_digest(name: str, exactly: str) -> str:
-    digest = hashlib.sha256(exactly.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
-    return f"{name[: LONGEST - _DIGITS - 1]}_{digest}"
+def _append_digest(name: str, digest_source: str) -> str:
+    digest = hashlib.sha256(digest_source.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
+    return f"{name[: MAX_NAME_LENGTH - _DIGEST_LENGTH - 1]}_{digest}"
 
 
-def _plain(name: str) -> str:
+def _replace_unsafe_chars(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")

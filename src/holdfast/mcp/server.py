@@ -42,7 +42,7 @@ class MCPServer(abc.ABC):
         custom_data_extractor: MCPToolCustomDataExtractor | None = None,
     ) -> None:
         self.use_structured_content = use_structured_content
-        self.approval = ApprovalRule(require_approval)
+        self.approval_rule = ApprovalRule(require_approval)
         self.tool_meta_resolver = tool_meta_resolver
         self.custom_data_extractor = custom_data_extractor
         self._failure_error_function = failure_error_function
@@ -104,7 +104,7 @@ class MCPServer(abc.ABC):
     async def __aexit__(self, *_: object) -> None:
         await self.cleanup()
 
-    async def function_tools(self, run_context: RunContextWrapper[Any], agent: AgentBase[Any]) -> list[Tool]:
+    async def get_function_tools(self, run_context: RunContextWrapper[Any], agent: AgentBase[Any]) -> list[Tool]:
         """What it offers the agent now, as the agent's ``mcp_config`` wants it."""
         config, servers = agent.mcp_config, agent.mcp_servers
         before = servers[: servers.index(self)] if self in servers else []
@@ -118,6 +118,6 @@ class MCPServer(abc.ABC):
             server_index=sum(server.name == self.name for server in before),
         )
 
-    def error_function(self, otherwise: ToolErrorFunction | None) -> ToolErrorFunction | None:
+    def resolve_error_function(self, default: ToolErrorFunction | None) -> ToolErrorFunction | None:
         """Who finds words for a failed call: the server's own function if it was given one."""
-        return otherwise if self._failure_error_function is UNSET else self._failure_error_function
+        return default if self._failure_error_function is UNSET else self._failure_error_function

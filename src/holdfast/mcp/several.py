@@ -34,7 +34,11 @@ class MCPServerManager:
     ) -> None:
         self._servers = list(servers)
         self._connect_timeout, self._cleanup_timeout = connect_timeout_seconds, cleanup_timeout_seconds
-        self._drop, self._strict, self._suppress = drop_failed_servers, strict, suppress_cancelled_error
+        self._drop_failed, self._strict, self._suppress_cancelled = (
+            drop_failed_servers,
+            strict,
+            suppress_cancelled_error,
+        )
         self._parallel = connect_in_parallel
         self._connected: list[MCPServer] = []
         self._errors: dict[MCPServer, BaseException] = {}
@@ -49,7 +53,7 @@ class MCPServerManager:
         return [
             server
             for server in self._servers
-            if server in self._connected or (server in self._errors and not self._drop)
+            if server in self._connected or (server in self._errors and not self._drop_failed)
         ]
 
     @property
@@ -122,7 +126,7 @@ class MCPServerManager:
             await self.cleanup_all()
             raise
         for error in [self._errors[server] for server in servers if server in self._errors]:
-            if self._strict or (isinstance(error, asyncio.CancelledError) and not self._suppress):
+            if self._strict or (isinstance(error, asyncio.CancelledError) and not self._suppress_cancelled):
                 await self.cleanup_all()
                 raise error
         return self.active_servers

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 from holdfast.agents.errors import InvalidDeclaration
 from holdfast.agents.types import ToolErrorFunction
 from holdfast.mcp.approval import RequireApprovalSetting
-from holdfast.mcp.connected import ConnectedServer
+from holdfast.mcp.connected import ClientSessionServer
 from holdfast.mcp.filters import ToolFilter
 from holdfast.mcp.server import UNSET
 from holdfast.mcp.tool_data import MCPToolCustomDataExtractor, MCPToolMetaResolver
@@ -29,7 +29,7 @@ class MCPServerStdioParams(TypedDict):
     encoding_error_handler: NotRequired[Literal["strict", "ignore", "replace"]]
 
 
-class MCPServerStdio(ConnectedServer):
+class MCPServerStdio(ClientSessionServer):
     """A server in a child process. It ends with ``cleanup()``: asked first, killed if it does not hear.
 
     What it writes to its standard error goes to the logger ``holdfast.mcp`` (level DEBUG); the end of it is in errors.
@@ -58,7 +58,7 @@ class MCPServerStdio(ConnectedServer):
         self.params = params
         self._name = name or f"stdio: {params['command']}"
         self._process: ServerProcess | None = None
-        self.advice = f"see that {params['command']!r} can be run and is an MCP server"
+        self.hint = f"see that {params['command']!r} can be run and is an MCP server"
         super().__init__(
             cache_tools_list,
             client_session_timeout_seconds,
@@ -90,10 +90,10 @@ class MCPServerStdio(ConnectedServer):
             encoding=params.get("encoding", "utf-8"),
             errors=params.get("encoding_error_handler", "strict"),
         )
-        return self._process.streams()
+        return self._process.open_streams()
 
-    async def last_words(self) -> str:
-        return "" if self._process is None else await self._process.epitaph()
+    async def describe_exit(self) -> str:
+        return "" if self._process is None else await self._process.describe_exit()
 
 
 def _check_encoding(encoding: str) -> None:

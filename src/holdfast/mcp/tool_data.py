@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.tools import FunctionToolCustomDataContext, FunctionToolCustomDataExtractor
-from holdfast.agents.types import MaybeAwaitable, resolved
+from holdfast.agents.types import MaybeAwaitable, maybe_await
 from holdfast.mcp.results import ToolOutput
 
 if TYPE_CHECKING:
@@ -46,26 +46,28 @@ MCPToolMetaResolver: TypeAlias = Callable[[MCPToolMetaContext], MaybeAwaitable[d
 MCPToolCustomDataExtractor: TypeAlias = Callable[[MCPToolCustomDataContext], MaybeAwaitable[Mapping[str, Any] | None]]
 
 # What servers answered, for as long as the contexts of the calls live: extractors come after the model's output.
-_answers: "WeakKeyDictionary[RunContextWrapper[Any], tuple[dict[str, Any], CallToolResult]]" = WeakKeyDictionary()
+_call_results: "WeakKeyDictionary[RunContextWrapper[Any], tuple[dict[str, Any], CallToolResult]]" = WeakKeyDictionary()
 
 
-def remember(context: RunContextWrapper[Any], arguments: dict[str, Any], result: "CallToolResult") -> None:
+def save_call_result(context: RunContextWrapper[Any], arguments: dict[str, Any], result: "CallToolResult") -> None:
     """Keep an answer for the extractor."""
-    _answers[context] = (arguments, result)
+    _call_results[context] = (arguments, result)
 
 
-def extractor(server: "MCPServer", tool: "MCPTool", name: str) -> FunctionToolCustomDataExtractor | None:
+def build_custom_data_extractor(
+    server: "MCPServer", tool: "MCPTool", name: str
+) -> FunctionToolCustomDataExtractor | None:
     """The server's ``custom_data_extractor`` for calls of one tool, as function tools want it."""
     extract = server.custom_data_extractor
     if extract is None:
         return None
 
     async def custom_data(call: FunctionToolCustomDataContext) -> Mapping[str, Any] | None:
-        answer = _answers.get(call.tool_context)
+        answer = _call_results.get(call.tool_context)
         if answer is None:  # a guardrail answered, or the call failed
             return None
         arguments, result = answer
-        return await resolved(
+        return await maybe_await(
             extract(
                 MCPToolCustomDataContext(
                     run_context=call.tool_context,

@@ -10,20 +10,20 @@ from holdfast.agents.agent import AgentBase
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.errors import InvalidDeclaration, MCPToolCancellationError, ModelBehaviorError, UserError
 from holdfast.agents.handoffs import as_handoff
-from holdfast.agents.strict_schema import strict_schema
+from holdfast.agents.strict_schema import to_strict_schema
 from holdfast.agents.tools import (
     FunctionTool,
     Tool,
     ToolOrigin,
     ToolOriginType,
     default_tool_error_function,
-    explained,
+    explain_tool_error,
 )
-from holdfast.agents.types import ToolErrorFunction, resolved
-from holdfast.mcp.naming import prefixed, spelled
-from holdfast.mcp.results import ToolOutput, output_of
-from holdfast.mcp.tool_data import MCPToolMetaContext, extractor, remember
-from holdfast.tracing.inner import listing_span
+from holdfast.agents.types import ToolErrorFunction, maybe_await
+from holdfast.mcp.naming import build_prefixed_name, sanitize_tool_name
+from holdfast.mcp.results import ToolOutput, convert_result
+from holdfast.mcp.tool_data import MCPToolMetaContext, build_custom_data_extractor, save_call_result
+from holdfast.tracing.inner import maybe_mcp_tools_span
 
 if TYPE_CHECKING:
     from mcp.types import Tool as MCPTool
@@ -62,7 +62,7 @@ class MCPUtil:
                 server_index=twin,
             ):
                 if tool.name in found:
-                    raise _collision(tool.name, found[tool.name][0], server)
+                    raise _build_collision_error(tool.name, found[tool.name][0], server)
                 found[tool.name] = (server, tool)
         return [tool for _, tool in found.values()]
 
@@ -80,18 +80,18 @@ class MCPUtil:
         server_index: int = 0,
     ) -> list[Tool]:
         """The tools that the server offers this agent now. ``server_index`` counts servers of one name."""
-        with listing_span(server.name) as span:
+        with maybe_mcp_tools_span(server.name) as span:
             offered = await server.list_tools(run_context, agent)
             if span is not None:
                 span.span_data.result = [tool.name for tool in offered]
-        taken = _own_names(agent) | (reserved_tool_names or set())
+        taken = _collect_own_names(agent) | (reserved_tool_names or set())
         found: list[Tool] = []
         for tool in offered:
             name = None
             if tool_name_override is not None:
                 name = tool_name_override(tool)
             elif include_server_in_tool_names:
-                name = prefixed(server.name, tool.name, twin=server_index, taken=taken)
+                name = build_prefixed_name(server.name, tool.name, server_index=server_index, reserved_names=taken)
             strict = convert_schemas_to_strict
             found.append(cls.to_function_tool(tool, server, strict, agent, failure_error_function, name))
         return found
@@ -111,9 +111,9 @@ class MCPUtil:
 
         A tool that says of itself that it changes nothing, or nothing more when it is called again, is idempotent.
         """
-        explain = server.error_function(failure_error_function)
-        schema, strict = _schema(tool, strict=convert_schemas_to_strict)
-        name = tool_name_override or spelled(tool.name)
+        explain = server.resolve_error_function(failure_error_function)
+        schema, strict = _build_schema(tool, strict=convert_schemas_to_strict)
+        name = tool_name_override or sanitize_tool_name(tool.name)
 
         async def on_invoke_tool(context: Any, arguments: str) -> Any:
             try:
@@ -121,7 +121,7 @@ class MCPUtil:
             except Exception as error:
                 if explain is None:
                     raise
-                return await explained(explain, context, error)
+                return await explain_tool_error(explain, context, error)
 
         return FunctionTool(
             name=name,
@@ -129,9 +129,9 @@ class MCPUtil:
             params_json_schema=schema,
             on_invoke_tool=on_invoke_tool,
             strict_json_schema=strict,
-            needs_approval=server.approval.for_tool(tool, agent),
-            custom_data_extractor=extractor(server, tool, name),
-            idempotent=repeatable(tool),
+            needs_approval=server.approval_rule.for_tool(tool, agent),
+            custom_data_extractor=build_custom_data_extractor(server, tool, name),
+            idempotent=is_idempotent(tool),
             failure_error_function=explain,
             origin=ToolOrigin(ToolOriginType.MCP, mcp_server_name=server.name),
         )
@@ -148,10 +148,10 @@ class MCPUtil:
         tool_display_name: str | None = None,
     ) -> ToolOutput:
         """Call the tool with a model's arguments. What ``meta`` has goes before what the resolver says."""
-        arguments = _arguments(tool_display_name or tool.name, input_json)
+        arguments = _parse_arguments(tool_display_name or tool.name, input_json)
         if server.tool_meta_resolver is not None:
             asked = MCPToolMetaContext(context, server.name, tool.name, dict(arguments))
-            found = await resolved(server.tool_meta_resolver(asked))
+            found = await maybe_await(server.tool_meta_resolver(asked))
             meta = {**(found or {}), **(meta or {})}
         try:
             result = await server.call_tool(tool.name, arguments, meta or None)
@@ -162,17 +162,17 @@ class MCPUtil:
             raise MCPToolCancellationError(
                 f"the MCP server {server.name!r} cancelled the call of {tool.name!r}; it may have had an effect"
             ) from None
-        remember(context, arguments, result)
-        return output_of(result, use_structured_content=server.use_structured_content)
+        save_call_result(context, arguments, result)
+        return convert_result(result, use_structured_content=server.use_structured_content)
 
 
-def repeatable(tool: "MCPTool") -> bool:
+def is_idempotent(tool: "MCPTool") -> bool:
     """Whether the server says that calling the tool twice does no harm."""
     hints = tool.annotations
     return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
 
 
-def _collision(name: str, first: "MCPServer", second: "MCPServer") -> UserError:
+def _build_collision_error(name: str, first: "MCPServer", second: "MCPServer") -> UserError:
     if first is second:
         return UserError(f"the MCP server {first.name!r} lists the tool {name!r} twice: filter it, or mend the server")
     return UserError(
@@ -181,22 +181,22 @@ def _collision(name: str, first: "MCPServer", second: "MCPServer") -> UserError:
     )
 
 
-def _own_names(agent: AgentBase[Any]) -> set[str]:
+def _collect_own_names(agent: AgentBase[Any]) -> set[str]:
     handoffs = {as_handoff(target).tool_name for target in getattr(agent, "handoffs", ())}
     return handoffs | {tool.name for tool in agent.tools if isinstance(tool, FunctionTool)}
 
 
-def _schema(tool: "MCPTool", *, strict: bool) -> tuple[dict[str, Any], bool]:
+def _build_schema(tool: "MCPTool", *, strict: bool) -> tuple[dict[str, Any], bool]:
     schema = {"type": "object", "properties": {}, **tool.input_schema}
     if strict:
         try:
-            return strict_schema(schema, where=f"tool {tool.name}"), True
+            return to_strict_schema(schema, where=f"tool {tool.name}"), True
         except InvalidDeclaration as error:
             _log.info("the schema of the MCP tool %r stays as it is: %s", tool.name, error)
     return schema, False
 
 
-def _arguments(name: str, input_json: str) -> dict[str, Any]:
+def _parse_arguments(name: str, input_json: str) -> dict[str, Any]:
     try:
         given = json.loads(input_json) if input_json else {}
     except (ValueError, RecursionError) as error:

@@ -1,11 +1,11 @@
 from holdfast.models.asking import ModelRequest as ModelRequest
-from holdfast.models.asking import ask as ask
+from holdfast.models.asking import call_model as call_model
 from holdfast.models.contract import Model as Model
 from holdfast.models.contract import ModelProvider as ModelProvider
 from holdfast.models.contract import ModelResponse as ModelResponse
 from holdfast.models.contract import ModelTracing as ModelTracing
 from holdfast.models.contract import ResponseFailed as ResponseFailed
-from holdfast.models.contract import StreamCut as StreamCut
+from holdfast.models.contract import IncompleteStream as IncompleteStream
 from holdfast.models.contract import TResponseOutputItem as TResponseOutputItem
 from holdfast.models.contract import TResponseStreamEvent as TResponseStreamEvent
 from holdfast.models.function_model import FunctionModel as FunctionModel
@@ -25,7 +25,7 @@ from holdfast.models.openai_provider import set_default_openai_api as set_defaul
 from holdfast.models.openai_provider import set_default_openai_client as set_default_openai_client
 from holdfast.models.openai_provider import set_default_openai_key as set_default_openai_key
 from holdfast.models.openai_responses import OpenAIResponsesModel as OpenAIResponsesModel
-from holdfast.models.raw import Raw as Raw
+from holdfast.models.raw import AttributeDict as AttributeDict
 from holdfast.models.retry import ModelRetryAdvice as ModelRetryAdvice
 from holdfast.models.retry import ModelRetryAdviceRequest as ModelRetryAdviceRequest
 from holdfast.models.retry import ModelRetryNormalizedError as ModelRetryNormalizedError

@@ -11,22 +11,29 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.agents.errors import ModelTimeoutError
 from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.tool_refs import part_of
-from holdfast.agents.types import resolved
+from holdfast.agents.tool_refs import get_field
+from holdfast.agents.types import maybe_await
 from holdfast.base.items import Item
 from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, RequestUsage
-from holdfast.models.checking import checked
-from holdfast.models.contract import Model, ModelResponse, ModelTracing, StreamCut, TResponseStreamEvent, completed
-from holdfast.models.events import PRELUDE
+from holdfast.models.checking import validate_response
+from holdfast.models.contract import (
+    IncompleteStream,
+    Model,
+    ModelResponse,
+    ModelTracing,
+    TResponseStreamEvent,
+    parse_final_event,
+)
+from holdfast.models.events import PRELUDE_EVENTS
 from holdfast.models.retry import (
     ModelRetryAdvice,
     ModelRetryAdviceRequest,
     RetryDecision,
     RetryPolicyContext,
-    decide,
-    locked_delay,
-    normalized_error,
-    wanted_retries,
+    decide_delay,
+    get_locked_delay,
+    normalize_error,
+    resolve_retry_settings,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.agents.output import AgentOutputSchemaBase
     from holdfast.agents.tools import Tool
 
-Emit: TypeAlias = Callable[[TResponseStreamEvent], Awaitable[None]]
+ResponseEventSink: TypeAlias = Callable[[TResponseStreamEvent], Awaitable[None]]
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]
 
 
@@ -53,7 +60,7 @@ class ModelRequest:
     conversation_id: str | None = None
     prompt: Any | None = None
 
-    def put_to(self, method: Callable[..., Any]) -> Any:
+    def send_to(self, method: Callable[..., Any]) -> Any:
         """Call one of a model's two ways of answering with this request."""
         return method(
             self.system_instructions,
@@ -69,93 +76,99 @@ class ModelRequest:
         )
 
 
-async def ask(
-    model: Model, request: ModelRequest, *, emit: Emit | None = None, sleep: Sleep = asyncio.sleep
+async def call_model(
+    model: Model, request: ModelRequest, *, emit: ResponseEventSink | None = None, sleep: Sleep = asyncio.sleep
 ) -> ModelResponse:
     """The model's answer, after as many attempts as the settings allow.
 
     Nobody sees an event of an attempt that is repeated. Attempts that failed are counted in the answer's usage.
     """
-    retries = wanted_retries(request.model_settings.retry, stateful=_stateful(request))
+    retries = resolve_retry_settings(request.model_settings.retry, stateful=_is_stateful(request))
     attempt, locked = 1, 0
     while True:
-        shown = _Shown(emit, patient=bool(retries.max_retries) or _stateful(request))
+        shown = _EventForwarder(emit, buffer_prelude=bool(retries.max_retries) or _is_stateful(request))
         try:
-            return _counting(checked(await _attempt(model, request, shown)), failed=attempt + locked - 1)
+            return _count_failed_attempts(
+                validate_response(await _run_attempt(model, request, shown)), failed_attempts=attempt + locked - 1
+            )
         except Exception as error:
-            context = _judged(model, request, error, attempt=attempt, max_retries=retries.max_retries or 0, shown=shown)
-            delay = locked_delay(context, locked_before=locked)
+            context = _build_policy_context(
+                model, request, error, attempt=attempt, max_retries=retries.max_retries or 0, forwarder=shown
+            )
+            delay = get_locked_delay(context, locked_attempts=locked)
             if delay is not None:
                 locked += 1
             elif retries.policy is None:
                 raise
             else:
-                wanted = RetryDecision.of(await resolved(retries.policy(context)))
-                delay = decide(context, wanted, backoff=retries.backoff)
+                wanted = RetryDecision.coerce(await maybe_await(retries.policy(context)))
+                delay = decide_delay(context, wanted, backoff=retries.backoff)
                 if delay is None:
                     raise
                 attempt += 1
         await sleep(delay)
 
 
-class _Shown:
+class _EventForwarder:
     """Passes events on, and remembers whether the model's own words were among them.
 
     A patient one holds back what comes before those words, until it is clear that the attempt counts.
     """
 
-    def __init__(self, emit: Emit | None, *, patient: bool) -> None:
+    def __init__(self, emit: ResponseEventSink | None, *, buffer_prelude: bool) -> None:
         self.emit = emit
-        self.started = False
-        self._patient = patient
-        self._held: list[TResponseStreamEvent] = []
+        self.response_started = False
+        self._buffer_prelude = buffer_prelude
+        self._buffered: list[TResponseStreamEvent] = []
 
-    async def show(self, event: TResponseStreamEvent) -> None:
+    async def forward(self, event: TResponseStreamEvent) -> None:
         assert self.emit is not None  # noqa: S101 - streams are only asked for when somebody listens
-        if self._patient and not self.started and part_of(event, "type") in PRELUDE:
-            self._held.append(event)
+        if self._buffer_prelude and not self.response_started and get_field(event, "type") in PRELUDE_EVENTS:
+            self._buffered.append(event)
             return
-        self.started = self.started or part_of(event, "type") not in PRELUDE
-        held, self._held = self._held, []
+        self.response_started = self.response_started or get_field(event, "type") not in PRELUDE_EVENTS
+        held, self._buffered = self._buffered, []
         for earlier in held:
             await self.emit(earlier)
         await self.emit(event)
 
 
-async def _attempt(model: Model, request: ModelRequest, shown: _Shown) -> ModelResponse:
+async def _run_attempt(model: Model, request: ModelRequest, forwarder: _EventForwarder) -> ModelResponse:
     """One attempt within its time. A late one is cancelled and has ended when this raises."""
     seconds = request.model_settings.timeout
     try:
         async with asyncio.timeout(seconds) as clock:
-            if shown.emit is None:
-                response: ModelResponse = await request.put_to(model.get_response)
+            if forwarder.emit is None:
+                response: ModelResponse = await request.send_to(model.get_response)
                 return response
-            return await _streamed(model, request, shown, clock)
+            return await _collect_stream(model, request, forwarder, clock)
     except TimeoutError as error:
         if seconds is None or not clock.expired():  # one of the model's own
             raise
         raise ModelTimeoutError(seconds) from error
 
 
-async def _streamed(model: Model, request: ModelRequest, shown: _Shown, clock: asyncio.Timeout) -> ModelResponse:
+async def _collect_stream(
+    model: Model, request: ModelRequest, forwarder: _EventForwarder, timeout: asyncio.Timeout
+) -> ModelResponse:
     answer: ModelResponse | None = None
     keep = bool(request.model_settings.preserve_raw_usage)
-    async with closing(request.put_to(model.stream_response)) as events:
+    async with aclosing(request.send_to(model.stream_response)) as events:
         async for event in events:
             # A failure is raised before its event is shown: it may be repeated, and then never happened.
-            answer = completed(event, keep_raw_usage=keep) or answer
-            if clock.when() is None:
-                await shown.show(event)
+            answer = parse_final_event(event, keep_raw_usage=keep) or answer
+            if timeout.when() is None:
+                await forwarder.forward(event)
                 continue
-            async with _stopped(clock):
-                await shown.show(event)
+            async with _pause_timeout(timeout):
+                await forwarder.forward(event)
     if answer is None:
-        raise StreamCut("the stream ended before the answer was complete")
+        raise IncompleteStream("the stream ended before the answer was complete")
     return answer
 
 
 @asynccontextmanager
-async def closing(events: AsyncIterator[TResponseStreamEvent]) -> AsyncIterator[AsyncIterator[TResponseStreamEvent]]:
+async def aclosing(events: AsyncIterator[TResponseStreamEvent]) -> AsyncIterator[AsyncIterator[TResponseStreamEvent]]:
     """A model's stream, which is closed at the end of the block."""
     try:
         yield events
@@ -166,39 +179,39 @@ async def closing(events: AsyncIterator[TResponseStreamEvent]) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def _stopped(clock: asyncio.Timeout) -> AsyncIterator[None]:
+async def _pause_timeout(timeout: asyncio.Timeout) -> AsyncIterator[None]:
     """The time that listeners take is not the model's."""
-    when = clock.when() or 0.0
+    when = timeout.when() or 0.0
     loop = asyncio.get_running_loop()
     before = loop.time()
-    clock.reschedule(None)
+    timeout.reschedule(None)
     yield
-    clock.reschedule(when + loop.time() - before)
+    timeout.reschedule(when + loop.time() - before)
 
 
-def _judged(
-    model: Model, request: ModelRequest, error: Exception, *, attempt: int, max_retries: int, shown: _Shown
+def _build_policy_context(
+    model: Model, request: ModelRequest, error: Exception, *, attempt: int, max_retries: int, forwarder: _EventForwarder
 ) -> RetryPolicyContext:
     """The failed attempt with everything that is known about it."""
     ids = {"previous_response_id": request.previous_response_id, "conversation_id": request.conversation_id}
-    stream = shown.emit is not None
+    stream = forwarder.emit is not None
     advise = getattr(model, "get_retry_advice", None)  # models of other make need not have it
     asked = ModelRetryAdviceRequest(error, attempt, stream, **ids)
     advice: ModelRetryAdvice | None = None if advise is None else advise(asked)
-    if shown.started:
+    if forwarder.response_started:
         advice = replace(advice or ModelRetryAdvice(), response_started=True)
-    normalized = normalized_error(error).corrected_by(None if advice is None else advice.normalized)
+    normalized = normalize_error(error).merge(None if advice is None else advice.normalized)
     return RetryPolicyContext(error, attempt, max_retries, stream, normalized, advice, **ids)
 
 
-def _counting(response: ModelResponse, *, failed: int) -> ModelResponse:
-    if not failed:
+def _count_failed_attempts(response: ModelResponse, *, failed_attempts: int) -> ModelResponse:
+    if not failed_attempts:
         return response
-    usage = replace(response.usage, requests=response.usage.requests + failed)
-    nothing = [RequestUsage(0, 0, 0, InputTokensDetails(), OutputTokensDetails()) for _ in range(failed)]
+    usage = replace(response.usage, requests=response.usage.requests + failed_attempts)
+    nothing = [RequestUsage(0, 0, 0, InputTokensDetails(), OutputTokensDetails()) for _ in range(failed_attempts)]
     usage.request_usage_entries = [*nothing, *(response.usage.request_usage_entries or [response.usage.as_request()])]
     return replace(response, usage=usage)
 
 
-def _stateful(request: ModelRequest) -> bool:
+def _is_stateful(request: ModelRequest) -> bool:
     return bool(request.previous_response_id or request.conversation_id)

@@ -5,15 +5,15 @@ from typing import Any
 
 from holdfast.agents.errors import ModelBehaviorError
 from holdfast.base.errors import InvalidItem
-from holdfast.base.items import Item, encode_item, sound
+from holdfast.base.items import Item, encode_item, sanitize_json
 from holdfast.base.usage import Usage
 from holdfast.models.contract import ModelResponse
-from holdfast.models.raw import readable
+from holdfast.models.raw import wrap_attributes
 
-_TEXTS = {"output_text": "text", "refusal": "refusal"}
+_TEXT_FIELDS = {"output_text": "text", "refusal": "refusal"}
 
 
-def checked(response: Any) -> ModelResponse:
+def validate_response(response: Any) -> ModelResponse:
     """The answer, or :class:`ModelBehaviorError` that names what is wrong.
 
     Half characters (lone surrogates), with which some providers end a text that was cut, become U+FFFD: they could
@@ -35,16 +35,20 @@ def checked(response: Any) -> ModelResponse:
             try:
                 encode_item(item)
             except InvalidItem:
-                items[index] = sound(item)
+                items[index] = sanitize_json(item)
                 encode_item(items[index], f"output[{index}]")
-                response.output = [*response.output[:index], readable(items[index]), *response.output[index + 1 :]]
-            _check(items[index], f"output[{index}]")
+                response.output = [
+                    *response.output[:index],
+                    wrap_attributes(items[index]),
+                    *response.output[index + 1 :],
+                ]
+            _validate_item(items[index], f"output[{index}]")
     except (InvalidItem, TypeError) as error:
         raise ModelBehaviorError(f"the model's answer is not a list of items: {error}") from error
     return response
 
 
-def _check(item: Item, where: str) -> None:
+def _validate_item(item: Item, where: str) -> None:
     kind = item.get("type")
     if not isinstance(kind, str) or not kind:
         raise InvalidItem(f"{where}.type", f"it must be a string with something in it, not {kind!r}")
@@ -54,6 +58,6 @@ def _check(item: Item, where: str) -> None:
     if not isinstance(content, list):
         raise InvalidItem(f"{where}.content", f"it must be a list of parts, not {type(content).__name__}")
     for index, part in enumerate(content):
-        name = _TEXTS.get(str(part.get("type"))) if isinstance(part, Mapping) else ""
+        name = _TEXT_FIELDS.get(str(part.get("type"))) if isinstance(part, Mapping) else ""
         if name == "" or (name is not None and not isinstance(part.get(name), str)):
             raise InvalidItem(f"{where}.content[{index}]", f"{part!r} is not a part of a message")

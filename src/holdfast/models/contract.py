@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from holdfast.agents.errors import AgentsException, ModelBehaviorError
-from holdfast.agents.tool_refs import part_of
+from holdfast.agents.tool_refs import get_field
 from holdfast.base.items import Item
 from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, Usage
-from holdfast.models.raw import as_item, bare
+from holdfast.models.raw import as_item, to_plain
 
 if TYPE_CHECKING:
     from holdfast.agents.handoffs import Handoff
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 TResponseOutputItem: TypeAlias = Any
 TResponseStreamEvent: TypeAlias = Any
 
-COMPLETED = "response.completed"
-ENDINGS = frozenset([COMPLETED, "response.incomplete"])
-FAILURES = frozenset(["response.failed", "error"])
+COMPLETED_EVENT = "response.completed"
+FINAL_EVENTS = frozenset([COMPLETED_EVENT, "response.incomplete"])
+FAILURE_EVENTS = frozenset(["response.failed", "error"])
 
 
 class ModelTracing(Enum):
@@ -56,7 +56,7 @@ class ResponseFailed(AgentsException):
         self.message, self.error_code, self.response_id = message, error_code, response_id
 
 
-class StreamCut(AgentsException):
+class IncompleteStream(AgentsException):
     """The stream ended before the answer did. What was streamed so far is not a whole answer."""
 
     code = "stream-cut"
@@ -149,56 +149,56 @@ class ModelProvider(ABC):
         return
 
 
-def completed(event: TResponseStreamEvent, *, keep_raw_usage: bool = False) -> ModelResponse | None:
+def parse_final_event(event: TResponseStreamEvent, *, keep_raw_usage: bool = False) -> ModelResponse | None:
     """The answer that a stream's last event carries; ``None`` for every other event.
 
     An event that says that the answer failed becomes :class:`ResponseFailed`.
     """
-    kind = part_of(event, "type")
-    if kind in FAILURES:
-        raise failure_in(event)
-    return response_in(part_of(event, "response"), keep_raw_usage=keep_raw_usage) if kind in ENDINGS else None
+    kind = get_field(event, "type")
+    if kind in FAILURE_EVENTS:
+        raise parse_failure(event)
+    return parse_response(get_field(event, "response"), keep_raw_usage=keep_raw_usage) if kind in FINAL_EVENTS else None
 
 
-def response_in(response: Any, *, keep_raw_usage: bool = False) -> ModelResponse:
+def parse_response(response: Any, *, keep_raw_usage: bool = False) -> ModelResponse:
     """A response of the Responses API, be it a dict or the provider's object, as an answer."""
-    if part_of(response, "status") == "failed":
-        raise failure_in(response)
-    output = part_of(response, "output")
+    if get_field(response, "status") == "failed":
+        raise parse_failure(response)
+    output = get_field(response, "output")
     if not isinstance(output, list):
         raise ModelBehaviorError(f"the response has no list of output items but {type(output).__name__}")
-    usage = part_of(response, "usage")
+    usage = get_field(response, "usage")
     return ModelResponse(
         output=output,
-        usage=usage_in(usage),
-        response_id=part_of(response, "id"),
-        request_id=part_of(response, "_request_id"),
-        raw_usage=None if usage is None or not keep_raw_usage else bare(usage),
+        usage=parse_usage(usage),
+        response_id=get_field(response, "id"),
+        request_id=get_field(response, "_request_id"),
+        raw_usage=None if usage is None or not keep_raw_usage else to_plain(usage),
     )
 
 
-def usage_in(usage: Any) -> Usage:
+def parse_usage(usage: Any) -> Usage:
     """The usage in a response: it was one request in any case, whether its tokens were counted or not."""
     if usage is None:
         return Usage(requests=1)
-    requests = part_of(usage, "requests")
+    requests = get_field(usage, "requests")
     return Usage(
         requests=1 if requests is None else requests,
-        input_tokens=part_of(usage, "input_tokens") or 0,
-        input_tokens_details=InputTokensDetails.of(part_of(usage, "input_tokens_details")),
-        output_tokens=part_of(usage, "output_tokens") or 0,
-        output_tokens_details=OutputTokensDetails.of(part_of(usage, "output_tokens_details")),
-        total_tokens=part_of(usage, "total_tokens") or 0,
+        input_tokens=get_field(usage, "input_tokens") or 0,
+        input_tokens_details=InputTokensDetails.coerce(get_field(usage, "input_tokens_details")),
+        output_tokens=get_field(usage, "output_tokens") or 0,
+        output_tokens_details=OutputTokensDetails.coerce(get_field(usage, "output_tokens_details")),
+        total_tokens=get_field(usage, "total_tokens") or 0,
     )
 
 
-def failure_in(event: Any) -> ResponseFailed:
+def parse_failure(event: Any) -> ResponseFailed:
     """The failure that an event or a response reports."""
-    response = part_of(event, "response") or event
-    error = part_of(response, "error") or event
-    message, code = part_of(error, "message"), part_of(error, "code")
+    response = get_field(event, "response") or event
+    error = get_field(response, "error") or event
+    message, code = get_field(error, "message"), get_field(error, "code")
     return ResponseFailed(
         f"the model's answer failed: {message or 'no reason given'}",
         error_code=code if isinstance(code, str) else None,
-        response_id=part_of(response, "id"),
+        response_id=get_field(response, "id"),
     )

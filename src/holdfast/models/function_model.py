@@ -6,17 +6,17 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.agents.types import MaybeAwaitable, resolved
+from holdfast.agents.types import MaybeAwaitable, maybe_await
 from holdfast.base.errors import InvalidInput
 from holdfast.base.items import Item
 from holdfast.base.usage import Usage
 from holdfast.models.asking import ModelRequest
 from holdfast.models.contract import Model, ModelResponse, TResponseStreamEvent
-from holdfast.models.events import EventLog, text_part, usage_part, whole_answer
-from holdfast.models.openai_chat_items import made_up, message_item
-from holdfast.models.raw import readable
+from holdfast.models.events import ResponseEventBuilder, make_response_events, make_text_part, usage_to_dict
+from holdfast.models.openai_chat_items import make_local_id, make_message_item
+from holdfast.models.raw import wrap_attributes
 
-Said: TypeAlias = str | Item | Sequence[str | Item]
+FunctionModelOutput: TypeAlias = str | Item | Sequence[str | Item]
 
 
 @dataclass(frozen=True)
@@ -33,39 +33,39 @@ class FunctionModel(Model):
     depends on the conversation alone, so any process can go on with a run. :meth:`call` makes the item of a tool call.
     """
 
-    def __init__(self, answer: Callable[[FunctionRequest], MaybeAwaitable[Said]]) -> None:
-        self._answer = answer
+    def __init__(self, function: Callable[[FunctionRequest], MaybeAwaitable[FunctionModelOutput]]) -> None:
+        self._function = function
 
     @staticmethod
     def call(name: str, /, **arguments: Any) -> Item:
         """A call of the tool with that name, under an id of its own."""
         text = msgspec.json.encode(arguments).decode()
-        item_id, call_id = made_up("fc"), made_up("call")
+        item_id, call_id = make_local_id("fc"), make_local_id("call")
         return {"type": "function_call", "id": item_id, "call_id": call_id, "name": name, "arguments": text}
 
-    async def get_response(self, *given: Any, **more: Any) -> ModelResponse:
-        items = await self._items(given, more)
-        return ModelResponse(output=readable(items), usage=Usage(requests=1), response_id=None)
+    async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
+        items = await self._call_function(args, kwargs)
+        return ModelResponse(output=wrap_attributes(items), usage=Usage(requests=1), response_id=None)
 
-    async def stream_response(self, *given: Any, **more: Any) -> AsyncIterator[TResponseStreamEvent]:
-        items = await self._items(given, more)
-        log = EventLog(None, model="function")
-        for event in whole_answer(log, items, usage=usage_part(Usage(requests=1))):
-            yield readable(event)
+    async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
+        items = await self._call_function(args, kwargs)
+        log = ResponseEventBuilder(None, model="function")
+        for event in make_response_events(log, items, usage=usage_to_dict(Usage(requests=1))):
+            yield wrap_attributes(event)
 
-    async def _items(self, given: tuple[Any, ...], more: dict[str, Any]) -> list[Item]:
-        instructions, input, settings, tools, schema, handoffs, tracing = given
+    async def _call_function(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Item]:
+        instructions, input, settings, tools, schema, handoffs, tracing = args
         items = [{"role": "user", "content": input}] if isinstance(input, str) else input
-        request = FunctionRequest(items, instructions, settings, tools, schema, handoffs, tracing, **more)
-        said = await resolved(self._answer(request))
+        request = FunctionRequest(items, instructions, settings, tools, schema, handoffs, tracing, **kwargs)
+        said = await maybe_await(self._function(request))
         several = isinstance(said, Sequence) and not isinstance(said, str)
-        return [item_of(part) for part in (said if several else [said])]
+        return [item_from_output(part) for part in (said if several else [said])]
 
 
-def item_of(said: object) -> Item:
+def item_from_output(output: object) -> Item:
     """A text becomes a message; an item stays what it is."""
-    if isinstance(said, dict):
-        return said
-    if not isinstance(said, str):
-        raise InvalidInput(f"the function of a model must return texts or items, not {type(said).__name__}")
-    return message_item(made_up("msg"), [text_part(said)])
+    if isinstance(output, dict):
+        return output
+    if not isinstance(output, str):
+        raise InvalidInput(f"the function of a model must return texts or items, not {type(output).__name__}")
+    return make_message_item(make_local_id("msg"), [make_text_part(output)])

@@ -12,12 +12,12 @@ from holdfast.agents.output import AgentOutputSchemaBase
 from holdfast.agents.tools import Tool
 from holdfast.base.items import Item
 from holdfast.models.contract import Model, ModelProvider, ModelResponse, ModelTracing, TResponseStreamEvent
-from holdfast.models.events import EventLog, usage_part, whole_answer
-from holdfast.models.local_calls import forced_call
-from holdfast.models.local_server import Address, LocalServer
+from holdfast.models.events import ResponseEventBuilder, make_response_events, usage_to_dict
+from holdfast.models.local_calls import build_forced_call
+from holdfast.models.local_server import LocalServer, ServerAddress
 from holdfast.models.openai_chat import OpenAIChatCompletionsModel
-from holdfast.models.openai_errors import advice_on, load_openai
-from holdfast.models.openai_typed import typed_event
+from holdfast.models.openai_errors import load_openai, make_retry_advice
+from holdfast.models.openai_typed import to_typed_event
 from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class LocalModel(Model):
         self.server = LocalServer(path, context_size=context_size, threads=threads, parallel=parallel)
         self._max_tokens = max_tokens
         self._client: AsyncOpenAI | None = None
-        self._used_by: tuple[asyncio.AbstractEventLoop, Address] | None = None
+        self._client_key: tuple[asyncio.AbstractEventLoop, ServerAddress] | None = None
 
     async def __aenter__(self) -> Self:
         await self.server.start()
@@ -69,17 +69,23 @@ class LocalModel(Model):
         conversation_id: str | None = None,
         prompt: Any | None = None,
     ) -> ModelResponse:
-        chat, settings = await self._chat(), self._bounded(model_settings)
-        call = forced_call(settings.tool_choice, tools, handoffs)
+        chat, settings = await self._get_chat_model(), self._apply_defaults(model_settings)
+        call = build_forced_call(settings.tool_choice, tools, handoffs)
         if call is None:
             return await chat.get_response(
                 system_instructions, input, settings, tools, output_schema, handoffs, tracing,
                 previous_response_id, conversation_id, prompt,
             )  # fmt: skip
         answer = await chat.get_response(
-            call.instructions(system_instructions), input, replace(settings, tool_choice=None), [], call, [], tracing
+            call.build_instructions(system_instructions),
+            input,
+            replace(settings, tool_choice=None),
+            [],
+            call,
+            [],
+            tracing,
         )
-        return replace(answer, output=[call.call_in(answer, tools)])
+        return replace(answer, output=[call.parse_call(answer, tools)])
 
     async def stream_response(
         self,
@@ -101,15 +107,15 @@ class LocalModel(Model):
             "prompt": prompt,
         }
         given = (system_instructions, input, model_settings, tools, output_schema, handoffs, tracing)
-        if forced_call(model_settings.tool_choice, tools, handoffs) is not None:
+        if build_forced_call(model_settings.tool_choice, tools, handoffs) is not None:
             # A call is of use when it is complete, and not before.
             answer = await self.get_response(*given, **ids)
-            log = EventLog(answer.response_id, model="local")
-            for event in whole_answer(log, answer.items, usage=usage_part(answer.usage)):
-                yield typed_event(event)
+            log = ResponseEventBuilder(answer.response_id, model="local")
+            for event in make_response_events(log, answer.items, usage=usage_to_dict(answer.usage)):
+                yield to_typed_event(event)
             return
-        chat = await self._chat()
-        settings = self._bounded(model_settings)
+        chat = await self._get_chat_model()
+        settings = self._apply_defaults(model_settings)
         events = chat.stream_response(
             system_instructions, input, settings, tools, output_schema, handoffs, tracing, **ids
         )
@@ -120,21 +126,21 @@ class LocalModel(Model):
             await events.aclose()  # type: ignore[attr-defined]  # it is a generator
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        return advice_on(request)
+        return make_retry_advice(request)
 
     async def close(self) -> None:
         """End the model's process. A later request loads it again."""
-        client, used_by = self._client, self._used_by
-        self._client = self._used_by = None
+        client, used_by = self._client, self._client_key
+        self._client = self._client_key = None
         try:
             if client is not None and used_by is not None and used_by[0] is asyncio.get_running_loop():
                 await client.close()
         finally:
             await self.server.close()
 
-    async def _chat(self) -> OpenAIChatCompletionsModel:
+    async def _get_chat_model(self) -> OpenAIChatCompletionsModel:
         user = (asyncio.get_running_loop(), await self.server.start())
-        if self._client is None or self._used_by != user:
+        if self._client is None or self._client_key != user:
             library = load_openai("a local model")
             address = user[1]
             # Connections belong to the loop that opened them: none is kept, so that none is left when a loop ends.
@@ -144,10 +150,10 @@ class LocalModel(Model):
                 max_retries=0,
                 default_headers={"Connection": "close"},
             )
-            self._used_by = user
+            self._client_key = user
         return OpenAIChatCompletionsModel("local", self._client)
 
-    def _bounded(self, settings: ModelSettings) -> ModelSettings:
+    def _apply_defaults(self, settings: ModelSettings) -> ModelSettings:
         most = self._max_tokens if settings.max_tokens is None else settings.max_tokens
         counted = True if settings.include_usage is None else settings.include_usage
         return replace(settings, max_tokens=most, include_usage=counted)

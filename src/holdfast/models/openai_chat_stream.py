@@ -3,203 +3,213 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.agents.tool_refs import part_of
+from holdfast.agents.tool_refs import get_field
 from holdfast.base.items import Item
-from holdfast.models.events import Event, EventLog, text_part
+from holdfast.models.events import ResponseEvent, ResponseEventBuilder, make_text_part
 from holdfast.models.openai_chat_items import (
-    Names,
-    arguments_text,
-    chat_usage,
-    made_up,
-    message_item,
-    reasoning_item,
-    thought_in,
+    ToolNameResolver,
+    arguments_to_json,
+    get_reasoning_text,
+    make_local_id,
+    make_message_item,
+    make_reasoning_item,
+    usage_from_chat,
 )
 
-CUT_SHORT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-class Thought:
+class ReasoningItemBuilder:
     """The reasoning item while it is being written."""
 
-    def __init__(self, log: EventLog, index: int) -> None:
-        self.log, self.index, self.id, self.text = log, index, made_up("rs"), ""
+    def __init__(self, builder: ResponseEventBuilder, index: int) -> None:
+        self.builder, self.index, self.id, self.text = builder, index, make_local_id("rs"), ""
 
     @property
-    def where(self) -> Item:
+    def location(self) -> Item:
         return {"item_id": self.id, "output_index": self.index, "summary_index": 0}
 
-    def open(self) -> Iterator[Event]:
-        yield self.log.added({"id": self.id, "type": "reasoning", "summary": []}, self.index)
+    def open(self) -> Iterator[ResponseEvent]:
+        yield self.builder.make_item_added({"id": self.id, "type": "reasoning", "summary": []}, self.index)
         empty = {"type": "summary_text", "text": ""}
-        yield self.log.event("response.reasoning_summary_part.added", part=empty, **self.where)
+        yield self.builder.make_event("response.reasoning_summary_part.added", part=empty, **self.location)
 
-    def write(self, delta: str) -> Iterator[Event]:
+    def write(self, delta: str) -> Iterator[ResponseEvent]:
         self.text += delta
-        yield self.log.event("response.reasoning_summary_text.delta", delta=delta, **self.where)
+        yield self.builder.make_event("response.reasoning_summary_text.delta", delta=delta, **self.location)
 
-    def close(self) -> Iterator[Event]:
+    def close(self) -> Iterator[ResponseEvent]:
         part = {"type": "summary_text", "text": self.text}
-        yield self.log.event("response.reasoning_summary_text.done", text=self.text, **self.where)
-        yield self.log.event("response.reasoning_summary_part.done", part=part, **self.where)
-        yield self.log.done(self.item(), self.index)
+        yield self.builder.make_event("response.reasoning_summary_text.done", text=self.text, **self.location)
+        yield self.builder.make_event("response.reasoning_summary_part.done", part=part, **self.location)
+        yield self.builder.make_item_done(self.build_item(), self.index)
 
-    def item(self) -> Item:
-        return reasoning_item(self.id, self.text)
+    def build_item(self) -> Item:
+        return make_reasoning_item(self.id, self.text)
 
 
-class Words:
+class MessageItemBuilder:
     """The message while it is being written: a part of text, a part of refusal, or one after the other."""
 
-    def __init__(self, log: EventLog, index: int) -> None:
-        self.log, self.index, self.id = log, index, made_up("msg")
+    def __init__(self, builder: ResponseEventBuilder, index: int) -> None:
+        self.builder, self.index, self.id = builder, index, make_local_id("msg")
         self.parts: list[Item] = []
 
-    def open(self) -> Iterator[Event]:
-        yield self.log.added(message_item(self.id, [], status="in_progress"), self.index)
+    def open(self) -> Iterator[ResponseEvent]:
+        yield self.builder.make_item_added(make_message_item(self.id, [], status="in_progress"), self.index)
 
-    def write(self, name: str, delta: str) -> Iterator[Event]:
+    def write(self, name: str, delta: str) -> Iterator[ResponseEvent]:
         """``name`` is ``text`` or ``refusal``."""
         kind = "output_text" if name == "text" else "refusal"
         number = next((n for n, part in enumerate(self.parts) if part["type"] == kind), None)
         if number is None:
             number = len(self.parts)
-            self.parts.append(text_part("") if name == "text" else {"type": "refusal", "refusal": ""})
-            yield self.log.event("response.content_part.added", part=dict(self.parts[number]), **self.where(number))
+            self.parts.append(make_text_part("") if name == "text" else {"type": "refusal", "refusal": ""})
+            yield self.builder.make_event(
+                "response.content_part.added", part=dict(self.parts[number]), **self.locate_part(number)
+            )
         self.parts[number][name] += delta
         more: Item = {"logprobs": []} if name == "text" else {}
-        yield self.log.event(f"response.{kind}.delta", delta=delta, **more, **self.where(number))
+        yield self.builder.make_event(f"response.{kind}.delta", delta=delta, **more, **self.locate_part(number))
 
-    def close(self) -> Iterator[Event]:
+    def close(self) -> Iterator[ResponseEvent]:
         for number, part in enumerate(self.parts):
-            where = self.where(number)
+            where = self.locate_part(number)
             if part["type"] == "refusal":
-                yield self.log.event("response.refusal.done", refusal=part["refusal"], **where)
+                yield self.builder.make_event("response.refusal.done", refusal=part["refusal"], **where)
             else:
-                yield self.log.event("response.output_text.done", text=part["text"], logprobs=[], **where)
-            yield self.log.event("response.content_part.done", part=part, **where)
-        yield self.log.done(self.item(), self.index)
+                yield self.builder.make_event("response.output_text.done", text=part["text"], logprobs=[], **where)
+            yield self.builder.make_event("response.content_part.done", part=part, **where)
+        yield self.builder.make_item_done(self.build_item(), self.index)
 
-    def where(self, number: int) -> Item:
+    def locate_part(self, number: int) -> Item:
         return {"item_id": self.id, "output_index": self.index, "content_index": number}
 
-    def item(self) -> Item:
-        return message_item(self.id, self.parts)
+    def build_item(self) -> Item:
+        return make_message_item(self.id, self.parts)
 
 
-class Call:
+class CallItemBuilder:
     """A call while it is being written. It is announced as soon as it has a name."""
 
-    def __init__(self, log: EventLog, index: int, names: Names, *, silent: bool) -> None:
-        self.log, self.index, self.names, self.silent = log, index, names, silent
-        self.id, self.call_id, self.name, self.arguments = made_up("fc"), "", "", ""
+    def __init__(
+        self, builder: ResponseEventBuilder, index: int, resolver: ToolNameResolver, *, buffered: bool
+    ) -> None:
+        self.builder, self.index, self.resolver, self.buffered = builder, index, resolver, buffered
+        self.id, self.call_id, self.name, self.arguments = make_local_id("fc"), "", "", ""
         self.announced = False
 
-    def write(self, call_id: str | None, name: str | None, arguments: str) -> Iterator[Event]:
+    def write(self, call_id: str | None, name: str | None, arguments: str) -> Iterator[ResponseEvent]:
         self.call_id = self.call_id or call_id or ""
         # Some servers repeat the name with every piece, some send the name itself in pieces.
         if name and name != self.name and not self.announced:
             self.name += name
         self.arguments += arguments
-        if self.silent or not self.arguments or not self.name:
+        if self.buffered or not self.arguments or not self.name:
             return
         if not self.announced:
             yield from self.announce()
             arguments = self.arguments
         if arguments:
-            yield self.log.event("response.function_call_arguments.delta", delta=arguments, **self.where)
+            yield self.builder.make_event("response.function_call_arguments.delta", delta=arguments, **self.location)
 
-    def announce(self) -> Iterator[Event]:
+    def announce(self) -> Iterator[ResponseEvent]:
         self.announced = True
-        self.call_id = self.call_id or made_up("call")
-        yield self.log.added({**self.item(), "arguments": "", "status": "in_progress"}, self.index)
+        self.call_id = self.call_id or make_local_id("call")
+        yield self.builder.make_item_added({**self.build_item(), "arguments": "", "status": "in_progress"}, self.index)
 
-    def close(self) -> Iterator[Event]:
+    def close(self) -> Iterator[ResponseEvent]:
         if not self.announced:
             yield from self.announce()
             self.arguments = self.arguments or "{}"
-            yield self.log.event("response.function_call_arguments.delta", delta=self.arguments, **self.where)
-        item = self.item()
-        yield self.log.event(
-            "response.function_call_arguments.done", arguments=self.arguments, name=item["name"], **self.where
+            yield self.builder.make_event(
+                "response.function_call_arguments.delta", delta=self.arguments, **self.location
+            )
+        item = self.build_item()
+        yield self.builder.make_event(
+            "response.function_call_arguments.done", arguments=self.arguments, name=item["name"], **self.location
         )
-        yield self.log.done(item, self.index)
+        yield self.builder.make_item_done(item, self.index)
 
     @property
-    def where(self) -> Item:
+    def location(self) -> Item:
         return {"item_id": self.id, "output_index": self.index}
 
-    def item(self) -> Item:
-        return self.names.call(item_id=self.id, call_id=self.call_id, name=self.name, arguments=self.arguments)
+    def build_item(self) -> Item:
+        return self.resolver.make_call_item(
+            item_id=self.id, call_id=self.call_id, name=self.name, arguments=self.arguments
+        )
 
 
-class ChatStream:
+class ChatStreamConverter:
     """One answer. ``feed`` it every chunk, then take the ``end``."""
 
-    def __init__(self, names: Names, *, model: str, buffer_calls: bool = False) -> None:
-        self.log = EventLog(None, model=model)
+    def __init__(self, resolver: ToolNameResolver, *, model: str, buffer_calls: bool = False) -> None:
+        self.builder = ResponseEventBuilder(None, model=model)
         self.finish_reason: str | None = None
         self.usage: Any = None
-        self._names, self._silent = names, buffer_calls
-        self._thought: Thought | None = None
-        self._words: Words | None = None
-        self._calls: dict[Any, Call] = {}
-        self._items: list[Thought | Words | Call] = []
-        self._begun = False
+        self._resolver, self._buffer_calls = resolver, buffer_calls
+        self._reasoning: ReasoningItemBuilder | None = None
+        self._message: MessageItemBuilder | None = None
+        self._calls: dict[Any, CallItemBuilder] = {}
+        self._items: list[ReasoningItemBuilder | MessageItemBuilder | CallItemBuilder] = []
+        self._started = False
 
-    def feed(self, chunk: Any) -> Iterator[Event]:
-        if not self._begun:
-            self._begun = True
-            self.log.response["id"] = part_of(chunk, "id") or made_up("resp")
-            self.log.response["created_at"] = part_of(chunk, "created") or 0
-            yield from self.log.begin()
-        self.usage = part_of(chunk, "usage") or self.usage
-        for choice in part_of(chunk, "choices") or []:
-            self.finish_reason = part_of(choice, "finish_reason") or self.finish_reason
-            delta = part_of(choice, "delta")
+    def feed(self, chunk: Any) -> Iterator[ResponseEvent]:
+        if not self._started:
+            self._started = True
+            self.builder.response["id"] = get_field(chunk, "id") or make_local_id("resp")
+            self.builder.response["created_at"] = get_field(chunk, "created") or 0
+            yield from self.builder.begin_response()
+        self.usage = get_field(chunk, "usage") or self.usage
+        for choice in get_field(chunk, "choices") or []:
+            self.finish_reason = get_field(choice, "finish_reason") or self.finish_reason
+            delta = get_field(choice, "delta")
             if delta is not None:
-                yield from self._delta(delta)
+                yield from self._handle_delta(delta)
 
-    def end(self) -> Iterator[Event]:
+    def finish(self) -> Iterator[ResponseEvent]:
         """What is left to say when there are no more chunks."""
         for item in self._items:
             yield from item.close()
-        reason = CUT_SHORT.get(self.finish_reason or "")
-        yield self.log.end(
-            [item.item() for item in self._items],
-            usage=chat_usage(self.usage),
+        reason = INCOMPLETE_REASONS.get(self.finish_reason or "")
+        yield self.builder.end_response(
+            [item.build_item() for item in self._items],
+            usage=usage_from_chat(self.usage),
             status="completed" if reason is None else "incomplete",
             **({} if reason is None else {"incomplete_details": {"reason": reason}}),
         )
 
-    def _delta(self, delta: Any) -> Iterator[Event]:
-        thought = thought_in(delta)
+    def _handle_delta(self, delta: Any) -> Iterator[ResponseEvent]:
+        thought = get_reasoning_text(delta)
         if thought:
-            if self._thought is None:
-                self._thought = Thought(self.log, self._next())
-                self._items.append(self._thought)
-                yield from self._thought.open()
-            yield from self._thought.write(thought)
-        for name, text in (("text", part_of(delta, "content")), ("refusal", part_of(delta, "refusal"))):
+            if self._reasoning is None:
+                self._reasoning = ReasoningItemBuilder(self.builder, self._next_index())
+                self._items.append(self._reasoning)
+                yield from self._reasoning.open()
+            yield from self._reasoning.write(thought)
+        for name, text in (("text", get_field(delta, "content")), ("refusal", get_field(delta, "refusal"))):
             if text:
-                if self._words is None:
-                    self._words = Words(self.log, self._next())
-                    self._items.append(self._words)
-                    yield from self._words.open()
-                yield from self._words.write(name, text)
-        for piece in part_of(delta, "tool_calls") or []:
-            yield from self._piece(piece)
+                if self._message is None:
+                    self._message = MessageItemBuilder(self.builder, self._next_index())
+                    self._items.append(self._message)
+                    yield from self._message.open()
+                yield from self._message.write(name, text)
+        for piece in get_field(delta, "tool_calls") or []:
+            yield from self._handle_call_delta(piece)
 
-    def _piece(self, piece: Any) -> Iterator[Event]:
-        function = part_of(piece, "function")
-        call_id, index = part_of(piece, "id"), part_of(piece, "index")
+    def _handle_call_delta(self, piece: Any) -> Iterator[ResponseEvent]:
+        function = get_field(piece, "function")
+        call_id, index = get_field(piece, "id"), get_field(piece, "index")
         key = index if index is not None else call_id or next(reversed(self._calls), 0)
         if key not in self._calls:
-            self._calls[key] = Call(self.log, self._next(), self._names, silent=self._silent)
+            self._calls[key] = CallItemBuilder(
+                self.builder, self._next_index(), self._resolver, buffered=self._buffer_calls
+            )
             self._items.append(self._calls[key])
-        arguments = part_of(function, "arguments") if function is not None else None
-        name = part_of(function, "name") if function is not None else None
-        yield from self._calls[key].write(call_id, name, arguments_text(arguments) if arguments else "")
+        arguments = get_field(function, "arguments") if function is not None else None
+        name = get_field(function, "name") if function is not None else None
+        yield from self._calls[key].write(call_id, name, arguments_to_json(arguments) if arguments else "")
 
-    def _next(self) -> int:
+    def _next_index(self) -> int:
         return len(self._items)

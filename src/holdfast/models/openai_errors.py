@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from holdfast.base.errors import MissingExtra
-from holdfast.models.contract import ResponseFailed, StreamCut
+from holdfast.models.contract import IncompleteStream, ResponseFailed
 from holdfast.models.retry import (
-    LOCKED,
+    CONVERSATION_LOCKED,
     ModelRetryAdvice,
     ModelRetryAdviceRequest,
     ModelRetryNormalizedError,
-    retry_after_in,
+    parse_retry_after,
 )
 
 if TYPE_CHECKING:
@@ -18,22 +18,24 @@ if TYPE_CHECKING:
     from holdfast.agents.model_settings import ModelSettings
 
 # Failures before the request was on its way: the server has not seen it.
-_NOT_SENT = frozenset(["ConnectError", "ConnectTimeout", "PoolTimeout"])
+_UNSENT_ERRORS = frozenset(["ConnectError", "ConnectTimeout", "PoolTimeout"])
 # Failures of the connection that the client lets through as they are while it reads a stream.
-_CUT_OFF = frozenset(["RemoteProtocolError", "ReadError", "ReadTimeout", "WriteError", "ProtocolError", "NetworkError"])
-_TRANSIENT = frozenset(["server_error", "rate_limit_exceeded"])
+_CONNECTION_LOST_ERRORS = frozenset(
+    ["RemoteProtocolError", "ReadError", "ReadTimeout", "WriteError", "ProtocolError", "NetworkError"]
+)
+_TRANSIENT_CODES = frozenset(["server_error", "rate_limit_exceeded"])
 
 
-def load_openai(why: str) -> Any:
+def load_openai(purpose: str) -> Any:
     """The client library, or :class:`MissingExtra`."""
     try:
         import openai
     except ImportError as error:
-        raise MissingExtra("openai", why) from error
+        raise MissingExtra("openai", purpose) from error
     return openai
 
 
-def quiet(client: "AsyncOpenAI", settings: "ModelSettings", *, stateful: bool) -> "AsyncOpenAI":
+def configure_client_retries(client: "AsyncOpenAI", settings: "ModelSettings", *, stateful: bool) -> "AsyncOpenAI":
     """The client, without retries of its own where retries are decided here.
 
     They are when the settings mention them, and when a request adds to what the server remembers: the client would
@@ -42,40 +44,43 @@ def quiet(client: "AsyncOpenAI", settings: "ModelSettings", *, stateful: bool) -
     return client.with_options(max_retries=0) if settings.retry is not None or stateful else client
 
 
-def advice_on(request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
+def make_retry_advice(request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
     """What the server or the failure itself says about trying again; ``None`` if it is none of the client's."""
     error = request.error
     if isinstance(error, ResponseFailed):
-        return ModelRetryAdvice(suggested=error.error_code in _TRANSIENT, replay_safety=_safe_unless(request.stateful))
+        return ModelRetryAdvice(
+            suggested=error.error_code in _TRANSIENT_CODES, replay_safety=_get_replay_safety(request.stateful)
+        )
     if isinstance(error, MissingExtra):  # perhaps the client itself
         return None
     library = load_openai("asking for advice")
     if isinstance(error, library.APIStatusError):
-        return _on_status(error, request)
+        return _advise_on_status(error, request)
     if isinstance(error, library.APIConnectionError):
         late = isinstance(error, library.APITimeoutError)
-        unsent = type(error.__cause__).__name__ in _NOT_SENT
+        unsent = type(error.__cause__).__name__ in _UNSENT_ERRORS
         return ModelRetryAdvice(
             suggested=True,
-            replay_safety=_safe_unless(request.stateful and not unsent),
+            replay_safety=_get_replay_safety(request.stateful and not unsent),
             reason="no answer in time" if late else "no connection",
             normalized=ModelRetryNormalizedError(is_network_error=not late, is_timeout=late),
         )
-    if isinstance(error, StreamCut) or {kind.__name__ for kind in type(error).__mro__} & _CUT_OFF:
+    if isinstance(error, IncompleteStream) or {kind.__name__ for kind in type(error).__mro__} & _CONNECTION_LOST_ERRORS:
         return ModelRetryAdvice(
             suggested=True,
-            replay_safety=_safe_unless(request.stateful),
+            replay_safety=_get_replay_safety(request.stateful),
             reason="the connection was cut",
             normalized=ModelRetryNormalizedError(is_network_error=True),
         )
     if isinstance(error, library.APIError):  # an error event inside a stream
         return ModelRetryAdvice(
-            suggested=error.code in _TRANSIENT or error.type in _TRANSIENT, replay_safety=_safe_unless(request.stateful)
+            suggested=error.code in _TRANSIENT_CODES or error.type in _TRANSIENT_CODES,
+            replay_safety=_get_replay_safety(request.stateful),
         )
     return None
 
 
-def _on_status(error: Any, request: ModelRetryAdviceRequest) -> ModelRetryAdvice:
+def _advise_on_status(error: Any, request: ModelRetryAdviceRequest) -> ModelRetryAdvice:
     headers, status = error.response.headers, error.status_code
     word = headers.get("x-should-retry")
     transient = status in (408, 409, 429) or status >= 500
@@ -83,19 +88,19 @@ def _on_status(error: Any, request: ModelRetryAdviceRequest) -> ModelRetryAdvice
     refused = status < 500 and status != 408
     return ModelRetryAdvice(
         suggested=transient if word is None else word.lower() == "true",
-        retry_after=retry_after_in(headers),
-        replay_safety=_safe_unless(request.stateful and not refused),
+        retry_after=parse_retry_after(headers),
+        replay_safety=_get_replay_safety(request.stateful and not refused),
         reason=f"the server answered {status}",
-        normalized=ModelRetryNormalizedError(error_code=_code(error), request_id=error.request_id),
+        normalized=ModelRetryNormalizedError(error_code=_get_error_code(error), request_id=error.request_id),
     )
 
 
-def _code(error: Any) -> str | None:
+def _get_error_code(error: Any) -> str | None:
     if isinstance(error.code, str):
         return error.code
     # Some gateways pass the body on and lose its shape.
-    return LOCKED if LOCKED in str(error.message) else None
+    return CONVERSATION_LOCKED if CONVERSATION_LOCKED in str(error.message) else None
 
 
-def _safe_unless(doubtful: bool) -> Any:
-    return None if doubtful else "safe"
+def _get_replay_safety(uncertain: bool) -> Any:
+    return None if uncertain else "safe"

@@ -10,59 +10,61 @@ from holdfast.agents.model_settings import MCPToolChoice, ModelSettings
 from holdfast.agents.output import AgentOutputSchemaBase
 from holdfast.agents.tools import FunctionTool, Tool
 from holdfast.base.items import Item
-from holdfast.models.raw import bare
+from holdfast.models.raw import to_plain
 
 # Ids that were made up here because a provider gave none. No server knows them.
-MADE_UP = "local_"
-_UNKNOWN_IDS = ("__fake_id__", "scripted-message")
+LOCAL_ID_PREFIX = "local_"
+_PLACEHOLDER_IDS = ("__fake_id__", "scripted-message")
 # What the API reports and does not take back.
-_REPORTED = frozenset(["created_by", "provider_data"])
+_OUTPUT_ONLY_FIELDS = frozenset(["created_by", "provider_data"])
 
 _HOSTED_CHOICES = frozenset(
     ["file_search", "web_search", "web_search_preview", "code_interpreter", "image_generation", "computer", "mcp"]
 )
 
 
-def input_items(given: str | Iterable[Item]) -> list[Item]:
+def prepare_input_items(items: str | Iterable[Item]) -> list[Item]:
     """The conversation as the API takes it: without ids that its server never gave.
 
     Reasoning goes with its id. A reasoning item is nothing to the server but a reference to its own.
     """
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
+    if isinstance(items, str):
+        return [{"role": "user", "content": items}]
     return [
-        item if _acceptable(item) else _cleaned(item)
-        for item in given
-        if item.get("type") != "reasoning" or not _made_up(item.get("id"))
+        item if _is_acceptable(item) else _strip_item(item)
+        for item in items
+        if item.get("type") != "reasoning" or not _is_local_id(item.get("id"))
     ]
 
 
-def _acceptable(item: Item) -> bool:
-    return not _made_up(item.get("id")) and _REPORTED.isdisjoint(item)
+def _is_acceptable(item: Item) -> bool:
+    return not _is_local_id(item.get("id")) and _OUTPUT_ONLY_FIELDS.isdisjoint(item)
 
 
-def _cleaned(item: Item) -> Item:
+def _strip_item(item: Item) -> Item:
     return {
-        name: part for name, part in item.items() if name not in _REPORTED and not (name == "id" and _made_up(part))
+        name: part
+        for name, part in item.items()
+        if name not in _OUTPUT_ONLY_FIELDS and not (name == "id" and _is_local_id(part))
     }
 
 
-def _made_up(item_id: Any) -> bool:
-    return isinstance(item_id, str) and (item_id.startswith(MADE_UP) or item_id in _UNKNOWN_IDS)
+def _is_local_id(item_id: Any) -> bool:
+    return isinstance(item_id, str) and (item_id.startswith(LOCAL_ID_PREFIX) or item_id in _PLACEHOLDER_IDS)
 
 
-def response_tools(tools: Iterable[Tool], handoffs: Iterable[Handoff[Any, Any]]) -> list[Item]:
+def to_response_tools(tools: Iterable[Tool], handoffs: Iterable[Handoff[Any, Any]]) -> list[Item]:
     """Everything the model may call. Tools of one namespace go together, where the first of them stood."""
     found: list[Item] = []
     namespaces: dict[str, Item] = {}
     deferred = False
     for tool in tools:
         if not isinstance(tool, FunctionTool):
-            found.append(_hosted(tool))
+            found.append(_convert_hosted_tool(tool))
             continue
         deferred = deferred or tool.defer_loading
         if tool.namespace is None:
-            found.append(_function(tool))
+            found.append(_convert_function_tool(tool))
             continue
         if tool.namespace not in namespaces:
             group: Item = {
@@ -73,7 +75,7 @@ def response_tools(tools: Iterable[Tool], handoffs: Iterable[Handoff[Any, Any]])
             }
             namespaces[tool.namespace] = group
             found.append(group)
-        namespaces[tool.namespace]["tools"].append(_function(tool))
+        namespaces[tool.namespace]["tools"].append(_convert_function_tool(tool))
     found += [
         {
             "type": "function",
@@ -88,7 +90,7 @@ def response_tools(tools: Iterable[Tool], handoffs: Iterable[Handoff[Any, Any]])
     return [*found, {"type": "tool_search"}] if deferred else found
 
 
-def _function(tool: FunctionTool) -> Item:
+def _convert_function_tool(tool: FunctionTool) -> Item:
     found: Item = {
         "type": "function",
         "name": tool.name,
@@ -105,10 +107,10 @@ def _function(tool: FunctionTool) -> Item:
     return found
 
 
-def _hosted(tool: Any) -> Item:
+def _convert_hosted_tool(tool: Any) -> Item:
     match tool:
         case WebSearchTool():
-            return given(
+            return omit_none(
                 type="web_search",
                 filters=tool.filters,
                 user_location=tool.user_location,
@@ -116,7 +118,7 @@ def _hosted(tool: Any) -> Item:
                 external_web_access=tool.external_web_access,
             )
         case FileSearchTool():
-            return given(
+            return omit_none(
                 type="file_search",
                 vector_store_ids=tool.vector_store_ids,
                 max_num_results=tool.max_num_results,
@@ -124,12 +126,12 @@ def _hosted(tool: Any) -> Item:
                 filters=tool.filters,
             )
         case CodeInterpreterTool() | HostedMCPTool():
-            config: Item = bare(tool.tool_config)
+            config: Item = to_plain(tool.tool_config)
             return config
     raise UserError(f"the Responses API has no tool like {tool!r}")
 
 
-def tool_choice(choice: Any, tools: Iterable[Tool]) -> Any | None:
+def to_response_tool_choice(choice: Any, tools: Iterable[Tool]) -> Any | None:
     """What the model has to call, as the API takes it. A function of that name comes before a hosted tool."""
     if choice is None or choice in ("auto", "required", "none"):
         return choice
@@ -141,7 +143,7 @@ def tool_choice(choice: Any, tools: Iterable[Tool]) -> Any | None:
     return {"type": "function", "name": choice}
 
 
-def text_format(schema: AgentOutputSchemaBase | None, verbosity: str | None) -> Item | None:
+def build_text_config(schema: AgentOutputSchemaBase | None, verbosity: str | None) -> Item | None:
     """The shape that the answer must have, and how wordy it may be."""
     found: Item = {}
     if schema is not None and not schema.is_plain_text():
@@ -156,7 +158,7 @@ def text_format(schema: AgentOutputSchemaBase | None, verbosity: str | None) -> 
     return found or None
 
 
-def includes(settings: ModelSettings, tools: Iterable[Tool]) -> list[str] | None:
+def build_include(settings: ModelSettings, tools: Iterable[Tool]) -> list[str] | None:
     """What the answer is to contain beyond the usual."""
     found = list(settings.response_include or [])
     if any(isinstance(tool, FileSearchTool) and tool.include_search_results for tool in tools):
@@ -166,25 +168,27 @@ def includes(settings: ModelSettings, tools: Iterable[Tool]) -> list[str] | None
     return list(dict.fromkeys(found)) or None
 
 
-def parallel_calls(settings: ModelSettings, tools: list[Item]) -> bool | None:
+def resolve_parallel_calls(settings: ModelSettings, tools: list[Item]) -> bool | None:
     """The API refuses to be asked for parallel calls when there is nothing to call."""
     return None if settings.parallel_tool_calls and not tools else settings.parallel_tool_calls
 
 
-def given(**parts: Any) -> Item:
+def omit_none(**parts: Any) -> Item:
     """Those parts that are not ``None``: the API distinguishes absent from null."""
     simple = (str, bool, int, float, list)
-    return {name: part if isinstance(part, simple) else bare(part) for name, part in parts.items() if part is not None}
+    return {
+        name: part if isinstance(part, simple) else to_plain(part) for name, part in parts.items() if part is not None
+    }
 
 
-def arguments(request: Item, bulk: Item, settings: ModelSettings) -> Item:
+def build_client_arguments(request: Item, raw_body: Item, settings: ModelSettings) -> Item:
     """The client's arguments for a request, with the user's own additions; what is said in two places is refused.
 
     ``bulk`` goes by the raw body. The client looks through every part of its arguments for names to translate, which
     takes it milliseconds per item of a conversation, and all of ours has the API's own names already.
     """
     extra = settings.extra_args or {}
-    both = sorted(extra.keys() & (request.keys() | bulk.keys()))
+    both = sorted(extra.keys() & (request.keys() | raw_body.keys()))
     if both:
         raise UserError(f"extra_args sets what the request has already: {', '.join(both)}")
     found = {**request, **extra}
@@ -193,5 +197,5 @@ def arguments(request: Item, bulk: Item, settings: ModelSettings) -> Item:
             found[name] = dict(getattr(settings, name))
     body = settings.extra_body
     if body is None or isinstance(body, Mapping):
-        return {**found, "extra_body": {**bulk, **(body or {})}}
-    return {**found, **bulk, "extra_body": body}
+        return {**found, "extra_body": {**raw_body, **(body or {})}}
+    return {**found, **raw_body, "extra_body": body}

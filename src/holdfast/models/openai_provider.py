@@ -12,11 +12,11 @@ from holdfast.models.openai_errors import load_openai
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-USUAL_MODEL = "gpt-4.1"
+DEFAULT_MODEL = "gpt-4.1"
 
 
 @dataclass
-class Defaults:
+class OpenAIDefaults:
     """What providers use that were told nothing."""
 
     key: str | None = None
@@ -24,7 +24,7 @@ class Defaults:
     api: Literal["chat_completions", "responses"] = "responses"
 
 
-_defaults = Defaults()
+_defaults = OpenAIDefaults()
 
 
 def set_default_openai_key(key: str, use_for_tracing: bool = True) -> None:
@@ -34,7 +34,7 @@ def set_default_openai_key(key: str, use_for_tracing: bool = True) -> None:
     _defaults.key = key
 
 
-def default_openai_key() -> str | None:
+def get_default_openai_key() -> str | None:
     """The key for whoever was not given one: as it was set, else as the environment has it."""
     return _defaults.key or os.environ.get("OPENAI_API_KEY")
 
@@ -80,8 +80,8 @@ class OpenAIProvider(ModelProvider):
         if use_responses_websocket:
             raise Unsupported("the Responses API over WebSockets is not supported")
         self._agent_registration = agent_registration
-        self._given = openai_client
-        self._made: AsyncOpenAI | None = None
+        self._injected_client = openai_client
+        self._own_client: AsyncOpenAI | None = None
         self._use_responses = use_responses
         self._strict = strict_feature_validation
         self._buffer_calls = buffer_streamed_tool_calls
@@ -92,42 +92,42 @@ class OpenAIProvider(ModelProvider):
         return self._agent_registration
 
     def get_model(self, model_name: str | None) -> Model:
-        name = model_name or os.environ.get("OPENAI_DEFAULT_MODEL") or USUAL_MODEL
+        name = model_name or os.environ.get("OPENAI_DEFAULT_MODEL") or DEFAULT_MODEL
         responses = self._use_responses if self._use_responses is not None else _defaults.api == "responses"
         if responses:
             from holdfast.models.openai_responses import OpenAIResponsesModel
 
-            return OpenAIResponsesModel(name, self.client(), model_is_explicit=model_name is not None)
+            return OpenAIResponsesModel(name, self.get_client(), model_is_explicit=model_name is not None)
         from holdfast.models.openai_chat import OpenAIChatCompletionsModel
 
         return OpenAIChatCompletionsModel(
             name,
-            self.client(),
+            self.get_client(),
             strict_feature_validation=self._strict,
             buffer_streamed_tool_calls=self._buffer_calls,
         )
 
-    def client(self) -> "AsyncOpenAI":
+    def get_client(self) -> "AsyncOpenAI":
         """The client that the models use; made at first use, unless there is one to borrow."""
-        if self._given is not None:
-            return self._given
+        if self._injected_client is not None:
+            return self._injected_client
         if not self._options and _defaults.client is not None:
             return _defaults.client
-        if self._made is None:
+        if self._own_client is None:
             library = load_openai("a model at OpenAI")
             options = {"api_key": _defaults.key, **self._options} if _defaults.key else self._options
             try:
-                self._made = library.AsyncOpenAI(**options)
+                self._own_client = library.AsyncOpenAI(**options)
             except library.OpenAIError as error:
                 raise UserError(
                     f"there is no usable OpenAI client: {str(error).rstrip('.')}. Set OPENAI_API_KEY, call "
                     "set_default_openai_key(), or give the agent another model (LocalModel needs no key)"
                 ) from error
-        assert self._made is not None  # noqa: S101
-        return self._made
+        assert self._own_client is not None  # noqa: S101
+        return self._own_client
 
     async def aclose(self) -> None:
         """Close the client that was made here, if any. A later request makes a new one."""
-        made, self._made = self._made, None
+        made, self._own_client = self._own_client, None
         if made is not None:
             await made.close()

@@ -9,24 +9,24 @@ from holdfast.agents.output import AgentOutputSchemaBase
 from holdfast.agents.tools import Tool
 from holdfast.base.items import Item
 from holdfast.models.contract import (
-    ENDINGS,
+    FINAL_EVENTS,
+    IncompleteStream,
     Model,
     ModelResponse,
     ModelTracing,
-    StreamCut,
     TResponseStreamEvent,
-    response_in,
+    parse_response,
 )
-from holdfast.models.openai_errors import advice_on, quiet
+from holdfast.models.openai_errors import configure_client_retries, make_retry_advice
 from holdfast.models.openai_items import (
-    arguments,
-    given,
-    includes,
-    input_items,
-    parallel_calls,
-    response_tools,
-    text_format,
-    tool_choice,
+    build_client_arguments,
+    build_include,
+    build_text_config,
+    omit_none,
+    prepare_input_items,
+    resolve_parallel_calls,
+    to_response_tool_choice,
+    to_response_tools,
 )
 from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
@@ -45,7 +45,7 @@ class OpenAIResponsesModel(Model):
     def __init__(self, model: str, openai_client: "AsyncOpenAI", *, model_is_explicit: bool = True) -> None:
         self.model = model
         self._client = openai_client
-        self._explicit = model_is_explicit
+        self._model_is_explicit = model_is_explicit
 
     async def get_response(
         self,
@@ -60,13 +60,15 @@ class OpenAIResponsesModel(Model):
         conversation_id: str | None = None,
         prompt: Any | None = None,
     ) -> ModelResponse:
-        request = self.request(
+        request = self.build_request(
             system_instructions, input, model_settings, tools, output_schema, handoffs,
             previous_response_id, conversation_id, prompt,
         )  # fmt: skip
-        client = quiet(self._client, model_settings, stateful=bool(previous_response_id or conversation_id))
+        client = configure_client_retries(
+            self._client, model_settings, stateful=bool(previous_response_id or conversation_id)
+        )
         response = await client.responses.create(**request)
-        return response_in(response, keep_raw_usage=bool(model_settings.preserve_raw_usage))
+        return parse_response(response, keep_raw_usage=bool(model_settings.preserve_raw_usage))
 
     async def stream_response(
         self,
@@ -81,23 +83,25 @@ class OpenAIResponsesModel(Model):
         conversation_id: str | None = None,
         prompt: Any | None = None,
     ) -> AsyncIterator[TResponseStreamEvent]:
-        request = self.request(
+        request = self.build_request(
             system_instructions, input, model_settings, tools, output_schema, handoffs,
             previous_response_id, conversation_id, prompt,
         )  # fmt: skip
-        client = quiet(self._client, model_settings, stateful=bool(previous_response_id or conversation_id))
+        client = configure_client_retries(
+            self._client, model_settings, stateful=bool(previous_response_id or conversation_id)
+        )
         ended = False
         async with await client.responses.create(**request, stream=True) as events:
             async for event in events:
-                if event.type in ENDINGS:
+                if event.type in FINAL_EVENTS:
                     ended = True
                     event.response._request_id = events.response.headers.get("x-request-id")
                 ended = ended or event.type in ("response.failed", "error")
                 yield event
         if not ended:
-            raise StreamCut("the stream ended before the answer was complete")
+            raise IncompleteStream("the stream ended before the answer was complete")
 
-    def request(
+    def build_request(
         self,
         system_instructions: str | None,
         input: str | list[Item],
@@ -110,29 +114,29 @@ class OpenAIResponsesModel(Model):
         prompt: Any | None = None,
     ) -> dict[str, Any]:
         """What is sent, as arguments of the client's ``responses.create``."""
-        callable_tools = response_tools(tools, handoffs)
-        request = given(
-            model=self.model if self._explicit or prompt is None else None,
+        callable_tools = to_response_tools(tools, handoffs)
+        request = omit_none(
+            model=self.model if self._model_is_explicit or prompt is None else None,
             instructions=system_instructions,
-            tool_choice=tool_choice(settings.tool_choice, tools),
-            parallel_tool_calls=parallel_calls(settings, callable_tools),
-            text=text_format(output_schema, settings.verbosity),
-            include=includes(settings, tools),
+            tool_choice=to_response_tool_choice(settings.tool_choice, tools),
+            parallel_tool_calls=resolve_parallel_calls(settings, callable_tools),
+            text=build_text_config(output_schema, settings.verbosity),
+            include=build_include(settings, tools),
             previous_response_id=previous_response_id,
             conversation=conversation_id,
-            prompt=None if prompt is None else given(**prompt),
+            prompt=None if prompt is None else omit_none(**prompt),
             max_output_tokens=settings.max_tokens,
-            **{name: getattr(settings, name) for name in _SETTINGS},
+            **{name: getattr(settings, name) for name in _PASSTHROUGH_SETTINGS},
         )
-        bulk = given(input=input_items(input), tools=callable_tools or None)
-        return arguments(request, bulk, settings)
+        bulk = omit_none(input=prepare_input_items(input), tools=callable_tools or None)
+        return build_client_arguments(request, bulk, settings)
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        return advice_on(request)
+        return make_retry_advice(request)
 
 
 # Settings that have the same name in the API.
-_SETTINGS = (
+_PASSTHROUGH_SETTINGS = (
     "temperature",
     "top_p",
     "truncation",

@@ -8,20 +8,20 @@ from holdfast.base.items import Item
 from holdfast.models.openai_errors import load_openai
 
 
-def typed_item(item: Item) -> Any:
+def to_typed_item(item: Item) -> Any:
     """The item as the object that the Responses API's client would have made of it."""
-    kind = _items().get(item["type"])
+    kind = _get_item_constructors().get(item["type"])
     return item if kind is None else kind(**item)
 
 
-def typed_event(event: Item) -> Any:
+def to_typed_event(event: Item) -> Any:
     """The event as the object that the Responses API's client would have made of it."""
-    kind = _events().get(event["type"])
+    kind = _get_event_constructors().get(event["type"])
     return event if kind is None else kind(**event)
 
 
 @cache
-def _items() -> dict[str, Callable[..., Any]]:
+def _get_item_constructors() -> dict[str, Callable[..., Any]]:
     load_openai("a model behind an OpenAI API")
     from openai.types import responses as kinds
 
@@ -33,7 +33,7 @@ def _items() -> dict[str, Callable[..., Any]]:
 
 
 @cache
-def _events() -> dict[str, Callable[..., Any]]:
+def _get_event_constructors() -> dict[str, Callable[..., Any]]:
     load_openai("a model behind an OpenAI API")
     from openai.types import responses as kinds
 

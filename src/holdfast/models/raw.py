@@ -5,10 +5,10 @@ from typing import Any
 
 from holdfast.base.items import Item
 
-_SIMPLE = frozenset([str, int, float, bool, type(None)])
+_SCALAR_TYPES = frozenset([str, int, float, bool, type(None)])
 
 
-class Raw(dict[str, Any]):
+class AttributeDict(dict[str, Any]):
     """A JSON object whose entries are attributes too; the objects inside it are of the same kind.
 
     It is a dict like any other to everybody who does not care. Entries named like a method of ``dict`` are
@@ -20,8 +20,8 @@ class Raw(dict[str, Any]):
     def __init__(self, entries: Mapping[str, Any] = {}, /, **more: Any) -> None:
         super().__init__(entries, **more)
         for name, value in self.items():
-            if type(value) not in _SIMPLE:
-                self[name] = readable(value)
+            if type(value) not in _SCALAR_TYPES:
+                self[name] = wrap_attributes(value)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -31,42 +31,42 @@ class Raw(dict[str, Any]):
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
         """The plain dict, for programs that know this method from the provider's objects."""
-        return {name: bare(value) for name, value in self.items()}
+        return {name: to_plain(value) for name, value in self.items()}
 
 
-def readable(value: Any) -> Any:
+def wrap_attributes(value: Any) -> Any:
     """The value with every JSON object in it made readable by attribute."""
-    if type(value) in _SIMPLE or isinstance(value, Raw):
+    if type(value) in _SCALAR_TYPES or isinstance(value, AttributeDict):
         return value
     if isinstance(value, dict):
-        return Raw(value)
+        return AttributeDict(value)
     if isinstance(value, list | tuple):
-        return [readable(part) for part in value]
+        return [wrap_attributes(part) for part in value]
     return value
 
 
-def bare(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """A copy of the value made of plain dicts and lists, sharing nothing that could be changed."""
-    if type(value) in _SIMPLE:
+    if type(value) in _SCALAR_TYPES:
         return value
     if isinstance(value, dict | Mapping):
-        return {name: bare(part) for name, part in value.items()}
+        return {name: to_plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [bare(part) for part in value]
-    return _dumped(value) if hasattr(value, "model_dump") else value
+        return [to_plain(part) for part in value]
+    return _dump_model(value) if hasattr(value, "model_dump") else value
 
 
-def as_item(said: Any) -> Item:
+def as_item(output: Any) -> Item:
     """A model's output item as the plain dict that holdfast works with: exactly what the provider sent."""
-    if isinstance(said, dict | Mapping):
-        return {name: bare(part) for name, part in said.items()}
-    if hasattr(said, "model_dump"):
-        item = _dumped(said)
-        item.setdefault("type", said.type)  # set by default, and then the library does not count it as sent
+    if isinstance(output, dict | Mapping):
+        return {name: to_plain(part) for name, part in output.items()}
+    if hasattr(output, "model_dump"):
+        item = _dump_model(output)
+        item.setdefault("type", output.type)  # set by default, and then the library does not count it as sent
         return item
-    raise TypeError(f"a model's output item must be a JSON object, not {type(said).__name__}")
+    raise TypeError(f"a model's output item must be a JSON object, not {type(output).__name__}")
 
 
-def _dumped(value: Any) -> Item:
+def _dump_model(value: Any) -> Item:
     found: Item = value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
     return found

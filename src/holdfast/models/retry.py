@@ -13,17 +13,17 @@ from typing import Any, Literal, TypeAlias
 
 from holdfast.agents.errors import ModelTimeoutError, UserError
 from holdfast.agents.model_settings import ModelRetryBackoffInput, ModelRetryBackoffSettings, ModelRetrySettings
-from holdfast.agents.types import resolved
+from holdfast.agents.types import maybe_await
 from holdfast.base.clock import Clock, system_clock
 from holdfast.base.errors import HoldfastError
-from holdfast.models.contract import ResponseFailed, StreamCut
+from holdfast.models.contract import IncompleteStream, ResponseFailed
 
 ReplaySafety: TypeAlias = Literal["safe", "unsafe"]
 
 INITIAL_DELAY, MAX_DELAY, MULTIPLIER = 0.25, 2.0, 2.0
 
 # A conversation is locked while another request writes to it: the request was turned away, so it may come again.
-LOCKED = "conversation_locked"
+CONVERSATION_LOCKED = "conversation_locked"
 LOCKED_DELAYS = (1.0, 2.0, 4.0)
 
 _UNSET: Any = object()
@@ -54,16 +54,16 @@ class ModelRetryNormalizedError:
         is_timeout: bool = _UNSET,
     ) -> None:
         facts = locals()
-        self._given = [name for name in self.__dataclass_fields__ if facts[name] is not _UNSET]
-        for name in self._given:
+        self._fields_set = [name for name in self.__dataclass_fields__ if facts[name] is not _UNSET]
+        for name in self._fields_set:
             setattr(self, name, facts[name])
 
-    def corrected_by(self, better: "ModelRetryNormalizedError | None") -> "ModelRetryNormalizedError":
+    def merge(self, other: "ModelRetryNormalizedError | None") -> "ModelRetryNormalizedError":
         """The same with every fact that ``better`` was given in its place."""
-        if better is None:
+        if other is None:
             return self
-        mine = {name: getattr(self, name) for name in self._given}
-        return ModelRetryNormalizedError(**mine | {name: getattr(better, name) for name in better._given})
+        mine = {name: getattr(self, name) for name in self._fields_set}
+        return ModelRetryNormalizedError(**mine | {name: getattr(other, name) for name in other._fields_set})
 
 
 @dataclass
@@ -104,12 +104,12 @@ class RetryDecision:
     veto: bool = False
 
     @classmethod
-    def of(cls, answer: Any) -> "RetryDecision":
-        if isinstance(answer, cls):
-            return answer
-        if isinstance(answer, bool):
-            return cls(answer)
-        raise UserError(f"a retry policy must return a bool or a RetryDecision, not {answer!r}")
+    def coerce(cls, value: Any) -> "RetryDecision":
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, bool):
+            return cls(value)
+        raise UserError(f"a retry policy must return a bool or a RetryDecision, not {value!r}")
 
 
 @dataclass
@@ -174,7 +174,7 @@ class RetryPolicies:
         """Repeat when the server said when, and then."""
 
         def judge(context: RetryPolicyContext) -> RetryDecision:
-            delay = asked_delay(context)
+            delay = get_server_delay(context)
             return RetryDecision(delay is not None, delay)
 
         return judge
@@ -183,9 +183,9 @@ class RetryPolicies:
         """Repeat when one of them wants to and none vetoes; wait as long as the most patient one."""
 
         async def judge(context: RetryPolicyContext) -> RetryDecision:
-            found = [RetryDecision.of(await resolved(policy(context))) for policy in policies]
+            found = [RetryDecision.coerce(await maybe_await(policy(context))) for policy in policies]
             vetoes = [decision for decision in found if decision.veto]
-            return vetoes[0] if vetoes else _together([decision for decision in found if decision.retry])
+            return vetoes[0] if vetoes else _merge_decisions([decision for decision in found if decision.retry])
 
         return judge
 
@@ -193,9 +193,9 @@ class RetryPolicies:
         """Repeat when every one of them wants to; wait as long as the most patient one."""
 
         async def judge(context: RetryPolicyContext) -> RetryDecision:
-            found = [RetryDecision.of(await resolved(policy(context))) for policy in policies]
+            found = [RetryDecision.coerce(await maybe_await(policy(context))) for policy in policies]
             against = [decision for decision in found if not decision.retry]
-            return against[0] if against else _together(found)
+            return against[0] if against else _merge_decisions(found)
 
         return judge
 
@@ -203,7 +203,7 @@ class RetryPolicies:
 retry_policies = RetryPolicies()
 
 
-def wanted_retries(settings: ModelRetrySettings | None, *, stateful: bool) -> ModelRetrySettings:
+def resolve_retry_settings(settings: ModelRetrySettings | None, *, stateful: bool) -> ModelRetrySettings:
     """The settings that count. Repeating needs both a number and a policy.
 
     Requests that the server remembers are never repeated by the provider's client, which cannot know whether that is
@@ -214,38 +214,38 @@ def wanted_retries(settings: ModelRetrySettings | None, *, stateful: bool) -> Mo
     return settings or ModelRetrySettings()
 
 
-def decide(
+def decide_delay(
     context: RetryPolicyContext,
-    wanted: RetryDecision,
+    decision: RetryDecision,
     *,
     backoff: ModelRetryBackoffInput | None = None,
-    chance: Callable[[], float] = random.random,
+    rng: Callable[[], float] = random.random,
 ) -> float | None:
     """How long to wait before the next attempt, or ``None`` for: let the error stand."""
     if context.response_started or context.normalized.is_abort:
         return None
-    if context.attempt > context.max_retries or not wanted.retry:
+    if context.attempt > context.max_retries or not decision.retry:
         return None
     unsafe = context.replay_safety == "unsafe" or (context.stateful_request and context.replay_safety != "safe")
-    if unsafe and not wanted.approve_unsafe_replay:
+    if unsafe and not decision.approve_unsafe_replay:
         return None
-    if wanted.delay is not None:
-        return max(wanted.delay, 0.0)
-    asked = asked_delay(context)
-    return backoff_delay(context.attempt, backoff, chance=chance) if asked is None else asked
+    if decision.delay is not None:
+        return max(decision.delay, 0.0)
+    asked = get_server_delay(context)
+    return compute_backoff(context.attempt, backoff, rng=rng) if asked is None else asked
 
 
-def locked_delay(context: RetryPolicyContext, *, locked_before: int) -> float | None:
+def get_locked_delay(context: RetryPolicyContext, *, locked_attempts: int) -> float | None:
     """How long to wait for a conversation that another request holds; ``None`` when that is not the matter."""
-    locked = context.normalized.error_code == LOCKED and not context.response_started
-    return LOCKED_DELAYS[locked_before] if locked and locked_before < len(LOCKED_DELAYS) else None
+    locked = context.normalized.error_code == CONVERSATION_LOCKED and not context.response_started
+    return LOCKED_DELAYS[locked_attempts] if locked and locked_attempts < len(LOCKED_DELAYS) else None
 
 
-def backoff_delay(
-    attempt: int, settings: ModelRetryBackoffInput | None = None, *, chance: Callable[[], float] = random.random
+def compute_backoff(
+    attempt: int, settings: ModelRetryBackoffInput | None = None, *, rng: Callable[[], float] = random.random
 ) -> float:
     """The pause after the given attempt (from 1): it grows up to a limit, and a quarter of it is left to chance."""
-    given = ModelRetryBackoffSettings.of(settings or {})
+    given = ModelRetryBackoffSettings.coerce(settings or {})
     first = INITIAL_DELAY if given.initial_delay is None else given.initial_delay
     most = MAX_DELAY if given.max_delay is None else given.max_delay
     growth = MULTIPLIER if given.multiplier is None else given.multiplier
@@ -253,20 +253,20 @@ def backoff_delay(
         delay = min(first * growth ** (attempt - 1), most)
     except OverflowError:
         delay = most
-    return delay if given.jitter is False else delay * (1 - chance() / 4)
+    return delay if given.jitter is False else delay * (1 - rng() / 4)
 
 
-def asked_delay(context: RetryPolicyContext) -> float | None:
+def get_server_delay(context: RetryPolicyContext) -> float | None:
     """When the server wants to be asked again, if it said so."""
     advice = context.provider_advice
     return context.normalized.retry_after if advice is None or advice.retry_after is None else advice.retry_after
 
 
-def normalized_error(error: Exception) -> ModelRetryNormalizedError:
+def normalize_error(error: Exception) -> ModelRetryNormalizedError:
     """What an error means, as far as its type and its usual attributes tell."""
     if isinstance(error, ModelTimeoutError | TimeoutError):
         return ModelRetryNormalizedError(message=str(error), is_timeout=True)
-    if isinstance(error, ConnectionError | StreamCut):
+    if isinstance(error, ConnectionError | IncompleteStream):
         return ModelRetryNormalizedError(message=str(error), is_network_error=True)
     if isinstance(error, ResponseFailed):
         return ModelRetryNormalizedError(message=error.message, error_code=error.error_code)
@@ -276,11 +276,11 @@ def normalized_error(error: Exception) -> ModelRetryNormalizedError:
         error_code=code if isinstance(code, str) and not isinstance(error, HoldfastError) else None,
         message=str(error),
         request_id=request if isinstance(request, str) else None,
-        retry_after=retry_after_in(getattr(getattr(error, "response", None), "headers", None)),
+        retry_after=parse_retry_after(getattr(getattr(error, "response", None), "headers", None)),
     )
 
 
-def retry_after_in(headers: Mapping[str, str] | None, *, clock: Clock = system_clock) -> float | None:
+def parse_retry_after(headers: Mapping[str, str] | None, *, clock: Clock = system_clock) -> float | None:
     """The seconds to wait that an answer's headers ask for, as a number or as a date."""
     if headers is None:
         return None
@@ -295,7 +295,7 @@ def retry_after_in(headers: Mapping[str, str] | None, *, clock: Clock = system_c
         return None
 
 
-def _together(decisions: list[RetryDecision]) -> RetryDecision:
+def _merge_decisions(decisions: list[RetryDecision]) -> RetryDecision:
     """One decision from several that all want to repeat."""
     if not decisions:
         return RetryDecision(False)

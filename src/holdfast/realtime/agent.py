@@ -6,13 +6,13 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from holdfast.agents.agent import AgentBase
 from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.enablement import enabled
+from holdfast.agents.enablement import filter_enabled
 from holdfast.agents.errors import InvalidDeclaration
 from holdfast.agents.guardrails import OutputGuardrail
 from holdfast.agents.handoffs import Handoff, OnHandoffWithInput, OnHandoffWithoutInput, handoff
 from holdfast.agents.hooks import AgentHooks, RunHooks
 from holdfast.agents.prompts import Prompt
-from holdfast.agents.types import Enabled, MaybeAwaitable, TContext, resolved
+from holdfast.agents.types import Enabled, MaybeAwaitable, TContext, maybe_await
 
 THandoffInput = TypeVar("THandoffInput")
 
@@ -61,7 +61,7 @@ class RealtimeAgent(AgentBase[TContext]):
         """The instructions for this moment; those that are a function are asked anew every time."""
         if self.instructions is None or isinstance(self.instructions, str):
             return self.instructions
-        return await resolved(self.instructions(run_context, self))
+        return await maybe_await(self.instructions(run_context, self))
 
     async def get_handoffs(self, run_context: RunContextWrapper[TContext]) -> list[Handoff[Any, Any]]:
         """Every handoff that is enabled now; plain agents among them with the default names."""
@@ -71,7 +71,7 @@ class RealtimeAgent(AgentBase[TContext]):
                     f"RealtimeAgent {self.name!r}", f"handoffs lead to realtime agents, not {to!r}"
                 )
         offered = [to if isinstance(to, Handoff) else realtime_handoff(to) for to in self.handoffs]
-        return await enabled(offered, run_context, self)
+        return await filter_enabled(offered, run_context, self)
 
 
 def realtime_handoff(

@@ -10,226 +10,256 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from holdfast.agents.approvals import Decision, digest
+from holdfast.agents.approvals import ApprovalDecision, digest_arguments
 from holdfast.agents.errors import ModelBehaviorError
 from holdfast.base.errors import Closed
-from holdfast.lifecycle.finishing import told_to_stop
+from holdfast.lifecycle.finishing import is_cancelling
 from holdfast.realtime import answering
-from holdfast.realtime.answering import EXPIRED, Answer, Record
-from holdfast.realtime.changing import Changing
+from holdfast.realtime.answering import APPROVAL_EXPIRED_MESSAGE, ToolCallResult, TrackedCall
+from holdfast.realtime.changing import AgentSwitcher
 from holdfast.realtime.events import RealtimeToolApprovalExpired, RealtimeToolApprovalRequired, RealtimeToolEnd
 from holdfast.realtime.model_events import RealtimeModelToolCallEvent
 from holdfast.realtime.model_inputs import RealtimeModelSendToolOutput
-from holdfast.realtime.nesting import Nesting
-from holdfast.realtime.room import Room, log
-from holdfast.realtime.snapshot import Snapshot
-from holdfast.toolcalls.call import Call
-from holdfast.toolcalls.judge import Verdict, judge
+from holdfast.realtime.nesting import NestedAgentRunner
+from holdfast.realtime.room import SessionContext, log
+from holdfast.realtime.snapshot import ResolvedAgent
+from holdfast.toolcalls.call import ToolCall
+from holdfast.toolcalls.judge import ApprovalCheck, check_approval
 
-RETRY_FIRST, RETRY_LONGEST = 0.1, 5.0
-REMEMBERED = 1024
+RETRY_INITIAL_DELAY, RETRY_MAX_DELAY = 0.1, 5.0
+MAX_REMEMBERED_CALLS = 1024
 
 
-class Calls:
+class ToolCallManager:
     """Every call by its id. Each has a task of its own that ends when the model has the answer."""
 
-    def __init__(self, room: Room, changing: Changing) -> None:
-        self._room, self._changing = room, changing
-        self._records: dict[str, Record] = {}
-        self._nesting = Nesting(room)
-        self._beside = room.run_config.get("async_tool_calls", True)
-        self._handoff_turns: WeakKeyDictionary[Snapshot, asyncio.Lock] = WeakKeyDictionary()
-        self._one_by_one = asyncio.Lock()
+    def __init__(self, ctx: SessionContext, agent_switcher: AgentSwitcher) -> None:
+        self._ctx, self._agent_switcher = ctx, agent_switcher
+        self._calls: dict[str, TrackedCall] = {}
+        self._nested_agents = NestedAgentRunner(ctx)
+        self._run_concurrently = ctx.run_config.get("async_tool_calls", True)
+        self._handoff_locks: WeakKeyDictionary[ResolvedAgent, asyncio.Lock] = WeakKeyDictionary()
+        self._serial_lock = asyncio.Lock()
 
-    def take(self, event: RealtimeModelToolCallEvent) -> Awaitable[None] | None:
+    def accept(self, event: RealtimeModelToolCallEvent) -> Awaitable[None] | None:
         """Accept a call. Without ``async_tool_calls`` it gives what waits until it is answered or asks a person."""
-        record = self._accepted(event)
+        record = self._register(event)
         if record is None:
             return None
-        room = self._room
-        record.task = room.start(self._carry_out(record), f"call {event.name} ({event.call_id})")
+        room = self._ctx
+        record.task = room.start_task(self._run_call(record), f"call {event.name} ({event.call_id})")
         # A handoff needs the reader that would wait here, and so does the answer to the session's settings.
-        needed = event.name in record.snapshot.handoffs or self._changing.under_way or not room.up.is_set()
-        return None if needed else self.settled(record)
+        needed = (
+            event.name in record.resolved_agent.handoffs
+            or self._agent_switcher.in_progress
+            or not room.connection_up.is_set()
+        )
+        return None if needed else self.make_waiter(record)
 
-    def decide(self, call_id: str, decision: Decision, *, always: bool) -> Record | None:
+    def decide(self, call_id: str, decision: ApprovalDecision, *, always: bool) -> TrackedCall | None:
         """What a person says about a waiting call. ``None`` if no call of that id waits any more."""
-        record = self._records.get(call_id)
-        if record is None or record.undecided is None or record.call is None:
-            return self._nesting.decide(call_id, decision, always=always)
-        if record.undecided.done():
+        record = self._calls.get(call_id)
+        if record is None or record.pending_approval is None or record.call is None:
+            return self._nested_agents.decide(call_id, decision, always=always)
+        if record.pending_approval.done():
             return None
-        approvals, call = self._room.context.approvals, record.call
+        approvals, call = self._ctx.run_context.approvals, record.call
         if always:
             approvals.record(call.ref, None, decision, owner=call.owner)
         # Bound to the arguments that the person saw.
-        approvals.record(call.ref, call.id, msgspec.structs.replace(decision, asked=digest(call.asked)))
-        record.parked.clear()
-        for waiting in self._records.values():
-            if waiting.undecided is not None and not waiting.undecided.done() and self._is_decided(waiting):
-                waiting.undecided.set_result(None)
+        approvals.record(
+            call.ref, call.id, msgspec.structs.replace(decision, asked=digest_arguments(call.requested_arguments))
+        )
+        record.detached.clear()
+        for waiting in self._calls.values():
+            if (
+                waiting.pending_approval is not None
+                and not waiting.pending_approval.done()
+                and self._is_decided(waiting)
+            ):
+                waiting.pending_approval.set_result(None)
         return record
 
-    def barge_in(self) -> None:
+    def handle_barge_in(self) -> None:
         """The user speaks: running tools go on, stop, or lower their voice, as each of them says."""
-        for record in self._records.values():
-            if record.answer is None and record.running and record.tool is not None:
+        for record in self._calls.values():
+            if record.result is None and record.running and record.tool is not None:
                 policy = record.tool.on_barge_in
-                if policy == "cancel" and not record.cut and record.task is not None:
-                    record.cut = True
+                if policy == "cancel" and not record.interrupted and record.task is not None:
+                    record.interrupted = True
                     record.task.cancel()
-                record.silent = record.silent or policy == "finish_silently"
+                record.suppress_response = record.suppress_response or policy == "finish_silently"
 
-    def let_go(self) -> None:
+    def release_reader(self) -> None:
         """Somebody waits for what the model will tell: no call keeps its reader any longer."""
-        for record in self._records.values():
-            record.parked.set()
+        for record in self._calls.values():
+            record.detached.set()
 
-    def replayed(self, call_ids: Collection[str | None]) -> None:
+    def mark_replayed(self, call_ids: Collection[str | None]) -> None:
         """A new connection was told the answers to these calls."""
-        for record in self._records.values():
-            if record.id in call_ids and record.answer is not None and not record.sent:
-                self._room.owed.answer |= record.answer.speak
+        for record in self._calls.values():
+            if record.id in call_ids and record.result is not None and not record.sent:
+                self._ctx.resend_queue.response_pending |= record.result.start_response
                 record.sent = True
-                record.again.set()
+                record.retry_now.set()
 
-    def settled(self, record: Record) -> Awaitable[None] | None:
+    def make_waiter(self, tracked_call: TrackedCall) -> Awaitable[None] | None:
         """What waits for the end of a call or its next question; nothing if calls are made beside the conversation."""
-        return None if self._beside or record.task is None else self._answered_or_parked(record.task, record)
+        return (
+            None
+            if self._run_concurrently or tracked_call.task is None
+            else self._wait_finished_or_detached(tracked_call.task, tracked_call)
+        )
 
     @property
-    def unsent(self) -> tuple[str, ...]:
-        return tuple(r.id for r in self._records.values() if r.answer is not None and not r.sent)
+    def unsent_call_ids(self) -> tuple[str, ...]:
+        return tuple(r.id for r in self._calls.values() if r.result is not None and not r.sent)
 
     @property
-    def undecided(self) -> tuple[str, ...]:
-        return (*(r.id for r in self._records.values() if r.undecided is not None), *self._nesting.undecided)
+    def pending_approval_ids(self) -> tuple[str, ...]:
+        return (
+            *(r.id for r in self._calls.values() if r.pending_approval is not None),
+            *self._nested_agents.pending_approval_ids,
+        )
 
     @property
-    def threads(self) -> tuple[str, ...]:
+    def running_threads(self) -> tuple[str, ...]:
         """Tools that are plain functions and still run: they cannot be stopped."""
-        return tuple(f"thread of {r.event.name} ({r.id})" for r in self._records.values() if r.blocks_a_thread)
+        return tuple(f"thread of {r.event.name} ({r.id})" for r in self._calls.values() if r.is_blocking_thread)
 
-    def _accepted(self, event: RealtimeModelToolCallEvent) -> Record | None:
-        room = self._room
+    def _register(self, event: RealtimeModelToolCallEvent) -> TrackedCall | None:
+        room = self._ctx
         if not event.call_id:
-            room.fail(ModelBehaviorError(f"the model called {event.name!r} without an id, so it cannot be answered"))
+            room.emit_error(
+                ModelBehaviorError(f"the model called {event.name!r} without an id, so it cannot be answered")
+            )
             return None
-        known = self._records.get(event.call_id)
+        known = self._calls.get(event.call_id)
         if known is not None:
             if (known.event.name, known.event.arguments) != (event.name, event.arguments):
-                room.fail(ModelBehaviorError(f"the call {event.call_id!r} came back as another call; it is ignored"))
-            known.again.set()
+                room.emit_error(
+                    ModelBehaviorError(f"the call {event.call_id!r} came back as another call; it is ignored")
+                )
+            known.retry_now.set()
             return None
-        response = room.responses.of(event.response_id, room.snapshot, now=room.now())
-        record = self._records[event.call_id] = Record(event, response.snapshot, room.now())
-        while len(self._records) > REMEMBERED and (sent := next((r for r in self._records.values() if r.sent), None)):
-            del self._records[sent.id]
-        new = room.ledger.called(event)
-        room.added(event.id or event.call_id) if new else room.updated()
+        response = room.responses.get_or_create(event.response_id, room.resolved_agent, now=room.now())
+        record = self._calls[event.call_id] = TrackedCall(event, response.resolved_agent, room.now())
+        while len(self._calls) > MAX_REMEMBERED_CALLS and (
+            sent := next((r for r in self._calls.values() if r.sent), None)
+        ):
+            del self._calls[sent.id]
+        new = room.history.add_tool_call(event)
+        room.emit_history_added(event.id or event.call_id) if new else room.emit_history_updated()
         return record
 
-    async def _carry_out(self, record: Record) -> None:
+    async def _run_call(self, tracked_call: TrackedCall) -> None:
         try:
-            answer = await self._answer(record)
+            answer = await self._execute(tracked_call)
         except asyncio.CancelledError:
-            if told_to_stop() and not self._cut_off(record):
+            if is_cancelling() and not self._absorb_barge_in_cancellation(tracked_call):
                 raise
-            answer = answering.cancelled(by_user=record.cut)
+            answer = answering.make_cancelled_result(by_user=tracked_call.interrupted)
         except Exception as error:  # noqa: BLE001 - the model is told, and the program by an event
-            log.warning("the call of %s failed: %s", record.event.name, error, exc_info=error)
-            self._room.fail(error)
-            answer = answering.failed(error)
-        record.running = False
-        record.answer = replace(answer, speak=answer.speak and not record.silent)
-        await self._deliver(record, record.answer)
+            log.warning("the call of %s failed: %s", tracked_call.event.name, error, exc_info=error)
+            self._ctx.emit_error(error)
+            answer = answering.make_error_result(error)
+        tracked_call.running = False
+        tracked_call.result = replace(
+            answer, start_response=answer.start_response and not tracked_call.suppress_response
+        )
+        await self._deliver(tracked_call, tracked_call.result)
 
-    async def _answer(self, record: Record) -> Answer:
-        room, name = self._room, record.event.name
-        handoff = record.snapshot.handoffs.get(name)
+    async def _execute(self, tracked_call: TrackedCall) -> ToolCallResult:
+        room, name = self._ctx, tracked_call.event.name
+        handoff = tracked_call.resolved_agent.handoffs.get(name)
         if handoff is not None:
-            async with self._handoff_turns.setdefault(record.snapshot, asyncio.Lock()):
-                if not await answering.still_enabled(room, record, handoff):
-                    return self._not_found(record)
-                return await answering.hand_over(room, self._changing, record, handoff)
-        tool = record.snapshot.tools.get(name)
-        if tool is None or not await answering.still_enabled(room, record, tool):
-            return self._not_found(record)
-        call = record.call = answering.bound(room, record, tool)
-        verdict = await self._verdict(record, call)
+            async with self._handoff_locks.setdefault(tracked_call.resolved_agent, asyncio.Lock()):
+                if not await answering.is_still_enabled(room, tracked_call, handoff):
+                    return self._report_not_found(tracked_call)
+                return await answering.perform_handoff(room, self._agent_switcher, tracked_call, handoff)
+        tool = tracked_call.resolved_agent.tools.get(name)
+        if tool is None or not await answering.is_still_enabled(room, tracked_call, tool):
+            return self._report_not_found(tracked_call)
+        call = tracked_call.call = answering.build_call(room, tracked_call, tool)
+        verdict = await self._check_approval(tracked_call, call)
         if verdict.status == "rejected":
-            return await answering.refused(room, call, verdict)
+            return await answering.make_rejection_result(room, call, verdict)
         if verdict.arguments is not None:
-            call = record.call = replace(call, arguments=verdict.arguments)
-        make = partial(answering.make, room) if tool.agent_tool is None else self._nesting.make
-        async with nullcontext() if self._beside else self._one_by_one:
-            return await make(record, call)
+            call = tracked_call.call = replace(call, arguments=verdict.arguments)
+        make = partial(answering.execute_call, room) if tool.agent_tool is None else self._nested_agents.execute_call
+        async with nullcontext() if self._run_concurrently else self._serial_lock:
+            return await make(tracked_call, call)
 
-    async def _verdict(self, record: Record, call: Call) -> Verdict:
+    async def _check_approval(self, tracked_call: TrackedCall, call: ToolCall) -> ApprovalCheck:
         """What may be done with a call, after a person was asked if need be."""
-        room, execution = self._room, self._room.run_config.get("tool_execution", {})
+        room, execution = self._ctx, self._ctx.run_config.get("tool_execution", {})
         guard_first = execution.get("pre_approval_tool_input_guardrails", False)
-        verdict = await judge(call, room.context, guard_first=guard_first)
+        verdict = await check_approval(call, room.run_context, run_guardrails_first=guard_first)
         if verdict.status != "waiting":
             return verdict
-        agent, info = record.snapshot.agent, room.info
-        room.emit(RealtimeToolApprovalRequired(agent, call.tool, record.id, call.arguments, info))
-        record.undecided = asyncio.get_running_loop().create_future()
-        record.parked.set()
-        await asyncio.wait({record.undecided}, timeout=execution.get("approval_timeout"))
-        decided, record.undecided = record.undecided.done(), None
+        agent, info = tracked_call.resolved_agent.agent, room.info
+        room.emit(RealtimeToolApprovalRequired(agent, call.tool, tracked_call.id, call.arguments, info))
+        tracked_call.pending_approval = asyncio.get_running_loop().create_future()
+        tracked_call.detached.set()
+        await asyncio.wait({tracked_call.pending_approval}, timeout=execution.get("approval_timeout"))
+        decided, tracked_call.pending_approval = tracked_call.pending_approval.done(), None
         if decided:
-            return await judge(call, room.context)
-        room.emit(RealtimeToolApprovalExpired(agent, call.tool, record.id, info))
-        return Verdict("rejected", message=EXPIRED)
+            return await check_approval(call, room.run_context)
+        room.emit(RealtimeToolApprovalExpired(agent, call.tool, tracked_call.id, info))
+        return ApprovalCheck("rejected", message=APPROVAL_EXPIRED_MESSAGE)
 
-    def _is_decided(self, record: Record) -> bool:
-        call = record.call
-        find = self._room.context.approvals.find
-        return call is not None and find(call.ref, call.id, owner=call.owner, arguments=call.asked) is not None
+    def _is_decided(self, tracked_call: TrackedCall) -> bool:
+        call = tracked_call.call
+        find = self._ctx.run_context.approvals.find
+        return (
+            call is not None
+            and find(call.ref, call.id, owner=call.owner, arguments=call.requested_arguments) is not None
+        )
 
-    async def _deliver(self, record: Record, answer: Answer) -> None:
+    async def _deliver(self, tracked_call: TrackedCall, result: ToolCallResult) -> None:
         """Send the answer until it is sent; the tool is not run again for that."""
-        room, event = self._room, record.event
-        room.ledger.answered(event.call_id, answer.text)
-        message = RealtimeModelSendToolOutput(event, answer.text, answer.speak)
-        delay = RETRY_FIRST
-        while not record.sent:
-            record.again.clear()
+        room, event = self._ctx, tracked_call.event
+        room.history.set_tool_output(event.call_id, result.text)
+        message = RealtimeModelSendToolOutput(event, result.text, result.start_response)
+        delay = RETRY_INITIAL_DELAY
+        while not tracked_call.sent:
+            tracked_call.retry_now.clear()
             try:
-                await room.connected()
-                if record.sent:  # The new connection was told already.
+                await room.wait_connected()
+                if tracked_call.sent:  # The new connection was told already.
                     break
-                room.owed.answer |= answer.speak
+                room.resend_queue.response_pending |= result.start_response
                 await room.model.send_event(message)
-                record.sent = True
+                tracked_call.sent = True
             except Closed:
                 return
             except Exception as error:  # noqa: BLE001 - told, and tried again
-                if delay == RETRY_FIRST:
-                    room.fail(error)
+                if delay == RETRY_INITIAL_DELAY:
+                    room.emit_error(error)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(delay):
-                        await record.again.wait()
-                delay = min(delay * 2, RETRY_LONGEST)
-        room.measure("tool_gap", (room.now() - record.arrived_at) * 1000, event.call_id)
-        room.updated()
-        if record.tool is not None:
-            agent, arguments = record.snapshot.agent, record.event.arguments
-            room.emit(RealtimeToolEnd(agent, record.tool, arguments, answer.output, room.info, call_id=event.call_id))
+                        await tracked_call.retry_now.wait()
+                delay = min(delay * 2, RETRY_MAX_DELAY)
+        room.record_metric("tool_gap", (room.now() - tracked_call.arrived_at) * 1000, event.call_id)
+        room.emit_history_updated()
+        if tracked_call.tool is not None:
+            agent, arguments = tracked_call.resolved_agent.agent, tracked_call.event.arguments
+            room.emit(
+                RealtimeToolEnd(agent, tracked_call.tool, arguments, result.output, room.info, call_id=event.call_id)
+            )
 
-    def _cut_off(self, record: Record) -> bool:
+    def _absorb_barge_in_cancellation(self, tracked_call: TrackedCall) -> bool:
         """Whether the user's speech, and nobody else, has cancelled the call: then it is still to be answered."""
         task = asyncio.current_task()
-        return record.cut and task is not None and task.uncancel() == 0
+        return tracked_call.interrupted and task is not None and task.uncancel() == 0
 
-    def _not_found(self, record: Record) -> Answer:
-        answer = answering.missing(record)
-        self._room.fail(ModelBehaviorError(answer.text))
+    def _report_not_found(self, tracked_call: TrackedCall) -> ToolCallResult:
+        answer = answering.make_not_found_result(tracked_call)
+        self._ctx.emit_error(ModelBehaviorError(answer.text))
         return answer
 
-    async def _answered_or_parked(self, task: "asyncio.Task[None]", record: Record) -> None:
-        parked = asyncio.ensure_future(record.parked.wait())
+    async def _wait_finished_or_detached(self, task: "asyncio.Task[None]", tracked_call: TrackedCall) -> None:
+        parked = asyncio.ensure_future(tracked_call.detached.wait())
         either: set[asyncio.Future[Any]] = {task, parked}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -7,7 +7,7 @@ from holdfast.agents.errors import UserError
 from holdfast.base.errors import HoldfastError
 
 
-def words_of_error(error: Any) -> str:
+def describe_error(error: Any) -> str:
     """What a server says in an error of its own."""
     return str(error.get("message") if isinstance(error, dict) else error)
 
@@ -24,7 +24,7 @@ class AlreadyConnected(HoldfastError, RuntimeError):
     code = "realtime-already-connected"
 
 
-class KeyMissing(UserError):
+class ApiKeyMissing(UserError):
     """There is no API key to connect with."""
 
     code = "realtime-key-missing"
@@ -56,18 +56,18 @@ class SettingsRejected(HoldfastError):
     code = "realtime-settings-rejected"
 
     def __init__(self, error: Any) -> None:
-        super().__init__(f"the server rejected the session settings: {words_of_error(error)}")
+        super().__init__(f"the server rejected the session settings: {describe_error(error)}")
         self.error = error
 
 
-class Unacknowledged(HoldfastError, TimeoutError):
+class AcknowledgementTimeout(HoldfastError, TimeoutError):
     """The server did not answer in time; whether it did what was asked is unknown."""
 
     code = "realtime-unacknowledged"
 
-    def __init__(self, what: str, seconds: float) -> None:
-        super().__init__(f"the server did not acknowledge {what} within {seconds:g} seconds")
-        self.what, self.seconds = what, seconds
+    def __init__(self, operation: str, seconds: float) -> None:
+        super().__init__(f"the server did not acknowledge {operation} within {seconds:g} seconds")
+        self.operation, self.seconds = operation, seconds
 
 
 class ResponseRefused(HoldfastError):
@@ -78,9 +78,9 @@ class ResponseRefused(HoldfastError):
 
     code = "realtime-response-refused"
 
-    def __init__(self, owners: Sequence[str], error: Any, *, plain: bool = True) -> None:
-        super().__init__(f"there will be no response for {', '.join(owners)}: {words_of_error(error)}")
-        self.owners, self.error, self.plain = tuple(owners), error, plain
+    def __init__(self, requesters: Sequence[str], error: Any, *, retryable: bool = True) -> None:
+        super().__init__(f"there will be no response for {', '.join(requesters)}: {describe_error(error)}")
+        self.requesters, self.error, self.retryable = tuple(requesters), error, retryable
 
 
 class GuardrailTimedOut(HoldfastError, TimeoutError):
@@ -93,7 +93,7 @@ class GuardrailTimedOut(HoldfastError, TimeoutError):
         self.guardrail, self.seconds = guardrail, seconds
 
 
-class AnswersRefused(HoldfastError):
+class TooManyGuardrailTrips(HoldfastError):
     """Guardrails refused so many answers in a row that no other one is asked for until the user says something."""
 
     code = "realtime-answers-refused"

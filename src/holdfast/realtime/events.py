@@ -274,7 +274,7 @@ class RealtimeMetric:
     ms: float
     info: RealtimeEventInfo
     type: Literal["metric"] = "metric"
-    about: str | None = None
+    subject: str | None = None
 
 
 @dataclass(slots=True)
@@ -314,12 +314,12 @@ class RealtimeCloseReport:
 
     reason: Literal["asked", "ended", "failed"]
     error: BaseException | None = None
-    cut: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
-    unsent: tuple[str, ...] = ()
-    undecided: tuple[str, ...] = ()
-    unsaid: tuple[RealtimeUserInput, ...] = ()
-    unwritten: int = 0
+    cancelled: tuple[str, ...] = ()
+    still_running: tuple[str, ...] = ()
+    unsent_outputs: tuple[str, ...] = ()
+    pending_approvals: tuple[str, ...] = ()
+    undelivered_messages: tuple[RealtimeUserInput, ...] = ()
+    unwritten_count: int = 0
 
 
 @dataclass(slots=True)
@@ -361,7 +361,7 @@ RealtimeSessionEvent: TypeAlias = (
 )
 
 
-def size_of(event: RealtimeSessionEvent) -> int:
+def get_payload_size(event: RealtimeSessionEvent) -> int:
     """How many bytes of audio, or of a server's message, an event carries."""
     carried = event.audio if isinstance(event, RealtimeAudio) else getattr(event, "data", None)
     return len(carried.data) if isinstance(carried, RealtimeModelAudioEvent) else getattr(carried, "size", 0)

@@ -12,298 +12,330 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
-from holdfast.lifecycle.finishing import told_to_stop
-from holdfast.realtime.errors import AnswersRefused, GuardrailTimedOut
+from holdfast.lifecycle.finishing import is_cancelling
+from holdfast.realtime.errors import GuardrailTimedOut, TooManyGuardrailTrips
 from holdfast.realtime.events import RealtimeAudio, RealtimeAudioEnd, RealtimeGuardrailTripped
 from holdfast.realtime.model_inputs import RealtimeModelSendInterrupt, RealtimeModelSendUserInput
-from holdfast.realtime.responses import Response
-from holdfast.realtime.retelling import retell, send_raw
-from holdfast.realtime.room import Room, log
-from holdfast.realtime.watch import Check, Watch, Words
-from holdfast.tracing.inner import guarding_span
+from holdfast.realtime.responses import TrackedResponse
+from holdfast.realtime.retelling import resend_item, send_raw_message
+from holdfast.realtime.room import SessionContext, log
+from holdfast.realtime.watch import GuardedResponse, GuardedText, GuardrailCheck
+from holdfast.tracing.inner import maybe_guardrail_span
 
-DEBOUNCE = 100
-ANSWERED_WITHIN = 30.0
+DEFAULT_DEBOUNCE_LENGTH = 100
+DEFAULT_TIMEOUT = 30.0
 """How many seconds a guardrail may take for a verdict, unless the settings say otherwise."""
-IN_A_ROW = 3
+MAX_CONSECUTIVE_TRIPS = 3
 """How many answers are refused before no other one is asked for: each of them is paid for, and nobody hears it."""
 
 
-class Guard:
+class GuardrailMonitor:
     """Watches every response of an agent that has output guardrails, and where audio is held back, all audio.
 
     ``let_go`` is called when the model has something to tell that must not wait for the end of a call.
     """
 
-    def __init__(self, room: Room, *, let_go: Callable[[], None]) -> None:
-        settings = room.run_config.get("guardrails_settings", {})
-        self._room, self._let_reader_go = room, let_go
-        self._debounce = max(settings.get("debounce_text_length", DEBOUNCE), 1)
-        self._message = settings.get("message")
-        self._timeout = settings.get("timeout", ANSWERED_WITHIN)
-        self.holds_back = settings.get("hold_back_audio", False)
-        self._refused = 0
+    def __init__(self, ctx: SessionContext, *, release_reader: Callable[[], None]) -> None:
+        settings = ctx.run_config.get("guardrails_settings", {})
+        self._ctx, self._release_reader = ctx, release_reader
+        self._debounce_length = max(settings.get("debounce_text_length", DEFAULT_DEBOUNCE_LENGTH), 1)
+        self._feedback_message = settings.get("message")
+        self._timeout = settings.get("timeout", DEFAULT_TIMEOUT)
+        self.holds_back_audio = settings.get("hold_back_audio", False)
+        self._consecutive_trips = 0
         """How many answers were refused since the user said something or one was let through."""
-        self._line: dict[Response, Watch] = {}
+        self._release_queue: dict[TrackedResponse, GuardedResponse] = {}
         """Responses that were over before their audio was let go. The first has its turn; everything else waits."""
 
-    def begin(self, response: Response) -> None:
+    def on_response_started(self, response: TrackedResponse) -> None:
         """A response begins."""
-        if response.asked_at is not None:
-            self._refused = 0
+        if response.requested_at is not None:
+            self._consecutive_trips = 0
 
-    def hear(self, response: Response, item_id: str, content_index: int, delta: str) -> None:
+    def add_text(self, response: TrackedResponse, item_id: str, content_index: int, delta: str) -> None:
         """The next words of a response."""
-        words = self._watch(response).words[item_id, content_index]
-        words.add(delta)
-        if response.ended or words.length >= (words.next_at or self._debounce):
-            words.next_at = (words.length // self._debounce + 1) * self._debounce
-            self._check(response, words)
+        words = self._get_guarded(response).texts[item_id, content_index]
+        words.append(delta)
+        if response.ended or words.length >= (words.next_check_at or self._debounce_length):
+            words.next_check_at = (words.length // self._debounce_length + 1) * self._debounce_length
+            self._start_check(response, words)
 
-    def complete(self, response: Response, item_id: str, content_index: int, text: str) -> None:
+    def complete_text(self, response: TrackedResponse, item_id: str, content_index: int, text: str) -> None:
         """The words of a part are complete. Those that were not looked at are now."""
-        watch = self._watch(response)
-        words = watch.words[item_id, content_index]
-        words.are(text)
-        if words.given < words.length:
-            self._check(response, words)
-        self._let_go(response, watch)
+        watch = self._get_guarded(response)
+        words = watch.texts[item_id, content_index]
+        words.set_final_text(text)
+        if words.submitted_length < words.length:
+            self._start_check(response, words)
+        self._release_audio(response, watch)
 
-    def hold(self, response: Response, audio: RealtimeAudio | RealtimeAudioEnd, lasts_ms: float = 0.0) -> None:
+    def hold_audio(
+        self, response: TrackedResponse, audio: RealtimeAudio | RealtimeAudioEnd, duration_ms: float = 0.0
+    ) -> None:
         """Keep audio, or the word that it is complete, back until its words were looked at and it has its turn."""
-        watch = self._watch(response)
-        watch.held.append((audio, lasts_ms))
-        self._let_go(response, watch)
+        watch = self._get_guarded(response)
+        watch.held_audio.append((audio, duration_ms))
+        self._release_audio(response, watch)
 
-    def end(self, response: Response, *, complete: bool, then: Callable[[], None]) -> None:
+    def on_response_ended(self, response: TrackedResponse, *, complete: bool, on_settled: Callable[[], None]) -> None:
         """The response is over: look at what is left, and let go of audio that nothing more will be said about.
 
         One that was not ``complete`` lets go only of what the words that came last, or whose words were complete.
         ``then`` is called: at once, or where audio is held back, when it is known what is heard of it.
         """
-        watch = response.watch
-        if watch is None or not self.holds_back:
-            then()
+        watch = response.guarded
+        if watch is None or not self.holds_back_audio:
+            on_settled()
         if watch is None:
             return
-        watch.over, watch.cut_short, watch.then = True, not complete, then if self.holds_back else None
-        for words in list(watch.words.values()):
+        watch.ended, watch.incomplete, watch.on_settled = (
+            True,
+            not complete,
+            on_settled if self.holds_back_audio else None,
+        )
+        for words in list(watch.texts.values()):
             words.complete = words.complete or complete
-            if words.given < words.length:
-                self._check(response, words)
-        self._let_go(response, watch)
+            if words.submitted_length < words.length:
+                self._start_check(response, words)
+        self._release_audio(response, watch)
 
-    def interrupt(self, response: Response) -> None:
+    def interrupt(self, response: TrackedResponse) -> None:
         """Nothing more is heard of the response, nor of anything else that is held."""
-        held = [other for other in self._latest_first() if other.watch is not None and other.watch.held]
+        held = [other for other in self._list_latest_first() if other.guarded is not None and other.guarded.held_audio]
         for stopped in (*held, response):
             stopped.muted = True
-            self.drop(stopped)
+            self.discard_audio(stopped)
 
-    def drop(self, response: Response) -> None:
+    def discard_audio(self, response: TrackedResponse) -> None:
         """The response was stopped: nothing more of it is heard, and what is held back never was."""
-        watch, ledger = response.watch, self._room.ledger
+        watch, ledger = response.guarded, self._ctx.history
         if watch is None:
             return
-        held = {(audio.item_id, audio.content_index) for audio, _ in watch.held}
-        watch.held.clear()
-        for item_id, index in {**watch.words, **dict.fromkeys(held)} if self.holds_back else ():
-            let_go = watch.words[item_id, index].let_go
-            if (not let_go or (item_id, index) in held) and index in ledger.spoken(item_id):
-                self._room.cut(item_id, index, int(let_go))
-        self._let_go(response, watch)
+        held = {(audio.item_id, audio.content_index) for audio, _ in watch.held_audio}
+        watch.held_audio.clear()
+        for item_id, index in {**watch.texts, **dict.fromkeys(held)} if self.holds_back_audio else ():
+            let_go = watch.texts[item_id, index].released_ms
+            if (not let_go or (item_id, index) in held) and index in ledger.get_spoken_parts(item_id):
+                self._ctx.truncate(item_id, index, int(let_go))
+        self._release_audio(response, watch)
 
-    def silence(self) -> None:
+    def discard_all_audio(self) -> None:
         """The session is over: what is still held back will never be heard."""
-        for response in self._latest_first() if self.holds_back else ():
-            watch = response.watch
-            if watch is not None and (watch.held or watch.checks or not watch.over):
-                self._leave_out(watch)
-                self._unheard(response, watch)
+        for response in self._list_latest_first() if self.holds_back_audio else ():
+            watch = response.guarded
+            if watch is not None and (watch.held_audio or watch.checks or not watch.ended):
+                self._discard_unreleased(watch)
+                self._mute(response, watch)
 
-    def _latest_first(self) -> list[Response]:
+    def _list_latest_first(self) -> list[TrackedResponse]:
         """Every response that may hold audio. Who stops them in this order gives none of them a turn."""
-        return [*self._line, *self._room.responses.known.values()][::-1]
+        return [*self._release_queue, *self._ctx.responses.by_id.values()][::-1]
 
-    def _watch(self, response: Response) -> Watch:
-        if response.watch is None:
-            response.watch = Watch(self._room.links, over=response.ended)
-        return response.watch
+    def _get_guarded(self, response: TrackedResponse) -> GuardedResponse:
+        if response.guarded is None:
+            response.guarded = GuardedResponse(self._ctx.connection_count, ended=response.ended)
+        return response.guarded
 
-    def _check(self, response: Response, words: Words) -> None:
+    def _start_check(self, response: TrackedResponse, guarded_text: GuardedText) -> None:
         if response.tripped:
             return
-        watch, guardrails = self._watch(response), response.snapshot.guardrails
-        words.given = words.length
-        check = Check(words, words.text(), unanswered=len(guardrails))
+        watch, guardrails = self._get_guarded(response), response.resolved_agent.guardrails
+        guarded_text.submitted_length = guarded_text.length
+        check = GuardrailCheck(guarded_text, guarded_text.get_text(), pending_count=len(guardrails))
         watch.checks.append(check)
         for guardrail in guardrails:
             name = f"guardrail {guardrail.get_name()} of {response.id}"
-            if self._room.start(self._ask(guardrail, response, watch, check), name) is None:
-                self._unjudged(response, watch)
+            if self._ctx.start_task(self._run_guardrail(guardrail, response, watch, check), name) is None:
+                self._abandon_checks(response, watch)
                 break
 
-    async def _ask(self, guardrail: OutputGuardrail[Any], response: Response, watch: Watch, check: Check) -> None:
+    async def _run_guardrail(
+        self,
+        guardrail: OutputGuardrail[Any],
+        response: TrackedResponse,
+        guarded: GuardedResponse,
+        check: GuardrailCheck,
+    ) -> None:
         try:
-            result = await self._verdict(guardrail, response, check)
+            result = await self._evaluate(guardrail, response, check)
         except asyncio.CancelledError:
-            self._unjudged(response, watch)
+            self._abandon_checks(response, guarded)
             raise
         if response.tripped:
             return
         if result is not None and result.output.tripwire_triggered:
-            await self._trip(response, watch, result, check.text)
+            await self._trip(response, guarded, result, check.text)
         else:
-            check.unanswered -= 1
-            self._let_go(response, watch)
+            check.pending_count -= 1
+            self._release_audio(response, guarded)
 
-    async def _verdict(
-        self, guardrail: OutputGuardrail[Any], response: Response, check: Check
+    async def _evaluate(
+        self, guardrail: OutputGuardrail[Any], response: TrackedResponse, check: GuardrailCheck
     ) -> OutputGuardrailResult | None:
         """What the guardrail says; ``None`` if it fails, and has no say."""
         name = guardrail.get_name()
         try:
-            with guarding_span(name) as span:
-                result = await self._in_time(guardrail, response, check.text)
+            with maybe_guardrail_span(name) as span:
+                result = await self._run_with_timeout(guardrail, response, check.text)
                 if span is not None:
                     span.span_data.triggered = result.output.tripwire_triggered
                 return result
         except (Exception, asyncio.CancelledError) as error:
-            if told_to_stop():
+            if is_cancelling():
                 raise
             log.warning("the guardrail %r failed and was skipped: %s", name, error, exc_info=error)
             if isinstance(error, GuardrailTimedOut):  # Given more time, it might have refused.
-                check.good = False
-                self._room.fail(error)
+                check.passed = False
+                self._ctx.emit_error(error)
             return None
 
-    async def _in_time(self, guardrail: OutputGuardrail[Any], response: Response, text: str) -> OutputGuardrailResult:
+    async def _run_with_timeout(
+        self, guardrail: OutputGuardrail[Any], response: TrackedResponse, text: str
+    ) -> OutputGuardrailResult:
         limit = asyncio.timeout(self._timeout)
         try:
             async with limit:
-                return await guardrail.run(self._room.context, response.snapshot.agent, text)  # type: ignore[arg-type]
+                return await guardrail.run(self._ctx.run_context, response.resolved_agent.agent, text)  # type: ignore[arg-type]
         except Exception as error:
             if self._timeout is not None and limit.expired():
                 raise GuardrailTimedOut(guardrail.get_name(), self._timeout) from error
             raise
 
-    async def _trip(self, response: Response, watch: Watch, result: OutputGuardrailResult, text: str) -> None:
+    async def _trip(
+        self, response: TrackedResponse, guarded: GuardedResponse, result: OutputGuardrailResult, text: str
+    ) -> None:
         # No await before the mark: whoever else finds a reason now finds the response tripped.
         response.tripped = response.muted = True
-        room = self._room
-        room.outlet.forget(lambda event: isinstance(event, RealtimeAudio) and event.audio.response_id == response.id)
+        room = self._ctx
+        room.broadcast.discard(
+            lambda event: isinstance(event, RealtimeAudio) and event.audio.response_id == response.id
+        )
         room.emit(RealtimeGuardrailTripped([result], text, room.info, response_id=response.id))
-        self._unheard(response, watch)
-        self._let_reader_go()
-        if response.ended or response.newer:
+        self._mute(response, guarded)
+        self._release_reader()
+        if response.ended or response.superseded:
             await room.send(RealtimeModelSendInterrupt(playback_only=True, response_id=response.id))
         else:
             await room.send(RealtimeModelSendInterrupt(force_response_cancel=True, response_id=response.id))
-        if not response.newer:
-            await self._follow_up(result)
+        if not response.superseded:
+            await self._send_feedback(result)
 
-    async def _follow_up(self, result: OutputGuardrailResult) -> None:
+    async def _send_feedback(self, result: OutputGuardrailResult) -> None:
         """Tell the model why it was stopped and ask for another answer, unless that has led nowhere so far."""
-        self._refused += 1
-        if self._refused < IN_A_ROW:
-            await self._room.say(RealtimeModelSendUserInput(self._feedback(result), follow_up=True))
+        self._consecutive_trips += 1
+        if self._consecutive_trips < MAX_CONSECUTIVE_TRIPS:
+            await self._ctx.send_user_input(RealtimeModelSendUserInput(self._build_feedback(result), follow_up=True))
         else:
-            self._room.fail(AnswersRefused(result.guardrail.get_name(), self._refused))
+            self._ctx.emit_error(TooManyGuardrailTrips(result.guardrail.get_name(), self._consecutive_trips))
 
-    def _feedback(self, result: OutputGuardrailResult) -> str:
+    def _build_feedback(self, result: OutputGuardrailResult) -> str:
         name = result.guardrail.get_name()
-        words = self._message
+        words = self._feedback_message
         if callable(words):
             try:
                 words = words([name])
             except Exception as error:  # noqa: BLE001 - the usual words do
-                self._room.fail(error)
+                self._ctx.emit_error(error)
         return words if words and isinstance(words, str) else f"guardrail triggered: {name}"
 
-    def _let_go(self, response: Response, watch: Watch) -> None:
+    def _release_audio(self, response: TrackedResponse, guarded: GuardedResponse) -> None:
         """Pass on what can be heard of the response now, and of those that waited for it."""
-        self._go_on(response, watch)
-        while self._line and not next(iter(self._line.values())).held:
-            del self._line[next(iter(self._line))]
-            for after in list(self._line)[:1] or self._room.responses.known.values():
-                if after.watch is not None and after.watch.held:
-                    self._go_on(after, after.watch)
+        self._release_for_response(response, guarded)
+        while self._release_queue and not next(iter(self._release_queue.values())).held_audio:
+            del self._release_queue[next(iter(self._release_queue))]
+            for after in list(self._release_queue)[:1] or self._ctx.responses.by_id.values():
+                if after.guarded is not None and after.guarded.held_audio:
+                    self._release_for_response(after, after.guarded)
 
-    def _go_on(self, response: Response, watch: Watch) -> None:
+    def _release_for_response(self, response: TrackedResponse, guarded: GuardedResponse) -> None:
         """Pass on the audio whose words were found good, as were all words before them, if it has its turn."""
-        while watch.checks and not watch.checks[0].unanswered:
-            check = watch.checks.popleft()
-            if check.good:
-                check.words.found_good(check.text)
-        while watch.held and self._has_turn(response) and self._may_go(response, watch, *watch.held[0]):
-            audio, lasts_ms = watch.held.popleft()
+        while guarded.checks and not guarded.checks[0].pending_count:
+            check = guarded.checks.popleft()
+            if check.passed:
+                check.guarded_text.mark_passed(check.text)
+        while (
+            guarded.held_audio
+            and self._has_turn(response)
+            and self._try_release(response, guarded, *guarded.held_audio[0])
+        ):
+            audio, lasts_ms = guarded.held_audio.popleft()
             if isinstance(audio, RealtimeAudio):
-                self._room.play(response, audio, lasts_ms)
+                self._ctx.play(response, audio, lasts_ms)
             else:
-                self._room.emit(audio)
-        if watch.over:
-            self._settle(response, watch)
+                self._ctx.emit(audio)
+        if guarded.ended:
+            self._finalize(response, guarded)
 
-    def _has_turn(self, response: Response) -> bool:
-        return not self._line or next(iter(self._line)) is response
+    def _has_turn(self, response: TrackedResponse) -> bool:
+        return not self._release_queue or next(iter(self._release_queue)) is response
 
-    def _may_go(
-        self, response: Response, watch: Watch, audio: RealtimeAudio | RealtimeAudioEnd, lasts_ms: float
+    def _try_release(
+        self,
+        response: TrackedResponse,
+        guarded: GuardedResponse,
+        audio: RealtimeAudio | RealtimeAudioEnd,
+        duration_ms: float,
     ) -> bool:
         if isinstance(audio, RealtimeAudioEnd):
             return True
-        words = watch.words[audio.item_id, audio.content_index]
-        after = words.let_go + lasts_ms
-        speed = max(1.0, response.snapshot.output("speed", "speed") or 1.0)
+        words = guarded.texts[audio.item_id, audio.content_index]
+        after = words.released_ms + duration_ms
+        speed = max(1.0, response.resolved_agent.get_output_setting("speed", "speed") or 1.0)
         # Nothing was said about it, and nothing will be.
-        silent = watch.over and not watch.cut_short and not words.length
-        if response.snapshot.guardrails and not silent and after > words.may_last(speed):
+        silent = guarded.ended and not guarded.incomplete and not words.length
+        if response.resolved_agent.guardrails and not silent and after > words.get_releasable_ms(speed):
             return False
-        words.let_go = after
+        words.released_ms = after
         return True
 
-    def _leave_out(self, watch: Watch) -> None:
+    def _discard_unreleased(self, guarded: GuardedResponse) -> None:
         """Nobody will find good what is still held back: it is not heard."""
-        room = self._room
-        unheard = [(audio.item_id, audio.content_index) for audio, _ in watch.held if isinstance(audio, RealtimeAudio)]
+        room = self._ctx
+        unheard = [
+            (audio.item_id, audio.content_index) for audio, _ in guarded.held_audio if isinstance(audio, RealtimeAudio)
+        ]
         for item_id, index in dict.fromkeys(unheard):
-            heard_ms = int(watch.words[item_id, index].let_go)
-            room.cut(item_id, index, heard_ms)
-            if not watch.cut_short or room.links != watch.link:  # Otherwise the server may not have it at all.
-                room.start(self._tell_cut(watch, item_id, index, heard_ms), f"cutting {item_id}")
-        for audio, _ in watch.held:
+            heard_ms = int(guarded.texts[item_id, index].released_ms)
+            room.truncate(item_id, index, heard_ms)
+            if (
+                not guarded.incomplete or room.connection_count != guarded.connection_number
+            ):  # Otherwise the server may not have it at all.
+                room.start_task(self._send_truncation(guarded, item_id, index, heard_ms), f"cutting {item_id}")
+        for audio, _ in guarded.held_audio:
             if isinstance(audio, RealtimeAudioEnd):
                 room.emit(audio)
-        watch.held.clear()
+        guarded.held_audio.clear()
 
-    async def _tell_cut(self, watch: Watch, item_id: str, index: int, heard_ms: int) -> None:
-        room = self._room
-        await room.connected()
-        if room.links == watch.link:
-            place = {"item_id": item_id, "content_index": index, "audio_end_ms": heard_ms}
-            await send_raw(room, "conversation.item.truncate", **place)
-        elif item_id in room.ledger and item_id not in room.ledger.untold:  # This connection knows it as text.
-            await retell(room, item_id)
+    async def _send_truncation(self, guarded: GuardedResponse, item_id: str, content_index: int, heard_ms: int) -> None:
+        room = self._ctx
+        await room.wait_connected()
+        if room.connection_count == guarded.connection_number:
+            place = {"item_id": item_id, "content_index": content_index, "audio_end_ms": heard_ms}
+            await send_raw_message(room, "conversation.item.truncate", **place)
+        elif (
+            item_id in room.history and item_id not in room.history.unknown_to_server
+        ):  # This connection knows it as text.
+            await resend_item(room, item_id)
 
-    def _unjudged(self, response: Response, watch: Watch) -> None:
+    def _abandon_checks(self, response: TrackedResponse, guarded: GuardedResponse) -> None:
         """The session closes, and nobody will judge it. Nor has anybody a turn any more."""
-        self.silence()
-        self._unheard(response, watch)
+        self.discard_all_audio()
+        self._mute(response, guarded)
 
-    def _unheard(self, response: Response, watch: Watch) -> None:
+    def _mute(self, response: TrackedResponse, guarded: GuardedResponse) -> None:
         """Nothing more of it is let go, whatever would be found."""
         response.muted = True
-        watch.checks.clear()
-        self.drop(response)
+        guarded.checks.clear()
+        self.discard_audio(response)
 
-    def _settle(self, response: Response, watch: Watch) -> None:
+    def _finalize(self, response: TrackedResponse, guarded: GuardedResponse) -> None:
         """It is over. What is held then waits for verdicts and for its turn, and is left out if it may not go."""
-        if watch.held:
-            self._line.setdefault(response, watch)
-        if not watch.checks and (not watch.held or self._has_turn(response)):
-            if not (response.tripped or watch.cut_short):
-                self._refused = 0
-            self._leave_out(watch)
-            then, watch.then = watch.then, None
+        if guarded.held_audio:
+            self._release_queue.setdefault(response, guarded)
+        if not guarded.checks and (not guarded.held_audio or self._has_turn(response)):
+            if not (response.tripped or guarded.incomplete):
+                self._consecutive_trips = 0
+            self._discard_unreleased(guarded)
+            then, guarded.on_settled = guarded.on_settled, None
             if then is not None:
                 then()

@@ -5,18 +5,18 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class _Open(BaseModel):
+class _ExtensibleModel(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-class InputText(_Open):
+class InputText(_ExtensibleModel):
     """Text that the user or the system wrote."""
 
     type: Literal["input_text"] = "input_text"
     text: str | None = None
 
 
-class InputAudio(_Open):
+class InputAudio(_ExtensibleModel):
     """What the user said. ``transcript`` comes later than the item, or never."""
 
     type: Literal["input_audio"] = "input_audio"
@@ -24,7 +24,7 @@ class InputAudio(_Open):
     transcript: str | None = None
 
 
-class InputImage(_Open):
+class InputImage(_ExtensibleModel):
     """A picture that the user showed."""
 
     type: Literal["input_image"] = "input_image"
@@ -32,14 +32,14 @@ class InputImage(_Open):
     detail: str | None = None
 
 
-class AssistantText(_Open):
+class AssistantText(_ExtensibleModel):
     """Text that the model wrote."""
 
     type: Literal["text"] = "text"
     text: str | None = None
 
 
-class AssistantAudio(_Open):
+class AssistantAudio(_ExtensibleModel):
     """What the model said aloud, as far as it was heard.
 
     If playback was cut, ``generated_transcript`` has all that was said and ``audio_end_ms`` how much of it was played.
@@ -52,7 +52,7 @@ class AssistantAudio(_Open):
     audio_end_ms: int | None = None
 
 
-class SystemMessageItem(_Open):
+class SystemMessageItem(_ExtensibleModel):
     """An instruction inside the conversation."""
 
     item_id: str
@@ -62,7 +62,7 @@ class SystemMessageItem(_Open):
     content: list[InputText]
 
 
-class UserMessageItem(_Open):
+class UserMessageItem(_ExtensibleModel):
     """A message of the user."""
 
     item_id: str
@@ -72,7 +72,7 @@ class UserMessageItem(_Open):
     content: list[Annotated[InputText | InputAudio | InputImage, Field(discriminator="type")]]
 
 
-class AssistantMessageItem(_Open):
+class AssistantMessageItem(_ExtensibleModel):
     """A message of the model."""
 
     item_id: str
@@ -88,7 +88,7 @@ RealtimeMessageItem: TypeAlias = Annotated[
 ]
 
 
-class RealtimeToolCallItem(_Open):
+class RealtimeToolCallItem(_ExtensibleModel):
     """A call that the model made, and its output once there is one."""
 
     item_id: str

@@ -6,40 +6,40 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.base.usage import Usage
-from holdfast.realtime.outlet import Lost
+from holdfast.realtime.outlet import DroppedEvents
 
-KEPT = 512
+MAX_SAMPLES = 512
 """How many of the latest values of a measurement are kept."""
 
 
 @dataclass(frozen=True)
-class Summary:
+class MetricSummary:
     """One measurement over a session, in milliseconds; percentiles are those of the latest values."""
 
     count: int
     last: float
     p50: float
     p95: float
-    most: float
+    maximum: float
 
 
-class _Series:
+class _MetricSeries:
     def __init__(self) -> None:
-        self.values: deque[float] = deque(maxlen=KEPT)
-        self.count, self.most = 0, 0.0
+        self.values: deque[float] = deque(maxlen=MAX_SAMPLES)
+        self.count, self.maximum = 0, 0.0
 
     def add(self, ms: float) -> None:
         self.values.append(ms)
         self.count += 1
-        self.most = max(self.most, ms)
+        self.maximum = max(self.maximum, ms)
 
-    def summary(self) -> Summary:
+    def summarize(self) -> MetricSummary:
         ordered = sorted(self.values)
 
         def rank(part: float) -> float:
             return ordered[max(math.ceil(part * len(ordered)) - 1, 0)]
 
-        return Summary(self.count, self.values[-1], rank(0.5), rank(0.95), self.most)
+        return MetricSummary(self.count, self.values[-1], rank(0.5), rank(0.95), self.maximum)
 
 
 class RealtimeMetrics:
@@ -54,27 +54,27 @@ class RealtimeMetrics:
     ``usage`` is what was consumed so far, by responses and by what tools have run in the session's context.
     """
 
-    def __init__(self, usage: Usage, *, lost: Callable[[], Lost] = Lost) -> None:
-        self.usage, self._lost = usage, lost
-        self._series: dict[str, _Series] = {}
+    def __init__(self, usage: Usage, *, get_dropped: Callable[[], DroppedEvents] = DroppedEvents) -> None:
+        self.usage, self._get_dropped = usage, get_dropped
+        self._series: dict[str, _MetricSeries] = {}
 
     def dropped_events(self) -> int:
         """How many events the present iterators have lost because they were too slow."""
-        return self._lost().count
+        return self._get_dropped().count
 
     def dropped_bytes(self) -> int:
         """How many bytes of audio and raw messages were in these."""
-        return self._lost().bytes
+        return self._get_dropped().bytes
 
     def add(self, name: str, ms: float) -> None:
-        self._series.setdefault(name, _Series()).add(ms)
+        self._series.setdefault(name, _MetricSeries()).add(ms)
 
-    def __getitem__(self, name: str) -> Summary:
-        return self._series[name].summary()
+    def __getitem__(self, name: str) -> MetricSummary:
+        return self._series[name].summarize()
 
     def __contains__(self, name: str) -> bool:
         return name in self._series
 
-    def summaries(self) -> dict[str, Summary]:
+    def summaries(self) -> dict[str, MetricSummary]:
         """Everything that was measured so far."""
-        return {name: series.summary() for name, series in self._series.items()}
+        return {name: series.summarize() for name, series in self._series.items()}

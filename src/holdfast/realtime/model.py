@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NotRequired, TypedDict
 
 from holdfast.agents.types import MaybeAwaitable
-from holdfast.realtime.audio import PCM16, audio_format
+from holdfast.realtime.audio import PCM16, parse_audio_format
 from holdfast.realtime.config import RealtimeAudioFormat, RealtimeSessionModelSettings
 from holdfast.realtime.model_events import RealtimeModelEvent
 from holdfast.realtime.model_inputs import RealtimeModelSendEvent
@@ -32,7 +32,7 @@ class RealtimePlaybackTracker:
 
     def on_play_bytes(self, item_id: str, item_content_index: int, bytes: bytes) -> None:
         """These bytes were played, in the format of :meth:`set_audio_format`."""
-        self.on_play_ms(item_id, item_content_index, self._format.ms(len(bytes)))
+        self.on_play_ms(item_id, item_content_index, self._format.duration_ms(len(bytes)))
 
     def on_play_ms(self, item_id: str, item_content_index: int, ms: float) -> None:
         """So many further milliseconds were played."""
@@ -46,7 +46,7 @@ class RealtimePlaybackTracker:
 
     def set_audio_format(self, format: RealtimeAudioFormat) -> None:
         """What the bytes are; called by the model when it knows."""
-        self._format = audio_format(format) or self._format
+        self._format = parse_audio_format(format) or self._format
 
     def get_state(self) -> RealtimePlaybackState:
         """What plays now, and how much of it was played. A tracker that knows better may override just this."""
@@ -87,7 +87,7 @@ class RealtimeModelConfig(TypedDict):
 class RealtimeModel(ABC):
     """A model that is talked to while it talks."""
 
-    cut_off: bool = False
+    was_aborted: bool = False
     """Whether the connection that was closed last had to be cut, because the other side did not say goodbye."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class RealtimeModel(ABC):
         """
         return False
 
-    def telling(self) -> bool:
+    def is_listener_task(self) -> bool:
         """Whether the current task is the one that tells listeners: what it waits for, nobody can be told.
 
         A session asks before it waits for the model. A model that does not know says no.

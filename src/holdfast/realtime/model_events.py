@@ -65,7 +65,7 @@ class RealtimeModelAudioInterruptedEvent:
     type: Literal["audio_interrupted"] = "audio_interrupted"
     response_id: str | None = None
     audio_end_ms: int | None = None
-    retold: bool = False
+    from_previous_connection: bool = False
 
 
 @dataclass(slots=True)
@@ -216,7 +216,7 @@ class RealtimeModelTurnStartedEvent:
     type: Literal["turn_started"] = "turn_started"
     response_id: str | None = None
     metadata: dict[str, Any] | None = None
-    plain: bool = True
+    retryable: bool = True
 
 
 @dataclass(slots=True)

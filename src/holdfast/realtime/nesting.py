@@ -19,129 +19,136 @@ from holdfast.agents.tool_refs import ToolRef
 from holdfast.agents.tools import Tool
 from holdfast.base.ids import new_id
 from holdfast.realtime import answering
-from holdfast.realtime.answering import EXPIRED, Answer, Record
+from holdfast.realtime.answering import APPROVAL_EXPIRED_MESSAGE, ToolCallResult, TrackedCall
 from holdfast.realtime.events import RealtimeToolApprovalExpired, RealtimeToolApprovalRequired
-from holdfast.realtime.room import Room
+from holdfast.realtime.room import SessionContext
 from holdfast.runs.config import RunConfig
-from holdfast.runs.decisions import Decision, with_decision
+from holdfast.runs.decisions import UserDecision, apply_decision
 from holdfast.runs.items import ToolApprovalItem
-from holdfast.runs.live import Live
+from holdfast.runs.live import ActiveRun
 from holdfast.runs.nested import run_nested
 from holdfast.runs.state import CallRecord, State
-from holdfast.toolcalls.call import Call
-from holdfast.toolcalls.invoke import Unfinished
+from holdfast.toolcalls.call import ToolCall
+from holdfast.toolcalls.invoke import CallSuspended
 
 
 @dataclass(eq=False)
-class Question:
+class NestedApproval:
     """A call that a nested agent wants to make."""
 
     id: str
-    record: Record
+    tracked_call: TrackedCall
     item: ToolApprovalItem
     tool: Tool
-    answer: "asyncio.Future[Decision]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    decision: "asyncio.Future[UserDecision]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
-    def is_about_the_same_tool_as(self, other: "Question") -> bool:
-        if self.record.snapshot is not other.record.snapshot or self.item.agent_path != other.item.agent_path:
+    def is_same_tool_as(self, other: "NestedApproval") -> bool:
+        if (
+            self.tracked_call.resolved_agent is not other.tracked_call.resolved_agent
+            or self.item.agent_path != other.item.agent_path
+        ):
             return False
-        return ToolRef.of_approval(self.item) == ToolRef.of_approval(other.item)
+        return ToolRef.from_approval(self.item) == ToolRef.from_approval(other.item)
 
 
-class Nesting:
+class NestedAgentRunner:
     """Makes the calls of tools that are agents, and has the questions that these wait for."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, ctx: SessionContext) -> None:
+        self._ctx = ctx
         self._run_id = new_id("run")
-        self._open: dict[str, Question] = {}
-        self._standing: dict[str, Approvals] = {}
+        self._pending: dict[str, NestedApproval] = {}
+        self._standing_approvals: dict[str, Approvals] = {}
 
     @property
-    def undecided(self) -> tuple[str, ...]:
-        return tuple(self._open)
+    def pending_approval_ids(self) -> tuple[str, ...]:
+        return tuple(self._pending)
 
-    async def make(self, record: Record, call: Call) -> Answer:
+    async def execute_call(self, tracked_call: TrackedCall, call: ToolCall) -> ToolCallResult:
         """Run the agent to its end, with a person's decisions in between if it needs them."""
-        outer = self._outer(record, call)
+        outer = self._build_outer_run(tracked_call, call)
         again = False
         while True:
             (before,) = outer.state.calls
-            perform = partial(run_nested, outer, call, partial(_keep, outer), before.child)
+            perform = partial(run_nested, outer, call, partial(_save_child_state, outer), before.child)
             try:
-                return await answering.make(self._room, record, call, perform=perform, again=again)
-            except Unfinished:
-                record.running, again = False, True
-            await self._ask(record, call, outer)
+                return await answering.execute_call(self._ctx, tracked_call, call, perform=perform, resumed=again)
+            except CallSuspended:
+                tracked_call.running, again = False, True
+            await self._request_approvals(tracked_call, call, outer)
 
-    def decide(self, question_id: str, said: approvals.Decision, *, always: bool) -> Record | None:
+    def decide(
+        self, approval_id: str, user_decision: approvals.ApprovalDecision, *, always: bool
+    ) -> TrackedCall | None:
         """Answer a question; ``None`` if nobody asks it any more."""
-        decision = Decision(said.approved, always, message=said.message)
-        question = self._open.get(question_id)
+        decision = UserDecision(user_decision.approved, always, message=user_decision.message)
+        question = self._pending.get(approval_id)
         if question is None:
             return None
-        answered = [other for other in self._open.values() if other is question]
+        answered = [other for other in self._pending.values() if other is question]
         if always:
-            answered = [other for other in self._open.values() if other.is_about_the_same_tool_as(question)]
+            answered = [other for other in self._pending.values() if other.is_same_tool_as(question)]
         for each in answered:
-            del self._open[each.id]
-            each.answer.set_result(decision)
-            if not any(other.record is each.record for other in self._open.values()):
-                each.record.parked.clear()
-        return question.record
+            del self._pending[each.id]
+            each.decision.set_result(decision)
+            if not any(other.tracked_call is each.tracked_call for other in self._pending.values()):
+                each.tracked_call.detached.clear()
+        return question.tracked_call
 
-    def _outer(self, record: Record, call: Call) -> Live:
+    def _build_outer_run(self, tracked_call: TrackedCall, call: ToolCall) -> ActiveRun:
         """What a nested run sees of the session: as if the session were a run in the middle of this call."""
         waiting = CallRecord(call.id, 0, call.ref)
-        disabled = self._room.run_config.get("tracing_disabled", False)
-        outer = Live(
+        disabled = self._ctx.run_config.get("tracing_disabled", False)
+        outer = ActiveRun(
             State(self._run_id, "", calls=(waiting,)),
-            graph=AgentGraph(record.snapshot.agent),
-            context=self._room.context,
+            graph=AgentGraph(tracked_call.resolved_agent.agent),
+            context=self._ctx.run_context,
             config=RunConfig(tracing_disabled=disabled),
         )
-        outer.standing = tuple(self._standing_of(call).recorded())
+        outer.standing_decisions = tuple(self._get_standing_approvals(call).list_decisions())
         return outer
 
-    async def _ask(self, record: Record, call: Call, outer: Live) -> None:
+    async def _request_approvals(self, tracked_call: TrackedCall, call: ToolCall, outer: ActiveRun) -> None:
         """Let people decide about everything that the nested run waits for."""
-        room = self._room
-        questions = [await self._question(record, item, outer) for item in outer.interruptions()]
+        room = self._ctx
+        questions = [await self._make_approval(tracked_call, item, outer) for item in outer.get_interruptions()]
         for question in questions:
-            self._open[question.id] = question
+            self._pending[question.id] = question
             agent, arguments = question.item.agent, question.item.arguments or ""
             room.emit(RealtimeToolApprovalRequired(agent, question.tool, question.id, arguments, room.info))
-        record.parked.set()
+        tracked_call.detached.set()
         patience = room.run_config.get("tool_execution", {}).get("approval_timeout")
-        await asyncio.wait([question.answer for question in questions], timeout=patience)
-        late = [question for question in questions if self._open.pop(question.id, None) is not None]
+        await asyncio.wait([question.decision for question in questions], timeout=patience)
+        late = [question for question in questions if self._pending.pop(question.id, None) is not None]
         for question in late:
-            question.answer.set_result(Decision(False, message=EXPIRED))
+            question.decision.set_result(UserDecision(False, message=APPROVAL_EXPIRED_MESSAGE))
             room.emit(RealtimeToolApprovalExpired(question.item.agent, question.tool, question.id, room.info))
         for question in questions:
-            decision = question.answer.result()
-            outer.state = with_decision(outer.state, question.item, decision)
+            decision = question.decision.result()
+            outer.state = apply_decision(outer.state, question.item, decision)
             if decision.always:
-                self._remember(call, question.item, decision)
-        outer.standing = tuple(self._standing_of(call).recorded())
+                self._remember_decision(call, question.item, decision)
+        outer.standing_decisions = tuple(self._get_standing_approvals(call).list_decisions())
 
-    async def _question(self, record: Record, item: ToolApprovalItem, outer: Live) -> Question:
-        box, ref = await outer.toolbox(item.agent_path or ""), ToolRef.of_approval(item)
-        tool: Any = box.find(ref) or box.hosted_mcp(ref.namespace)
-        return Question("/".join((*item.route, item.call_id or "")), record, item, tool)
+    async def _make_approval(
+        self, tracked_call: TrackedCall, item: ToolApprovalItem, outer: ActiveRun
+    ) -> NestedApproval:
+        box, ref = await outer.get_toolbox(item.agent_path or ""), ToolRef.from_approval(item)
+        tool: Any = box.find_tool(ref) or box.find_hosted_mcp(ref.namespace)
+        return NestedApproval("/".join((*item.route, item.call_id or "")), tracked_call, item, tool)
 
-    def _standing_of(self, call: Call) -> Approvals:
-        return self._standing.setdefault(call.owner, Approvals())
+    def _get_standing_approvals(self, call: ToolCall) -> Approvals:
+        return self._standing_approvals.setdefault(call.owner, Approvals())
 
-    def _remember(self, call: Call, item: ToolApprovalItem, decision: Decision) -> None:
+    def _remember_decision(self, call: ToolCall, item: ToolApprovalItem, decision: UserDecision) -> None:
         """What was decided for ever holds for the next run of the agent as well."""
         scratch: RunContextWrapper[Any] = RunContextWrapper(None, approvals=Approvals())
-        decision.file(scratch, item)
-        for known in scratch.approvals.recorded():
+        decision.apply_to(scratch, item)
+        for known in scratch.approvals.list_decisions():
             if known.call_id is None:
-                self._standing_of(call).record(known.tool, None, known.decision, owner=known.owner)
+                self._get_standing_approvals(call).record(known.tool, None, known.decision, owner=known.owner)
 
 
-def _keep(outer: Live, child: State) -> None:
+def _save_child_state(outer: ActiveRun, child: State) -> None:
     (call,) = outer.state.calls
     outer.state = replace(outer.state, calls=(replace(call, status="waiting", child=child),))

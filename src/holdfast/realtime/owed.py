@@ -5,61 +5,61 @@ No I/O: it is told what happened and knows what the next connection has to be to
 
 from holdfast.realtime.items import InputAudio, UserMessageItem
 from holdfast.realtime.model_inputs import RealtimeModelSendUserInput
-from holdfast.realtime.wire_items import words_of, words_of_input
+from holdfast.realtime.wire_items import get_input_text, get_text
 
-MOST_UNCONFIRMED = 32
+MAX_UNCONFIRMED = 32
 """How many messages are kept to be said again, for models that never confirm one."""
 
 
-class Owed:
+class ResendQueue:
     """Messages in the order in which they were said, and whether the model is to answer anything."""
 
     def __init__(self) -> None:
-        self.answer = False
+        self.response_pending = False
         """The model is to answer, and has not begun to."""
-        self.unsaid: list[RealtimeModelSendUserInput] = []
+        self.to_resend: list[RealtimeModelSendUserInput] = []
         """Messages that went with a connection, and those said behind them: the next one is to be told."""
         self._unconfirmed: list[RealtimeModelSendUserInput] = []
         """Messages that this connection was told and that the model has not confirmed."""
-        self._confirms = False
+        self._model_confirms = False
         """The model tells that it knows a message: one that did it once does it always."""
 
-    def told(self, message: RealtimeModelSendUserInput) -> None:
+    def mark_sent(self, message: RealtimeModelSendUserInput) -> None:
         """The connection is being told a message that is to be answered."""
-        self._unconfirmed = [*self._unconfirmed[-MOST_UNCONFIRMED:], message]
-        self.answer = True
+        self._unconfirmed = [*self._unconfirmed[-MAX_UNCONFIRMED:], message]
+        self.response_pending = True
 
-    def take_back(self, message: RealtimeModelSendUserInput, *, answer: bool) -> None:
+    def withdraw(self, message: RealtimeModelSendUserInput, *, response_pending: bool) -> None:
         """It could not be told, and whoever wanted to knows."""
         self._unconfirmed = [other for other in self._unconfirmed if other is not message]
-        self.answer = answer
+        self.response_pending = response_pending
 
-    def confirmed(self, item: UserMessageItem) -> None:
+    def mark_confirmed(self, item: UserMessageItem) -> None:
         """The model knows a message of the user, so the next connection need not be told.
 
         Nor those before it: what it does not know of them by now it has refused.
         """
         if any(isinstance(part, InputAudio) for part in item.content):
             return
-        words = words_of(item)
+        words = get_text(item)
         for place, sent in enumerate(self._unconfirmed):
-            if words_of_input(sent.user_input) == words:
+            if get_input_text(sent.user_input) == words:
                 del self._unconfirmed[: place + 1]
-                self._confirms = True
+                self._model_confirms = True
                 return
 
-    def answering(self) -> None:
+    def on_response_started(self) -> None:
         """The model has begun to answer."""
-        self.answer = False
-        if not self._confirms:  # Otherwise those that are left are on their way yet.
+        self.response_pending = False
+        if not self._model_confirms:  # Otherwise those that are left are on their way yet.
             self._unconfirmed.clear()
 
-    def lost(self) -> None:
+    def on_connection_lost(self) -> None:
         """The connection is gone."""
-        self.unsaid, self._unconfirmed = [*self._unconfirmed, *self.unsaid], []
+        self.to_resend, self._unconfirmed = [*self._unconfirmed, *self.to_resend], []
 
-    def say_again(self) -> RealtimeModelSendUserInput:
+    def pop_next(self) -> RealtimeModelSendUserInput:
         """The first message that the next connection is told now."""
-        message = self.unsaid.pop(0)
-        self.told(message)
+        message = self.to_resend.pop(0)
+        self.mark_sent(message)
         return message

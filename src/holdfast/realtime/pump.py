@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.realtime import model_events as told
-from holdfast.realtime.audio import audio_format
-from holdfast.realtime.calls import Calls
+from holdfast.realtime.audio import parse_audio_format
+from holdfast.realtime.calls import ToolCallManager
 from holdfast.realtime.errors import ConnectionLost, ResponseRefused
 from holdfast.realtime.events import (
     RealtimeAudio,
@@ -19,193 +19,195 @@ from holdfast.realtime.events import (
     RealtimeRawModelEvent,
     RealtimeTranscriptDelta,
     RealtimeUsage,
-    size_of,
+    get_payload_size,
 )
-from holdfast.realtime.guarding import Guard
+from holdfast.realtime.guarding import GuardrailMonitor
 from holdfast.realtime.items import AssistantMessageItem, AssistantText, UserMessageItem
-from holdfast.realtime.reconnecting import Reconnecting, lost_error
-from holdfast.realtime.responses import Response
-from holdfast.realtime.retelling import retell
-from holdfast.realtime.room import Room, log
+from holdfast.realtime.reconnecting import Reconnector, make_connection_error
+from holdfast.realtime.responses import TrackedResponse
+from holdfast.realtime.retelling import resend_item
+from holdfast.realtime.room import SessionContext, log
 from holdfast.realtime.states import RealtimeState
-from holdfast.realtime.turns import Turns
+from holdfast.realtime.turns import TurnTracker
 
 
-class Pump:
+class ModelEventHandler:
     """Takes the model's events in the order in which it told them."""
 
     def __init__(
         self,
-        room: Room,
+        ctx: SessionContext,
         *,
-        calls: Calls,
-        guard: Guard,
-        reconnecting: Reconnecting,
-        end: Callable[[BaseException | None], None],
+        tool_calls: ToolCallManager,
+        guardrails: GuardrailMonitor,
+        reconnector: Reconnector,
+        abort: Callable[[BaseException | None], None],
     ) -> None:
-        self._room, self._calls, self._guard, self._reconnecting = room, calls, guard, reconnecting
-        self._end = end
-        self._turns = Turns(room, guard=guard)
-        self._known = room.responses.known
-        self._speech_at: float | None = None
+        self._ctx, self._tool_calls, self._guardrails, self._reconnector = ctx, tool_calls, guardrails, reconnector
+        self._abort = abort
+        self._turns = TurnTracker(ctx, guardrails=guardrails)
+        self._responses_by_id = ctx.responses.by_id
+        self._speech_started_at: float | None = None
 
-    def take(self, event: told.RealtimeModelEvent) -> Awaitable[None] | None:
+    def handle(self, event: told.RealtimeModelEvent) -> Awaitable[None] | None:
         """Do what the event asks for. If there is something to wait for before the next event, it is given back."""
-        room = self._room
-        step = _STEPS.get(type(event))
+        room = self._ctx
+        step = _HANDLERS.get(type(event))
         if step is None:
             raw = RealtimeRawModelEvent(event, room.info)
-            room.outlet.flow(raw, size_of(raw))
+            room.broadcast.put_droppable(raw, get_payload_size(raw))
             return None
         size = len(event.data) if type(event) is told.RealtimeModelAudioEvent else 0
-        room.outlet.flow(RealtimeRawModelEvent(event, room.info), size)
+        room.broadcast.put_droppable(RealtimeRawModelEvent(event, room.info), size)
         try:
             return step(self, event)
         except Exception as error:  # noqa: BLE001 - a strange event must not stop the model's reader
             log.warning("the event %r could not be handled: %s", event.type, error, exc_info=error)
-            room.fail(error)
+            room.emit_error(error)
             return None
 
-    def settle(self) -> None:
+    def on_connection_lost(self) -> None:
         """The connection is gone, and with it what was under way."""
-        room = self._room
+        room = self._ctx
         room.user_is_speaking = False
-        room.ledger.no_more_transcripts()
-        self._turns.lost()
-        self._room.to_write.set()
+        room.history.mark_all_transcripts_unavailable()
+        self._turns.on_connection_lost()
+        self._ctx.write_requested.set()
 
-    def _audio(self, event: told.RealtimeModelAudioEvent) -> None:
-        room = self._room
-        response = self._known.get(event.response_id) or self._response(event.response_id)
+    def _on_audio(self, event: told.RealtimeModelAudioEvent) -> None:
+        room = self._ctx
+        response = self._responses_by_id.get(event.response_id) or self._ensure_response(event.response_id)
         if response.muted:
             return
-        lasts_ms = room.ledger.sent_audio(event.item_id, event.content_index, len(event.data))
-        response.item_id = event.item_id
+        lasts_ms = room.history.add_audio(event.item_id, event.content_index, len(event.data))
+        response.last_audio_item_id = event.item_id
         audio = RealtimeAudio(event, event.item_id, event.content_index, room.info)
-        if self._guard.holds_back:
-            self._guard.hold(response, audio, lasts_ms)
+        if self._guardrails.holds_back_audio:
+            self._guardrails.hold_audio(response, audio, lasts_ms)
         else:
             room.play(response, audio, lasts_ms)
 
-    def _audio_format(self, event: told.RealtimeModelAudioFormatEvent) -> None:
-        self._room.ledger.use_format(audio_format(event.format))
+    def _on_audio_format(self, event: told.RealtimeModelAudioFormatEvent) -> None:
+        self._ctx.history.set_audio_format(parse_audio_format(event.format))
 
-    def _delta(self, event: told.RealtimeModelTranscriptDeltaEvent | told.RealtimeModelOutputTextDeltaEvent) -> None:
-        room = self._room
-        response = self._known.get(event.response_id) or self._response(event.response_id)
+    def _on_text_delta(
+        self, event: told.RealtimeModelTranscriptDeltaEvent | told.RealtimeModelOutputTextDeltaEvent
+    ) -> None:
+        room = self._ctx
+        response = self._responses_by_id.get(event.response_id) or self._ensure_response(event.response_id)
         spoken = event.type == "transcript_delta"
-        response.spoke = response.spoke or not spoken
+        response.produced_output = response.produced_output or not spoken
         item_id, delta = event.item_id, event.delta
-        if room.ledger.say(item_id, delta, response.id, content_index=event.content_index, spoken=spoken):
-            room.added(item_id)
-        room.outlet.flow(RealtimeTranscriptDelta(item_id, delta, response.id, room.info))
-        if response.snapshot.guardrails and not response.tripped:
-            self._guard.hear(response, item_id, event.content_index, delta)
+        if room.history.append_delta(item_id, delta, response.id, content_index=event.content_index, spoken=spoken):
+            room.emit_history_added(item_id)
+        room.broadcast.put_droppable(RealtimeTranscriptDelta(item_id, delta, response.id, room.info))
+        if response.resolved_agent.guardrails and not response.tripped:
+            self._guardrails.add_text(response, item_id, event.content_index, delta)
 
-    def _text_done(self, event: told.RealtimeModelTextDoneEvent) -> None:
-        response = self._response(event.response_id)
-        self._room.ledger.said(event.item_id, event.text, content_index=event.content_index)
-        self._complete(response, event.item_id, event.content_index, event.text)
+    def _on_text_done(self, event: told.RealtimeModelTextDoneEvent) -> None:
+        response = self._ensure_response(event.response_id)
+        self._ctx.history.set_text(event.item_id, event.text, content_index=event.content_index)
+        self._complete_text(response, event.item_id, event.content_index, event.text)
 
-    def _complete(self, response: Response, item_id: str, content_index: int, text: str) -> None:
-        if response.snapshot.guardrails and not response.tripped:
-            self._guard.complete(response, item_id, content_index, text)
+    def _complete_text(self, response: TrackedResponse, item_id: str, content_index: int, text: str) -> None:
+        if response.resolved_agent.guardrails and not response.tripped:
+            self._guardrails.complete_text(response, item_id, content_index, text)
 
-    def _audio_done(self, event: told.RealtimeModelAudioDoneEvent) -> None:
-        room = self._room
+    def _on_audio_done(self, event: told.RealtimeModelAudioDoneEvent) -> None:
+        room = self._ctx
         over = RealtimeAudioEnd(room.info, event.item_id, event.content_index)
-        response = room.responses.playing(event.item_id, event.response_id)
-        if response is None or not self._guard.holds_back:
+        response = room.responses.find_by_audio(event.item_id, event.response_id)
+        if response is None or not self._guardrails.holds_back_audio:
             room.emit(over)
         elif not response.muted:
-            self._guard.hold(response, over)
+            self._guardrails.hold_audio(response, over)
 
-    def _audio_interrupted(self, event: told.RealtimeModelAudioInterruptedEvent) -> None:
-        room = self._room
-        response = room.responses.playing(event.item_id, event.response_id)
+    def _on_audio_interrupted(self, event: told.RealtimeModelAudioInterruptedEvent) -> None:
+        room = self._ctx
+        response = room.responses.find_by_audio(event.item_id, event.response_id)
         asked_for = response is not None and (response.tripped or response.interrupted_at is not None)
         if event.audio_end_ms is not None:
-            room.cut(event.item_id, event.content_index, event.audio_end_ms)
+            room.truncate(event.item_id, event.content_index, event.audio_end_ms)
         if response is not None:
-            room.stop(response)
+            room.stop_playback(response)
             by_user = room.user_is_speaking and not response.tripped
-            stop = self._guard.interrupt if by_user else self._guard.drop
+            stop = self._guardrails.interrupt if by_user else self._guardrails.discard_audio
             stop(response)
-        if event.retold and event.item_id in room.ledger and room.up.is_set():
-            room.start(retell(room, event.item_id), f"cutting {event.item_id}")
+        if event.from_previous_connection and event.item_id in room.history and room.connection_up.is_set():
+            room.start_task(resend_item(room, event.item_id), f"cutting {event.item_id}")
         place = (event.item_id, event.content_index)
-        room.outlet.forget(lambda it: isinstance(it, RealtimeAudio) and (it.item_id, it.content_index) == place)
+        room.broadcast.discard(lambda it: isinstance(it, RealtimeAudio) and (it.item_id, it.content_index) == place)
         room.emit(RealtimeAudioInterrupted(room.info, *place))
         if not asked_for:
-            since = room.now() if self._speech_at is None else self._speech_at
+            since = room.now() if self._speech_started_at is None else self._speech_started_at
             if response is not None and not response.ended:
                 response.interrupted_at = since
             else:
-                room.measure("interruption", (room.now() - since) * 1000, event.item_id)
-            self._calls.barge_in()
+                room.record_metric("interruption", (room.now() - since) * 1000, event.item_id)
+            self._tool_calls.handle_barge_in()
 
-    def _truncated(self, event: told.RealtimeModelItemTruncatedEvent) -> None:
-        self._room.cut(event.item_id, event.content_index, event.audio_end_ms)
+    def _on_item_truncated(self, event: told.RealtimeModelItemTruncatedEvent) -> None:
+        self._ctx.truncate(event.item_id, event.content_index, event.audio_end_ms)
 
-    def _speech_started(self, event: told.RealtimeModelSpeechStartedEvent) -> None:
-        self._room.user_is_speaking = True
-        self._speech_at = self._room.now()
-        self._calls.barge_in()
+    def _on_speech_started(self, event: told.RealtimeModelSpeechStartedEvent) -> None:
+        self._ctx.user_is_speaking = True
+        self._speech_started_at = self._ctx.now()
+        self._tool_calls.handle_barge_in()
 
-    def _speech_stopped(self, event: told.RealtimeModelSpeechStoppedEvent) -> None:
-        self._room.user_is_speaking, self._speech_at = False, None
-        self._room.asked_at = self._room.now()
+    def _on_speech_stopped(self, event: told.RealtimeModelSpeechStoppedEvent) -> None:
+        self._ctx.user_is_speaking, self._speech_started_at = False, None
+        self._ctx.requested_at = self._ctx.now()
 
-    def _transcribed(self, event: told.RealtimeModelInputAudioTranscriptionCompletedEvent) -> None:
-        room = self._room
-        if room.ledger.transcribed(event.item_id, event.transcript):
-            room.added(event.item_id)
+    def _on_transcription_completed(self, event: told.RealtimeModelInputAudioTranscriptionCompletedEvent) -> None:
+        room = self._ctx
+        if room.history.set_transcript(event.item_id, event.transcript):
+            room.emit_history_added(event.item_id)
         else:
-            room.updated()
-        self._room.to_write.set()
+            room.emit_history_updated()
+        self._ctx.write_requested.set()
 
-    def _not_transcribed(self, event: told.RealtimeModelInputAudioTranscriptionFailedEvent) -> None:
-        self._room.ledger.not_transcribed(event.item_id)
+    def _on_transcription_failed(self, event: told.RealtimeModelInputAudioTranscriptionFailedEvent) -> None:
+        self._ctx.history.mark_transcript_unavailable(event.item_id)
         if event.error is not None:
-            self._room.fail(event.error)
-        self._room.to_write.set()
+            self._ctx.emit_error(event.error)
+        self._ctx.write_requested.set()
 
-    def _input_timeout(self, event: told.RealtimeModelInputAudioTimeoutTriggeredEvent) -> None:
+    def _on_input_timeout(self, event: told.RealtimeModelInputAudioTimeoutTriggeredEvent) -> None:
         start, end = event.audio_start_ms, event.audio_end_ms
-        self._room.emit(
+        self._ctx.emit(
             RealtimeInputAudioTimeoutTriggered(
-                self._room.info, item_id=event.item_id, audio_start_ms=start, audio_end_ms=end
+                self._ctx.info, item_id=event.item_id, audio_start_ms=start, audio_end_ms=end
             )
         )
 
-    def _item(self, event: told.RealtimeModelItemUpdatedEvent) -> None:
-        room, item, known = self._room, event.item, self._room.ledger.revision
-        if room.ledger.tell(item, response_id=event.response_id):
-            room.added(item.item_id)
+    def _on_item_updated(self, event: told.RealtimeModelItemUpdatedEvent) -> None:
+        room, item, known = self._ctx, event.item, self._ctx.history.revision
+        if room.history.upsert_item(item, response_id=event.response_id):
+            room.emit_history_added(item.item_id)
             if isinstance(item, UserMessageItem):
-                room.owed.confirmed(item)
-        elif room.ledger.revision != known:
-            room.updated()
+                room.resend_queue.mark_confirmed(item)
+        elif room.history.revision != known:
+            room.emit_history_updated()
         response = room.responses.get(event.response_id)
         if response is not None and isinstance(item, AssistantMessageItem) and item.status == "completed":
             for index, part in enumerate(item.content):  # A server may tell the words by this alone.
                 if text := part.text if isinstance(part, AssistantText) else part.transcript:
-                    self._complete(response, item.item_id, index, text)
-        self._room.to_write.set()
+                    self._complete_text(response, item.item_id, index, text)
+        self._ctx.write_requested.set()
 
-    def _deleted(self, event: told.RealtimeModelItemDeletedEvent) -> None:
-        if self._room.ledger.delete(event.item_id):
-            self._room.updated()
+    def _on_item_deleted(self, event: told.RealtimeModelItemDeletedEvent) -> None:
+        if self._ctx.history.delete(event.item_id):
+            self._ctx.emit_history_updated()
 
-    def _turn_started(self, event: told.RealtimeModelTurnStartedEvent) -> None:
-        self._turns.started(event)
+    def _on_turn_started(self, event: told.RealtimeModelTurnStartedEvent) -> None:
+        self._turns.on_started(event)
 
-    def _turn_ended(self, event: told.RealtimeModelTurnEndedEvent) -> None:
-        self._turns.ended(event)
+    def _on_turn_ended(self, event: told.RealtimeModelTurnEndedEvent) -> None:
+        self._turns.on_ended(event)
 
-    def _usage(self, event: told.RealtimeModelUsageEvent) -> None:
-        room = self._room
-        room.context.usage.add(event.usage)
+    def _on_usage(self, event: told.RealtimeModelUsageEvent) -> None:
+        room = self._ctx
+        room.run_context.usage.add(event.usage)
         room.emit(
             RealtimeUsage(
                 event.usage,
@@ -216,60 +218,60 @@ class Pump:
             )
         )
 
-    def _error(self, event: told.RealtimeModelErrorEvent) -> None:
+    def _on_error(self, event: told.RealtimeModelErrorEvent) -> None:
         error = event.error
-        if isinstance(error, ResponseRefused) and error.plain and isinstance(error.error, ConnectionLost):
-            self._room.owed.answer = True  # The next connection is asked.
+        if isinstance(error, ResponseRefused) and error.retryable and isinstance(error.error, ConnectionLost):
+            self._ctx.resend_queue.response_pending = True  # The next connection is asked.
         else:
-            self._room.fail(error)
+            self._ctx.emit_error(error)
 
-    def _exception(self, event: told.RealtimeModelExceptionEvent) -> None:
-        self._room.fail(event.exception)
-        self._end(event.exception)
+    def _on_exception(self, event: told.RealtimeModelExceptionEvent) -> None:
+        self._ctx.emit_error(event.exception)
+        self._abort(event.exception)
 
-    def _connection(self, event: told.RealtimeModelConnectionStatusEvent) -> None:
+    def _on_connection_status(self, event: told.RealtimeModelConnectionStatusEvent) -> None:
         if event.status == "disconnected":
-            self._reconnecting.lost(lost_error(event.error, event.code))
+            self._reconnector.on_connection_lost(make_connection_error(event.error, event.code))
 
-    def _end_of_stream(self, event: told.RealtimeModelEndOfStreamEvent) -> None:
-        if self._room.state is not RealtimeState.RECONNECTING:  # There another connection is under way.
-            self._end(None)
+    def _on_end_of_stream(self, event: told.RealtimeModelEndOfStreamEvent) -> None:
+        if self._ctx.state is not RealtimeState.RECONNECTING:  # There another connection is under way.
+            self._abort(None)
 
-    def _call(self, event: told.RealtimeModelToolCallEvent) -> Awaitable[None] | None:
-        self._response(event.response_id).spoke = True  # Asked again, it would make the call again.
-        waiting = self._calls.take(event)
-        self._room.to_write.set()
+    def _on_tool_call(self, event: told.RealtimeModelToolCallEvent) -> Awaitable[None] | None:
+        self._ensure_response(event.response_id).produced_output = True  # Asked again, it would make the call again.
+        waiting = self._tool_calls.accept(event)
+        self._ctx.write_requested.set()
         return waiting
 
-    def _response(self, name: str | None) -> Response:
-        responses = self._room.responses
-        if name is not None and responses.active is None and responses.get(name) is None:
-            self._turns.started(told.RealtimeModelTurnStartedEvent(response_id=name))  # That was not told.
-        return self._room.responses.of(name, self._room.snapshot, now=self._room.now())
+    def _ensure_response(self, response_id: str | None) -> TrackedResponse:
+        responses = self._ctx.responses
+        if response_id is not None and responses.active is None and responses.get(response_id) is None:
+            self._turns.on_started(told.RealtimeModelTurnStartedEvent(response_id=response_id))  # That was not told.
+        return self._ctx.responses.get_or_create(response_id, self._ctx.resolved_agent, now=self._ctx.now())
 
 
-_STEPS: dict[type, Callable[[Pump, Any], Awaitable[None] | None]] = {
-    told.RealtimeModelAudioEvent: Pump._audio,
-    told.RealtimeModelAudioFormatEvent: Pump._audio_format,
-    told.RealtimeModelTranscriptDeltaEvent: Pump._delta,
-    told.RealtimeModelOutputTextDeltaEvent: Pump._delta,
-    told.RealtimeModelTextDoneEvent: Pump._text_done,
-    told.RealtimeModelAudioDoneEvent: Pump._audio_done,
-    told.RealtimeModelAudioInterruptedEvent: Pump._audio_interrupted,
-    told.RealtimeModelItemTruncatedEvent: Pump._truncated,
-    told.RealtimeModelSpeechStartedEvent: Pump._speech_started,
-    told.RealtimeModelSpeechStoppedEvent: Pump._speech_stopped,
-    told.RealtimeModelInputAudioTranscriptionCompletedEvent: Pump._transcribed,
-    told.RealtimeModelInputAudioTranscriptionFailedEvent: Pump._not_transcribed,
-    told.RealtimeModelInputAudioTimeoutTriggeredEvent: Pump._input_timeout,
-    told.RealtimeModelItemUpdatedEvent: Pump._item,
-    told.RealtimeModelItemDeletedEvent: Pump._deleted,
-    told.RealtimeModelTurnStartedEvent: Pump._turn_started,
-    told.RealtimeModelTurnEndedEvent: Pump._turn_ended,
-    told.RealtimeModelToolCallEvent: Pump._call,
-    told.RealtimeModelUsageEvent: Pump._usage,
-    told.RealtimeModelErrorEvent: Pump._error,
-    told.RealtimeModelExceptionEvent: Pump._exception,
-    told.RealtimeModelConnectionStatusEvent: Pump._connection,
-    told.RealtimeModelEndOfStreamEvent: Pump._end_of_stream,
+_HANDLERS: dict[type, Callable[[ModelEventHandler, Any], Awaitable[None] | None]] = {
+    told.RealtimeModelAudioEvent: ModelEventHandler._on_audio,
+    told.RealtimeModelAudioFormatEvent: ModelEventHandler._on_audio_format,
+    told.RealtimeModelTranscriptDeltaEvent: ModelEventHandler._on_text_delta,
+    told.RealtimeModelOutputTextDeltaEvent: ModelEventHandler._on_text_delta,
+    told.RealtimeModelTextDoneEvent: ModelEventHandler._on_text_done,
+    told.RealtimeModelAudioDoneEvent: ModelEventHandler._on_audio_done,
+    told.RealtimeModelAudioInterruptedEvent: ModelEventHandler._on_audio_interrupted,
+    told.RealtimeModelItemTruncatedEvent: ModelEventHandler._on_item_truncated,
+    told.RealtimeModelSpeechStartedEvent: ModelEventHandler._on_speech_started,
+    told.RealtimeModelSpeechStoppedEvent: ModelEventHandler._on_speech_stopped,
+    told.RealtimeModelInputAudioTranscriptionCompletedEvent: ModelEventHandler._on_transcription_completed,
+    told.RealtimeModelInputAudioTranscriptionFailedEvent: ModelEventHandler._on_transcription_failed,
+    told.RealtimeModelInputAudioTimeoutTriggeredEvent: ModelEventHandler._on_input_timeout,
+    told.RealtimeModelItemUpdatedEvent: ModelEventHandler._on_item_updated,
+    told.RealtimeModelItemDeletedEvent: ModelEventHandler._on_item_deleted,
+    told.RealtimeModelTurnStartedEvent: ModelEventHandler._on_turn_started,
+    told.RealtimeModelTurnEndedEvent: ModelEventHandler._on_turn_ended,
+    told.RealtimeModelToolCallEvent: ModelEventHandler._on_tool_call,
+    told.RealtimeModelUsageEvent: ModelEventHandler._on_usage,
+    told.RealtimeModelErrorEvent: ModelEventHandler._on_error,
+    told.RealtimeModelExceptionEvent: ModelEventHandler._on_exception,
+    told.RealtimeModelConnectionStatusEvent: ModelEventHandler._on_connection_status,
+    told.RealtimeModelEndOfStreamEvent: ModelEventHandler._on_end_of_stream,
 }

@@ -5,24 +5,30 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, cast
 
-from holdfast.agents.approvals import Decision
+from holdfast.agents.approvals import ApprovalDecision
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.errors import UserError
 from holdfast.base.errors import Closed
 from holdfast.base.usage import Usage
 from holdfast.history.contract import Session
-from holdfast.lifecycle.finishing import finish
+from holdfast.lifecycle.finishing import run_to_end
 from holdfast.lifecycle.scope import Deadline
 from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.calls import Calls
-from holdfast.realtime.changing import Changing
-from holdfast.realtime.checking import check_audio, check_message, check_numbers, check_parts, tell_unknown_keys
+from holdfast.realtime.calls import ToolCallManager
+from holdfast.realtime.changing import AgentSwitcher
+from holdfast.realtime.checking import (
+    check_audio,
+    check_message,
+    check_model_and_session,
+    check_numbers,
+    warn_unknown_keys,
+)
 from holdfast.realtime.config import RealtimeRunConfig, RealtimeUserInput
-from holdfast.realtime.errors import Unacknowledged
+from holdfast.realtime.errors import AcknowledgementTimeout
 from holdfast.realtime.events import RealtimeAudio, RealtimeCloseReport, RealtimeSessionEvent
-from holdfast.realtime.guarding import Guard
+from holdfast.realtime.guarding import GuardrailMonitor
 from holdfast.realtime.items import RealtimeItem, RealtimeToolCallItem
-from holdfast.realtime.lifetime import Lifetime
+from holdfast.realtime.lifetime import SessionLifecycle
 from holdfast.realtime.metrics import RealtimeMetrics
 from holdfast.realtime.model import RealtimeModel, RealtimeModelConfig, RealtimeModelListener
 from holdfast.realtime.model_events import RealtimeModelEvent
@@ -31,18 +37,18 @@ from holdfast.realtime.model_inputs import (
     RealtimeModelSendInterrupt,
     RealtimeModelSendUserInput,
 )
-from holdfast.realtime.outlet import Iteration
-from holdfast.realtime.passing_on import PassedOn
-from holdfast.realtime.pump import Pump
-from holdfast.realtime.reconnecting import Reconnecting
-from holdfast.realtime.retelling import retell_changed, send_raw
-from holdfast.realtime.room import Room, log
-from holdfast.realtime.snapshot import base_settings
+from holdfast.realtime.outlet import BroadcastIterator
+from holdfast.realtime.passing_on import ReleasedAudioTracker
+from holdfast.realtime.pump import ModelEventHandler
+from holdfast.realtime.reconnecting import Reconnector
+from holdfast.realtime.retelling import resend_changed_items, send_raw_message
+from holdfast.realtime.room import SessionContext, log
+from holdfast.realtime.snapshot import build_base_settings
 from holdfast.realtime.states import RealtimeState
-from holdfast.realtime.writing import Writer
+from holdfast.realtime.writing import HistoryWriter
 
-_SECTIONS = ("guardrails_settings", "reconnect", "tool_execution")
-OVER_WITHIN = 5.0
+_NESTED_SECTIONS = ("guardrails_settings", "reconnect", "tool_execution")
+INTERRUPT_TIMEOUT = 5.0
 """How long an interrupted response may take to be over."""
 
 
@@ -65,86 +71,88 @@ class RealtimeSession(RealtimeModelListener):
         *,
         session: Session | None = None,
     ) -> None:
-        settings = cast(RealtimeModelConfig, _said(model_config))
-        said = _said(run_config)
-        parts = {key: _said(said[key]) for key in _SECTIONS if key in said}
+        settings = cast(RealtimeModelConfig, _drop_none_values(model_config))
+        said = _drop_none_values(run_config)
+        parts = {key: _drop_none_values(said[key]) for key in _NESTED_SECTIONS if key in said}
         rules = cast(RealtimeRunConfig, {**said, **parts})
-        check_parts(model, session)
+        check_model_and_session(model, session)
         check_numbers(rules)
-        tell_unknown_keys(rules, settings)
+        warn_unknown_keys(rules, settings)
         wrapped = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
         self._agent = agent
-        base = base_settings(rules, settings.get("initial_model_settings"))
-        self._room = room = Room(model, wrapped, rules, base)
-        self._changing = Changing(room, replace=lambda error: reconnecting.replace(error))
-        self._calls = Calls(room, self._changing)
-        self._guard = Guard(room, let_go=self._calls.let_go)
-        if self._guard.holds_back and "playback_tracker" not in settings:
-            room.passed_on = PassedOn()
-            settings = {**settings, "playback_tracker": room.passed_on}
-        tracker = None if room.passed_on is not None else settings.get("playback_tracker")
-        writer = None if session is None else Writer(room, session, tracker=tracker)
-        self._life = Lifetime(
+        base = build_base_settings(rules, settings.get("initial_model_settings"))
+        self._ctx = room = SessionContext(model, wrapped, rules, base)
+        self._agent_switcher = AgentSwitcher(
+            room, replace_connection=lambda error: reconnecting.replace_connection(error)
+        )
+        self._tool_calls = ToolCallManager(room, self._agent_switcher)
+        self._guardrails = GuardrailMonitor(room, release_reader=self._tool_calls.release_reader)
+        if self._guardrails.holds_back_audio and "playback_tracker" not in settings:
+            room.released_audio = ReleasedAudioTracker()
+            settings = {**settings, "playback_tracker": room.released_audio}
+        tracker = None if room.released_audio is not None else settings.get("playback_tracker")
+        writer = None if session is None else HistoryWriter(room, session, tracker=tracker)
+        self._lifecycle = SessionLifecycle(
             room,
             self,
             agent=agent,
             model_config=settings,
-            calls=self._calls,
-            writer=writer,
-            beside=lambda: reconnecting.roll_over(),
-            ended=self._ended,
+            tool_calls=self._tool_calls,
+            history_writer=writer,
+            run_background=lambda: reconnecting.roll_over(),
+            on_ended=self._on_ended,
         )
-        reconnecting = Reconnecting(
+        reconnecting = Reconnector(
             room,
-            connect=self._life.connect,
-            settle=lambda: self._pump.settle(),
-            restored=self._restored,
-            give_up=self._life.give_up,
+            connect=self._lifecycle.connect,
+            on_lost=lambda: self._event_handler.on_connection_lost(),
+            on_restored=self._on_restored,
+            abort=self._lifecycle.abort,
         )
-        self._pump = Pump(
+        self._event_handler = ModelEventHandler(
             room,
-            calls=self._calls,
-            guard=self._guard,
-            reconnecting=reconnecting,
-            end=self._life.give_up,
+            tool_calls=self._tool_calls,
+            guardrails=self._guardrails,
+            reconnector=reconnecting,
+            abort=self._lifecycle.abort,
         )
         self.raw_server_events = rules.get("raw_server_events", True)
 
     @property
     def model(self) -> RealtimeModel:
         """The model that is talked to, for what a session has no method for: ``session.model.send_event(...)``."""
-        return self._room.model
+        return self._ctx.model
 
     @property
     def state(self) -> RealtimeState:
         """Where in its life the session is."""
-        return self._room.state
+        return self._ctx.state
 
     @property
     def current_agent(self) -> RealtimeAgent[Any]:
         """Who is speaking: the agent whose settings the model has acknowledged."""
-        snapshot = getattr(self._room.transitions, "current", None)
+        snapshot = getattr(self._ctx.transitions, "current", None)
         return self._agent if snapshot is None else snapshot.agent
 
     @property
     def context(self) -> RunContextWrapper[Any]:
         """What tools, hooks and guardrails are given: the program's own object, wrapped."""
-        return self._room.context
+        return self._ctx.run_context
 
     @property
     def history(self) -> list[RealtimeItem]:
         """What was said so far, as far as it was heard. A snapshot; readable after the end, too."""
-        return self._room.ledger.items()
+        return self._ctx.history.get_items()
 
     @property
     def usage(self) -> Usage:
         """What was consumed so far."""
-        return self._room.context.usage
+        return self._ctx.run_context.usage
 
     @property
     def metrics(self) -> RealtimeMetrics:
         """What was measured so far."""
-        return self._room.metrics
+        return self._ctx.metrics
 
     async def __aenter__(self) -> Self:
         return await self.enter()
@@ -154,21 +162,21 @@ class RealtimeSession(RealtimeModelListener):
 
         A session is entered once: a second entry is refused and leaves the first alone.
         """
-        await self._life.begin()
+        await self._lifecycle.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await finish(self.close(), grace=None)  # Its deadline bounds it: nobody leaves before the end.
+            await run_to_end(self.close(), grace=None)  # Its deadline bounds it: nobody leaves before the end.
         except Exception as failed:
             if error is None:
                 raise
             log.warning("closing failed after %r: %s", error, failed)
-        outlet = self._room.outlet
-        if error is None and outlet.error is not None and not outlet.error_was_read:
-            outlet.error_was_read = True
+        outlet = self._ctx.broadcast
+        if error is None and outlet.error is not None and not outlet.error_was_raised:
+            outlet.error_was_raised = True
             raise outlet.error
 
     async def close(self, deadline: float = 2.0) -> RealtimeCloseReport | None:
@@ -179,39 +187,39 @@ class RealtimeSession(RealtimeModelListener):
         ``None``. If the model fails to close, everything else is released, iterators end, and the error is raised,
         once.
         """
-        return await self._life.end(deadline)
+        return await self._lifecycle.close(deadline)
 
-    def __aiter__(self) -> Iteration[RealtimeSessionEvent]:
-        self._room.refuse_elsewhere()
-        return self._room.outlet.iterate()
+    def __aiter__(self) -> BroadcastIterator[RealtimeSessionEvent]:
+        self._ctx.check_event_loop()
+        return self._ctx.broadcast.subscribe()
 
     async def on_event(self, event: RealtimeModelEvent) -> None:
         """Called by the model with everything that it tells."""
-        if not self._room.outlet.closed:
-            waiting = self._pump.take(event)
+        if not self._ctx.broadcast.closed:
+            waiting = self._event_handler.handle(event)
             if waiting is not None:
                 await waiting
 
     async def send_message(self, message: RealtimeUserInput) -> None:
         """Say something in writing; the model answers when no other response is active."""
         check_message(message)
-        room = self._room
-        room.refuse_elsewhere()
-        await room.connected()
-        room.asked_at = room.now()
-        await room.say(RealtimeModelSendUserInput(message))
+        room = self._ctx
+        room.check_event_loop()
+        await room.wait_connected()
+        room.requested_at = room.now()
+        await room.send_user_input(RealtimeModelSendUserInput(message))
 
     async def send_audio(self, audio: bytes, *, commit: bool = False) -> None:
         """Pass on what the user says. What comes while there is no connection is dropped: it would be stale."""
         check_audio(audio)
-        room = self._room
-        room.refuse_elsewhere()
-        if not room.up.is_set() and room.state is RealtimeState.RECONNECTING:
+        room = self._ctx
+        room.check_event_loop()
+        if not room.connection_up.is_set() and room.state is RealtimeState.RECONNECTING:
             return
-        await room.connected()
+        await room.wait_connected()
         if commit:
-            room.asked_at = room.now()
-        await room.send_now(RealtimeModelSendAudio(audio, commit))
+            room.requested_at = room.now()
+        await room.send_or_drop(RealtimeModelSendAudio(audio, commit))
 
     async def interrupt(self) -> None:
         """Stop the model now: no audio of what it has said so far is emitted after this was called.
@@ -219,29 +227,29 @@ class RealtimeSession(RealtimeModelListener):
         Returns when the response is really over; nothing happens if there is none. In a listener of the model, which
         nobody can tell that it is over, it returns when the model was told to stop.
         """
-        room = self._room
-        room.refuse_elsewhere()
+        room = self._ctx
+        room.check_event_loop()
         response = room.responses.active
         speaking = response or room.responses.latest
         if speaking is not None:
-            self._guard.interrupt(speaking)
-            room.outlet.forget(lambda event: isinstance(event, RealtimeAudio))
+            self._guardrails.interrupt(speaking)
+            room.broadcast.discard(lambda event: isinstance(event, RealtimeAudio))
         if response is not None:
             response.interrupted_at = room.now()
-        self._calls.barge_in()
+        self._tool_calls.handle_barge_in()
         if room.state is RealtimeState.RECONNECTING:
             with suppress(Exception):  # Not every model knows between two connections what plays.
                 await room.model.send_event(RealtimeModelSendInterrupt(playback_only=True))
             return
-        await room.connected()
-        self._calls.let_go()
-        await room.send_now(RealtimeModelSendInterrupt(force_response_cancel=response is not None))
-        if response is not None and not room.model.telling():
+        await room.wait_connected()
+        self._tool_calls.release_reader()
+        await room.send_or_drop(RealtimeModelSendInterrupt(force_response_cancel=response is not None))
+        if response is not None and not room.model.is_listener_task():
             try:
-                async with Deadline.after(OVER_WITHIN).timeout():
-                    await response.over()
+                async with Deadline.after(INTERRUPT_TIMEOUT).timeout():
+                    await response.wait_ended()
             except TimeoutError:
-                room.fail(Unacknowledged("the interruption", OVER_WITHIN))
+                room.emit_error(AcknowledgementTimeout("the interruption", INTERRUPT_TIMEOUT))
 
     async def update_agent(self, agent: RealtimeAgent[Any]) -> None:
         """Let another agent take over: returns when the model has its settings, or raises and nothing has changed.
@@ -249,69 +257,73 @@ class RealtimeSession(RealtimeModelListener):
         In a listener of the model, which nobody can tell that the model has them, it only asks for the change, and
         what keeps it from being made is an ``error`` event.
         """
-        room = self._room
-        room.refuse_elsewhere()
-        room.refuse_to_resolve("update_agent")
-        if room.model.telling():
-            if room.start(self._change(agent), "change of the agent") is None:
+        room = self._ctx
+        room.check_event_loop()
+        room.check_not_resolving("update_agent")
+        if room.model.is_listener_task():
+            if room.start_task(self._switch_agent(agent), "change of the agent") is None:
                 raise Closed("the session is closed")
             return
-        await self._change(agent)
+        await self._switch_agent(agent)
 
-    async def _change(self, agent: RealtimeAgent[Any]) -> None:
-        await self._room.connected()
-        self._calls.let_go()
-        change = self._changing.to(agent, reason="update")
-        await finish(change, grace=OVER_WITHIN, on_cancel=self._unless_closing)
+    async def _switch_agent(self, agent: RealtimeAgent[Any]) -> None:
+        await self._ctx.wait_connected()
+        self._tool_calls.release_reader()
+        change = self._agent_switcher.switch_to(agent, reason="update")
+        await run_to_end(change, grace=INTERRUPT_TIMEOUT, on_cancel=self._close_switcher_if_closing)
 
-    def _unless_closing(self) -> None:
+    def _close_switcher_if_closing(self) -> None:
         """Whoever is cancelled because the session closes does not wait for a change."""
-        if not self._room.open:
-            self._changing.end()
+        if not self._ctx.is_open:
+            self._agent_switcher.close()
 
     async def approve_tool_call(self, call_id: str, *, always: bool = False) -> bool:
         """Let a waiting call be made; with ``always`` every further call of that tool by that agent, too.
 
         False if no call of that id waits any more.
         """
-        return await self._decide(call_id, Decision(True), always=always)
+        return await self._decide(call_id, ApprovalDecision(True), always=always)
 
     async def reject_tool_call(
         self, call_id: str, *, always: bool = False, rejection_message: str | None = None
     ) -> bool:
         """Refuse a waiting call; the model is told the message. False if no call of that id waits any more."""
-        return await self._decide(call_id, Decision(False, message=rejection_message), always=always)
+        return await self._decide(call_id, ApprovalDecision(False, message=rejection_message), always=always)
 
-    async def _decide(self, call_id: str, decision: Decision, *, always: bool) -> bool:
-        self._room.refuse_elsewhere()
-        record = self._calls.decide(call_id, decision, always=always) if self._room.open else None
+    async def _decide(self, call_id: str, decision: ApprovalDecision, *, always: bool) -> bool:
+        self._ctx.check_event_loop()
+        record = self._tool_calls.decide(call_id, decision, always=always) if self._ctx.is_open else None
         if record is None:
             return False
-        settled = self._calls.settled(record)
+        settled = self._tool_calls.make_waiter(record)
         if settled is not None:
             await settled
         return True
 
-    def _ended(self) -> None:
+    def _on_ended(self) -> None:
         """Nothing more is said or heard."""
-        self._guard.silence()
-        self._changing.end()
+        self._guardrails.discard_all_audio()
+        self._agent_switcher.close()
 
-    async def _restored(self, known: list[RealtimeItem]) -> None:
+    async def _on_restored(self, sent_items: list[RealtimeItem]) -> None:
         """A new connection knows these items; say again what else it has to know."""
-        room = self._room
-        outputs = {item.call_id for item in known if isinstance(item, RealtimeToolCallItem) and item.output is not None}
-        self._calls.replayed(outputs)
-        await retell_changed(room, known)
-        again = bool(room.owed.unsaid)
-        while room.owed.unsaid and room.up.is_set():
-            await room.model.send_event(room.owed.say_again())
-        owes = room.owed.answer or (room.responses.latest is not None and room.responses.latest.owed)
+        room = self._ctx
+        outputs = {
+            item.call_id for item in sent_items if isinstance(item, RealtimeToolCallItem) and item.output is not None
+        }
+        self._tool_calls.mark_replayed(outputs)
+        await resend_changed_items(room, sent_items)
+        again = bool(room.resend_queue.to_resend)
+        while room.resend_queue.to_resend and room.connection_up.is_set():
+            await room.model.send_event(room.resend_queue.pop_next())
+        owes = room.resend_queue.response_pending or (
+            room.responses.latest is not None and room.responses.latest.needs_retry
+        )
         if owes and not again:
-            await send_raw(room, "response.create")
+            await send_raw_message(room, "response.create")
 
 
-def _said(config: Mapping[str, Any] | None) -> dict[str, Any]:
+def _drop_none_values(config: Mapping[str, Any] | None) -> dict[str, Any]:
     """The keys that say something: one that is ``None`` is as good as left out, unless it is a time without a limit."""
     if config is not None and not isinstance(config, Mapping):
         raise UserError(f"what configures a session is a dict, not {config!r}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.enablement import enabled
+from holdfast.agents.enablement import filter_enabled
 from holdfast.agents.errors import InvalidDeclaration, UserError
 from holdfast.agents.guardrails import OutputGuardrail
 from holdfast.agents.handoffs import Handoff
@@ -16,7 +16,7 @@ from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSett
 
 
 @dataclass(frozen=True, eq=False)
-class Snapshot:
+class ResolvedAgent:
     """What the model was told about an agent, and what its calls are routed by."""
 
     agent: RealtimeAgent[Any]
@@ -25,35 +25,35 @@ class Snapshot:
     handoffs: dict[str, Handoff[Any, Any]]
     guardrails: tuple[OutputGuardrail[Any], ...]
 
-    def output(self, key: str, flat: str) -> Any:
+    def get_output_setting(self, key: str, flat_key: str) -> Any:
         """A setting of the audio that comes from the model: under ``audio``, or else under its ``flat`` name."""
         settings = cast("dict[str, Any]", self.settings)
         nested = (settings.get("audio") or {}).get("output") or {}
-        return nested[key] if key in nested else settings.get(flat)
+        return nested[key] if key in nested else settings.get(flat_key)
 
 
-def base_settings(
+def build_base_settings(
     run_config: RealtimeRunConfig, initial: RealtimeSessionModelSettings | None
 ) -> RealtimeSessionModelSettings:
     """What holds for every agent of a session."""
     return cast(RealtimeSessionModelSettings, {**run_config.get("model_settings", {}), **(initial or {})})
 
 
-async def resolve(
+async def resolve_agent(
     agent: RealtimeAgent[Any],
     context: RunContextWrapper[Any],
     run_config: RealtimeRunConfig,
     *,
     base: RealtimeSessionModelSettings,
     overrides: RealtimeSessionModelSettings | None = None,
-) -> Snapshot:
+) -> ResolvedAgent:
     """Ask the agent for everything that the model has to know. Nothing is changed by it.
 
     Raises :class:`UserError` when two tools or handoffs share a name. ``overrides`` go before the agent's own words.
     """
     if not isinstance(agent, RealtimeAgent):
         raise UserError(f"a realtime session needs a RealtimeAgent, not {agent!r}")
-    instructions, tools, handoffs = await _together(
+    instructions, tools, handoffs = await _gather(
         agent.get_system_prompt(context), agent.get_all_tools(context), agent.get_handoffs(context)
     )
     settings: dict[str, Any] = {**base, "instructions": instructions or "", "tools": tools, "handoffs": handoffs}
@@ -63,16 +63,16 @@ async def resolve(
         settings |= overrides
         for name in ("tools", "handoffs"):
             if name in overrides:
-                settings[name] = await enabled(overrides[name], context, agent)
+                settings[name] = await filter_enabled(overrides[name], context, agent)
     if run_config.get("tracing_disabled"):
         settings["tracing"] = None
     _check_names(agent, settings)
-    return Snapshot(
+    return ResolvedAgent(
         agent=agent,
         settings=cast(RealtimeSessionModelSettings, settings),
         tools={tool.name: tool for tool in settings["tools"] if isinstance(tool, FunctionTool)},
         handoffs={handoff.tool_name: handoff for handoff in settings["handoffs"]},
-        guardrails=_guardrails(agent, run_config),
+        guardrails=_collect_guardrails(agent, run_config),
     )
 
 
@@ -87,7 +87,7 @@ def _check_names(agent: RealtimeAgent[Any], settings: dict[str, Any]) -> None:
         )
 
 
-def _guardrails(agent: RealtimeAgent[Any], run_config: RealtimeRunConfig) -> tuple[OutputGuardrail[Any], ...]:
+def _collect_guardrails(agent: RealtimeAgent[Any], run_config: RealtimeRunConfig) -> tuple[OutputGuardrail[Any], ...]:
     found: list[OutputGuardrail[Any]] = []
     for guardrail in [*agent.output_guardrails, *run_config.get("output_guardrails", [])]:
         if not isinstance(guardrail, OutputGuardrail):
@@ -100,11 +100,11 @@ def _guardrails(agent: RealtimeAgent[Any], run_config: RealtimeRunConfig) -> tup
     return tuple(found)
 
 
-async def _together(*questions: Any) -> list[Any]:
+async def _gather(*awaitables: Any) -> list[Any]:
     """All answers; the first question that fails ends the others and is raised as it is."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(question) for question in questions]
+            tasks = [group.create_task(question) for question in awaitables]
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
     return [task.result() for task in tasks]

@@ -4,15 +4,15 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
-from holdfast.realtime.snapshot import Snapshot
+from holdfast.realtime.snapshot import ResolvedAgent
 from holdfast.tracing.providing import new_span, new_trace
 from holdfast.tracing.span_data import AgentSpanData
 from holdfast.tracing.spans import Span, Trace, get_current_trace
 
-WORKFLOW = "Realtime session"
+DEFAULT_WORKFLOW_NAME = "Realtime session"
 
 
-def call_trace(
+def open_session_trace(
     run_config: RealtimeRunConfig, base: RealtimeSessionModelSettings
 ) -> AbstractContextManager[Trace | None]:
     """The trace of a session: the program's if there is one around it, else one by the words of ``tracing``."""
@@ -23,18 +23,20 @@ def call_trace(
     wanted: Any = base.get("tracing")
     named: dict[str, Any] = wanted if isinstance(wanted, dict) else {}
     return new_trace(
-        named.get("workflow_name") or WORKFLOW,
+        named.get("workflow_name") or DEFAULT_WORKFLOW_NAME,
         group_id=named.get("group_id"),
         metadata=named.get("metadata"),
-        shown=True,
+        emit_otel_span=True,
     )
 
 
-def response_span(place: Trace | Span[Any] | None, snapshot: Snapshot) -> Span[AgentSpanData] | None:
+def start_response_span(parent: Trace | Span[Any] | None, resolved_agent: ResolvedAgent) -> Span[AgentSpanData] | None:
     """A response that begins. It is nobody's current span: what happens meanwhile may belong to another one."""
-    if place is None:
+    if parent is None:
         return None
-    data = AgentSpanData(snapshot.agent.name, handoffs=list(snapshot.handoffs), tools=list(snapshot.tools))
-    span = new_span(data, parent=place)
+    data = AgentSpanData(
+        resolved_agent.agent.name, handoffs=list(resolved_agent.handoffs), tools=list(resolved_agent.tools)
+    )
+    span = new_span(data, parent=parent)
     span.start()
     return span

@@ -2,7 +2,7 @@
 
 from enum import Enum, StrEnum
 
-from holdfast.lifecycle.machine import Table
+from holdfast.lifecycle.machine import TransitionTable
 
 
 class RealtimeState(StrEnum):
@@ -16,28 +16,28 @@ class RealtimeState(StrEnum):
     CLOSED = "closed"
 
 
-class Event(Enum):
+class RealtimeLifecycleEvent(Enum):
     ENTERED = "entered"
     CONNECTED = "connected"
-    LOST = "lost the connection"
-    ASKED_TO_CLOSE = "asked to close"
+    CONNECTION_LOST = "lost the connection"
+    CLOSE_REQUESTED = "asked to close"
     RELEASED = "released everything"
 
 
-S, E = RealtimeState, Event
+S, E = RealtimeState, RealtimeLifecycleEvent
 
 # An entry that fails releases what it had without being asked.
-_ENDING = {E.ASKED_TO_CLOSE: S.CLOSING, E.RELEASED: S.CLOSED}
+_CLOSING_TRANSITIONS = {E.CLOSE_REQUESTED: S.CLOSING, E.RELEASED: S.CLOSED}
 
-TABLE: Table[RealtimeState, Event] = Table(
+TABLE: TransitionTable[RealtimeState, RealtimeLifecycleEvent] = TransitionTable(
     states=RealtimeState,
     transitions={
-        S.NEW: {E.ENTERED: S.OPENING, **_ENDING},
-        S.OPENING: {E.CONNECTED: S.OPEN, **_ENDING},
-        S.OPEN: {E.LOST: S.RECONNECTING, **_ENDING},
-        S.RECONNECTING: {E.CONNECTED: S.OPEN, **_ENDING},
-        S.CLOSING: {E.ASKED_TO_CLOSE: S.CLOSING, E.RELEASED: S.CLOSED},
-        S.CLOSED: {E.ASKED_TO_CLOSE: S.CLOSED, E.RELEASED: S.CLOSED},
+        S.NEW: {E.ENTERED: S.OPENING, **_CLOSING_TRANSITIONS},
+        S.OPENING: {E.CONNECTED: S.OPEN, **_CLOSING_TRANSITIONS},
+        S.OPEN: {E.CONNECTION_LOST: S.RECONNECTING, **_CLOSING_TRANSITIONS},
+        S.RECONNECTING: {E.CONNECTED: S.OPEN, **_CLOSING_TRANSITIONS},
+        S.CLOSING: {E.CLOSE_REQUESTED: S.CLOSING, E.RELEASED: S.CLOSED},
+        S.CLOSED: {E.CLOSE_REQUESTED: S.CLOSED, E.RELEASED: S.CLOSED},
     },
     initial=S.NEW,
     terminal=frozenset({S.CLOSED}),

@@ -93,9 +93,9 @@ class ScriptedRealtimeModel(RealtimeModel):
         self._connected = False
         self._listeners: list[RealtimeModelListener] = []
         self._sent: list[RealtimeModelSendEvent] = []
-        self._connects: list[RealtimeConnectCall] = []
-        self._to_tell: deque[RealtimeModelEvent] = deque()
-        self._teller: asyncio.Task[Any] | None = None
+        self._connect_calls: list[RealtimeConnectCall] = []
+        self._event_queue: deque[RealtimeModelEvent] = deque()
+        self._notifying_task: asyncio.Task[Any] | None = None
 
     @property
     def listeners(self) -> tuple[RealtimeModelListener, ...]:
@@ -108,7 +108,7 @@ class ScriptedRealtimeModel(RealtimeModel):
 
     @property
     def connect_calls(self) -> tuple[RealtimeConnectCall, ...]:
-        return tuple(self._connects)
+        return tuple(self._connect_calls)
 
     @property
     def remaining_steps(self) -> int:
@@ -134,13 +134,13 @@ class ScriptedRealtimeModel(RealtimeModel):
         self._listeners = [known for known in self._listeners if known is not listener]
 
     async def connect(self, options: RealtimeModelConfig) -> None:
-        self._connects.append(_described(options))
+        self._connect_calls.append(_describe_connect(options))
         if self.connect_error is not None:
             raise self.connect_error
         if self._connected:
             raise AlreadyConnected("the scripted model has a connection")
         self._connected = True
-        await self._tell(self._connect_events)
+        await self._notify_listeners(self._connect_events)
 
     async def close(self) -> None:
         self._connected = False
@@ -151,22 +151,22 @@ class ScriptedRealtimeModel(RealtimeModel):
         """Lose the connection, as a network does."""
         self._connected = False
         lost = error or ConnectionLost("the scripted connection was dropped", close_code=code)
-        await self._tell([RealtimeModelConnectionStatusEvent("disconnected", error=lost, code=code)])
+        await self._notify_listeners([RealtimeModelConnectionStatusEvent("disconnected", error=lost, code=code)])
 
     async def emit(self, *events: RealtimeModelEvent) -> None:
         """Tell these events now, whatever the script says."""
-        await self._tell(events)
+        await self._notify_listeners(events)
 
     async def send_event(self, event: RealtimeModelSendEvent) -> None:
         if not self._connected:
             raise NotConnected("the scripted model is not connected")
-        self._sent.append(_detached(event))
-        step = self._next(event)
+        self._sent.append(_copy_event(event))
+        step = self._match_step(event)
         if step is None:
             return
         if step.error is not None:
             raise step.error
-        await self._tell(step.emit)
+        await self._notify_listeners(step.emit)
 
     async def send_event_if(self, event: RealtimeModelSendEvent, send_if: Callable[[], bool]) -> bool:
         if not send_if():
@@ -174,7 +174,7 @@ class ScriptedRealtimeModel(RealtimeModel):
         await self.send_event(event)
         return True
 
-    def _next(self, event: RealtimeModelSendEvent) -> RealtimeStep | None:
+    def _match_step(self, event: RealtimeModelSendEvent) -> RealtimeStep | None:
         expected = self._steps[0].expect if self._steps else None
         if self._steps and self._steps[0].matches(event):
             return self._steps.popleft()
@@ -185,24 +185,24 @@ class ScriptedRealtimeModel(RealtimeModel):
             )
         return None
 
-    def telling(self) -> bool:
-        return self._teller is not None and self._teller is asyncio.current_task()
+    def is_listener_task(self) -> bool:
+        return self._notifying_task is not None and self._notifying_task is asyncio.current_task()
 
-    async def _tell(self, events: Iterable[RealtimeModelEvent]) -> None:
-        self._to_tell.extend(events)
-        if self._teller is not None:  # Whoever is telling goes on with these.
+    async def _notify_listeners(self, events: Iterable[RealtimeModelEvent]) -> None:
+        self._event_queue.extend(events)
+        if self._notifying_task is not None:  # Whoever is telling goes on with these.
             return
-        self._teller = asyncio.current_task()
+        self._notifying_task = asyncio.current_task()
         try:
-            while self._to_tell:
-                event = self._to_tell.popleft()
+            while self._event_queue:
+                event = self._event_queue.popleft()
                 for listener in self.listeners:
                     await listener.on_event(event)
         finally:
-            self._teller = None
+            self._notifying_task = None
 
 
-def _described(options: RealtimeModelConfig) -> RealtimeConnectCall:
+def _describe_connect(options: RealtimeModelConfig) -> RealtimeConnectCall:
     call: dict[str, Any] = {
         "api_key_provided": options.get("api_key") is not None,
         "headers_provided": options.get("headers") is not None,
@@ -219,7 +219,7 @@ def _described(options: RealtimeModelConfig) -> RealtimeConnectCall:
     return cast(RealtimeConnectCall, call)
 
 
-def _detached(event: RealtimeModelSendEvent) -> RealtimeModelSendEvent:
+def _copy_event(event: RealtimeModelSendEvent) -> RealtimeModelSendEvent:
     """A copy that later changes do not reach; tools and handoffs in settings stay the same objects."""
     if isinstance(event, RealtimeModelSendSessionUpdate):
         return RealtimeModelSendSessionUpdate(cast(Any, dict(event.session_settings)))

@@ -12,116 +12,116 @@ from enum import Enum
 from typing import Any, Literal
 
 from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.snapshot import Snapshot
+from holdfast.realtime.snapshot import ResolvedAgent
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Change:
+class SwitchRequest:
     """A wish that ``agent`` take over; with ``instead_of`` only as long as that one speaks."""
 
     agent: RealtimeAgent[Any]
     reason: Literal["handoff", "update"]
-    instead_of: Snapshot | None = None
+    expected_current: ResolvedAgent | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Resolve:
+class ResolveAgent:
     """Find out what the model has to know of the agent."""
 
-    change: Change
+    request: SwitchRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendSettings:
     """Give the model these settings and wait for its acknowledgement."""
 
-    change: Change
-    new: Snapshot
+    request: SwitchRequest
+    new: ResolvedAgent
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOver:
+class CommitSwitch:
     """It is done: let everybody know."""
 
-    change: Change
-    old: Snapshot
-    new: Snapshot
+    request: SwitchRequest
+    old: ResolvedAgent
+    new: ResolvedAgent
 
 
 @dataclass(frozen=True, slots=True)
-class Forgo:
+class SkipSwitch:
     """The one that it was to take over from does not speak any more: nothing is done."""
 
-    change: Change
+    request: SwitchRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Restore:
+class RestoreSettings:
     """Give the model the settings of the agent that stays."""
 
-    old: Snapshot
+    old: ResolvedAgent
 
 
-Command = Resolve | Tell | TakeOver | Forgo | Restore
+SwitchCommand = ResolveAgent | SendSettings | CommitSwitch | SkipSwitch | RestoreSettings
 
 
-class _Step(Enum):
+class _SwitchPhase(Enum):
     RESOLVING = "resolving"
-    TELLING = "telling"
+    SENDING = "telling"
     RESTORING = "restoring"
 
 
-class Transitions:
+class AgentTransitions:
     """The one who speaks, and the changes that were asked for."""
 
-    current: Snapshot
+    current: ResolvedAgent
     """Set when the session opens. From then on it is replaced by a change that the model has acknowledged, only."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Change] = deque()
-        self._under_way: Change | None = None
-        self._step: _Step | None = None
+        self._queue: deque[SwitchRequest] = deque()
+        self._in_progress: SwitchRequest | None = None
+        self._phase: _SwitchPhase | None = None
 
-    def ask(self, change: Change) -> list[Command]:
-        self._waiting.append(change)
-        return self._next()
+    def submit(self, request: SwitchRequest) -> list[SwitchCommand]:
+        self._queue.append(request)
+        return self._start_next()
 
-    def resolved(self, change: Change, new: Snapshot) -> list[Command]:
-        self._step = _Step.TELLING
-        return [Tell(change, new)]
+    def on_resolved(self, request: SwitchRequest, new: ResolvedAgent) -> list[SwitchCommand]:
+        self._phase = _SwitchPhase.SENDING
+        return [SendSettings(request, new)]
 
-    def acknowledged(self, change: Change, new: Snapshot) -> list[Command]:
+    def on_acknowledged(self, request: SwitchRequest, new: ResolvedAgent) -> list[SwitchCommand]:
         old, self.current = self.current, new
-        return [TakeOver(change, old, new), *self._over()]
+        return [CommitSwitch(request, old, new), *self._finish()]
 
-    def failed(self, change: Change, *, in_doubt: bool) -> list[Command]:
+    def on_failed(self, request: SwitchRequest, *, uncertain: bool) -> list[SwitchCommand]:
         """A step failed or was given up, or nobody waits for this change any more.
 
         ``in_doubt``: the model may have what it was told.
         """
-        if change is not self._under_way:
-            self._waiting = deque(waiting for waiting in self._waiting if waiting is not change)
+        if request is not self._in_progress:
+            self._queue = deque(waiting for waiting in self._queue if waiting is not request)
             return []
-        if in_doubt and self._step is _Step.TELLING:
-            self._under_way, self._step = None, _Step.RESTORING
-            return [Restore(self.current)]
-        return self._over()
+        if uncertain and self._phase is _SwitchPhase.SENDING:
+            self._in_progress, self._phase = None, _SwitchPhase.RESTORING
+            return [RestoreSettings(self.current)]
+        return self._finish()
 
-    def restored(self) -> list[Command]:
+    def on_restored(self) -> list[SwitchCommand]:
         """The model has the old settings again, or cannot be told."""
-        return self._over()
+        return self._finish()
 
-    def _over(self) -> list[Command]:
-        self._under_way = self._step = None
-        return self._next()
+    def _finish(self) -> list[SwitchCommand]:
+        self._in_progress = self._phase = None
+        return self._start_next()
 
-    def _next(self) -> list[Command]:
-        commands: list[Command] = []
-        while self._step is None and self._waiting:
-            change = self._waiting.popleft()
-            if change.instead_of is None or change.instead_of is self.current:
-                self._under_way, self._step = change, _Step.RESOLVING
-                commands.append(Resolve(change))
+    def _start_next(self) -> list[SwitchCommand]:
+        commands: list[SwitchCommand] = []
+        while self._phase is None and self._queue:
+            change = self._queue.popleft()
+            if change.expected_current is None or change.expected_current is self.current:
+                self._in_progress, self._phase = change, _SwitchPhase.RESOLVING
+                commands.append(ResolveAgent(change))
             else:
-                commands.append(Forgo(change))
+                commands.append(SkipSwitch(change))
         return commands

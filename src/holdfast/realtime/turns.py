@@ -6,105 +6,117 @@ from holdfast.realtime.events import (
     RealtimeResponseFailed,
     RealtimeResponseIncomplete,
 )
-from holdfast.realtime.guarding import Guard
+from holdfast.realtime.guarding import GuardrailMonitor
 from holdfast.realtime.model_events import RealtimeModelTurnEndedEvent, RealtimeModelTurnStartedEvent
-from holdfast.realtime.responses import Response
-from holdfast.realtime.retelling import send_raw
-from holdfast.realtime.room import Room
-from holdfast.realtime.spans import response_span
-from holdfast.realtime.watching import Watching
-from holdfast.realtime.wire_items import words_of
+from holdfast.realtime.responses import TrackedResponse
+from holdfast.realtime.retelling import send_raw_message
+from holdfast.realtime.room import SessionContext
+from holdfast.realtime.spans import start_response_span
+from holdfast.realtime.watching import ResponseHookRunner
+from holdfast.realtime.wire_items import get_text
 
 
-class Turns:
+class TurnTracker:
     """Each response begins once and ends once."""
 
-    def __init__(self, room: Room, *, guard: Guard) -> None:
-        self._room, self._guard = room, guard
-        self._watching = Watching(room)
-        self._untold: tuple[Response, str] | None = None
+    def __init__(self, ctx: SessionContext, *, guardrails: GuardrailMonitor) -> None:
+        self._ctx, self._guardrails = ctx, guardrails
+        self._hooks = ResponseHookRunner(ctx)
+        self._unannounced_end: tuple[TrackedResponse, str] | None = None
 
-    def started(self, event: RealtimeModelTurnStartedEvent) -> None:
-        room, before = self._room, self._room.responses.active
-        response = room.responses.begin(event.response_id, room.snapshot, now=room.now(), asked_at=room.asked_at)
+    def on_started(self, event: RealtimeModelTurnStartedEvent) -> None:
+        room, before = self._ctx, self._ctx.responses.active
+        response = room.responses.begin(
+            event.response_id, room.resolved_agent, now=room.now(), requested_at=room.requested_at
+        )
         if response is None:
             return
         if before is not None:  # There is one at a time.
-            self._over(before, RealtimeModelTurnEndedEvent(status="lost", reason="its end was not told"))
-        response.plain, response.link = event.plain, room.links
-        response.span = response_span(room.place, response.snapshot)
-        self._guard.begin(response)
-        room.asked_at = None
-        room.owed.answering()
-        self._tell_last_end()
-        room.emit(RealtimeAgentStartEvent(response.snapshot.agent, room.info, response_id=event.response_id))
-        self._watching.began(response)
+            self._end_response(before, RealtimeModelTurnEndedEvent(status="lost", reason="its end was not told"))
+        response.retryable, response.connection_number = event.retryable, room.connection_count
+        response.span = start_response_span(room.trace_parent, response.resolved_agent)
+        self._guardrails.on_response_started(response)
+        room.requested_at = None
+        room.resend_queue.on_response_started()
+        self._announce_pending_end()
+        room.emit(RealtimeAgentStartEvent(response.resolved_agent.agent, room.info, response_id=event.response_id))
+        self._hooks.on_response_started(response)
 
-    def ended(self, event: RealtimeModelTurnEndedEvent) -> None:
-        responses = self._room.responses
+    def on_ended(self, event: RealtimeModelTurnEndedEvent) -> None:
+        responses = self._ctx.responses
         response = responses.active if event.response_id is None else responses.get(event.response_id)
         if response is None or response.ended:
-            self._tell_failure(event.response_id, event)
+            self._announce_failure(event.response_id, event)
         else:
-            self._over(response, event)
+            self._end_response(response, event)
 
-    def lost(self) -> None:
+    def on_connection_lost(self) -> None:
         """The connection is gone, and with it the active response."""
-        response = self._room.responses.active
+        response = self._ctx.responses.active
         if response is not None:
-            self._over(response, RealtimeModelTurnEndedEvent(status="lost", reason="the connection was lost"))
+            self._end_response(response, RealtimeModelTurnEndedEvent(status="lost", reason="the connection was lost"))
 
-    def _over(self, response: Response, event: RealtimeModelTurnEndedEvent) -> None:
-        room, status = self._room, event.status
+    def _end_response(self, response: TrackedResponse, event: RealtimeModelTurnEndedEvent) -> None:
+        room, status = self._ctx, event.status
         if response.span is not None and status in ("failed", "lost"):
             response.span.set_error({"message": event.reason or status, "data": None})
         room.responses.end(response)
         if status == "lost":
-            for item_id, index in room.ledger.unvoiced(response.id):
-                room.cut(item_id, index, 0)
-        self._tell_failure(response.id, event)
+            for item_id, index in room.history.find_parts_without_audio(response.id):
+                room.truncate(item_id, index, 0)
+        self._announce_failure(response.id, event)
         if response.interrupted_at is not None:
-            room.measure("interruption", (room.now() - response.interrupted_at) * 1000, response.id)
-        self._tell_last_end()
-        self._untold = (response, status)
-        self._guard.end(response, complete=status == "completed", then=lambda: self._settle(response, status))
+            room.record_metric("interruption", (room.now() - response.interrupted_at) * 1000, response.id)
+        self._announce_pending_end()
+        self._unannounced_end = (response, status)
+        self._guardrails.on_response_ended(
+            response, complete=status == "completed", on_settled=lambda: self._finalize(response, status)
+        )
 
-    def _settle(self, response: Response, status: str) -> None:
+    def _finalize(self, response: TrackedResponse, status: str) -> None:
         """What was said in it is final."""
-        room = self._room
+        room = self._ctx
         response.lost = status == "lost"
-        if response.owed:
-            self._ask_again(response)
-        answers = room.ledger.ended(response.id, complete=status == "completed")
+        if response.needs_retry:
+            self._retry_response(response)
+        answers = room.history.end_response(response.id, complete=status == "completed")
         if answers:
-            room.updated()
-        self._tell_end(response, answers)
-        room.to_write.set()
+            room.emit_history_updated()
+        self._announce_end(response, answers)
+        room.write_requested.set()
 
-    def _ask_again(self, response: Response) -> None:
+    def _retry_response(self, response: TrackedResponse) -> None:
         """Nothing was heard of a response that died with its connection: if the next one is there, it is asked."""
-        room = self._room
-        restored = room.up.is_set() and room.links != response.link and not room.restoring
-        if restored and not room.owed.answer:
-            room.owed.answer = True
-            room.start(send_raw(room, "response.create"), "asking again")
+        room = self._ctx
+        restored = (
+            room.connection_up.is_set()
+            and room.connection_count != response.connection_number
+            and not room.is_restoring
+        )
+        if restored and not room.resend_queue.response_pending:
+            room.resend_queue.response_pending = True
+            room.start_task(send_raw_message(room, "response.create"), "asking again")
 
-    def _tell_last_end(self) -> None:
+    def _announce_pending_end(self) -> None:
         """Something comes that belongs behind an end which still waits for verdicts."""
-        if self._untold is not None:
-            response, _ = self._untold
-            self._tell_end(response, self._room.ledger.answers(response.id))
+        if self._unannounced_end is not None:
+            response, _ = self._unannounced_end
+            self._announce_end(response, self._ctx.history.get_open_messages(response.id))
 
-    def _tell_end(self, response: Response, answers: list[str]) -> None:
+    def _announce_end(self, response: TrackedResponse, message_ids: list[str]) -> None:
         """Tell that it has ended, once."""
-        if self._untold is None or self._untold[0] is not response:
+        if self._unannounced_end is None or self._unannounced_end[0] is not response:
             return
-        room, status, self._untold = self._room, self._untold[1], None
-        room.emit(RealtimeAgentEndEvent(response.snapshot.agent, room.info, response_id=response.id, status=status))
-        self._watching.ended(response, "\n".join(words_of(room.ledger.item(name)) for name in answers))
+        room, status, self._unannounced_end = self._ctx, self._unannounced_end[1], None
+        room.emit(
+            RealtimeAgentEndEvent(response.resolved_agent.agent, room.info, response_id=response.id, status=status)
+        )
+        self._hooks.on_response_ended(
+            response, "\n".join(get_text(room.history.get_item(name)) for name in message_ids)
+        )
 
-    def _tell_failure(self, response_id: str | None, event: RealtimeModelTurnEndedEvent) -> None:
-        room = self._room
+    def _announce_failure(self, response_id: str | None, event: RealtimeModelTurnEndedEvent) -> None:
+        room = self._ctx
         match event.status:
             case "failed" | "lost" as status:
                 room.emit(RealtimeResponseFailed(response_id, status, event.reason, event.error, room.info))

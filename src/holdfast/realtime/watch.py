@@ -12,7 +12,7 @@ from unicodedata import east_asian_width
 
 from holdfast.realtime.events import RealtimeAudio, RealtimeAudioEnd
 
-FASTEST = 30
+MAX_LETTERS_PER_SECOND = 30
 """Letters and digits in a second that no voice exceeds: twice of what is usual, six words of five letters.
 
 A letter of Chinese, Japanese or Korean is a syllable or more, and counts as two: nobody says fifteen of them.
@@ -20,64 +20,64 @@ A letter of Chinese, Japanese or Korean is a syllable or more, and counts as two
 
 
 @dataclass(eq=False)
-class Words:
+class GuardedText:
     """What one part of an item says so far, up to where that was given to the guardrails and up to where it is good.
 
     ``let_go`` is how much of its audio was passed on, in milliseconds.
     """
 
-    pieces: list[str] = field(default_factory=list)
+    deltas: list[str] = field(default_factory=list)
     length: int = 0
-    given: int = 0
-    next_at: int = 0
-    good: int = 0
-    letters: int = 0
+    submitted_length: int = 0
+    next_check_at: int = 0
+    passed_length: int = 0
+    passed_letters: int = 0
     complete: bool = False
-    let_go: float = 0.0
+    released_ms: float = 0.0
 
-    def add(self, delta: str) -> None:
-        self.pieces.append(delta)
+    def append(self, delta: str) -> None:
+        self.deltas.append(delta)
         self.length += len(delta)
 
-    def are(self, text: str) -> None:
+    def set_final_text(self, text: str) -> None:
         """The words are complete, and perhaps others than those that came piece by piece."""
-        if text and text != self.text():
-            self.pieces, self.length = [text], len(text)
-            self.given = self.good = self.letters = 0
+        if text and text != self.get_text():
+            self.deltas, self.length = [text], len(text)
+            self.submitted_length = self.passed_length = self.passed_letters = 0
         self.complete = True
 
-    def text(self) -> str:
-        if len(self.pieces) > 1:
-            self.pieces = ["".join(self.pieces)]
-        return self.pieces[0] if self.pieces else ""
+    def get_text(self) -> str:
+        if len(self.deltas) > 1:
+            self.deltas = ["".join(self.deltas)]
+        return self.deltas[0] if self.deltas else ""
 
-    def found_good(self, text: str) -> None:
-        if len(text) > self.good and self.text().startswith(text):
-            self.good, self.letters = len(text), _letters(text)
+    def mark_passed(self, text: str) -> None:
+        if len(text) > self.passed_length and self.get_text().startswith(text):
+            self.passed_length, self.passed_letters = len(text), _count_letters(text)
 
-    def may_last(self, speed: float) -> float:
+    def get_releasable_ms(self, speed: float) -> float:
         """How many milliseconds of audio say no more than what was found good."""
-        if self.complete and self.good == self.length:
+        if self.complete and self.passed_length == self.length:
             return math.inf
-        return self.letters * 1000 / (FASTEST * speed)
+        return self.passed_letters * 1000 / (MAX_LETTERS_PER_SECOND * speed)
 
 
-def _letters(text: str) -> int:
+def _count_letters(text: str) -> int:
     return sum(2 if east_asian_width(letter) == "W" else 1 for letter in text if letter.isalnum())
 
 
 @dataclass(eq=False)
-class Check:
+class GuardrailCheck:
     """Guardrails at work on these words: good, when all have answered, unless one of them was too late for that."""
 
-    words: Words
+    guarded_text: GuardedText
     text: str
-    unanswered: int
-    good: bool = True
+    pending_count: int
+    passed: bool = True
 
 
 @dataclass
-class Watch:
+class GuardedResponse:
     """One response under guard: its words by item and part, and its audio that waits for the verdict on them, each
     piece with the milliseconds that it lasts.
 
@@ -86,10 +86,10 @@ class Watch:
     is heard.
     """
 
-    link: int
-    words: defaultdict[tuple[str, int], Words] = field(default_factory=lambda: defaultdict(Words))
-    held: deque[tuple[RealtimeAudio | RealtimeAudioEnd, float]] = field(default_factory=deque)
-    checks: deque[Check] = field(default_factory=deque)
-    over: bool = False
-    cut_short: bool = False
-    then: Callable[[], None] | None = None
+    connection_number: int
+    texts: defaultdict[tuple[str, int], GuardedText] = field(default_factory=lambda: defaultdict(GuardedText))
+    held_audio: deque[tuple[RealtimeAudio | RealtimeAudioEnd, float]] = field(default_factory=deque)
+    checks: deque[GuardrailCheck] = field(default_factory=deque)
+    ended: bool = False
+    incomplete: bool = False
+    on_settled: Callable[[], None] | None = None

@@ -11,8 +11,8 @@ from typing import Any
 
 from holdfast.base.ids import new_id
 from holdfast.base.items import Item
-from holdfast.history.contract import Session, takes_keys
-from holdfast.realtime.entries import Entry
+from holdfast.history.contract import Session, accepts_keys
+from holdfast.realtime.entries import HistoryEntry
 from holdfast.realtime.items import (
     AssistantMessageItem,
     InputAudio,
@@ -21,165 +21,171 @@ from holdfast.realtime.items import (
     UserMessageItem,
 )
 from holdfast.realtime.model import RealtimePlaybackTracker
-from holdfast.realtime.playing import Playing
-from holdfast.realtime.room import Room, log
-from holdfast.realtime.wire_items import from_ordinary, output_of, to_ordinary
+from holdfast.realtime.playing import PlaybackSchedule
+from holdfast.realtime.room import SessionContext, log
+from holdfast.realtime.wire_items import from_session_items, make_output_item, to_session_items
 
-RETRY_AFTER = 1.0
-_MOMENT = 0.05
+RETRY_DELAY = 1.0
+_CANCEL_TIMEOUT = 0.05
 """How long an append may take to notice that there is no more time."""
-TRANSCRIBED_WITHIN = 15.0
+TRANSCRIPT_TIMEOUT = 15.0
 """How many seconds what the user said waits for its transcript, before it is written without."""
-UNANSWERED = "The conversation ended before this call was answered."
+UNANSWERED_OUTPUT = "The conversation ended before this call was answered."
 
 
-class Writer:
+class HistoryWriter:
     """Appends to a history session and never holds the conversation up."""
 
-    def __init__(self, room: Room, session: Session, *, tracker: RealtimePlaybackTracker | None) -> None:
-        self._room, self._session = room, session
-        self._playing = room.playing = Playing(tracker)
-        self._keyed = takes_keys(session)
-        self._start = self._reordered = 0
-        self._written: set[str] = set()
-        self._open_calls: set[str] = set()
+    def __init__(self, ctx: SessionContext, session: Session, *, tracker: RealtimePlaybackTracker | None) -> None:
+        self._ctx, self._session = ctx, session
+        self._playback_schedule = ctx.playback_schedule = PlaybackSchedule(tracker)
+        self._accepts_keys = accepts_keys(session)
+        self._first_unwritten = self._seen_reorder_count = 0
+        self._written_ids: set[str] = set()
+        self._open_call_ids: set[str] = set()
         self._batch: list[Item] = []
-        self._key = ""
-        self._given_up_at: dict[str, float] = {}
+        self._batch_key = ""
+        self._transcript_deadlines: dict[str, float] = {}
         """Until when each message of the user waits for its transcript."""
-        self._appending: asyncio.Task[None] | None = None
-        self._told: str | None = None
+        self._append_task: asyncio.Task[None] | None = None
+        self._last_reported_error: str | None = None
         """The failure that was told last; the same again is no news before something was written."""
 
     async def load(self) -> list[RealtimeItem]:
         """What the history has already; it will not be written again."""
-        items = from_ordinary(await self._session.get_items())
-        self._written.update(item.item_id for item in items)
+        items = from_session_items(await self._session.get_items())
+        self._written_ids.update(item.item_id for item in items)
         return items
 
     async def run(self) -> None:
         while True:
-            await self._wanted_or_due()
-            self._room.to_write.clear()
+            await self._wait_for_work()
+            self._ctx.write_requested.clear()
             await self._write(closing=False)
 
-    async def finish(self) -> None:
+    async def close(self) -> None:
         """Write everything that is left, as it is, after what ``run`` has begun to write. Cancelling interrupts it."""
         try:
-            if self._appending is not None:
-                await asyncio.wait({self._appending})
+            if self._append_task is not None:
+                await asyncio.wait({self._append_task})
             await self._write(closing=True)
         except asyncio.CancelledError:
-            if self._appending is not None:
-                self._appending.cancel()
-                await asyncio.wait({self._appending}, timeout=_MOMENT)
+            if self._append_task is not None:
+                self._append_task.cancel()
+                await asyncio.wait({self._append_task}, timeout=_CANCEL_TIMEOUT)
             raise
 
     @property
-    def left(self) -> tuple[str, ...]:
+    def still_running(self) -> tuple[str, ...]:
         """What still runs."""
-        return () if self._appending is None or self._appending.done() else ("history",)
+        return () if self._append_task is None or self._append_task.done() else ("history",)
 
     @property
-    def unwritten(self) -> int:
-        return len(self._batch) + sum(len(items) for items in self._final(closing=True, take=False))
+    def unwritten_count(self) -> int:
+        return len(self._batch) + sum(len(items) for items in self._collect_final_items(closing=True, consume=False))
 
-    async def _wanted_or_due(self) -> None:
-        now = self._room.now()
-        due = [at - now for at in self._given_up_at.values() if at > now]
-        if (again := self._playing.look_again) is not None:
+    async def _wait_for_work(self) -> None:
+        now = self._ctx.now()
+        due = [at - now for at in self._transcript_deadlines.values() if at > now]
+        if (again := self._playback_schedule.next_check_delay) is not None:
             due.append(again)
         try:
-            async with asyncio.timeout(RETRY_AFTER if self._batch else min(due, default=None)):
-                await self._room.to_write.wait()
+            async with asyncio.timeout(RETRY_DELAY if self._batch else min(due, default=None)):
+                await self._ctx.write_requested.wait()
         except TimeoutError:
             return
 
     async def _write(self, *, closing: bool) -> None:
         while True:
             if not self._batch:
-                self._batch = [item for items in self._final(closing=closing, take=True) for item in items]
-                self._key = new_id("said")
+                self._batch = [
+                    item for items in self._collect_final_items(closing=closing, consume=True) for item in items
+                ]
+                self._batch_key = new_id("said")
             if not self._batch:
                 return
             # In a task of its own: whoever is cancelled here leaves it to the one who finishes.
-            self._appending = append = asyncio.create_task(self._append(), name="append to the history")
+            self._append_task = append = asyncio.create_task(self._append(), name="append to the history")
             await asyncio.wait({append})
             if self._batch:
                 return
 
     async def _append(self) -> None:
-        keyed: dict[str, Any] = {"key": self._key} if self._keyed else {}
+        keyed: dict[str, Any] = {"key": self._batch_key} if self._accepts_keys else {}
         try:
             await self._session.add_items(self._batch, **keyed)
-            self._batch, self._told = [], None
+            self._batch, self._last_reported_error = [], None
         except Exception as error:  # noqa: BLE001 - told; the batch is tried again
             log.warning("what was said could not be written: %r", error)
-            if self._told != (told := repr(error)):
-                self._told = told
-                self._room.fail(error)
+            if self._last_reported_error != (told := repr(error)):
+                self._last_reported_error = told
+                self._ctx.emit_error(error)
 
-    def _final(self, *, closing: bool, take: bool) -> Iterator[list[Item]]:
+    def _collect_final_items(self, *, closing: bool, consume: bool) -> Iterator[list[Item]]:
         """The items to write now, in order. Those behind one that may still change wait for it."""
-        ledger = self._room.ledger
-        if self._reordered != ledger.reordered:
-            self._start, self._reordered = 0, ledger.reordered
-        entries = list(ledger.entries(self._start))
+        ledger = self._ctx.history
+        if self._seen_reorder_count != ledger.reorder_count:
+            self._first_unwritten, self._seen_reorder_count = 0, ledger.reorder_count
+        entries = list(ledger.iter_entries(self._first_unwritten))
         for name, entry in entries:
-            if name not in self._written and isinstance(entry.item, UserMessageItem):
-                self._given_up_at.setdefault(name, self._room.now() + TRANSCRIBED_WITHIN)
+            if name not in self._written_ids and isinstance(entry.item, UserMessageItem):
+                self._transcript_deadlines.setdefault(name, self._ctx.now() + TRANSCRIPT_TIMEOUT)
         blocked = False
         for place, (name, entry) in enumerate(entries):
-            if name not in self._written and not blocked:
+            if name not in self._written_ids and not blocked:
                 if not closing and not self._is_final(entry, later=[other for _, other in entries[place + 1 :]]):
                     blocked = True
                     continue
-                yield from self._taken(name, entry, take=take)
-            yield from self._outputs(name, entry, closing=closing, take=take)
-        if take:
-            while self._start < len(ledger) and self._done(self._start):
-                self._start += 1
+                yield from self._convert_entry(name, entry, consume=consume)
+            yield from self._convert_output(name, entry, closing=closing, consume=consume)
+        if consume:
+            while self._first_unwritten < len(ledger) and self._is_written(self._first_unwritten):
+                self._first_unwritten += 1
 
-    def _taken(self, name: str, entry: Entry, *, take: bool) -> Iterator[list[Item]]:
-        item = entry.shown()
-        if take:
-            self._written.add(name)
-            self._given_up_at.pop(name, None)
+    def _convert_entry(self, item_id: str, entry: HistoryEntry, *, consume: bool) -> Iterator[list[Item]]:
+        item = entry.to_item()
+        if consume:
+            self._written_ids.add(item_id)
+            self._transcript_deadlines.pop(item_id, None)
             if isinstance(item, RealtimeToolCallItem):
-                self._open_calls.add(name)
-        yield to_ordinary(item)
+                self._open_call_ids.add(item_id)
+        yield to_session_items(item)
 
-    def _outputs(self, name: str, entry: Entry, *, closing: bool, take: bool) -> Iterator[list[Item]]:
-        item = entry.shown()
-        if name not in self._open_calls or not isinstance(item, RealtimeToolCallItem):
+    def _convert_output(
+        self, item_id: str, entry: HistoryEntry, *, closing: bool, consume: bool
+    ) -> Iterator[list[Item]]:
+        item = entry.to_item()
+        if item_id not in self._open_call_ids or not isinstance(item, RealtimeToolCallItem):
             return
         if item.output is None and not closing:
             return
-        if take:
-            self._open_calls.discard(name)
-        yield [output_of(item.call_id or "", item.output if item.output is not None else UNANSWERED)]
+        if consume:
+            self._open_call_ids.discard(item_id)
+        yield [make_output_item(item.call_id or "", item.output if item.output is not None else UNANSWERED_OUTPUT)]
 
-    def _done(self, place: int) -> bool:
-        name, _ = next(self._room.ledger.entries(place))
-        return name in self._written and name not in self._open_calls
+    def _is_written(self, index: int) -> bool:
+        name, _ = next(self._ctx.history.iter_entries(index))
+        return name in self._written_ids and name not in self._open_call_ids
 
-    def _is_final(self, entry: Entry, later: list[Entry]) -> bool:
+    def _is_final(self, entry: HistoryEntry, later: list[HistoryEntry]) -> bool:
         item = entry.item
         if isinstance(item, UserMessageItem):
             heard = all(part.transcript is not None for part in item.content if isinstance(part, InputAudio))
-            return heard or entry.inaudible or self._given_up_at[item.item_id] <= self._room.now()
+            return heard or entry.transcript_unavailable or self._transcript_deadlines[item.item_id] <= self._ctx.now()
         if not isinstance(item, AssistantMessageItem):
             return True
         if not entry.ended:
             return False
-        spoken = [part for part in entry.said.values() if part.spoken]
-        response = self._room.responses.playing(item.item_id, entry.response_id)
-        if spoken and response is not None and not self._playing.may_be_heard(response):
+        spoken = [part for part in entry.parts.values() if part.spoken]
+        response = self._ctx.responses.find_by_audio(item.item_id, entry.response_id)
+        if spoken and response is not None and not self._playback_schedule.has_played_out(response):
             return False
-        if all(part.heard is not None for part in spoken):
+        if all(part.heard_text is not None for part in spoken):
             return True
-        end, names = self._room.ledger.end_of(item.item_id), {other.item.item_id for other in later}
-        if response is not None and self._playing.is_awaited(response, item.item_id, end, later=names):
+        end, names = self._ctx.history.get_audio_end(item.item_id), {other.item.item_id for other in later}
+        if response is not None and self._playback_schedule.is_still_playing(
+            response, item.item_id, end, later_item_ids=names
+        ):
             return False
         gone_on = any(other.response_id != entry.response_id for other in later)
-        return gone_on or (response is not None and self._playing.was_heard(response))
+        return gone_on or (response is not None and self._playback_schedule.is_final(response))

@@ -4,37 +4,37 @@ from functools import singledispatch
 
 from msgspec.structs import replace
 
-from holdfast.agents.approvals import Decision, Recorded
-from holdfast.runs.state import CallRecord, CallStatus, Conversation, OnServer, State, Transcript
+from holdfast.agents.approvals import ApprovalDecision, RecordedDecision
+from holdfast.runs.state import CallRecord, CallStatus, ConversationMode, RunTranscript, ServerConversation, State
 from holdfast.runs.steps import (
-    Answered,
-    CallsMade,
+    ApprovalsChecked,
+    CallsInvoked,
+    CallsStarted,
     Decided,
     Finished,
-    HandedOver,
+    HandoffPerformed,
     InputStaged,
     InputTaken,
-    Judged,
-    NestedBegun,
+    ModelAnswered,
+    NestedRunStarted,
     Outcome,
     Resumed,
-    Started,
     Stored,
     Weighed,
 )
 
 
-def apply(state: State, outcome: Outcome) -> State:
+def apply_outcome(state: State, outcome: Outcome) -> State:
     """The state after the outcome. It costs what the outcome adds, however long the run is."""
-    return _apply(outcome, state)
+    return _apply_outcome(outcome, state)
 
 
 @singledispatch
-def _apply(outcome: Outcome, state: State) -> State:
+def _apply_outcome(outcome: Outcome, state: State) -> State:
     raise TypeError(f"{type(outcome).__name__} is no outcome of a step")
 
 
-@_apply.register
+@_apply_outcome.register
 def _(outcome: Resumed, state: State) -> State:
     # A call that failed was allowed to be made, and it may again.
     fresh: dict[str, CallStatus] = {"started": "unknown", "failed": "approved"}
@@ -47,16 +47,16 @@ def _(outcome: Resumed, state: State) -> State:
     return state if calls == state.calls else replace(state, calls=calls)
 
 
-@_apply.register
+@_apply_outcome.register
 def _(outcome: InputStaged, state: State) -> State:
     return replace(state, pending_input=state.pending_input + outcome.items, guarded=False)
 
 
-@_apply.register
+@_apply_outcome.register
 def _(outcome: InputTaken, state: State) -> State:
     return replace(
         state,
-        transcript=state.transcript.plus(outcome.entries),
+        transcript=state.transcript.concat(outcome.entries),
         conversation=outcome.conversation,
         view=outcome.view if not state.taken else state.view,
         taken=True,
@@ -64,55 +64,57 @@ def _(outcome: InputTaken, state: State) -> State:
     )
 
 
-@_apply.register
-def _(outcome: Answered, state: State) -> State:
+@_apply_outcome.register
+def _(outcome: ModelAnswered, state: State) -> State:
     start = len(state.transcript)
-    transcript = state.transcript.plus(outcome.entries)
+    transcript = state.transcript.concat(outcome.entries)
     response = replace(outcome.response, start=start, stop=len(transcript))
     calls = tuple(replace(call, position=start + call.position) for call in outcome.calls)
     return replace(
         state,
         transcript=transcript,
-        responses=state.responses.plus([response]),
-        conversation=_acknowledged(state, len(transcript), outcome.response.response_id),
+        responses=state.responses.concat([response]),
+        conversation=_acknowledge_response(state, len(transcript), outcome.response.response_id),
         turn=state.turn + 1,
         greeted=True,
         guarded=True,
         calls=calls,
         answer=outcome.answer,
-        tools_used=_used(state, calls),
-        guardrails=state.guardrails.plus(outcome.guardrails),
+        tools_used=_update_tools_used(state, calls),
+        guardrails=state.guardrails.concat(outcome.guardrails),
     )
 
 
-@_apply.register
-def _(outcome: Judged, state: State) -> State:
-    return replace(state, calls=_merged(state, outcome.calls), guardrails=state.guardrails.plus(outcome.guardrails))
+@_apply_outcome.register
+def _(outcome: ApprovalsChecked, state: State) -> State:
+    return replace(
+        state, calls=_merge_calls(state, outcome.calls), guardrails=state.guardrails.concat(outcome.guardrails)
+    )
 
 
-@_apply.register
-def _(outcome: Started, state: State) -> State:
+@_apply_outcome.register
+def _(outcome: CallsStarted, state: State) -> State:
     ids = set(outcome.call_ids)
     calls = tuple(replace(call, status="started") if call.id in ids else call for call in state.calls)
     return replace(state, calls=calls)
 
 
-@_apply.register
-def _(outcome: CallsMade, state: State) -> State:
+@_apply_outcome.register
+def _(outcome: CallsInvoked, state: State) -> State:
     return replace(
         state,
-        transcript=state.transcript.plus(outcome.entries),
-        calls=_merged(state, outcome.calls),
-        guardrails=state.guardrails.plus(outcome.guardrails),
-        approvals=_unspent(state, outcome.calls),
+        transcript=state.transcript.concat(outcome.entries),
+        calls=_merge_calls(state, outcome.calls),
+        guardrails=state.guardrails.concat(outcome.guardrails),
+        approvals=_drop_used_decisions(state, outcome.calls),
     )
 
 
-@_apply.register
-def _(outcome: HandedOver, state: State) -> State:
+@_apply_outcome.register
+def _(outcome: HandoffPerformed, state: State) -> State:
     return replace(
         state,
-        transcript=state.transcript.plus(outcome.entries),
+        transcript=state.transcript.concat(outcome.entries),
         agent=outcome.agent,
         view=outcome.view or state.view,
         greeted=False,
@@ -120,35 +122,35 @@ def _(outcome: HandedOver, state: State) -> State:
     )
 
 
-@_apply.register
+@_apply_outcome.register
 def _(outcome: Weighed, state: State) -> State:
     return replace(state, answer=outcome.answer, calls=() if outcome.answer is None else state.calls)
 
 
-@_apply.register
+@_apply_outcome.register
 def _(outcome: Finished, state: State) -> State:
-    transcript = state.transcript if outcome.withheld is None else _without_output(state, outcome.withheld)
+    transcript = state.transcript if outcome.withheld is None else _withhold_output(state, outcome.withheld)
     return replace(
         state,
         answer=outcome.answer,
         calls=() if outcome.error is None else state.calls,
-        transcript=transcript.plus(outcome.entries),
-        guardrails=state.guardrails.plus(outcome.guardrails),
+        transcript=transcript.concat(outcome.entries),
+        guardrails=state.guardrails.concat(outcome.guardrails),
     )
 
 
-@_apply.register
+@_apply_outcome.register
 def _(outcome: Stored, state: State) -> State:
     return replace(state, stored=max(state.stored, outcome.length))
 
 
-@_apply.register
-def _(outcome: NestedBegun, state: State) -> State:
+@_apply_outcome.register
+def _(outcome: NestedRunStarted, state: State) -> State:
     calls = tuple(replace(call, child=outcome.child) if call.id == outcome.call_id else call for call in state.calls)
     return replace(state, calls=calls)
 
 
-@_apply.register
+@_apply_outcome.register
 def _(outcome: Decided, state: State) -> State:
     decision = outcome.decision
     for call in state.calls:
@@ -157,46 +159,46 @@ def _(outcome: Decided, state: State) -> State:
             status: CallStatus = "approved" if decision.approved else "rejected"
             edited = decision.arguments if decision.arguments is not None else call.arguments
             settled = replace(call, status=status, arguments=edited, message=decision.message)
-            return replace(state, calls=_merged(state, (settled,)))
-    made = [Recorded(outcome.tool, decision, outcome.call_id)]
+            return replace(state, calls=_merge_calls(state, (settled,)))
+    made = [RecordedDecision(outcome.tool, decision, outcome.call_id)]
     if outcome.always:
-        sticky = Decision(decision.approved, decision.message)
-        made.append(Recorded(outcome.tool, sticky, owner=outcome.owner))
+        sticky = ApprovalDecision(decision.approved, decision.message)
+        made.append(RecordedDecision(outcome.tool, sticky, owner=outcome.owner))
     return replace(state, approvals=(*state.approvals, *made))
 
 
-def _without_output(state: State, text: str) -> Transcript:
+def _withhold_output(state: State, replacement: str) -> RunTranscript:
     """The transcript without what the tools returned in this turn, as far as it was to be the final output."""
     meant = state.answer.call_id if state.answer is not None else None
     turn = [
-        replace(entry, item={**entry.item, "output": text}, value=None, custom_data=None)
+        replace(entry, item={**entry.item, "output": replacement}, value=None, custom_data=None)
         if entry.kind == "output" and meant in ("", entry.item.get("call_id"))
         else entry
-        for entry in state.transcript.since(state.turn_start)
+        for entry in state.transcript.slice_from(state.turn_start)
     ]
-    return state.transcript.upto(state.turn_start).plus(turn)
+    return state.transcript.slice_to(state.turn_start).concat(turn)
 
 
-def _merged(state: State, changed: tuple[CallRecord, ...]) -> tuple[CallRecord, ...]:
+def _merge_calls(state: State, changed: tuple[CallRecord, ...]) -> tuple[CallRecord, ...]:
     new = {call.position: call for call in changed}
     return tuple(new.get(call.position, call) for call in state.calls)
 
 
-def _unspent(state: State, calls: tuple[CallRecord, ...]) -> tuple[Recorded, ...]:
+def _drop_used_decisions(state: State, calls: tuple[CallRecord, ...]) -> tuple[RecordedDecision, ...]:
     """The decisions without those about calls that were made: an id that is used again is another call's."""
     made = {(call.tool, call.id) for call in calls if call.status == "done"}
     return tuple(kept for kept in state.approvals if (kept.tool, kept.call_id) not in made)
 
 
-def _used(state: State, calls: tuple[CallRecord, ...]) -> dict[str, tuple[str, ...]]:
+def _update_tools_used(state: State, calls: tuple[CallRecord, ...]) -> dict[str, tuple[str, ...]]:
     known = state.tools_used.get(state.agent, ())
     new = dict.fromkeys(str(call.tool) for call in calls if call.kind != "handoff" and str(call.tool) not in known)
     return {**state.tools_used, state.agent: (*known, *new)} if new else state.tools_used
 
 
-def _acknowledged(state: State, length: int, response_id: str | None) -> Conversation:
+def _acknowledge_response(state: State, length: int, response_id: str | None) -> ConversationMode:
     server = state.conversation
-    if not isinstance(server, OnServer):
+    if not isinstance(server, ServerConversation):
         return server
     chained = server.conversation_id is None and (server.auto or server.previous_response_id is not None)
     previous = response_id if chained and response_id is not None else server.previous_response_id

@@ -11,197 +11,212 @@ from msgspec.structs import replace
 from holdfast.agents.errors import ModelBehaviorError
 from holdfast.agents.hosted_tools import MCPToolApprovalRequest
 from holdfast.agents.tool_refs import find_tool
-from holdfast.agents.types import resolved
+from holdfast.agents.types import maybe_await
 from holdfast.base.items import Item
 from holdfast.runs.config import ToolExecutionConfig
-from holdfast.runs.error_handling import formatted
+from holdfast.runs.error_handling import format_tool_error
 from holdfast.runs.events import EVENT_NAMES, RunItemStreamEvent
-from holdfast.runs.live import Live
+from holdfast.runs.live import ActiveRun
 from holdfast.runs.nested import run_nested
-from holdfast.runs.persistence import keep
-from holdfast.runs.state import CallRecord, Entry, GuardrailRecord, State
-from holdfast.runs.steps import CallsMade, Judged
-from holdfast.runs.verdicts import verdict_record
-from holdfast.toolcalls.batch import NotBegun, all_of
-from holdfast.toolcalls.call import Call
-from holdfast.toolcalls.invoke import Made, Unfinished, invoke
-from holdfast.toolcalls.judge import REJECTED, judge
-from holdfast.toolcalls.output import output_item, plain_value
+from holdfast.runs.persistence import record_outcome
+from holdfast.runs.state import CallRecord, GuardrailRecord, State, TranscriptEntry
+from holdfast.runs.steps import ApprovalsChecked, CallsInvoked
+from holdfast.runs.verdicts import make_guardrail_record
+from holdfast.toolcalls.batch import NotStarted, run_all
+from holdfast.toolcalls.call import ToolCall
+from holdfast.toolcalls.invoke import CallSuspended, ToolCallOutcome, invoke_tool
+from holdfast.toolcalls.judge import REJECTION_MESSAGE, check_approval
+from holdfast.toolcalls.output import make_output_item, to_plain_value
 
 
-async def judge_calls(run: Live, calls: tuple[CallRecord, ...]) -> Judged:
+async def check_approvals(run: ActiveRun, calls: tuple[CallRecord, ...]) -> ApprovalsChecked:
     """Find out which calls may be made. Those that were under way when a process died follow their tool's policy."""
     judged, results = [], []
     for record in calls:
         if record.kind == "mcp":
-            judged.append(await _judge_mcp(run, record))
+            judged.append(await _check_mcp_approval(run, record))
             continue
         if record.child is not None:  # it was approved before it began
             judged.append(replace(record, status="approved"))
             continue
-        call = await bound(run, record)
+        call = await bind_call(run, record)
         unknown = record.status == "unknown"
-        early = _execution(run).pre_approval_tool_input_guardrails and not unknown
-        verdict = await judge(call, run.context, guard_first=early)
+        early = _get_tool_execution(run).pre_approval_tool_input_guardrails and not unknown
+        verdict = await check_approval(call, run.context, run_guardrails_first=early)
         if unknown and verdict.status == "approved":
-            status: Any = _after_a_crash(run, call)
+            status: Any = _resolve_uncertain_status(run, call)
             judged.append(replace(record, status=status, uncertain=status == "waiting"))
             continue
-        results += verdict.results
+        results += verdict.guardrail_results
         changed = {"arguments": verdict.arguments, "message": verdict.message}
         judged.append(replace(record, status=verdict.status, **changed))
-    return Judged(tuple(judged), _recorded(run, results))
+    return ApprovalsChecked(tuple(judged), _record_guardrails(run, results))
 
 
-async def make_calls(run: Live, calls: tuple[CallRecord, ...]) -> CallsMade:
+async def invoke_calls(run: ActiveRun, calls: tuple[CallRecord, ...]) -> CallsInvoked:
     """Make the calls at the same time, as far as they may. What one of them returned is kept whatever the others do."""
-    made = [_Made(record) for record in calls]
-    make = _make if run.keeper is None else _make_and_keep
+    made = [_CallAttempt(record) for record in calls]
+    make = _invoke_call if run.recorder is None else _invoke_and_record
     work: list[Callable[[], Awaitable[None]]] = [partial(make, run, one) for one in made]
-    ended, cancelled = await all_of(work, limit=_execution(run).max_function_tool_concurrency)
+    ended, cancelled = await run_all(work, limit=_get_tool_execution(run).max_function_tool_concurrency)
     error: BaseException | None = cancelled
-    entries: list[Entry] = []
+    entries: list[TranscriptEntry] = []
     records: list[CallRecord] = []
     results: list[Any] = []
     for one, outcome in zip(made, ended, strict=True):
-        if one.kept:
+        if one.recorded:
             if isinstance(outcome, Exception):
                 error = error or outcome
             continue
-        results += one.call.results
+        results += one.invocation.guardrail_results
         if isinstance(outcome, BaseException):
-            if not isinstance(outcome, NotBegun | asyncio.CancelledError):
+            if not isinstance(outcome, NotStarted | asyncio.CancelledError):
                 error = error or outcome
             if one.entry is None:
-                records.append(replace(one.record, status=_left(outcome, one.call)))
+                records.append(replace(one.record, status=_get_unfinished_status(outcome, one.invocation)))
                 continue
         if one.entry is not None:
             position = len(run.state.transcript) + len(entries)
-            run.raws[position] = one.call.output
+            run.raw_items[position] = one.invocation.output
             entries.append(one.entry)
         if one.record.status == "done":
-            run.context.approvals.spend(one.record.tool, one.record.id)
+            run.context.approvals.consume(one.record.tool, one.record.id)
         records.append(one.record)
     if error is None and any(isinstance(outcome, asyncio.CancelledError) for outcome in ended):
         error = asyncio.CancelledError()
-    return CallsMade(tuple(records), tuple(entries), _recorded(run, results), error)
+    return CallsInvoked(tuple(records), tuple(entries), _record_guardrails(run, results), error)
 
 
 @dataclass
-class _Made:
+class _CallAttempt:
     """A call while it is made; ``entry`` is there when the model can be told something."""
 
     record: CallRecord
-    call: Made = field(default_factory=Made)
-    entry: Entry | None = None
-    kept: bool = False
+    invocation: ToolCallOutcome = field(default_factory=ToolCallOutcome)
+    entry: TranscriptEntry | None = None
+    recorded: bool = False
 
-    def keep(self, child: State) -> None:
+    def save_child(self, child: State) -> None:
         """Remember how far the nested run came."""
         self.record = replace(self.record, child=child)
 
-    def end(self, entry: Entry) -> None:
+    def complete(self, entry: TranscriptEntry) -> None:
         """The model can be told what came of it."""
         self.entry, self.record = entry, replace(self.record, status="done", child=None, message=None)
 
 
-async def _make(run: Live, one: _Made) -> None:
-    record = one.record
+async def _invoke_call(run: ActiveRun, attempt: _CallAttempt) -> None:
+    record = attempt.record
     if record.kind == "mcp":
-        one.entry = _mcp_answer(run, record, approve=record.status == "started")
-        one.call.output = one.entry.item
+        attempt.entry = _make_mcp_response(run, record, approve=record.status == "started")
+        attempt.invocation.output = attempt.entry.item
     elif record.status == "rejected":
-        one.call.output = record.message or await formatted(run, "approval_rejected", record, REJECTED)
-        item = output_item(record.id, one.call.output)
-        one.entry = Entry(item, "output", agent=run.state.agent, tool=record.tool)
+        attempt.invocation.output = record.message or await format_tool_error(
+            run, "approval_rejected", record, REJECTION_MESSAGE
+        )
+        item = make_output_item(record.id, attempt.invocation.output)
+        attempt.entry = TranscriptEntry(item, "output", agent=run.state.agent, tool=record.tool)
     else:
-        call = await bound(run, record)
-        perform = partial(run_nested, run, call, one.keep, record.child) if call.tool.agent_tool is not None else None
+        call = await bind_call(run, record)
+        perform = (
+            partial(run_nested, run, call, attempt.save_child, record.child)
+            if call.tool.agent_tool is not None
+            else None
+        )
         try:
-            await invoke(call, run.context, one.call, hooks=run.hooks, perform=perform, again=record.child is not None)
-        except Unfinished:
-            one.record = replace(one.record, status="waiting")
+            await invoke_tool(
+                call,
+                run.context,
+                attempt.invocation,
+                hooks=run.hooks,
+                invoker=perform,
+                resumed=record.child is not None,
+            )
+        except CallSuspended:
+            attempt.record = replace(attempt.record, status="waiting")
             return
         except BaseException:
-            if one.call.item is not None:  # it has an output: what failed came after it
-                one.end(_output(run, one))
+            if attempt.invocation.item is not None:  # it has an output: what failed came after it
+                attempt.complete(_make_output_entry(run, attempt))
             raise
-        one.entry = _output(run, one)
-    one.end(one.entry)
+        attempt.entry = _make_output_entry(run, attempt)
+    attempt.complete(attempt.entry)
 
 
-def _output(run: Live, one: "_Made") -> Entry:
-    return Entry(
-        one.call.item or {},
+def _make_output_entry(run: ActiveRun, attempt: "_CallAttempt") -> TranscriptEntry:
+    return TranscriptEntry(
+        attempt.invocation.item or {},
         "output",
         agent=run.state.agent,
-        tool=one.record.tool,
-        value=_value(one.call.output, one.call.item),
-        custom_data=None if one.call.custom_data is None else plain_value(one.call.custom_data),
+        tool=attempt.record.tool,
+        value=_get_plain_value(attempt.invocation.output, attempt.invocation.item),
+        custom_data=None if attempt.invocation.custom_data is None else to_plain_value(attempt.invocation.custom_data),
     )
 
 
-async def _make_and_keep(run: Live, one: _Made) -> None:
+async def _invoke_and_record(run: ActiveRun, attempt: _CallAttempt) -> None:
     """Make a call and write down what came of it, whatever the others are doing."""
     try:
-        await _make(run, one)
+        await _invoke_call(run, attempt)
     finally:
-        if one.record.status == "done" and one.entry is not None:
-            await _keep(run, one, one.entry)
+        if attempt.record.status == "done" and attempt.entry is not None:
+            await _record_call(run, attempt, attempt.entry)
 
 
-async def _keep(run: Live, one: _Made, entry: Entry) -> None:
-    verdicts = tuple(verdict_record(result, agent=run.state.agent) for result in one.call.results)
-    run.context.approvals.spend(one.record.tool, one.record.id)
-    one.kept = True
-    await keep(run, CallsMade((one.record,), (entry,), verdicts))
+async def _record_call(run: ActiveRun, attempt: _CallAttempt, entry: TranscriptEntry) -> None:
+    verdicts = tuple(
+        make_guardrail_record(result, agent=run.state.agent) for result in attempt.invocation.guardrail_results
+    )
+    run.context.approvals.consume(attempt.record.tool, attempt.record.id)
+    attempt.recorded = True
+    await record_outcome(run, CallsInvoked((attempt.record,), (entry,), verdicts))
     transcript = run.state.transcript
     position = next(place for place in reversed(range(len(transcript))) if transcript[place] is entry)
-    run.raws[position] = one.call.output
-    await tell(run, position, position + 1)
+    run.raw_items[position] = attempt.invocation.output
+    await emit_items(run, position, position + 1)
 
 
-async def tell(run: Live, start: int, stop: int | None = None) -> None:
+async def emit_items(run: ActiveRun, start: int, stop: int | None = None) -> None:
     """Let whoever listens see the entries of the transcript from ``start`` on."""
     if run.emit is None:
         return
     for position in range(start, len(run.state.transcript) if stop is None else stop):
         name = EVENT_NAMES.get(run.state.transcript[position].kind)
         if name is not None:
-            await run.emit(RunItemStreamEvent(name, run.item(position)))
+            await run.emit(RunItemStreamEvent(name, run.get_item(position)))
 
 
-async def bound(run: Live, record: CallRecord) -> Call:
+async def bind_call(run: ActiveRun, record: CallRecord) -> ToolCall:
     """The call with the tool it means; :class:`ToolMissing` when the agent does not have it any more."""
     state = run.state
-    box = await run.toolbox(state.agent)
+    box = await run.get_toolbox(state.agent)
     item = state.transcript[record.position].item
-    return Call(
-        tool=find_tool(box.by_ref, record.tool, agent_name=run.current_agent.name),
+    return ToolCall(
+        tool=find_tool(box.tools_by_ref, record.tool, agent_name=run.current_agent.name),
         ref=record.tool,
         item=item,
-        raw=run.raws.get(record.position, item),
+        raw=run.raw_items.get(record.position, item),
         agent=run.current_agent,
         owner=state.agent,
         arguments=record.arguments if record.arguments is not None else item.get("arguments") or "",
-        idempotency_key=idempotency_key(state, run.route, record),
+        idempotency_key=make_idempotency_key(state, run.route, record),
         run_config=run.config,
-        conversation=run.conversation,
+        conversation_key=run.conversation_key,
     )
 
 
-def idempotency_key(state: State, route: tuple[str, ...], record: CallRecord) -> str:
+def make_idempotency_key(state: State, route: tuple[str, ...], record: CallRecord) -> str:
     """What the call's tool is told to know it by, however often it is made. ``route`` leads to the run of ``state``."""
     return ":".join((state.run_id, *route, record.id))
 
 
-def _execution(run: Live) -> ToolExecutionConfig:
+def _get_tool_execution(run: ActiveRun) -> ToolExecutionConfig:
     return run.config.tool_execution or ToolExecutionConfig()
 
 
-def _after_a_crash(run: Live, call: Call) -> str:
+def _resolve_uncertain_status(run: ActiveRun, call: ToolCall) -> str:
     """What becomes of a call that may have happened already."""
-    if run.keeper is not None and call.tool.agent_tool is not None:
+    if run.recorder is not None and call.tool.agent_tool is not None:
         return "approved"  # a keeper would know if the nested run had begun
     if call.tool.idempotent or call.tool.on_uncertain == "retry":
         return "approved"
@@ -212,39 +227,39 @@ def _after_a_crash(run: Live, call: Call) -> str:
     )
 
 
-def _left(outcome: BaseException, made: Made) -> Any:
+def _get_unfinished_status(outcome: BaseException, invocation: ToolCallOutcome) -> Any:
     """The status of a call that did not come to its end. One that was made is not simply made again."""
-    if isinstance(outcome, NotBegun):
+    if isinstance(outcome, NotStarted):
         return "approved"
-    return "started" if made.returned or isinstance(outcome, asyncio.CancelledError) else "failed"
+    return "started" if invocation.returned or isinstance(outcome, asyncio.CancelledError) else "failed"
 
 
-def _value(output: Any, item: Item | None) -> Any:
-    plain = plain_value(output)
+def _get_plain_value(output: Any, item: Item | None) -> Any:
+    plain = to_plain_value(output)
     return None if item is not None and plain == item.get("output") else plain
 
 
-async def _judge_mcp(run: Live, record: CallRecord) -> CallRecord:
+async def _check_mcp_approval(run: ActiveRun, record: CallRecord) -> CallRecord:
     decision = run.context.approvals.find(record.tool, record.id, owner=run.state.agent)
     if decision is not None:
         return replace(record, status="approved" if decision.approved else "rejected", message=decision.message)
-    box = await run.toolbox(run.state.agent)
-    server = box.hosted_mcp(record.tool.namespace)
+    box = await run.get_toolbox(run.state.agent)
+    server = box.find_hosted_mcp(record.tool.namespace)
     if server is None or server.on_approval_request is None:
         return replace(record, status="waiting")
-    raw = run.raws.get(record.position, run.state.transcript[record.position].item)
-    answer = await resolved(server.on_approval_request(MCPToolApprovalRequest(run.context, raw)))
+    raw = run.raw_items.get(record.position, run.state.transcript[record.position].item)
+    answer = await maybe_await(server.on_approval_request(MCPToolApprovalRequest(run.context, raw)))
     return replace(record, status="approved" if answer["approve"] else "rejected", message=answer.get("reason"))
 
 
-def _mcp_answer(run: Live, record: CallRecord, *, approve: bool) -> Entry:
+def _make_mcp_response(run: ActiveRun, record: CallRecord, *, approve: bool) -> TranscriptEntry:
     item: Item = {"type": "mcp_approval_response", "approval_request_id": record.id, "approve": approve}
     if record.message and not approve:
         item["reason"] = record.message
-    return Entry(item, "approval_answer", agent=run.state.agent)
+    return TranscriptEntry(item, "approval_answer", agent=run.state.agent)
 
 
-def _recorded(run: Live, results: list[Any]) -> tuple[GuardrailRecord, ...]:
+def _record_guardrails(run: ActiveRun, results: list[Any]) -> tuple[GuardrailRecord, ...]:
     start = len(run.state.guardrails)
-    run.verdicts.update((start + index, result) for index, result in enumerate(results))
-    return tuple(verdict_record(result, agent=run.state.agent) for result in results)
+    run.guardrail_results.update((start + index, result) for index, result in enumerate(results))
+    return tuple(make_guardrail_record(result, agent=run.state.agent) for result in results)

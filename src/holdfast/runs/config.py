@@ -119,9 +119,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if self.model_settings is not None:
-            self.model_settings = ModelSettings.of(self.model_settings)
+            self.model_settings = ModelSettings.coerce(self.model_settings)
         if self.session_settings is not None:
-            self.session_settings = SessionSettings.of(self.session_settings)
+            self.session_settings = SessionSettings.coerce(self.session_settings)
         if isinstance(self.tool_execution, Mapping):
             self.tool_execution = ToolExecutionConfig(**self.tool_execution)
         for name in ("session_input_callback", "call_model_input_filter", "tool_error_formatter"):
@@ -134,12 +134,12 @@ class RunConfig:
             raise InvalidDeclaration(
                 "RunConfig", f"model_provider must be a ModelProvider, got {self.model_provider!r}"
             )
-        _one_of("tool_not_found_behavior", self.tool_not_found_behavior, "raise_error", "return_error_to_model")
-        _one_of("tool_name_collision_policy", self.tool_name_collision_policy, "warn", "error")
-        _one_of("reasoning_item_id_policy", self.reasoning_item_id_policy, None, "preserve", "omit")
+        _check_choice("tool_not_found_behavior", self.tool_not_found_behavior, "raise_error", "return_error_to_model")
+        _check_choice("tool_name_collision_policy", self.tool_name_collision_policy, "warn", "error")
+        _check_choice("reasoning_item_id_policy", self.reasoning_item_id_policy, None, "preserve", "omit")
 
     @classmethod
-    def of(cls, value: "RunConfig | Mapping[str, Any] | None") -> "RunConfig":
+    def coerce(cls, value: "RunConfig | Mapping[str, Any] | None") -> "RunConfig":
         """The settings themselves, those in a dict (unknown names are refused), or the usual ones."""
         if isinstance(value, RunConfig):
             return value
@@ -151,6 +151,6 @@ class RunConfig:
         return cls(**(value or {}))
 
 
-def _one_of(name: str, value: object, *allowed: object) -> None:
+def _check_choice(name: str, value: object, *allowed: object) -> None:
     if value not in allowed:
         raise InvalidDeclaration("RunConfig", f"{name} must be one of {allowed}, got {value!r}")

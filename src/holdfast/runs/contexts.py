@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from holdfast.agents.errors import UserError
 from holdfast.base.errors import InvalidItem
-from holdfast.base.items import plain_json
-from holdfast.runs.state import Record
+from holdfast.base.items import to_plain_json
+from holdfast.runs.state import PersistedStruct
 
 ContextSerializer: TypeAlias = Callable[[Any], Mapping[str, Any]]
 ContextDeserializer: TypeAlias = Callable[[Mapping[str, Any]], Any]
@@ -28,7 +28,7 @@ class ContextNotSaved(UserError):
         self.path, self.problem = path, problem
 
 
-class SavedContext(Record, frozen=True):
+class SavedContext(PersistedStruct, frozen=True):
     """``codec`` is what brings ``data`` back: a registered name, ``serializer`` for one of the caller's, or none.
 
     ``type`` is what it was, for people; nothing is ever imported by that name.
@@ -69,7 +69,7 @@ def register_context_codec(
             encode = encode or (lambda value: value.model_dump(mode="json"))
             decode = decode or kind.model_validate
         elif is_dataclass(kind):
-            encode, decode = encode or asdict, decode or _dataclass_from(kind)
+            encode, decode = encode or asdict, decode or _make_dataclass_decoder(kind)
         else:
             raise UserError(f"a context codec for {kind.__name__} needs functions to encode and decode it")
     codec = ContextCodec(name or f"{kind.__module__}.{kind.__qualname__}", kind, encode, decode)
@@ -77,7 +77,7 @@ def register_context_codec(
     return kind
 
 
-def saved_context(context: Any, *, serializer: ContextSerializer | None, strict: bool) -> SavedContext | None:
+def save_context(context: Any, *, serializer: ContextSerializer | None, strict: bool) -> SavedContext | None:
     """The context for a saved run: a deep copy, so that what happens to it later changes nothing there."""
     if context is None:
         return None
@@ -86,19 +86,19 @@ def saved_context(context: Any, *, serializer: ContextSerializer | None, strict:
         data = serializer(context)
         if not isinstance(data, Mapping):
             raise ContextNotSaved("context", f"context_serializer must return a mapping, not {type(data).__name__}")
-        return _copied(data, "serializer", kind, strict=True)
+        return _copy_context(data, "serializer", kind, strict=True)
     if isinstance(context, Mapping):
-        return _copied(context, None, kind, strict)
+        return _copy_context(context, None, kind, strict)
     codec = next((codec for codec in _CODECS.values() if codec.type is type(context)), None)
     if codec is not None:
-        return _copied(codec.encode(context), codec.name, kind, strict)
+        return _copy_context(codec.encode(context), codec.name, kind, strict)
     if strict:
         raise ContextNotSaved("context", f"{kind} cannot be saved: register a codec for it with register_context_codec")
     warnings.warn(f"context: {kind} is not saved, because no codec is registered for it", UserWarning, stacklevel=4)
     return SavedContext(type=kind, omitted=("context",))
 
 
-def restored_context(saved: SavedContext | None, *, deserializer: ContextDeserializer | None, strict: bool) -> Any:
+def restore_context(saved: SavedContext | None, *, deserializer: ContextDeserializer | None, strict: bool) -> Any:
     """The context of a saved run."""
     if saved is None:
         return None
@@ -119,38 +119,38 @@ def restored_context(saved: SavedContext | None, *, deserializer: ContextDeseria
     return saved.data
 
 
-def _copied(data: Any, codec: str | None, kind: str, strict: bool) -> SavedContext:
+def _copy_context(data: Any, codec: str | None, kind: str, strict: bool) -> SavedContext:
     try:
-        return SavedContext(plain_json(data, "context"), codec, kind if codec else None)
+        return SavedContext(to_plain_json(data, "context"), codec, kind if codec else None)
     except InvalidItem as error:
         if strict or not isinstance(data, Mapping):
             raise ContextNotSaved(error.path, error.problem) from None
     omitted: list[str] = []
-    kept = _what_json_holds(data, "context", omitted)
+    kept = _keep_json_parts(data, "context", omitted)
     for path in omitted:
         warnings.warn(f"{path}: not saved, JSON cannot hold it", UserWarning, stacklevel=5)
     return SavedContext(kept, codec, kind if codec else None, tuple(omitted))
 
 
-def _what_json_holds(value: Any, path: str, omitted: list[str]) -> Any:
+def _keep_json_parts(value: Any, path: str, omitted: list[str]) -> Any:
     if isinstance(value, Mapping):
         kept = {}
         for name, part in value.items():
             if not isinstance(name, str):
                 omitted.append(f"{path}[{name!r}]")
                 continue
-            found = _what_json_holds(part, f"{path}.{name}", omitted)
+            found = _keep_json_parts(part, f"{path}.{name}", omitted)
             if f"{path}.{name}" not in omitted:
                 kept[name] = found
         return kept
     try:
-        return plain_json(value, path)
+        return to_plain_json(value, path)
     except InvalidItem:
         omitted.append(path)
         return None
 
 
-def _dataclass_from(kind: type[Any]) -> Callable[[Any], Any]:
+def _make_dataclass_decoder(kind: type[Any]) -> Callable[[Any], Any]:
     def decode(data: Any) -> Any:
         from pydantic import TypeAdapter
 

@@ -3,28 +3,39 @@
 from collections.abc import Collection
 
 from holdfast.runs.state import CallRecord, State
-from holdfast.runs.steps import AskModel, Finish, GiveUp, HandOver, Invoke, Judge, Start, Step, TakeInput, Weigh
+from holdfast.runs.steps import (
+    AskModel,
+    CheckApprovals,
+    CheckToolOutput,
+    Finish,
+    InvokeCalls,
+    PerformHandoff,
+    StartCalls,
+    Step,
+    StopAtMaxTurns,
+    TakeInput,
+)
 
 
-def decide(state: State) -> Step | None:
+def choose_next_step(state: State) -> Step | None:
     """The next step; ``None`` when the run has ended or waits for a person."""
     if state.answer is not None:
         return None if state.answer.settled else Finish()
     if state.calls:
-        return _with_calls(state)
+        return _choose_call_step(state)
     if not state.taken or state.pending_input:
         return TakeInput()
     if state.max_turns is not None and state.turn >= state.max_turns:
-        return GiveUp()
+        return StopAtMaxTurns()
     return AskModel()
 
 
 def is_waiting(state: State) -> bool:
     """Whether nothing can be done before a person decides."""
-    return not state.ended and decide(state) is None
+    return not state.ended and choose_next_step(state) is None
 
 
-def saveable(state: State, *, failing: bool = False, unjudged: bool = False) -> int:
+def get_storable_length(state: State, *, failing: bool = False, unchecked: bool = False) -> int:
     """How much of the transcript a session may have now.
 
     Not the work of a turn that is still under way, and not a final output that has yet to be judged. When the run is
@@ -36,24 +47,24 @@ def saveable(state: State, *, failing: bool = False, unjudged: bool = False) -> 
         return len(state.transcript) if kept else state.turn_start
     if not state.calls:
         return len(state.transcript)
-    if decide(state) is None:
-        return state.responses[-1].stop if unjudged else len(state.transcript)
-    kept = failing and not unjudged and len(state.transcript) > state.responses[-1].stop
+    if choose_next_step(state) is None:
+        return state.responses[-1].stop if unchecked else len(state.transcript)
+    kept = failing and not unchecked and len(state.transcript) > state.responses[-1].stop
     return len(state.transcript) if kept else state.turn_start
 
 
-def _with_calls(state: State) -> Step | None:
-    if asked := _with(state, ("asked", "unknown")):
-        return Judge(asked)
-    if approved := _with(state, ("approved",)):
-        return Start(approved)
-    if ready := _with(state, ("started", "rejected")):
-        return Invoke(ready)
-    if _with(state, ("waiting", "failed")):
+def _choose_call_step(state: State) -> Step | None:
+    if asked := _filter_calls(state, ("asked", "unknown")):
+        return CheckApprovals(asked)
+    if approved := _filter_calls(state, ("approved",)):
+        return StartCalls(approved)
+    if ready := _filter_calls(state, ("started", "rejected")):
+        return InvokeCalls(ready)
+    if _filter_calls(state, ("waiting", "failed")):
         return None
     handoffs = tuple(call for call in state.calls if call.kind == "handoff")
-    return HandOver(handoffs) if handoffs else Weigh()
+    return PerformHandoff(handoffs) if handoffs else CheckToolOutput()
 
 
-def _with(state: State, statuses: Collection[str]) -> tuple[CallRecord, ...]:
+def _filter_calls(state: State, statuses: Collection[str]) -> tuple[CallRecord, ...]:
     return tuple(call for call in state.calls if call.kind != "handoff" and call.status in statuses)

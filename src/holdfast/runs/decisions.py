@@ -14,7 +14,7 @@ from holdfast.runs.state import CallRecord, State
 
 
 @dataclass(frozen=True)
-class Decision:
+class UserDecision:
     """A yes, perhaps with other ``arguments``, or a no with a ``message``; ``always`` is about every such call."""
 
     approved: bool
@@ -22,7 +22,7 @@ class Decision:
     arguments: str | None = None
     message: str | None = None
 
-    def file(self, context: RunContextWrapper[Any], item: ToolApprovalItem) -> None:
+    def apply_to(self, context: RunContextWrapper[Any], item: ToolApprovalItem) -> None:
         """Write it down among the decisions of a run."""
         if self.approved:
             context.approve_tool(item, self.always, arguments=self.arguments)
@@ -30,7 +30,7 @@ class Decision:
             context.reject_tool(item, self.always, self.message)
 
 
-def edited_arguments(arguments: Any) -> str | None:
+def encode_arguments(arguments: Any) -> str | None:
     """A person's own arguments as JSON, if they are some."""
     if arguments is None:
         return None
@@ -44,7 +44,7 @@ def edited_arguments(arguments: Any) -> str | None:
     return edited
 
 
-def asked_about(state: State, item: ToolApprovalItem) -> CallRecord:
+def find_waiting_call(state: State, item: ToolApprovalItem) -> CallRecord:
     """The call that the item asks about, if the run waits for that."""
     if not isinstance(item, ToolApprovalItem):
         raise UserError(f"a decision needs an approval item, not {type(item).__name__}")
@@ -57,34 +57,36 @@ def asked_about(state: State, item: ToolApprovalItem) -> CallRecord:
     raise UserError(f"this run does not wait for a decision about the call {item.call_id!r}")
 
 
-def with_decision(state: State, item: ToolApprovalItem, decision: Decision) -> State:
+def apply_decision(state: State, item: ToolApprovalItem, decision: UserDecision) -> State:
     """The run, with the decision in the nested run that asked or, for a call that is uncertain, in its record.
 
     What was decided before such a call was made, or about every call of the tool, is no answer to that.
     """
-    return _decided(state, item.route, item, decision, uncertain=asked_about(state, item).uncertain)
+    return _apply_at_route(state, item.route, item, decision, uncertain=find_waiting_call(state, item).uncertain)
 
 
-def _decided(
-    state: State, route: tuple[str, ...], item: ToolApprovalItem, decision: Decision, *, uncertain: bool
+def _apply_at_route(
+    state: State, route: tuple[str, ...], item: ToolApprovalItem, decision: UserDecision, *, uncertain: bool
 ) -> State:
     if route:
         calls = tuple(
-            replace(call, child=_decided(call.child, route[1:], item, decision, uncertain=uncertain))
+            replace(call, child=_apply_at_route(call.child, route[1:], item, decision, uncertain=uncertain))
             if call.id == route[0] and call.child
             else call
             for call in state.calls
         )
         return replace(state, calls=calls)
     if uncertain:
-        calls = tuple(_settled(call, decision) if call.id == item.call_id else call for call in state.calls)
+        calls = tuple(
+            _decide_uncertain_call(call, decision) if call.id == item.call_id else call for call in state.calls
+        )
         return replace(state, calls=calls)
     context: RunContextWrapper[Any] = RunContextWrapper(None, approvals=Approvals(list(state.approvals)))
-    decision.file(context, item)
-    return replace(state, approvals=tuple(context.approvals.recorded()))
+    decision.apply_to(context, item)
+    return replace(state, approvals=tuple(context.approvals.list_decisions()))
 
 
-def _settled(call: CallRecord, decision: Decision) -> CallRecord:
+def _decide_uncertain_call(call: CallRecord, decision: UserDecision) -> CallRecord:
     if decision.approved:
         edited = decision.arguments if decision.arguments is not None else call.arguments
         return replace(call, status="approved", arguments=edited)

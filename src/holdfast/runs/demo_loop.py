@@ -10,7 +10,7 @@ from holdfast.runs.result import RunResultBase
 from holdfast.runs.run_state import RunState
 from holdfast.runs.runner import Runner
 
-_FAREWELLS = frozenset(["exit", "quit"])
+_EXIT_COMMANDS = frozenset(["exit", "quit"])
 
 
 async def run_demo_loop(
@@ -21,29 +21,29 @@ async def run_demo_loop(
     The conversation goes on with the agent that answered last. Calls that need a person are asked about.
     """
     said: list[Any] = []
-    while (text := await _asked("> ")) is not None and text.strip().lower() not in _FAREWELLS:
+    while (text := await _prompt("> ")) is not None and text.strip().lower() not in _EXIT_COMMANDS:
         if not text.strip():
             continue
-        result = await _run(agent, [*said, {"role": "user", "content": text}], stream, context, max_turns)
+        result = await _run_turn(agent, [*said, {"role": "user", "content": text}], stream, context, max_turns)
         while result.interruptions:
             state = result.to_state()
             for item in result.interruptions:
-                answer = await _asked(f"[{item.qualified_name} {item.arguments}] may it be called? (y/n) ")
+                answer = await _prompt(f"[{item.qualified_name} {item.arguments}] may it be called? (y/n) ")
                 decide = state.approve if (answer or "").strip().lower() in ("y", "yes") else state.reject
                 decide(item)
-            result = await _run(agent, state, stream, context, max_turns)
+            result = await _run_turn(agent, state, stream, context, max_turns)
         said, agent = result.to_input_list(), result.last_agent
 
 
-async def _run(
-    agent: Agent[Any], given: list[Any] | RunState[Any, Any], stream: bool, context: Any, max_turns: int | None
+async def _run_turn(
+    agent: Agent[Any], turn_input: list[Any] | RunState[Any, Any], stream: bool, context: Any, max_turns: int | None
 ) -> RunResultBase:
     if not stream:
-        result = await Runner.run(agent, given, context=context, max_turns=max_turns)
+        result = await Runner.run(agent, turn_input, context=context, max_turns=max_turns)
         if not result.interruptions:
             print(result.final_output)
         return result
-    streamed = Runner.run_streamed(agent, given, context=context, max_turns=max_turns)
+    streamed = Runner.run_streamed(agent, turn_input, context=context, max_turns=max_turns)
     async for event in streamed.stream_events():
         if event.type == "raw_response_event" and event.data.type == "response.output_text.delta":
             print(event.data.delta, end="", flush=True)
@@ -56,7 +56,7 @@ async def _run(
     return streamed
 
 
-async def _asked(question: str) -> str | None:
+async def _prompt(question: str) -> str | None:
     """What the person types; ``None`` at the end of input. The loop goes on meanwhile."""
     print(question, end="", flush=True)
     line = await asyncio.to_thread(sys.stdin.readline)

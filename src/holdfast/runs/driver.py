@@ -4,97 +4,99 @@ import asyncio
 
 from holdfast.agents.approvals import Approvals
 from holdfast.base.logs import log
-from holdfast.runs.apply import apply
-from holdfast.runs.call_steps import judge_calls, make_calls, tell
-from holdfast.runs.decide import decide
-from holdfast.runs.error_handling import attach
+from holdfast.runs.apply import apply_outcome
+from holdfast.runs.call_steps import check_approvals, emit_items, invoke_calls
+from holdfast.runs.decide import choose_next_step
+from holdfast.runs.error_handling import attach_run_data
 from holdfast.runs.events import AgentUpdatedStreamEvent
-from holdfast.runs.finishing import finish, give_up, weigh
-from holdfast.runs.handing_over import hand_over
-from holdfast.runs.live import Live
+from holdfast.runs.finishing import check_tool_output, finish_run, handle_max_turns
+from holdfast.runs.handing_over import perform_handoff
+from holdfast.runs.live import ActiveRun
 from holdfast.runs.model_step import ask_model
-from holdfast.runs.persistence import keep, load_history, take_input
-from holdfast.runs.run_spans import spans_of
+from holdfast.runs.persistence import load_history, record_outcome, take_input
+from holdfast.runs.run_spans import make_run_spans
 from holdfast.runs.state import State
 from holdfast.runs.steps import (
     AskModel,
+    CallsStarted,
+    CheckApprovals,
     Finish,
-    GiveUp,
-    HandOver,
-    Invoke,
-    Judge,
+    InvokeCalls,
     Outcome,
+    PerformHandoff,
     Resumed,
-    Start,
-    Started,
+    StartCalls,
     Step,
+    StopAtMaxTurns,
     TakeInput,
 )
 
 
-async def drive(run: Live, *, steps: int | None = None) -> None:
+async def drive(run: ActiveRun, *, steps: int | None = None) -> None:
     """Advance a run until it ends, waits for a person, or fails; ``steps`` ends it earlier.
 
     Whatever leaves this carries the run's state, with everything that was done up to then.
     """
     try:
-        with spans_of(run) as spans:
+        with make_run_spans(run) as spans:
             await _resume(run)
-            while (step := decide(run.state)) is not None:
+            while (step := choose_next_step(run.state)) is not None:
                 # Calls that are written down as started are made: whoever goes on would have to ask about them.
-                halting = run.halting and not isinstance(step, Invoke)
-                if steps == 0 or halting or (run.stopping and isinstance(step, AskModel | GiveUp)):
+                halting = run.stop_after_step and not isinstance(step, InvokeCalls)
+                if steps == 0 or halting or (run.stop_after_turn and isinstance(step, AskModel | StopAtMaxTurns)):
                     break
-                spans.follow(step)
-                await advance(run, await perform(run, step))
+                spans.enter_step(step)
+                await commit_outcome(run, await execute_step(run, step))
                 steps = None if steps is None else steps - 1
-            if run.keeper is None and run.session is not None:
+            if run.recorder is None and run.session is not None:
                 await load_history(run)  # whoever sees the result sees the whole conversation
     except BaseException as error:
-        attach(run, error)
+        attach_run_data(run, error)
         raise
 
 
-async def perform(run: Live, step: Step) -> Outcome:
+async def execute_step(run: ActiveRun, step: Step) -> Outcome:
     """Do what a step says. This is where everything happens that is more than thinking."""
     log.debug("%s turn %s: %s", run.state.run_id, run.state.turn, type(step).__name__)
     match step:
         case AskModel():
             return await ask_model(run)
-        case Judge(calls):
-            return await judge_calls(run, calls)
-        case Start(calls):
-            return Started(tuple(call.id for call in calls))
-        case Invoke(calls):
-            return await make_calls(run, calls)
+        case CheckApprovals(calls):
+            return await check_approvals(run, calls)
+        case StartCalls(calls):
+            return CallsStarted(tuple(call.id for call in calls))
+        case InvokeCalls(calls):
+            return await invoke_calls(run, calls)
         case TakeInput():
             return await take_input(run)
-        case HandOver(calls):
-            return await hand_over(run, calls)
+        case PerformHandoff(calls):
+            return await perform_handoff(run, calls)
         case Finish():
-            return await finish(run)
-        case GiveUp():
-            return await give_up(run)
-    return await weigh(run)
+            return await finish_run(run)
+        case StopAtMaxTurns():
+            return await handle_max_turns(run)
+    return await check_tool_output(run)
 
 
-async def _resume(run: Live) -> None:
+async def _resume(run: ActiveRun) -> None:
     if run.emit is not None:
         await run.emit(AgentUpdatedStreamEvent(run.current_agent))
     if run.state.taken:
         run.resumed = True
-        await keep(run, Resumed(decided(run.state, run.context.approvals)))
+        await record_outcome(run, Resumed(find_decided_calls(run.state, run.context.approvals)))
 
 
-def decided(state: State, approvals: Approvals) -> frozenset[str]:
+def find_decided_calls(state: State, approvals: Approvals) -> frozenset[str]:
     """The waiting calls about which a person has decided by now, and those whose nested run can go on."""
     found = set()
     for call in state.calls:
         if call.status != "waiting":
             continue
         if call.child is not None:
-            child = apply(call.child, Resumed(decided(call.child, Approvals(list(call.child.approvals)))))
-            known = decide(child) is not None
+            child = apply_outcome(
+                call.child, Resumed(find_decided_calls(call.child, Approvals(list(call.child.approvals))))
+            )
+            known = choose_next_step(child) is not None
         else:
             known = not call.uncertain and approvals.find(call.tool, call.id, owner=state.agent) is not None
         if known:
@@ -102,14 +104,14 @@ def decided(state: State, approvals: Approvals) -> frozenset[str]:
     return frozenset(found)
 
 
-async def advance(run: Live, outcome: Outcome) -> None:
+async def commit_outcome(run: ActiveRun, outcome: Outcome) -> None:
     """Take an outcome in, store what is settled, tell who listens; only then let an error out."""
     before, agent = len(run.state.transcript), run.state.agent
     error: BaseException | None = getattr(outcome, "error", None)
     try:
-        await keep(run, outcome)
+        await record_outcome(run, outcome)
         if run.emit is not None and not isinstance(error, asyncio.CancelledError):
-            await tell(run, before)
+            await emit_items(run, before)
             if run.state.agent != agent:
                 await run.emit(AgentUpdatedStreamEvent(run.current_agent))
     finally:

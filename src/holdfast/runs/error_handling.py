@@ -7,15 +7,15 @@ from typing import Any, Generic, Literal, TypeAlias, TypedDict
 from holdfast.agents.agent import Agent
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.errors import MaxTurnsExceeded, ModelBehaviorError, ModelRefusalError, RunErrorDetails, UserError
-from holdfast.agents.output import output_schema_of
-from holdfast.agents.types import TContext, resolved
+from holdfast.agents.output import as_output_schema
+from holdfast.agents.types import TContext, maybe_await
 from holdfast.base.items import Item
 from holdfast.models.contract import ModelResponse
 from holdfast.runs.items import RunItem
-from holdfast.runs.live import Live
+from holdfast.runs.live import ActiveRun
 from holdfast.runs.persistence import as_items
-from holdfast.runs.state import Answer, CallRecord, Entry
-from holdfast.toolcalls.output import plain_value, told
+from holdfast.runs.state import CallRecord, FinalOutput, TranscriptEntry
+from holdfast.toolcalls.output import format_output, to_plain_value
 from holdfast.toolcalls.refusing import ToolErrorFormatterArgs
 
 
@@ -59,50 +59,50 @@ class RunErrorHandlers(TypedDict, Generic[TContext], total=False):
     invalid_final_output: RunErrorHandler
 
 
-HANDLERS = ("max_turns", "model_refusal", "invalid_final_output")
+HANDLER_NAMES = ("max_turns", "model_refusal", "invalid_final_output")
 
 
-def checked_handlers(handlers: Any) -> Mapping[str, RunErrorHandler]:
+def validate_handlers(handlers: Any) -> Mapping[str, RunErrorHandler]:
     """The handlers, if they are for errors that there are."""
-    unknown = set(handlers or ()) - set(HANDLERS)
+    unknown = set(handlers or ()) - set(HANDLER_NAMES)
     if unknown:
-        raise UserError(f"there is no error handler {', '.join(sorted(unknown))}; there are {', '.join(HANDLERS)}")
+        raise UserError(f"there is no error handler {', '.join(sorted(unknown))}; there are {', '.join(HANDLER_NAMES)}")
     return handlers or {}
 
 
 @dataclass(frozen=True)
-class Handled:
+class HandlerOutcome:
     """The final output that a handler chose, and the message that tells it to the conversation."""
 
     value: Any
-    answer: Answer
-    entries: tuple[Entry, ...]
+    answer: FinalOutput
+    entries: tuple[TranscriptEntry, ...]
 
 
-async def handled(run: Live, kind: str, error: Any) -> Handled | None:
+async def call_error_handler(run: ActiveRun, kind: str, error: Any) -> HandlerOutcome | None:
     """What the program's handler makes of the error; ``None`` when there is none or it declines."""
     handler = run.error_handlers.get(kind)
     if handler is None:
         return None
-    found = await resolved(handler(RunErrorHandlerInput(error, run.context, _data(run))))
+    found = await maybe_await(handler(RunErrorHandlerInput(error, run.context, _make_error_data(run))))
     if found is None:
         return None
     if isinstance(found, Mapping) and "final_output" in found and set(found) <= {"final_output", "include_in_history"}:
         found = RunErrorHandlerResult(**found)
     if not isinstance(found, RunErrorHandlerResult):
         found = RunErrorHandlerResult(found)
-    value, text = _validated(run, found.final_output)
+    value, text = _validate_output(run, found.final_output)
     content = [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]
     message = {"type": "message", "role": "assistant", "status": "completed", "content": content}
-    entry = Entry(message, "message", agent=run.state.agent)
+    entry = TranscriptEntry(message, "message", agent=run.state.agent)
     entries = (entry,) if found.include_in_history else ()
-    return Handled(value, Answer(value=plain_value(value), settled=True), entries)
+    return HandlerOutcome(value, FinalOutput(value=to_plain_value(value), settled=True), entries)
 
 
-def _validated(run: Live, value: Any) -> tuple[Any, str]:
-    schema = output_schema_of(run.current_agent.output_type)
+def _validate_output(run: ActiveRun, value: Any) -> tuple[Any, str]:
+    schema = as_output_schema(run.current_agent.output_type)
     if schema is None or schema.is_plain_text():
-        return value, value if isinstance(value, str) else str(told(value))
+        return value, value if isinstance(value, str) else str(format_output(value))
     from pydantic import TypeAdapter
 
     kind: Any = getattr(schema, "output_type", None) or type(value)
@@ -114,46 +114,46 @@ def _validated(run: Live, value: Any) -> tuple[Any, str]:
         raise UserError(f"the error handler's final output does not fit {schema.name()}: {error}") from error
 
 
-def _data(run: Live) -> RunErrorData:
-    from holdfast.runs.result import responses_of
+def _make_error_data(run: ActiveRun) -> RunErrorData:
+    from holdfast.runs.result import get_responses
 
     output = [entry.item for entry in run.state.transcript if entry.kind != "given"]
     return RunErrorData(
         run.state.input,
-        run.items(),
+        run.get_items(),
         [*as_items(run.state.input), *output],
         output,
-        responses_of(run),
+        get_responses(run),
         run.current_agent,
     )
 
 
-async def formatted(
-    run: Live, kind: Literal["approval_rejected", "tool_not_found"], call: CallRecord, default: str
+async def format_tool_error(
+    run: ActiveRun, kind: Literal["approval_rejected", "tool_not_found"], call: CallRecord, default: str
 ) -> str:
     """The program's words for a call that was not made, or the usual ones."""
     words = run.config.tool_error_formatter
     if words is None:
         return default
     args = ToolErrorFormatterArgs(kind, "function", call.tool.name, call.id, default, run.context)
-    return await resolved(words(args)) or default
+    return await maybe_await(words(args)) or default
 
 
-def attach(run: Live, error: BaseException) -> None:
+def attach_run_data(run: ActiveRun, error: BaseException) -> None:
     """Let the error carry the run: what it did, and a state to resume it from. Foreign errors get it as well."""
-    from holdfast.runs.result import responses_of, verdicts_of
+    from holdfast.runs.result import get_guardrail_results, get_responses
     from holdfast.runs.run_state import RunState
 
     details = RunErrorDetails(
         input=run.state.input,
-        new_items=run.items(),
-        raw_responses=responses_of(run),
+        new_items=run.get_items(),
+        raw_responses=get_responses(run),
         last_agent=run.current_agent,
         context_wrapper=run.context,
-        input_guardrail_results=verdicts_of(run, "input"),
-        output_guardrail_results=verdicts_of(run, "output"),
-        tool_input_guardrail_results=verdicts_of(run, "tool_input"),
-        tool_output_guardrail_results=verdicts_of(run, "tool_output"),
-        state=RunState.of(run),
+        input_guardrail_results=get_guardrail_results(run, "input"),
+        output_guardrail_results=get_guardrail_results(run, "output"),
+        tool_input_guardrail_results=get_guardrail_results(run, "tool_input"),
+        tool_output_guardrail_results=get_guardrail_results(run, "tool_output"),
+        state=RunState.from_run(run),
     )
     vars(error)["run_data"] = details  # an error may forbid to set attributes, as a frozen dataclass does

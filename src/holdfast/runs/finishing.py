@@ -13,48 +13,48 @@ from holdfast.agents.errors import (
     UserError,
 )
 from holdfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
-from holdfast.agents.output import output_schema_of
+from holdfast.agents.output import as_output_schema
 from holdfast.agents.tools import FunctionToolResult, ToolsToFinalOutputResult
-from holdfast.agents.types import resolved
+from holdfast.agents.types import maybe_await
 from holdfast.lifecycle.scope import Scope
-from holdfast.runs.error_handling import handled
-from holdfast.runs.live import Live
-from holdfast.runs.state import Answer, Entry
+from holdfast.runs.error_handling import call_error_handler
+from holdfast.runs.live import ActiveRun
+from holdfast.runs.state import FinalOutput, TranscriptEntry
 from holdfast.runs.steps import Finished, Weighed
-from holdfast.runs.verdicts import verdict_record
-from holdfast.toolcalls.output import plain_value
-from holdfast.tracing.inner import guarding_span
+from holdfast.runs.verdicts import make_guardrail_record
+from holdfast.toolcalls.output import to_plain_value
+from holdfast.tracing.inner import maybe_guardrail_span
 
-WITHHELD = "This output was withheld by a guardrail."
+WITHHELD_MESSAGE = "This output was withheld by a guardrail."
 
 
-async def weigh(run: Live) -> Weighed:
+async def check_tool_output(run: ActiveRun) -> Weighed:
     """Whether the tools have given the final output already, by the agent's ``tool_use_behavior``."""
     behavior: Any = run.current_agent.tool_use_behavior
     if behavior == "run_llm_again":
         return Weighed(None)
-    results = await _results(run)
+    results = await _collect_tool_results(run)
     if not results:
         return Weighed(None)
     if callable(behavior):
-        found = await resolved(behavior(run.context, list(results.values())))
+        found = await maybe_await(behavior(run.context, list(results.values())))
         if not isinstance(found, ToolsToFinalOutputResult):
             raise UserError(f"tool_use_behavior must return ToolsToFinalOutputResult, not {found!r}")
         if not found.is_final_output:
             return Weighed(None)
         run.final_output = found.final_output
-        return Weighed(Answer(value=plain_value(found.final_output), call_id=""))
+        return Weighed(FinalOutput(value=to_plain_value(found.final_output), call_id=""))
     names = None if behavior == "stop_on_first_tool" else behavior["stop_at_tool_names"]
     for call_id, result in results.items():
         if names is None or result.tool.name in names or result.tool.qualified_name in names:
             run.final_output = result.output
-            return Weighed(Answer(value=plain_value(result.output), call_id=call_id))
+            return Weighed(FinalOutput(value=to_plain_value(result.output), call_id=call_id))
     return Weighed(None)
 
 
-async def _results(run: Live) -> dict[str, FunctionToolResult]:
+async def _collect_tool_results(run: ActiveRun) -> dict[str, FunctionToolResult]:
     """What the tools of this turn returned, in the model's order."""
-    box = await run.toolbox(run.state.agent)
+    box = await run.get_toolbox(run.state.agent)
     state, found = run.state, {}
     outputs = {
         entry.item.get("call_id"): start
@@ -62,14 +62,14 @@ async def _results(run: Live) -> dict[str, FunctionToolResult]:
         if entry.kind == "output"
     }
     for call in state.calls:
-        tool = box.find(call.tool)
+        tool = box.find_tool(call.tool)
         if call.kind == "function" and tool is not None and call.id in outputs:
-            item: Any = run.item(outputs[call.id])
+            item: Any = run.get_item(outputs[call.id])
             found[call.id] = FunctionToolResult(tool, item.output, item)
     return found
 
 
-async def finish(run: Live) -> Finished:
+async def finish_run(run: ActiveRun) -> Finished:
     """Read the final output and let the output guardrails judge it.
 
     The output that they refuse is no part of the conversation. What the tools did before it is.
@@ -77,79 +77,81 @@ async def finish(run: Live) -> Finished:
     answer, agent = run.state.answer, run.current_agent
     assert answer is not None  # noqa: S101 - decide looked
     if answer.refusal is not None:
-        return await instead(run, "model_refusal", ModelRefusalError(answer.refusal))
+        return await handle_run_error(run, "model_refusal", ModelRefusalError(answer.refusal))
     if answer.text is not None:
         try:
-            run.final_output = read_output(agent, answer.text)
+            run.final_output = parse_output(agent, answer.text)
         except ModelBehaviorError as error:
-            return await instead(run, "invalid_final_output", error)
+            return await handle_run_error(run, "invalid_final_output", error)
     elif run.final_output is None:
         run.final_output = answer.value
-    return await _settled(run, answer, withheld=None if answer.text else WITHHELD)
+    return await _check_and_finish(run, answer, withheld=None if answer.text else WITHHELD_MESSAGE)
 
 
-async def _settled(
-    run: Live, answer: Answer, entries: tuple[Entry, ...] = (), *, withheld: str | None = None
+async def _check_and_finish(
+    run: ActiveRun, answer: FinalOutput, entries: tuple[TranscriptEntry, ...] = (), *, withheld: str | None = None
 ) -> Finished:
     """The end with this answer, whoever gave it, if the output guardrails agree."""
     agent = run.current_agent
-    results = await _judged(run, agent)
+    results = await _run_output_guardrails(run, agent)
     start = len(run.state.guardrails)
-    run.verdicts.update((start + index, result) for index, result in enumerate(results))
-    records = tuple(verdict_record(result, agent=run.state.agent) for result in results)
+    run.guardrail_results.update((start + index, result) for index, result in enumerate(results))
+    records = tuple(make_guardrail_record(result, agent=run.state.agent) for result in results)
     for result in results:
         if result.output.tripwire_triggered:
             tripped = OutputGuardrailTripwireTriggered(result)
-            run.forget_since(run.state.turn_start)
+            run.discard_from(run.state.turn_start)
             return Finished(run.state.answer, guardrails=records, error=tripped, withheld=withheld)
-    await _farewell(run, agent)
+    await _run_end_hooks(run, agent)
     return Finished(replace(answer, settled=True), entries, guardrails=records)
 
 
-def read_output(agent: Agent[Any], text: str) -> Any:
+def parse_output(agent: Agent[Any], text: str) -> Any:
     """The value in the model's answer, by the agent's output type."""
-    schema = output_schema_of(agent.output_type)
+    schema = as_output_schema(agent.output_type)
     return text if schema is None or schema.is_plain_text() else schema.validate_json(text)
 
 
-async def give_up(run: Live) -> Finished:
+async def handle_max_turns(run: ActiveRun) -> Finished:
     """The turns are used up: the program's handler may still give an answer."""
-    return await instead(run, "max_turns", MaxTurnsExceeded(f"Max turns ({run.state.max_turns}) exceeded"))
+    return await handle_run_error(run, "max_turns", MaxTurnsExceeded(f"Max turns ({run.state.max_turns}) exceeded"))
 
 
-async def instead(run: Live, kind: str, error: Any) -> Finished:
+async def handle_run_error(run: ActiveRun, kind: str, error: Any) -> Finished:
     """What the program's handler makes of an error, or the error itself."""
-    found = await handled(run, kind, error)
+    found = await call_error_handler(run, kind, error)
     if found is None:
         return Finished(run.state.answer, error=error)
     run.final_output = found.value
-    return await _settled(run, found.answer, found.entries)
+    return await _check_and_finish(run, found.answer, found.entries)
 
 
-async def _judged(run: Live, agent: Agent[Any]) -> list[OutputGuardrailResult]:
+async def _run_output_guardrails(run: ActiveRun, agent: Agent[Any]) -> list[OutputGuardrailResult]:
     guards = [*(run.config.output_guardrails or ()), *agent.output_guardrails]
     if not guards:
         return []
     try:
         async with Scope() as scope:
-            tasks = [scope.start(_judge(run, guard, agent)) for guard in guards]
+            tasks = [scope.start(_run_output_guardrail(run, guard, agent)) for guard in guards]
     except BaseExceptionGroup as several:
         raise several.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
-async def _judge(run: Live, guard: OutputGuardrail[Any], agent: Agent[Any]) -> OutputGuardrailResult:
-    with guarding_span(guard.get_name()) as span:
+async def _run_output_guardrail(
+    run: ActiveRun, guard: OutputGuardrail[Any], agent: Agent[Any]
+) -> OutputGuardrailResult:
+    with maybe_guardrail_span(guard.get_name()) as span:
         result = await guard.run(run.context, agent, run.final_output)
         if span is not None:
             span.span_data.triggered = result.output.tripwire_triggered
         return result
 
 
-async def _farewell(run: Live, agent: Agent[Any]) -> None:
+async def _run_end_hooks(run: ActiveRun, agent: Agent[Any]) -> None:
     if run.hooks is None and agent.hooks is None:
         return
-    own = run.hook_context()
+    own = run.make_hook_context()
     if run.hooks is not None:
         await run.hooks.on_agent_end(own, agent, run.final_output)
     if agent.hooks is not None:

@@ -5,12 +5,12 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias
 
 from typing_extensions import TypeVar
 
-from holdfast.agents.tool_refs import FunctionToolLookupKey, part_of
+from holdfast.agents.tool_refs import FunctionToolLookupKey, get_field
 from holdfast.agents.tools import ToolOrigin
 from holdfast.base.errors import HoldfastError
 from holdfast.base.ids import new_id
 from holdfast.base.items import Item
-from holdfast.base.pairing import call_id as paired_by
+from holdfast.base.pairing import get_call_id as paired_by
 from holdfast.models.raw import as_item
 
 T = TypeVar("T", default=Any)
@@ -80,12 +80,12 @@ class ToolCallItem(RunItemBase[Any]):
 
     @property
     def tool_name(self) -> str | None:
-        name, kind = part_of(self.raw_item, "name"), part_of(self.raw_item, "type")
+        name, kind = get_field(self.raw_item, "name"), get_field(self.raw_item, "type")
         return name if isinstance(name, str) else kind if isinstance(kind, str) else None
 
     @property
     def call_id(self) -> str | None:
-        found: str | None = part_of(self.raw_item, "call_id") or part_of(self.raw_item, "id")
+        found: str | None = get_field(self.raw_item, "call_id") or get_field(self.raw_item, "id")
         return found
 
 
@@ -100,7 +100,7 @@ class ToolCallOutputItem(RunItemBase[Any]):
 
     @property
     def call_id(self) -> str | None:
-        found: str | None = part_of(self.raw_item, "call_id")
+        found: str | None = get_field(self.raw_item, "call_id")
         return found
 
 
@@ -154,8 +154,8 @@ class ToolApprovalItem(RunItemBase[Any]):
     uncertain: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        self.tool_name = self.tool_name or part_of(self.raw_item, "name")
-        self.tool_namespace = self.tool_namespace or part_of(self.raw_item, "namespace")
+        self.tool_name = self.tool_name or get_field(self.raw_item, "name")
+        self.tool_namespace = self.tool_namespace or get_field(self.raw_item, "namespace")
 
     @property
     def name(self) -> str | None:
@@ -168,7 +168,7 @@ class ToolApprovalItem(RunItemBase[Any]):
     @property
     def arguments(self) -> str | None:
         """What the model wants to call the tool with, as it said it."""
-        given = part_of(self.raw_item, "arguments")
+        given = get_field(self.raw_item, "arguments")
         return given if isinstance(given, str) else None
 
     @property
@@ -199,10 +199,10 @@ RunItem: TypeAlias = (
 )
 
 
-class Kinds:
+class ItemTypes:
     """Which class shows an entry of which kind."""
 
-    plain: ClassVar[dict[str, type[RunItemBase[Any]]]] = {
+    by_kind: ClassVar[dict[str, type[RunItemBase[Any]]]] = {
         "message": MessageOutputItem,
         "reasoning": ReasoningItem,
         "handoff": HandoffCallItem,

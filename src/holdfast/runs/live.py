@@ -6,48 +6,48 @@ from typing import Any, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from holdfast.agents.agent import Agent
-from holdfast.agents.approvals import Recorded
+from holdfast.agents.approvals import RecordedDecision
 from holdfast.agents.context import AgentHookContext, RunContextWrapper
 from holdfast.agents.errors import AgentMissing
 from holdfast.agents.graph import AgentGraph
 from holdfast.agents.hooks import RunHooks
 from holdfast.history.contract import Session
-from holdfast.models.raw import readable
+from holdfast.models.raw import wrap_attributes
 from holdfast.runs.config import RunConfig
-from holdfast.runs.conversations import conversation_key
+from holdfast.runs.conversations import get_conversation_key
 from holdfast.runs.events import StreamEvent
 from holdfast.runs.items import (
     HandoffOutputItem,
     InputItem,
-    Kinds,
+    ItemTypes,
     RunItem,
     ToolApprovalItem,
     ToolCallItem,
     ToolCallOutputItem,
 )
-from holdfast.runs.state import Entry, State
+from holdfast.runs.state import State, TranscriptEntry
 from holdfast.runs.steps import Outcome
 from holdfast.runs.toolbox import Toolbox
-from holdfast.runs.usage import usage_record
-from holdfast.runs.view import ModelView
+from holdfast.runs.usage import to_usage_record
+from holdfast.runs.view import ModelInputBuilder
 
-Emit: TypeAlias = Callable[[StreamEvent], Awaitable[None]]
+EmitCallback: TypeAlias = Callable[[StreamEvent], Awaitable[None]]
 
-UNSAID: Any = object()
+UNSET: Any = object()
 
 
-class Keeper(Protocol):
+class OutcomeRecorder(Protocol):
     """Whoever writes a run down while it is driven.
 
     With a keeper every call is kept as soon as it has ended, and nested runs are kept as well, from their beginning.
     """
 
-    async def keep(self, run: "Live", outcome: Outcome) -> None:
+    async def record_outcome(self, run: "ActiveRun", outcome: Outcome) -> None:
         """Take the outcome into the run's state and write it down. Nothing further happens before that is done."""
         ...
 
 
-class Live:
+class ActiveRun:
     """One run while it is driven. ``state`` is what it remembers; everything else can be made again from it.
 
     ``stopping`` ends the drive before a model is asked again, ``halting`` before any further step but calls that have
@@ -66,140 +66,148 @@ class Live:
         hooks: RunHooks[Any] | None = None,
         session: Session | None = None,
         error_handlers: Any = None,
-        emit: Emit | None = None,
-        keeper: Keeper | None = None,
+        emit: EmitCallback | None = None,
+        recorder: OutcomeRecorder | None = None,
         route: tuple[str, ...] = (),
-        outer_conversation: str | None = None,
+        outer_conversation_key: str | None = None,
     ) -> None:
         self.state, self.graph, self.context, self.config = state, graph, context, config
         self.hooks, self.session, self.error_handlers = hooks, session, error_handlers or {}
-        self.emit, self.keeper, self.route = emit, keeper, route
-        self._outer_conversation = outer_conversation
-        self.view = ModelView()
-        self.raws: dict[int, Any] = {}
-        self.verdicts: dict[int, Any] = {}
-        self.tripped: list[Any] = []
+        self.emit, self.recorder, self.route = emit, recorder, route
+        self._outer_conversation_key = outer_conversation_key
+        self.model_input = ModelInputBuilder()
+        self.raw_items: dict[int, Any] = {}
+        self.guardrail_results: dict[int, Any] = {}
+        self.tripped_results: list[Any] = []
         self.final_output: Any = None
-        self.standing: tuple[Recorded, ...] = ()
-        self.stopping = False
-        self.halting = False
+        self.standing_decisions: tuple[RecordedDecision, ...] = ()
+        self.stop_after_turn = False
+        self.stop_after_step = False
         self.resumed = False
         self.invocation: Any = None
-        self._items: dict[int, RunItem] = {}
-        self._boxes: dict[str, Toolbox] = {}
-        self._unlisted: dict[str, Agent[Any]] = {}
+        self._item_cache: dict[int, RunItem] = {}
+        self._toolboxes: dict[str, Toolbox] = {}
+        self._unlisted_agents: dict[str, Agent[Any]] = {}
 
     @property
-    def conversation(self) -> str:
+    def conversation_key(self) -> str:
         """The key of the conversation that this run belongs to; a nested run belongs to its outer run's."""
-        return self._outer_conversation or conversation_key(self.state)
+        return self._outer_conversation_key or get_conversation_key(self.state)
 
     # --- agents -----------------------------------------------------------------------------------
 
     @property
     def current_agent(self) -> Agent[Any]:
-        return self.agent(self.state.agent)
+        return self.get_agent(self.state.agent)
 
-    def agent(self, path: str) -> Agent[Any]:
+    def get_agent(self, path: str) -> Agent[Any]:
         """The agent at a path of this run."""
-        found: Agent[Any] | None = self._unlisted.get(path) or self.graph.find(path)
+        found: Agent[Any] | None = self._unlisted_agents.get(path) or self.graph.find(path)
         if found is None:
             raise AgentMissing(path, path.rsplit(":", 1)[-1])
         return found
 
-    def path(self, agent: Agent[Any]) -> str:
+    def get_agent_path(self, agent: Agent[Any]) -> str:
         """The path of an agent. One that no declared way leads to gets a path that only this process knows."""
         try:
-            return self.graph.path(agent)
+            return self.graph.get_path(agent)
         except AgentMissing:
             path = f"unlisted:{agent.name}"
-            while self._unlisted.get(path, agent) is not agent:
+            while self._unlisted_agents.get(path, agent) is not agent:
                 path += "~"
-            self._unlisted[path] = agent
+            self._unlisted_agents[path] = agent
             return path
 
-    def hook_context(self) -> AgentHookContext[Any]:
+    def make_hook_context(self) -> AgentHookContext[Any]:
         """What the hooks of an agent's start and end are given."""
         own = self.context
         return AgentHookContext(own.context, own.usage, own.turn_input, own.approvals, own.tool_input)
 
-    def unlisted_from(self, other: "Live") -> None:
+    def share_unlisted_agents(self, other: "ActiveRun") -> None:
         """Know the agents that the other run knows beyond the graph."""
-        self._unlisted = other._unlisted
+        self._unlisted_agents = other._unlisted_agents
 
-    def remember(self, earlier: "Live") -> None:
+    def copy_caches(self, earlier: "ActiveRun") -> None:
         """Take over what an earlier run of the same state knows beyond its state."""
-        self._unlisted, self._boxes = earlier._unlisted, dict(earlier._boxes)
-        self.raws, self.verdicts = dict(earlier.raws), dict(earlier.verdicts)
+        self._unlisted_agents, self._toolboxes = earlier._unlisted_agents, dict(earlier._toolboxes)
+        self.raw_items, self.guardrail_results = dict(earlier.raw_items), dict(earlier.guardrail_results)
         self.final_output = earlier.final_output
-        self._items = {place: item for place, item in earlier._items.items() if place < len(self.state.transcript)}
+        self._item_cache = {
+            place: item for place, item in earlier._item_cache.items() if place < len(self.state.transcript)
+        }
 
-    async def toolbox(self, path: str, *, anew: bool = False) -> Toolbox:
+    async def get_toolbox(self, path: str, *, refresh: bool = False) -> Toolbox:
         """The agent's tools as they were last offered to its model; ``anew`` asks it again."""
-        box = self._boxes.get(path)
-        if box is None or anew:
+        box = self._toolboxes.get(path)
+        if box is None or refresh:
             strict = self.config.tool_name_collision_policy == "error"
-            box = self._boxes[path] = await Toolbox.of(self.agent(path), self.context, strict=strict)
+            box = self._toolboxes[path] = await Toolbox.from_agent(self.get_agent(path), self.context, strict=strict)
         return box
 
     # --- what it shows ----------------------------------------------------------------------------
 
-    def items(self) -> list[RunItem]:
+    def get_items(self) -> list[RunItem]:
         """What the run has produced so far, its input not included."""
         positions = range(len(self.state.transcript))
-        return [self.item(place) for place in positions if self.state.transcript[place].kind != "given"]
+        return [self.get_item(place) for place in positions if self.state.transcript[place].kind != "given"]
 
-    def item(self, position: int) -> RunItem:
+    def get_item(self, position: int) -> RunItem:
         """The item at a position of the transcript; always the same object for the same position."""
-        found = self._items.get(position)
+        found = self._item_cache.get(position)
         if found is None:
-            found = self._items[position] = self._made(position)
+            found = self._item_cache[position] = self._make_item(position)
         return found
 
-    def _made(self, position: int) -> RunItem:
-        return self.shape(self.state.transcript[position], self.raws.get(position, UNSAID))
+    def _make_item(self, position: int) -> RunItem:
+        return self.build_item(self.state.transcript[position], self.raw_items.get(position, UNSET))
 
-    def forget_since(self, position: int) -> None:
+    def discard_from(self, position: int) -> None:
         """Show what the transcript says from there on, not what is remembered of it."""
-        for kept in (self.raws, self._items):
+        for kept in (self.raw_items, self._item_cache):
             for place in [place for place in kept if place >= position]:
                 del kept[place]
 
-    def shape(self, entry: Entry, said: Any = UNSAID) -> RunItem:
+    def build_item(self, entry: TranscriptEntry, original: Any = UNSET) -> RunItem:
         """An entry as programs see it; ``said`` is what it was before it became JSON."""
-        agent = self.agent(entry.agent)
+        agent = self.get_agent(entry.agent)
         if entry.kind == "output":
-            value = said if said is not UNSAID else entry.value if entry.value is not None else entry.item.get("output")
+            value = (
+                original
+                if original is not UNSET
+                else entry.value
+                if entry.value is not None
+                else entry.item.get("output")
+            )
             return ToolCallOutputItem(agent, entry.item, value, custom_data=entry.custom_data)
-        raw = readable(entry.item) if said is UNSAID else said
+        raw = wrap_attributes(entry.item) if original is UNSET else original
         if entry.kind == "call":
-            box = self._boxes.get(entry.agent)
-            tool = None if box is None or entry.tool is None else box.find(entry.tool)
+            box = self._toolboxes.get(entry.agent)
+            tool = None if box is None or entry.tool is None else box.find_tool(entry.tool)
             if tool is None:
                 return ToolCallItem(agent, raw)
             return ToolCallItem(agent, raw, description=tool.description or None, tool_origin=tool.origin)
         if entry.kind == "handed":
-            source = self.agent(entry.agent)
-            return HandoffOutputItem(agent, entry.item, source, self.agent(entry.target or entry.agent))
+            source = self.get_agent(entry.agent)
+            return HandoffOutputItem(agent, entry.item, source, self.get_agent(entry.target or entry.agent))
         if entry.kind == "input":
             return InputItem(agent, entry.item, input_id=entry.input_id or "")
-        return Kinds.plain[entry.kind](agent, raw)  # type: ignore[return-value]
+        return ItemTypes.by_kind[entry.kind](agent, raw)  # type: ignore[return-value]
 
-    def interruptions(self) -> list[ToolApprovalItem]:
+    def get_interruptions(self) -> list[ToolApprovalItem]:
         """The calls that wait for a person, those of nested agents included."""
-        return list(self._waiting(self.state, self.route))
+        return list(self._iter_interruptions(self.state, self.route))
 
-    def _waiting(self, state: State, route: tuple[str, ...]) -> Any:
+    def _iter_interruptions(self, state: State, route: tuple[str, ...]) -> Any:
         for call in state.calls:
             if call.status != "waiting":
                 continue
             if call.child is not None:
-                yield from self._waiting(call.child, (*route, call.id))
+                yield from self._iter_interruptions(call.child, (*route, call.id))
                 continue
             entry = state.transcript[call.position]
             yield ToolApprovalItem(
-                self.agent(state.agent),
-                readable(entry.item),
+                self.get_agent(state.agent),
+                wrap_attributes(entry.item),
                 tool_name=call.tool.name,
                 tool_namespace=call.tool.namespace if call.tool.kind == "namespaced" else None,
                 tool_lookup_key=call.tool.lookup_key,
@@ -208,10 +216,10 @@ class Live:
                 uncertain=call.uncertain,
             )
 
-    def frozen(self) -> State:
+    def capture_state(self) -> State:
         """The state with what the live objects know by now: decisions and usage."""
         return replace(
             self.state,
-            approvals=tuple(self.context.approvals.recorded()),
-            usage=usage_record(self.context.usage),
+            approvals=tuple(self.context.approvals.list_decisions()),
+            usage=to_usage_record(self.context.usage),
         )

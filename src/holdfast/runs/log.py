@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 T = TypeVar("T")
 
 
-class Log(Generic[T]):
+class AppendOnlyList(Generic[T]):
     """An immutable sequence. Versions share one list, of which each sees its own beginning.
 
     Adding to the newest version is proportional to what is added; adding to an older one copies it first.
@@ -14,13 +14,13 @@ class Log(Generic[T]):
     """
 
     __slots__ = ("_length", "_shared")
-    entry: ClassVar[Any] = Any
+    item_type: ClassVar[Any] = Any
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._shared: list[T] = list(items)
         self._length = len(self._shared)
 
-    def plus(self, items: Iterable[T]) -> Self:
+    def concat(self, items: Iterable[T]) -> Self:
         """This and after it the items."""
         shared = self._shared if len(self._shared) == self._length else self._shared[: self._length]
         shared.extend(items)
@@ -28,11 +28,11 @@ class Log(Generic[T]):
         grown._shared, grown._length = shared, len(shared)
         return grown
 
-    def upto(self, length: int) -> Self:
+    def slice_to(self, length: int) -> Self:
         """The first ``length`` of them."""
         return type(self)(self._shared[: min(length, self._length)])
 
-    def since(self, position: int) -> list[T]:
+    def slice_from(self, position: int) -> list[T]:
         """Those from ``position`` on; the list is the caller's."""
         return self._shared[position : self._length]
 
@@ -55,9 +55,9 @@ class Log(Generic[T]):
             yield self._shared[place]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Log) and self.since(0) == other.since(0)
+        return isinstance(other, AppendOnlyList) and self.slice_from(0) == other.slice_from(0)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.since(0)!r})"
+        return f"{type(self).__name__}({self.slice_from(0)!r})"

@@ -8,23 +8,23 @@ from msgspec.structs import replace
 from holdfast.agents.agent_tool import AgentToolInvocation, AgentToolStreamEvent
 from holdfast.agents.approvals import Approvals
 from holdfast.agents.context import RunContextWrapper, ToolContext
-from holdfast.agents.tools import explained
-from holdfast.agents.types import resolved
+from holdfast.agents.tools import explain_tool_error
+from holdfast.agents.types import maybe_await
 from holdfast.base.ids import new_id
 from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
 from holdfast.runs.decide import is_waiting
 from holdfast.runs.events import StreamEvent
-from holdfast.runs.live import Emit, Live
-from holdfast.runs.state import Inline, OnServer, State, UsageRecord
-from holdfast.runs.steps import NestedBegun
-from holdfast.toolcalls.call import Call
-from holdfast.toolcalls.invoke import Unfinished
+from holdfast.runs.live import ActiveRun, EmitCallback
+from holdfast.runs.state import InlineConversation, ServerConversation, State, UsageRecord
+from holdfast.runs.steps import NestedRunStarted
+from holdfast.toolcalls.call import ToolCall
+from holdfast.toolcalls.invoke import CallSuspended
 
 
 async def run_nested(
-    run: Live,
-    call: Call,
-    keep: Callable[[State], None],
+    run: ActiveRun,
+    call: ToolCall,
+    save_state: Callable[[State], None],
     state: State | None,
     context: ToolContext[Any],
     arguments: str,
@@ -38,78 +38,80 @@ async def run_nested(
 
     nested = call.tool.agent_tool
     assert nested is not None  # noqa: S101 - the caller looked
-    child: Live | None = None
+    child: ActiveRun | None = None
     try:
         if state is None:
-            given = await nested.nested_input(arguments)
-            state = _fresh(run, nested, given.input, given.tool_input)
-            if run.keeper is not None:
-                await run.keeper.keep(run, NestedBegun(call.id, state))
-        child = _live(run, call, state, context)
+            given = await nested.build_nested_input(arguments)
+            state = _make_state(run, nested, given.input, given.tool_input)
+            if run.recorder is not None:
+                await run.recorder.record_outcome(run, NestedRunStarted(call.id, state))
+        child = _make_child_run(run, call, state, context)
         await drive(child)
         if is_waiting(child.state):
-            keep(_frozen(child))
-            raise Unfinished
+            save_state(_capture_child_state(child))
+            raise CallSuspended
         if nested.custom_output_extractor is not None:
-            return await nested.custom_output_extractor(RunResult.of(child))
+            return await nested.custom_output_extractor(RunResult.from_run(child))
         return child.final_output
-    except Unfinished:
+    except CallSuspended:
         raise
     except BaseException as error:
         explain = call.tool.failure_error_function
         if explain is not None and isinstance(error, Exception):
-            return await explained(explain, context, error)
+            return await explain_tool_error(explain, context, error)
         if child is not None:
-            keep(_frozen(child))
+            save_state(_capture_child_state(child))
         raise
 
 
-def _fresh(run: Live, nested: Any, input: Any, tool_input: Any) -> State:
+def _make_state(run: ActiveRun, nested: Any, input: Any, tool_input: Any) -> State:
     server = nested.conversation_id or nested.previous_response_id
     return State(
         run_id=new_id("run"),
         input=input,
-        agent=run.path(nested.agent),
+        agent=run.get_agent_path(nested.agent),
         max_turns=DEFAULT_MAX_TURNS if nested.max_turns is None else nested.max_turns,
-        conversation=OnServer(nested.conversation_id, nested.previous_response_id) if server else Inline(),
+        conversation=ServerConversation(nested.conversation_id, nested.previous_response_id)
+        if server
+        else InlineConversation(),
         tool_input=tool_input,
     )
 
 
-def _live(run: Live, call: Call, state: State, context: ToolContext[Any]) -> Live:
+def _make_child_run(run: ActiveRun, call: ToolCall, state: State, context: ToolContext[Any]) -> ActiveRun:
     nested = call.tool.agent_tool
     assert nested is not None  # noqa: S101 - the caller looked
     own: RunContextWrapper[Any] = RunContextWrapper(
         run.context.context,
         usage=run.context.usage,
-        approvals=Approvals([*run.standing, *state.approvals]),
+        approvals=Approvals([*run.standing_decisions, *state.approvals]),
         tool_input=state.tool_input,
     )
-    child = Live(
+    child = ActiveRun(
         state,
         graph=run.graph,
         context=own,
-        config=run.config if nested.run_config is None else RunConfig.of(nested.run_config),
+        config=run.config if nested.run_config is None else RunConfig.coerce(nested.run_config),
         hooks=nested.hooks,
         session=nested.session,
-        emit=None if nested.on_stream is None else _passing_on(call, nested),
-        keeper=run.keeper,
+        emit=None if nested.on_stream is None else _make_emitter(call, nested),
+        recorder=run.recorder,
         route=(*run.route, call.id),
-        outer_conversation=run.conversation,
+        outer_conversation_key=run.conversation_key,
     )
-    child.unlisted_from(run)
-    child.standing = run.standing
+    child.share_unlisted_agents(run)
+    child.standing_decisions = run.standing_decisions
     child.invocation = AgentToolInvocation(call.tool.name, call.id, context.tool_arguments)
     return child
 
 
-def _passing_on(call: Call, nested: Any) -> Emit:
+def _make_emitter(call: ToolCall, nested: Any) -> EmitCallback:
     async def emit(event: StreamEvent) -> None:
-        await resolved(nested.on_stream(AgentToolStreamEvent(event=event, agent=nested.agent, tool_call=call.raw)))
+        await maybe_await(nested.on_stream(AgentToolStreamEvent(event=event, agent=nested.agent, tool_call=call.raw)))
 
     return emit
 
 
-def _frozen(child: Live) -> State:
+def _capture_child_state(child: ActiveRun) -> State:
     # What was consumed is counted once, in the outer run.
-    return replace(child.frozen(), usage=UsageRecord())
+    return replace(child.capture_state(), usage=UsageRecord())

@@ -10,48 +10,52 @@ from holdfast.agents.errors import UserError
 from holdfast.base.errors import InvalidItem
 from holdfast.base.ids import new_id
 from holdfast.base.items import Item, decode_item, encode_items
-from holdfast.base.pairing import paired, units
+from holdfast.base.pairing import drop_unpaired, group_into_units
 from holdfast.base.usage import Usage
-from holdfast.history.contract import Session, takes_keys
+from holdfast.history.contract import Session, accepts_keys
 from holdfast.history.responses_compaction import is_openai_responses_compaction_aware_session
-from holdfast.models.contract import usage_in
-from holdfast.runs.apply import apply
-from holdfast.runs.decide import saveable
-from holdfast.runs.known_history import adding, shown_history
-from holdfast.runs.live import Live
-from holdfast.runs.session_input import arranged
-from holdfast.runs.state import Entry, InSession, View
+from holdfast.models.contract import parse_usage
+from holdfast.runs.apply import apply_outcome
+from holdfast.runs.decide import get_storable_length
+from holdfast.runs.known_history import read_history, track_append
+from holdfast.runs.live import ActiveRun
+from holdfast.runs.session_input import arrange_input
+from holdfast.runs.state import InputSelection, SessionConversation, TranscriptEntry
 from holdfast.runs.steps import InputTaken, Outcome, Stored
-from holdfast.runs.view import without_id
+from holdfast.runs.view import strip_reasoning_id
 
 
-async def take_input(run: Live) -> InputTaken:
+async def take_input(run: ActiveRun) -> InputTaken:
     """The run's input, behind what its session holds. Input given to a run that is under way comes after all."""
     state = run.state
     if state.taken:
-        staged = [Entry(item, "input", agent=state.agent, input_id=new_id("input")) for item in state.pending_input]
+        staged = [
+            TranscriptEntry(item, "input", agent=state.agent, input_id=new_id("input")) for item in state.pending_input
+        ]
         return InputTaken(tuple(staged), state.conversation)
     new = as_items(state.input)
     session = run.session
     if session is None:
-        run.view.begin([])
-        return InputTaken(_given(new), state.conversation)
+        run.model_input.start([])
+        return InputTaken(_make_input_entries(new), state.conversation)
     limit = run.config.session_settings.limit if run.config.session_settings else None
     if limit is None:
-        history, window = await shown_history(session)
+        history, window = await read_history(session)
     else:
         read = await session.get_items(limit=limit)
-        history, window = paired(read), len(read)
-    run.view.begin(history)
-    conversation = InSession(session.session_id, window=window, limit=limit)
+        history, window = drop_unpaired(read), len(read)
+    run.model_input.start(history)
+    conversation = SessionConversation(session.session_id, window=window, limit=limit)
     callback = run.config.session_input_callback
     if callback is None:
-        return InputTaken(_given(new), conversation)
-    found = await arranged(callback, run.view.history, new)
-    return InputTaken(_given(found.kept), conversation, View(found.shown, len(found.kept)))
+        return InputTaken(_make_input_entries(new), conversation)
+    found = await arrange_input(callback, run.model_input.history, new)
+    return InputTaken(
+        _make_input_entries(found.new_items), conversation, InputSelection(found.selection, len(found.new_items))
+    )
 
 
-async def load_history(run: Live) -> None:
+async def load_history(run: ActiveRun) -> None:
     """Read again what the session held before this run, for a run that goes on elsewhere.
 
     It is what stands before this run's own items. When those do not stand together, or what the run has chosen from
@@ -59,75 +63,75 @@ async def load_history(run: Live) -> None:
     the run's own counts.
     """
     state, session = run.state, run.session
-    if not run.view.needs_history(state):
-        run.view.begin([]) if not run.view.loaded else None
+    if not run.model_input.needs_history(state):
+        run.model_input.start([]) if not run.model_input.loaded else None
         return
-    assert isinstance(state.conversation, InSession)  # noqa: S101 - needs_history says so
+    assert isinstance(state.conversation, SessionConversation)  # noqa: S101 - needs_history says so
     if session is None:
         raise UserError(f"this run belongs to the session {state.conversation.session_id!r}: give it that session")
-    own = [stored_form(run, entry.item) for entry in state.transcript[: state.stored] if not entry.hidden]
+    own = [to_stored_item(run, entry.item) for entry in state.transcript[: state.stored] if not entry.hidden]
     window = state.conversation.window
     items = await session.get_items(limit=window + len(own))
-    if items[max(len(items) - len(own), 0) :] != own and not _limited(session):
+    if items[max(len(items) - len(own), 0) :] != own and not _has_limit(session):
         items = await session.get_items()
-    start = _find(items, own)
+    start = _find_own_items(items, own)
     if start is not None:
         before = items[max(start - window, 0) : start]
-        if len(before) == window or not run.view.counts_on_history(state):
-            run.view.begin(paired(before))
+        if len(before) == window or not run.model_input.uses_history_positions(state):
+            run.model_input.start(drop_unpaired(before))
             return
     # A write may have arrived although it seemed to fail: what is yet to be stored is the run's own as well.
-    others, first = _apart(items, [stored_form(run, entry.item) for entry in state.transcript])
-    run.view.begin(paired(others))
-    run.view.skip(state, min(first, state.stored, state.turn_start if state.calls else state.stored))
+    others, first = _separate_own_items(items, [to_stored_item(run, entry.item) for entry in state.transcript])
+    run.model_input.start(drop_unpaired(others))
+    run.model_input.skip_stored(state, min(first, state.stored, state.turn_start if state.calls else state.stored))
 
 
-async def keep(run: Live, outcome: Outcome) -> None:
+async def record_outcome(run: ActiveRun, outcome: Outcome) -> None:
     """Take an outcome in, and store what is settled by it: in the session, or with the run's own keeper."""
-    if run.keeper is not None:
-        await run.keeper.keep(run, outcome)
+    if run.recorder is not None:
+        await run.recorder.record_outcome(run, outcome)
         return
-    run.state = apply(run.state, outcome)
+    run.state = apply_outcome(run.state, outcome)
     if run.session is not None:
-        await save(run, failing=getattr(outcome, "error", None) is not None)
+        await store_new_items(run, failing=getattr(outcome, "error", None) is not None)
 
 
-async def save(run: Live, *, failing: bool = False) -> None:
+async def store_new_items(run: ActiveRun, *, failing: bool = False) -> None:
     """Store what is new and settled, in one batch. Nothing is ever stored twice."""
     session, state = run.session, run.state
     if session is None or state.stored == len(state.transcript):
         return
-    until = saveable(state, failing=failing, unjudged=may_be_refused(run))
+    until = get_storable_length(state, failing=failing, unchecked=is_tool_output_guarded(run))
     if until <= state.stored:
         return
-    batch = [stored_form(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden]
+    batch = [to_stored_item(run, entry.item) for entry in state.transcript[state.stored : until] if not entry.hidden]
     if batch:
-        await _add(run, session, batch, key=f"{state.run_id}:{state.stored}:{until}")
-    run.state = apply(run.state, Stored(until))
+        await _add_batch(run, session, batch, key=f"{state.run_id}:{state.stored}:{until}")
+    run.state = apply_outcome(run.state, Stored(until))
     run.resumed = False
     if until > state.turn_start:
-        await _compact(run, session)
+        await _compact_session(run, session)
 
 
-def may_be_refused(run: Live) -> bool:
+def is_tool_output_guarded(run: ActiveRun) -> bool:
     """Whether what tools return may be the final output, and somebody judges that."""
     agent = run.current_agent
     return agent.tool_use_behavior != "run_llm_again" and bool(run.config.output_guardrails or agent.output_guardrails)
 
 
-async def _add(run: Live, session: Session, batch: list[Item], *, key: str) -> None:
+async def _add_batch(run: ActiveRun, session: Session, batch: list[Item], *, key: str) -> None:
     if run.resumed:
-        batch = await _missing(session, batch)
+        batch = await _drop_stored_prefix(session, batch)
     if not batch:
         return
-    if takes_keys(session):
-        async with adding(session, batch):
+    if accepts_keys(session):
+        async with track_append(session, batch):
             await session.add_items(batch, key=key)  # type: ignore[call-arg]
         return
     await session.add_items(batch)
 
 
-async def _missing(session: Session, batch: list[Item]) -> list[Item]:
+async def _drop_stored_prefix(session: Session, batch: list[Item]) -> list[Item]:
     """What of the batch the session does not have at its end already.
 
     A write that failed may have arrived all the same, and the run may have come further since: no key tells that.
@@ -139,7 +143,7 @@ async def _missing(session: Session, batch: list[Item]) -> list[Item]:
     return batch
 
 
-async def _compact(run: Live, session: Session) -> None:
+async def _compact_session(run: ActiveRun, session: Session) -> None:
     state = run.state
     if not is_openai_responses_compaction_aware_session(session) or not state.responses:
         return
@@ -150,11 +154,11 @@ async def _compact(run: Live, session: Session) -> None:
     await session.run_compaction({"response_id": response_id, **({} if store is None else {"store": store})})
     take = getattr(session, "take_compactions", None)
     for compaction in take() if take is not None else ():
-        run.context.usage.add(_usage(compaction.usage))
+        run.context.usage.add(_parse_usage(compaction.usage))
 
 
-def _usage(usage: Any) -> Usage:
-    return usage_in(usage)
+def _parse_usage(usage: Any) -> Usage:
+    return parse_usage(usage)
 
 
 def as_items(input: str | Sequence[Item]) -> list[Item]:
@@ -162,7 +166,7 @@ def as_items(input: str | Sequence[Item]) -> list[Item]:
     return [{"content": input, "role": "user"}] if isinstance(input, str) else list(input)
 
 
-def checked_input(input: Any) -> str | list[Item]:
+def validate_input(input: Any) -> str | list[Item]:
     """The input, made of JSON only and shared with nobody, or a typed error that says where it is wrong."""
     try:
         encoded = encode_items(as_items(input) if isinstance(input, str) else input)
@@ -171,21 +175,21 @@ def checked_input(input: Any) -> str | list[Item]:
     return input if isinstance(input, str) else [decode_item(data) for data in encoded]
 
 
-def _given(items: Sequence[Item]) -> tuple[Entry, ...]:
-    return tuple(Entry(item, "given") for item in items)
+def _make_input_entries(items: Sequence[Item]) -> tuple[TranscriptEntry, ...]:
+    return tuple(TranscriptEntry(item, "given") for item in items)
 
 
-def stored_form(run: Live, item: Item) -> Item:
+def to_stored_item(run: ActiveRun, item: Item) -> Item:
     """The item as a session has it."""
-    return without_id(run.state, item)
+    return strip_reasoning_id(run.state, item)
 
 
-def _limited(session: Session) -> bool:
+def _has_limit(session: Session) -> bool:
     settings = getattr(session, "session_settings", None)
     return settings is not None and settings.limit is not None
 
 
-def _apart(items: list[Item], own: list[Item]) -> tuple[list[Item], int]:
+def _separate_own_items(items: list[Item], own: list[Item]) -> tuple[list[Item], int]:
     """The history without this run's own items, and from which of those on they are still there, in whole pairs.
 
     What is not there any more is told by what is there instead, for example a summary, unless there is nothing.
@@ -198,10 +202,10 @@ def _apart(items: list[Item], own: list[Item]) -> tuple[list[Item], int]:
             end, first = place, index
     if not others:
         return others, 0
-    return others, next((unit.start for unit in units(own) if first in unit), len(own))
+    return others, next((unit.start for unit in group_into_units(own) if first in unit), len(own))
 
 
-def _find(items: list[Item], own: list[Item]) -> int | None:
+def _find_own_items(items: list[Item], own: list[Item]) -> int | None:
     """Where this run's own items begin: their latest whole occurrence."""
     if not own:
         return len(items)

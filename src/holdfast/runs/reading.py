@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from holdfast.agents.errors import ModelBehaviorError
 from holdfast.agents.tool_refs import ToolRef
 from holdfast.base.items import Item
-from holdfast.base.pairing import CALL_OF, OUTPUT_OF, kind_of
+from holdfast.base.pairing import CALL_TYPE_BY_OUTPUT_TYPE, OUTPUT_TYPE_BY_CALL_TYPE, get_item_type
 from holdfast.runs.item_contents import ItemHelpers
-from holdfast.runs.state import Answer, CallRecord, Entry, EntryKind
+from holdfast.runs.state import CallRecord, EntryKind, FinalOutput, TranscriptEntry
 from holdfast.runs.toolbox import Toolbox
 
-NOT_FOUND = "Tool '{name}' not found."
+NOT_FOUND_MESSAGE = "Tool '{name}' not found."
 
-_KINDS: dict[str, EntryKind] = {
+_ENTRY_KINDS: dict[str, EntryKind] = {
     "message": "message",
     "reasoning": "reasoning",
     "tool_search_call": "search",
@@ -23,87 +23,92 @@ _KINDS: dict[str, EntryKind] = {
     "compaction": "compaction",
 }
 # Calls that the program would have to make itself, with tools that holdfast does not have.
-_UNKNOWN_LOCAL = frozenset(OUTPUT_OF) - {"function_call", "tool_search_call", "mcp_approval_request", "program"}
+_UNSUPPORTED_CALLS = frozenset(OUTPUT_TYPE_BY_CALL_TYPE) - {
+    "function_call",
+    "tool_search_call",
+    "mcp_approval_request",
+    "program",
+}
 
 
-def read(
-    items: Sequence[Item], *, agent: str, agent_name: str, box: Toolbox, plain_text: bool, lenient: bool
-) -> tuple[list[Entry], list[CallRecord], Answer | None]:
+def parse_response(
+    items: Sequence[Item], *, agent: str, agent_name: str, toolbox: Toolbox, plain_text: bool, lenient: bool
+) -> tuple[list[TranscriptEntry], list[CallRecord], FinalOutput | None]:
     """The entries, the calls (their positions counted from the first entry) and the answer, if it is one.
 
     A call that no tool answers is :class:`ModelBehaviorError`, or with ``lenient`` a call that is answered with that.
     """
-    entries: list[Entry] = []
+    entries: list[TranscriptEntry] = []
     calls: list[CallRecord] = []
     for item in items:
-        call = _call(item, len(entries), box, agent_name, lenient)
+        call = _parse_call(item, len(entries), toolbox, agent_name, lenient)
         if call is not None:
-            _check_id(call, calls)
+            _check_unique_id(call, calls)
             calls.append(call)
         tool = call.tool if call is not None and call.kind == "function" else None
-        entries.append(Entry(item, _kind(item, call), agent=agent, tool=tool))
-    return entries, calls, None if calls else _answer(items, plain_text)
+        entries.append(TranscriptEntry(item, _get_entry_kind(item, call), agent=agent, tool=tool))
+    return entries, calls, None if calls else _parse_final_output(items, plain_text)
 
 
-def _kind(item: Item, call: CallRecord | None) -> EntryKind:
+def _get_entry_kind(item: Item, call: CallRecord | None) -> EntryKind:
     if call is not None and call.kind == "handoff":
         return "handoff"
-    kind = kind_of(item)
-    return _KINDS.get(kind) or ("output" if kind in CALL_OF else "call")
+    kind = get_item_type(item)
+    return _ENTRY_KINDS.get(kind) or ("output" if kind in CALL_TYPE_BY_OUTPUT_TYPE else "call")
 
 
-def _call(item: Item, position: int, box: Toolbox, agent_name: str, lenient: bool) -> CallRecord | None:
-    kind = kind_of(item)
+def _parse_call(item: Item, position: int, toolbox: Toolbox, agent_name: str, lenient: bool) -> CallRecord | None:
+    kind = get_item_type(item)
     if kind == "function_call":
-        return _function_call(item, position, box, agent_name, lenient)
+        return _parse_function_call(item, position, toolbox, agent_name, lenient)
     if kind == "mcp_approval_request":
         name, label = item.get("name"), item.get("server_label")
         if not isinstance(name, str) or not isinstance(label, str):
             raise ModelBehaviorError("an MCP approval request must name its tool and its server_label")
-        return CallRecord(_text(item, "id"), position, ToolRef("hosted_mcp", name, label), kind="mcp")
-    if kind in _UNKNOWN_LOCAL:
+        return CallRecord(_require_text(item, "id"), position, ToolRef("hosted_mcp", name, label), kind="mcp")
+    if kind in _UNSUPPORTED_CALLS:
         raise ModelBehaviorError(f"the agent {agent_name!r} has no tool for a {kind}")
     return None
 
 
-def _function_call(item: Item, position: int, box: Toolbox, agent_name: str, lenient: bool) -> CallRecord:
-    name, namespace = _text(item, "name"), item.get("namespace")
-    ref = ToolRef.of_call(name, namespace if isinstance(namespace, str) else None)
-    call_id, given = _text(item, "call_id"), item.get("arguments")
+def _parse_function_call(item: Item, position: int, toolbox: Toolbox, agent_name: str, lenient: bool) -> CallRecord:
+    name, namespace = _require_text(item, "name"), item.get("namespace")
+    ref = ToolRef.from_call(name, namespace if isinstance(namespace, str) else None)
+    call_id, given = _require_text(item, "call_id"), item.get("arguments")
     if given is not None and not isinstance(given, str):
         raise ModelBehaviorError(f"the arguments of the call {call_id!r} must be JSON text, not {given!r}")
-    if ref.kind == "bare" and name in box.by_name:
+    if ref.kind == "bare" and name in toolbox.handoffs_by_name:
         return CallRecord(call_id, position, ref, kind="handoff")
-    tool = box.find(ref)
+    tool = toolbox.find_tool(ref)
     if tool is not None:
-        return CallRecord(call_id, position, ToolRef.of(tool))
+        return CallRecord(call_id, position, ToolRef.from_tool(tool))
     if not lenient:
-        known = ", ".join([*map(str, box.by_ref), *box.by_name]) or "none"
+        known = ", ".join([*map(str, toolbox.tools_by_ref), *toolbox.handoffs_by_name]) or "none"
         raise ModelBehaviorError(f"Tool {ref} not found in agent {agent_name}; it has {known}")
-    return CallRecord(call_id, position, ref, status="rejected", message=NOT_FOUND.format(name=ref))
+    return CallRecord(call_id, position, ref, status="rejected", message=NOT_FOUND_MESSAGE.format(name=ref))
 
 
-def _text(item: Item, name: str) -> str:
+def _require_text(item: Item, name: str) -> str:
     value = item.get(name)
     if not isinstance(value, str) or not value:
         raise ModelBehaviorError(
-            f"a {kind_of(item)} must have a {name} that is a string with something in it: {value!r}"
+            f"a {get_item_type(item)} must have a {name} that is a string with something in it: {value!r}"
         )
     return value
 
 
-def _check_id(call: CallRecord, calls: Sequence[CallRecord]) -> None:
+def _check_unique_id(call: CallRecord, calls: Sequence[CallRecord]) -> None:
     if any(other.id == call.id for other in calls):
         raise ModelBehaviorError(f"the model made two calls with the id {call.id!r} in one answer")
 
 
-def _answer(items: Sequence[Item], plain_text: bool) -> Answer | None:
-    messages = [item for item in items if kind_of(item) == "message"]
+def _parse_final_output(items: Sequence[Item], plain_text: bool) -> FinalOutput | None:
+    messages = [item for item in items if get_item_type(item) == "message"]
     if messages:
         refusal = ItemHelpers.extract_refusal(messages[-1])
         if refusal:
-            return Answer(refusal=refusal)
+            return FinalOutput(refusal=refusal)
         text = ItemHelpers.extract_last_text(messages[-1])
         if text is not None and (text or plain_text):
-            return Answer(text=text)
-    return Answer(text="") if plain_text else None
+            return FinalOutput(text=text)
+    return FinalOutput(text="") if plain_text else None

@@ -14,13 +14,13 @@ from holdfast.agents.guardrails import (
 )
 from holdfast.base.items import Item
 from holdfast.models.contract import ModelResponse
-from holdfast.models.raw import readable
-from holdfast.runs.finishing import read_output
+from holdfast.models.raw import wrap_attributes
+from holdfast.runs.finishing import parse_output
 from holdfast.runs.items import RunItem, ToolApprovalItem
-from holdfast.runs.live import Live
+from holdfast.runs.live import ActiveRun
 from holdfast.runs.persistence import as_items
-from holdfast.runs.usage import usage_of
-from holdfast.runs.verdicts import verdict_of
+from holdfast.runs.usage import from_usage_record
+from holdfast.runs.verdicts import restore_guardrail_result
 
 T = TypeVar("T")
 ToInputListMode: TypeAlias = Literal["preserve_all", "normalized"]
@@ -39,7 +39,7 @@ class RunResultBase:
     tool_input_guardrail_results: list[ToolInputGuardrailResult]
     tool_output_guardrail_results: list[ToolOutputGuardrailResult]
     context_wrapper: RunContextWrapper[Any]
-    _run: Live = field(repr=False)
+    _run: ActiveRun = field(repr=False)
     max_turns: int | None = 10
     interruptions: list[ToolApprovalItem] = field(default_factory=list)
 
@@ -68,14 +68,14 @@ class RunResultBase:
     def to_input_list(self, *, mode: ToInputListMode = "preserve_all") -> list[Item]:
         """The conversation as input for a next run: everything, or as the last agent's model was shown it."""
         if mode == "normalized":
-            return self._run.view.input(self._run.state)
+            return self._run.model_input.build_input(self._run.state)
         return [*as_items(self.input), *(item.to_input_item() for item in self.new_items)]
 
     def to_state(self) -> Any:
         """A state to save, to decide about and to resume from. It is independent of this result."""
         from holdfast.runs.run_state import RunState
 
-        return RunState.of(self._run)
+        return RunState.from_run(self._run)
 
     def release_agents(self, *, release_new_items: bool = True) -> None:
         """Let the items go of their agents, for results that are kept for long."""
@@ -89,63 +89,69 @@ class RunResult(RunResultBase):
     """What a run came to: a final output, or ``interruptions`` that a person has to decide about."""
 
     @classmethod
-    def of(cls, run: Live) -> "RunResult":
-        return cls(**shown(run))
+    def from_run(cls, run: ActiveRun) -> "RunResult":
+        return cls(**collect_result_fields(run))
 
 
-def shown(run: Live) -> dict[str, Any]:
+def collect_result_fields(run: ActiveRun) -> dict[str, Any]:
     """Everything that a result shows of a run."""
     return {
-        "input": first_input(run),
-        "new_items": run.items(),
-        "raw_responses": responses_of(run),
-        "final_output": final_output(run),
-        "input_guardrail_results": verdicts_of(run, "input"),
-        "output_guardrail_results": verdicts_of(run, "output"),
-        "tool_input_guardrail_results": verdicts_of(run, "tool_input"),
-        "tool_output_guardrail_results": verdicts_of(run, "tool_output"),
+        "input": get_first_input(run),
+        "new_items": run.get_items(),
+        "raw_responses": get_responses(run),
+        "final_output": get_final_output(run),
+        "input_guardrail_results": get_guardrail_results(run, "input"),
+        "output_guardrail_results": get_guardrail_results(run, "output"),
+        "tool_input_guardrail_results": get_guardrail_results(run, "tool_input"),
+        "tool_output_guardrail_results": get_guardrail_results(run, "tool_output"),
         "context_wrapper": run.context,
         "_run": run,
         "max_turns": run.state.max_turns,
-        "interruptions": run.interruptions(),
+        "interruptions": run.get_interruptions(),
     }
 
 
-def first_input(run: Live) -> str | list[Item]:
+def get_first_input(run: ActiveRun) -> str | list[Item]:
     """The input as the first model was shown it: behind what the session held, where that can still be told."""
     given = [entry.item for entry in run.state.transcript if entry.kind == "given"]
-    return [*run.view.history, *given] if run.view.history and not run.view.mixed else run.state.input
+    return (
+        [*run.model_input.history, *given] if run.model_input.history and not run.model_input.mixed else run.state.input
+    )
 
 
-def final_output(run: Live) -> Any:
+def get_final_output(run: ActiveRun) -> Any:
     """The final output as the value it is; a run that was loaded reads it again."""
     answer = run.state.answer
     if answer is None or not answer.settled:
         return None
     if run.final_output is None and answer.text is not None:
-        run.final_output = read_output(run.current_agent, answer.text)
+        run.final_output = parse_output(run.current_agent, answer.text)
     return answer.value if run.final_output is None else run.final_output
 
 
-def responses_of(run: Live) -> list[ModelResponse]:
+def get_responses(run: ActiveRun) -> list[ModelResponse]:
     """What the models answered, one by one."""
     found = []
     for record in run.state.responses:
         output = [
-            run.raws[place] if place in run.raws else readable(run.state.transcript[place].item)
+            run.raw_items[place] if place in run.raw_items else wrap_attributes(run.state.transcript[place].item)
             for place in range(record.start, record.stop)
         ]
         found.append(
-            ModelResponse(output, usage_of(record.usage), record.response_id, record.request_id, record.raw_usage)
+            ModelResponse(
+                output, from_usage_record(record.usage), record.response_id, record.request_id, record.raw_usage
+            )
         )
     return found
 
 
-def verdicts_of(run: Live, kind: str) -> list[Any]:
+def get_guardrail_results(run: ActiveRun, kind: str) -> list[Any]:
     """What the guardrails of a kind said."""
     found = [
-        run.verdicts[index] if index in run.verdicts else verdict_of(record, run.agent(record.agent))
+        run.guardrail_results[index]
+        if index in run.guardrail_results
+        else restore_guardrail_result(record, run.get_agent(record.agent))
         for index, record in enumerate(run.state.guardrails)
         if record.kind == kind
     ]
-    return found + run.tripped if kind == "input" else found
+    return found + run.tripped_results if kind == "input" else found

@@ -7,7 +7,7 @@ from holdfast.base.items import Item
 from holdfast.history.contract import Session
 
 
-async def take_back(session: Session, own: list[Item]) -> bool:
+async def remove_own_items(session: Session, own: list[Item]) -> bool:
     """Remove exactly ``own`` from the end of the history. If that is not what stands there, nothing is removed.
 
     Sessions that can do it take it back in one commit. From others it is popped item by item; when that fails, or
@@ -16,7 +16,7 @@ async def take_back(session: Session, own: list[Item]) -> bool:
     if not own:
         return True
     if hasattr(session, "rewind") and hasattr(session, "head"):
-        return await _in_one_commit(session, own)
+        return await _remove_atomically(session, own)
     if await session.get_items(limit=len(own)) != own:
         return False
     popped: list[Item] = []
@@ -29,15 +29,15 @@ async def take_back(session: Session, own: list[Item]) -> bool:
             if item != expected:
                 break
     except BaseException:
-        await _put_back(session, popped)
+        await _restore_items(session, popped)
         raise
     if popped != own[::-1]:
-        await _put_back(session, popped)
+        await _restore_items(session, popped)
         return False
     return True
 
 
-async def _in_one_commit(session: Any, own: list[Item]) -> bool:
+async def _remove_atomically(session: Any, own: list[Item]) -> bool:
     while True:
         head = await session.head()
         if head.length < len(own) or await session.get_items(limit=len(own)) != own:
@@ -49,6 +49,6 @@ async def _in_one_commit(session: Any, own: list[Item]) -> bool:
         return True
 
 
-async def _put_back(session: Session, popped: list[Item]) -> None:
+async def _restore_items(session: Session, popped: list[Item]) -> None:
     if popped:
         await session.add_items(popped[::-1])

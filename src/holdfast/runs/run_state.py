@@ -16,21 +16,21 @@ from holdfast.agents.graph import AgentGraph
 from holdfast.base.ids import new_id
 from holdfast.base.items import Item
 from holdfast.history.contract import Session
-from holdfast.runs.apply import apply
+from holdfast.runs.apply import apply_outcome
 from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from holdfast.runs.contexts import ContextDeserializer, ContextSerializer, restored_context, saved_context
-from holdfast.runs.conversations import conversation_of
+from holdfast.runs.contexts import ContextDeserializer, ContextSerializer, restore_context, save_context
+from holdfast.runs.conversations import make_conversation
 from holdfast.runs.decide import is_waiting
-from holdfast.runs.decisions import Decision, asked_about, edited_arguments, with_decision
+from holdfast.runs.decisions import UserDecision, apply_decision, encode_arguments, find_waiting_call
 from holdfast.runs.items import ToolApprovalItem
-from holdfast.runs.live import Live
-from holdfast.runs.persistence import as_items, checked_input, stored_form
-from holdfast.runs.rewind import take_back
-from holdfast.runs.saving import from_plain, to_plain
+from holdfast.runs.live import ActiveRun
+from holdfast.runs.persistence import as_items, to_stored_item, validate_input
+from holdfast.runs.rewind import remove_own_items
+from holdfast.runs.saving import decode_run, encode_run
 from holdfast.runs.state import State
 from holdfast.runs.steps import InputStaged
 from holdfast.runs.upgrades import UnreadableState
-from holdfast.runs.usage import usage_of, usage_record
+from holdfast.runs.usage import from_usage_record, to_usage_record
 
 TContext = TypeVar("TContext", default=Any)
 TAgent = TypeVar("TAgent", default=Any)
@@ -57,25 +57,25 @@ class RunState(Generic[TContext, TAgent]):
         self.context = context
         self.data = State(
             run_id=new_id("run"),
-            input=checked_input(original_input),
+            input=validate_input(original_input),
             max_turns=max_turns,
-            conversation=conversation_of(conversation_id, previous_response_id, auto_previous_response_id),
+            conversation=make_conversation(conversation_id, previous_response_id, auto_previous_response_id),
         )
         self.agent = starting_agent
         self.graph = AgentGraph(starting_agent)  # type: ignore[arg-type]
-        self._live: Live | None = None
+        self._active_run: ActiveRun | None = None
 
     @classmethod
-    def of(cls, run: Live) -> "RunState[Any, Any]":
+    def from_run(cls, run: ActiveRun) -> "RunState[Any, Any]":
         """The state of a run, independent of what becomes of that run."""
-        state = cls._wrapped(run.frozen(), run.graph, _own(run.context))
-        state._live = run
+        state = cls._from_parts(run.capture_state(), run.graph, _copy_run_context(run.context))
+        state._active_run = run
         return state
 
     @classmethod
-    def _wrapped(cls, data: State, graph: AgentGraph, context: RunContextWrapper[Any]) -> "RunState[Any, Any]":
+    def _from_parts(cls, data: State, graph: AgentGraph, context: RunContextWrapper[Any]) -> "RunState[Any, Any]":
         state = cls.__new__(cls)
-        state.data, state.graph, state.agent, state.context, state._live = data, graph, graph.root, context, None  # type: ignore[assignment]
+        state.data, state.graph, state.agent, state.context, state._active_run = data, graph, graph.root, context, None  # type: ignore[assignment]
         return state
 
     # --- looking ----------------------------------------------------------------------------------
@@ -95,20 +95,22 @@ class RunState(Generic[TContext, TAgent]):
 
     @property
     def current_agent(self) -> Agent[Any]:
-        return self.live().current_agent
+        return self.to_active_run().current_agent
 
     def get_interruptions(self) -> list[ToolApprovalItem]:
         """The calls that a person has to decide about, those of nested agents included."""
-        return self.live().interruptions() if is_waiting(self.data) else []
+        return self.to_active_run().get_interruptions() if is_waiting(self.data) else []
 
-    def live(self, config: RunConfig | None = None) -> Live:
+    def to_active_run(self, config: RunConfig | None = None) -> ActiveRun:
         """The run with live things around it, ready to be driven.
 
         Its context is its own, but for the program's object: a state can be resumed again from where it was.
         """
-        run = Live(self.data, graph=self.graph, context=_own(self.context), config=config or RunConfig())
-        if self._live is not None:
-            run.remember(self._live)
+        run = ActiveRun(
+            self.data, graph=self.graph, context=_copy_run_context(self.context), config=config or RunConfig()
+        )
+        if self._active_run is not None:
+            run.copy_caches(self._active_run)
         return run
 
     # --- deciding ---------------------------------------------------------------------------------
@@ -118,19 +120,19 @@ class RunState(Generic[TContext, TAgent]):
 
         With ``always_approve`` every further call of that tool by that agent may be made in this run.
         """
-        self._decide(approval_item, Decision(True, always_approve, arguments=edited_arguments(arguments)))
+        self._decide(approval_item, UserDecision(True, always_approve, arguments=encode_arguments(arguments)))
 
     def reject(
         self, approval_item: ToolApprovalItem, always_reject: bool = False, *, rejection_message: str | None = None
     ) -> None:
         """Let the model be told that the call is not made, in these words or the usual ones."""
-        self._decide(approval_item, Decision(False, always_reject, message=rejection_message))
+        self._decide(approval_item, UserDecision(False, always_reject, message=rejection_message))
 
-    def _decide(self, item: ToolApprovalItem, decision: Decision) -> None:
-        if asked_about(self.data, item).uncertain or item.route:
-            self.data = with_decision(self.data, item, decision)
+    def _decide(self, item: ToolApprovalItem, decision: UserDecision) -> None:
+        if find_waiting_call(self.data, item).uncertain or item.route:
+            self.data = apply_decision(self.data, item, decision)
         else:
-            decision.file(self.context, item)
+            decision.apply_to(self.context, item)
 
     # --- saying more ------------------------------------------------------------------------------
 
@@ -143,7 +145,7 @@ class RunState(Generic[TContext, TAgent]):
         """Tell the model more when the run goes on, before it is asked again."""
         if self.data.ended:
             raise UserError("this run has ended: start a new one")
-        self.data = apply(self.data, InputStaged(tuple(as_items(checked_input(input)))))
+        self.data = apply_outcome(self.data, InputStaged(tuple(as_items(validate_input(input)))))
 
     def clear_pending_input(self) -> None:
         self.data = replace(self.data, pending_input=())
@@ -170,9 +172,11 @@ class RunState(Generic[TContext, TAgent]):
 
         Nothing is removed, and the answer is ``False``, when other items stand at the end of the history by now.
         """
-        run = self.live()
-        own = [stored_form(run, entry.item) for entry in self.data.transcript[: self.data.stored] if not entry.hidden]
-        return await take_back(session, own)
+        run = self.to_active_run()
+        own = [
+            to_stored_item(run, entry.item) for entry in self.data.transcript[: self.data.stored] if not entry.hidden
+        ]
+        return await remove_own_items(session, own)
 
     # --- saving -----------------------------------------------------------------------------------
 
@@ -189,11 +193,11 @@ class RunState(Generic[TContext, TAgent]):
         """
         data = replace(
             self.data,
-            approvals=tuple(self.context.approvals.recorded()),
-            usage=usage_record(self.context.usage),
+            approvals=tuple(self.context.approvals.list_decisions()),
+            usage=to_usage_record(self.context.usage),
         )
-        context = saved_context(self.context.context, serializer=context_serializer, strict=strict_context)
-        return to_plain(data, self.graph, context)
+        context = save_context(self.context.context, serializer=context_serializer, strict=strict_context)
+        return encode_run(data, self.graph, context)
 
     def to_string(
         self,
@@ -223,15 +227,18 @@ class RunState(Generic[TContext, TAgent]):
         the parts named by ``tolerate`` (such as ``"instructions"``) are let pass.
         """
         graph = AgentGraph(initial_agent)
-        saved = from_plain(state_json, graph, tolerate=tolerate)
+        saved = decode_run(state_json, graph, tolerate=tolerate)
         data = saved.run
         inner = context_override.context if isinstance(context_override, RunContextWrapper) else context_override
         if context_override is None:
-            inner = restored_context(saved.context, deserializer=context_deserializer, strict=strict_context)
+            inner = restore_context(saved.context, deserializer=context_deserializer, strict=strict_context)
         context: RunContextWrapper[Any] = RunContextWrapper(
-            inner, usage=usage_of(data.usage), approvals=Approvals(list(data.approvals)), tool_input=data.tool_input
+            inner,
+            usage=from_usage_record(data.usage),
+            approvals=Approvals(list(data.approvals)),
+            tool_input=data.tool_input,
         )
-        return RunState._wrapped(data, graph, context)
+        return RunState._from_parts(data, graph, context)
 
     @staticmethod
     async def from_string(
@@ -258,11 +265,11 @@ class RunState(Generic[TContext, TAgent]):
         )
 
 
-def _own(context: RunContextWrapper[Any]) -> RunContextWrapper[Any]:
+def _copy_run_context(context: RunContextWrapper[Any]) -> RunContextWrapper[Any]:
     """A context that shares the program's object and nothing else."""
     return RunContextWrapper(
         context.context,
-        usage=usage_of(usage_record(context.usage)),
+        usage=from_usage_record(to_usage_record(context.usage)),
         approvals=context.approvals.copy(),
         tool_input=context.tool_input,
     )

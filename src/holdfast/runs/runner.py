@@ -14,11 +14,11 @@ from holdfast.base.ids import new_id
 from holdfast.base.items import Item
 from holdfast.history.contract import Session
 from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from holdfast.runs.conversations import check_owner, conversation_of
+from holdfast.runs.conversations import check_session, make_conversation
 from holdfast.runs.driver import drive
-from holdfast.runs.error_handling import checked_handlers
-from holdfast.runs.live import Live
-from holdfast.runs.persistence import checked_input
+from holdfast.runs.error_handling import validate_handlers
+from holdfast.runs.live import ActiveRun
+from holdfast.runs.persistence import validate_input
 from holdfast.runs.result import RunResult
 from holdfast.runs.run_state import RunState
 from holdfast.runs.state import State
@@ -51,7 +51,7 @@ class Runner:
 
         Every exception that leaves this has ``run_data.state``, from which the run can be resumed.
         """
-        run = prepared(
+        run = prepare_run(
             starting_agent,
             input,
             context=context,
@@ -65,7 +65,7 @@ class Runner:
             session=session,
         )
         await drive(run)
-        return RunResult.of(run)
+        return RunResult.from_run(run)
 
     @classmethod
     def run_sync(
@@ -121,7 +121,7 @@ class Runner:
         error_handlers: Any = None,
     ) -> RunResultStreaming:
         """Begin a run and give what it tells. It goes on as its events are read."""
-        run = prepared(
+        run = prepare_run(
             starting_agent,
             input,
             context=context,
@@ -137,7 +137,7 @@ class Runner:
         return RunResultStreaming.start(run)
 
 
-def prepared(
+def prepare_run(
     agent: Agent[Any],
     input: str | list[Item] | RunState[Any, Any],
     *,
@@ -150,34 +150,34 @@ def prepared(
     auto_previous_response_id: bool = False,
     conversation_id: str | None = None,
     session: Session | None = None,
-) -> Live:
+) -> ActiveRun:
     """A run that is ready to be driven, or the reason why there is none."""
     if not isinstance(agent, Agent):
         raise InvalidDeclaration("Runner", f"the starting agent must be an Agent, not {type(agent).__name__}")
-    config = RunConfig.of(run_config)
+    config = RunConfig.coerce(run_config)
     if isinstance(input, RunState):
-        run = _resumed(agent, input, config, context)
+        run = _prepare_resumed_run(agent, input, config, context)
     else:
         if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
             raise UserError(f"max_turns must be a whole number or None, not {max_turns!r}")
         state = State(
             run_id=new_id("run"),
-            input=checked_input(input),
+            input=validate_input(input),
             max_turns=max_turns,
-            conversation=conversation_of(conversation_id, previous_response_id, auto_previous_response_id),
+            conversation=make_conversation(conversation_id, previous_response_id, auto_previous_response_id),
             reasoning_item_id_policy=config.reasoning_item_id_policy,
         )
         own = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
-        run = Live(state, graph=AgentGraph(agent), context=own, config=config)
-    check_owner(run.state, session)
-    run.hooks, run.session, run.error_handlers = hooks, session, checked_handlers(error_handlers)
+        run = ActiveRun(state, graph=AgentGraph(agent), context=own, config=config)
+    check_session(run.state, session)
+    run.hooks, run.session, run.error_handlers = hooks, session, validate_handlers(error_handlers)
     return run
 
 
-def _resumed(agent: Agent[Any], state: RunState[Any, Any], config: RunConfig, context: Any) -> Live:
+def _prepare_resumed_run(agent: Agent[Any], state: RunState[Any, Any], config: RunConfig, context: Any) -> ActiveRun:
     if agent is not state.graph.root:
         raise UserError(f"this run began with another agent than {agent.name!r}; give the one it was loaded with")
-    run = state.live(config)
+    run = state.to_active_run(config)
     if context is not None:
         run.context.context = context.context if isinstance(context, RunContextWrapper) else context
     if config.reasoning_item_id_policy is not None:

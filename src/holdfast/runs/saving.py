@@ -7,12 +7,12 @@ import msgspec
 
 from holdfast.agents.graph import AgentGraph, AgentRef
 from holdfast.runs.contexts import SavedContext
-from holdfast.runs.soundness import check, check_approved
-from holdfast.runs.state import Record, State, from_hook, to_hook
-from holdfast.runs.upgrades import CURRENT_SCHEMA_VERSION, UnreadableState, upgraded
+from holdfast.runs.soundness import validate_approvals, validate_state
+from holdfast.runs.state import PersistedStruct, State, decode_hook, encode_hook
+from holdfast.runs.upgrades import CURRENT_SCHEMA_VERSION, UnreadableState, upgrade_saved_run
 
 
-class Saved(Record, frozen=True):
+class SavedRun(PersistedStruct, frozen=True):
     """What is written: the run, the agents that it names, and the program's context."""
 
     version: str = msgspec.field(name="$schemaVersion")
@@ -21,22 +21,25 @@ class Saved(Record, frozen=True):
     context: SavedContext | None = None
 
 
-_encoder = msgspec.json.Encoder(enc_hook=to_hook)
-_decoder = msgspec.json.Decoder(Saved, dec_hook=from_hook)
+_encoder = msgspec.json.Encoder(enc_hook=encode_hook)
+_decoder = msgspec.json.Decoder(SavedRun, dec_hook=decode_hook)
 
 
-def to_plain(state: State, graph: AgentGraph, context: SavedContext | None) -> dict[str, Any]:
+def encode_run(state: State, graph: AgentGraph, context: SavedContext | None) -> dict[str, Any]:
     """The run as JSON values that share nothing with it."""
-    refs = tuple(graph.ref(graph.find(path)) if graph.find(path) else _missing(graph, path) for path in paths(state))
-    saved = Saved(CURRENT_SCHEMA_VERSION, state, refs, context)
-    found: dict[str, Any] = msgspec.to_builtins(saved, enc_hook=to_hook)
+    refs = tuple(
+        graph.get_ref(graph.find(path)) if graph.find(path) else _raise_unlisted_agent(graph, path)
+        for path in list_agent_paths(state)
+    )
+    saved = SavedRun(CURRENT_SCHEMA_VERSION, state, refs, context)
+    found: dict[str, Any] = msgspec.to_builtins(saved, enc_hook=encode_hook)
     return found
 
 
-def from_plain(data: Any, graph: AgentGraph, *, tolerate: Collection[str] = ()) -> Saved:
+def decode_run(data: Any, graph: AgentGraph, *, tolerate: Collection[str] = ()) -> SavedRun:
     """The saved run in ``data``, if it can be read and its agents are still the same."""
     try:
-        saved = _decoder.decode(msgspec.json.encode(upgraded(data)))
+        saved = _decoder.decode(msgspec.json.encode(upgrade_saved_run(data)))
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         message = str(error)
         path = message.rsplit(" - at `", 1)[-1].rstrip("`") if " - at `" in message else "$"
@@ -44,22 +47,22 @@ def from_plain(data: Any, graph: AgentGraph, *, tolerate: Collection[str] = ()) 
     except (TypeError, RecursionError) as error:
         raise UnreadableState(f"it is not made of JSON: {error}") from None
     named = {ref.path for ref in saved.agents}
-    for path in paths(saved.run):
+    for path in list_agent_paths(saved.run):
         if path not in named:
             raise UnreadableState(f"the agent at {path!r} has no signature", path="$.agents")
     for ref in saved.agents:
-        graph.bind(ref, tolerate=tolerate)
-    check(saved.run)
-    check_approved(saved.run, graph)
+        graph.resolve(ref, tolerate=tolerate)
+    validate_state(saved.run)
+    validate_approvals(saved.run, graph)
     return saved
 
 
-def paths(state: State) -> list[str]:
+def list_agent_paths(state: State) -> list[str]:
     """Every agent that the run names, nested runs included, in order of appearance."""
-    return list(dict.fromkeys(_paths(state)))
+    return list(dict.fromkeys(_iter_agent_paths(state)))
 
 
-def _paths(state: State) -> Iterator[str]:
+def _iter_agent_paths(state: State) -> Iterator[str]:
     yield state.agent
     for entry in state.transcript:
         yield entry.agent
@@ -69,10 +72,10 @@ def _paths(state: State) -> Iterator[str]:
         yield record.agent
     for call in state.calls:
         if call.child is not None:
-            yield from _paths(call.child)
+            yield from _iter_agent_paths(call.child)
 
 
-def _missing(graph: AgentGraph, path: str) -> AgentRef:
+def _raise_unlisted_agent(graph: AgentGraph, path: str) -> AgentRef:
     raise UnreadableState(
         f"the agent at {path!r} was reached by a handoff that does not declare it, so it could not be found again",
         path="$.agents",

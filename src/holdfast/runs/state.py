@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.agents.approvals import Recorded
+from holdfast.agents.approvals import RecordedDecision
 from holdfast.agents.graph import ROOT
 from holdfast.agents.tool_refs import ToolRef
 from holdfast.base.items import Item
-from holdfast.runs.log import Log
+from holdfast.runs.log import AppendOnlyList
 
 EntryKind: TypeAlias = Literal[
     "given",
@@ -34,11 +34,11 @@ EntryKind: TypeAlias = Literal[
 CallStatus: TypeAlias = Literal["asked", "waiting", "approved", "rejected", "started", "done", "failed", "unknown"]
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class PersistedStruct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What all parts of a saved run have in common."""
 
 
-class Entry(Record, frozen=True):
+class TranscriptEntry(PersistedStruct, frozen=True):
     """One item of the run. ``given`` items came with the input, all others are the run's own.
 
     ``tool`` is the key of the tool that a call means. ``value`` is what a tool returned, as far as JSON can hold it,
@@ -56,11 +56,11 @@ class Entry(Record, frozen=True):
     hidden: bool = False
 
 
-class Transcript(Log[Entry]):
-    entry: ClassVar[Any] = Entry
+class RunTranscript(AppendOnlyList[TranscriptEntry]):
+    item_type: ClassVar[Any] = TranscriptEntry
 
 
-class UsageRecord(Record, frozen=True):
+class UsageRecord(PersistedStruct, frozen=True):
     """Tokens and requests; ``entries`` are those of single requests where they are known."""
 
     requests: int = 0
@@ -73,7 +73,7 @@ class UsageRecord(Record, frozen=True):
     entries: tuple["UsageRecord", ...] = ()
 
 
-class ResponseRecord(Record, frozen=True):
+class ResponseRecord(PersistedStruct, frozen=True):
     """One answer of a model: its items are the transcript's from ``start`` to ``stop``."""
 
     start: int
@@ -84,11 +84,11 @@ class ResponseRecord(Record, frozen=True):
     raw_usage: dict[str, Any] | None = None
 
 
-class Responses(Log[ResponseRecord]):
-    entry: ClassVar[Any] = ResponseRecord
+class ResponseLog(AppendOnlyList[ResponseRecord]):
+    item_type: ClassVar[Any] = ResponseRecord
 
 
-class CallRecord(Record, frozen=True):
+class CallRecord(PersistedStruct, frozen=True):
     """One call of the current turn and what became of it. ``position`` is where its item stands in the transcript.
 
     ``arguments`` replace the model's own, if a person edited them. ``child`` is the run of a nested agent.
@@ -105,7 +105,7 @@ class CallRecord(Record, frozen=True):
     child: "State | None" = None
 
 
-class GuardrailRecord(Record, frozen=True):
+class GuardrailRecord(PersistedStruct, frozen=True):
     """What a guardrail said. ``info`` and ``judged`` are kept as far as JSON can hold them."""
 
     kind: Literal["input", "output", "tool_input", "tool_output"]
@@ -117,11 +117,11 @@ class GuardrailRecord(Record, frozen=True):
     behavior: dict[str, Any] | None = None
 
 
-class Verdicts(Log[GuardrailRecord]):
-    entry: ClassVar[Any] = GuardrailRecord
+class GuardrailLog(AppendOnlyList[GuardrailRecord]):
+    item_type: ClassVar[Any] = GuardrailRecord
 
 
-class View(Record, frozen=True):
+class InputSelection(PersistedStruct, frozen=True):
     """What the model is shown where that is not simply everything.
 
     ``shown`` has positions and substitutes; positions count the session's items that this run read first and the
@@ -132,11 +132,11 @@ class View(Record, frozen=True):
     since: int
 
 
-class Inline(Record, frozen=True, tag="inline"):
+class InlineConversation(PersistedStruct, frozen=True, tag="inline"):
     """The run's own transcript is the whole conversation."""
 
 
-class InSession(Record, frozen=True, tag="session"):
+class SessionConversation(PersistedStruct, frozen=True, tag="session"):
     """The conversation goes on in a session, of which this run read the latest ``window`` items first."""
 
     session_id: str
@@ -144,7 +144,7 @@ class InSession(Record, frozen=True, tag="session"):
     limit: int | None = None
 
 
-class OnServer(Record, frozen=True, tag="server"):
+class ServerConversation(PersistedStruct, frozen=True, tag="server"):
     """The provider keeps the conversation; it has the first ``acknowledged`` entries of the transcript."""
 
     conversation_id: str | None = None
@@ -153,10 +153,10 @@ class OnServer(Record, frozen=True, tag="server"):
     acknowledged: int = 0
 
 
-Conversation: TypeAlias = Inline | InSession | OnServer
+ConversationMode: TypeAlias = InlineConversation | SessionConversation | ServerConversation
 
 
-class Answer(Record, frozen=True):
+class FinalOutput(PersistedStruct, frozen=True):
     """The final output, or a candidate for it until the output guardrails agreed.
 
     A text is still to be read with the agent's output type; ``call_id`` names the tool whose output it is otherwise.
@@ -170,28 +170,28 @@ class Answer(Record, frozen=True):
     settled: bool = False
 
 
-class State(Record, frozen=True):
+class State(PersistedStruct, frozen=True):
     """A run. ``stored`` is how much of the transcript its session has; ``turn`` counts the model's answers."""
 
     run_id: str
     input: str | list[Item]
-    transcript: Transcript = msgspec.field(default_factory=Transcript)
-    responses: Responses = msgspec.field(default_factory=Responses)
-    conversation: Conversation = msgspec.field(default_factory=Inline)
+    transcript: RunTranscript = msgspec.field(default_factory=RunTranscript)
+    responses: ResponseLog = msgspec.field(default_factory=ResponseLog)
+    conversation: ConversationMode = msgspec.field(default_factory=InlineConversation)
     taken: bool = False
     stored: int = 0
-    view: View | None = None
+    view: InputSelection | None = None
     agent: str = ROOT
     greeted: bool = False
     guarded: bool = False
     turn: int = 0
     max_turns: int | None = 10
     calls: tuple[CallRecord, ...] = ()
-    answer: Answer | None = None
+    answer: FinalOutput | None = None
     pending_input: tuple[Item, ...] = ()
     tools_used: dict[str, tuple[str, ...]] = {}
-    guardrails: Verdicts = msgspec.field(default_factory=Verdicts)
-    approvals: tuple[Recorded, ...] = ()
+    guardrails: GuardrailLog = msgspec.field(default_factory=GuardrailLog)
+    approvals: tuple[RecordedDecision, ...] = ()
     usage: UsageRecord = msgspec.field(default_factory=UsageRecord)
     tool_input: Any = None
     reasoning_item_id_policy: Literal["preserve", "omit"] | None = None
@@ -207,15 +207,15 @@ class State(Record, frozen=True):
         return self.responses[-1].start if self.responses else len(self.transcript)
 
 
-def to_hook(value: Any) -> Any:
+def encode_hook(value: Any) -> Any:
     """How logs become JSON."""
-    if isinstance(value, Log):
-        return value.since(0)
+    if isinstance(value, AppendOnlyList):
+        return value.slice_from(0)
     raise NotImplementedError(f"a saved run cannot hold {type(value).__name__}")
 
 
-def from_hook(kind: Any, value: Any) -> Any:
+def decode_hook(kind: Any, value: Any) -> Any:
     """How logs come back from JSON."""
-    if isinstance(kind, type) and issubclass(kind, Log):
-        return kind(msgspec.convert(value, list[kind.entry], dec_hook=from_hook))
+    if isinstance(kind, type) and issubclass(kind, AppendOnlyList):
+        return kind(msgspec.convert(value, list[kind.item_type], dec_hook=decode_hook))
     raise NotImplementedError(f"a saved run cannot hold {kind}")

@@ -6,19 +6,19 @@ Outcomes can be written down: a run is what :func:`~holdfast.runs.apply.apply` m
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from holdfast.agents.approvals import Decision
+from holdfast.agents.approvals import ApprovalDecision
 from holdfast.agents.tool_refs import ToolRef
 from holdfast.base.items import Item
 from holdfast.runs.state import (
-    Answer,
     CallRecord,
-    Conversation,
-    Entry,
+    ConversationMode,
+    FinalOutput,
     GuardrailRecord,
-    Record,
+    InputSelection,
+    PersistedStruct,
     ResponseRecord,
     State,
-    View,
+    TranscriptEntry,
 )
 
 
@@ -33,35 +33,35 @@ class AskModel:
 
 
 @dataclass(frozen=True)
-class Judge:
+class CheckApprovals:
     """Find out which of the calls may be made."""
 
     calls: tuple[CallRecord, ...]
 
 
 @dataclass(frozen=True)
-class Start:
+class StartCalls:
     """Write down that the calls are about to be made."""
 
     calls: tuple[CallRecord, ...]
 
 
 @dataclass(frozen=True)
-class Invoke:
+class InvokeCalls:
     """Make the calls that were started, and answer those that were rejected."""
 
     calls: tuple[CallRecord, ...]
 
 
 @dataclass(frozen=True)
-class HandOver:
+class PerformHandoff:
     """Let another agent take over. Only the first of several handoffs is taken."""
 
     calls: tuple[CallRecord, ...]
 
 
 @dataclass(frozen=True)
-class Weigh:
+class CheckToolOutput:
     """Decide whether what the tools returned is the final output already."""
 
 
@@ -71,100 +71,110 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class GiveUp:
+class StopAtMaxTurns:
     """The turns are used up."""
 
 
-Step: TypeAlias = TakeInput | AskModel | Judge | Start | Invoke | HandOver | Weigh | Finish | GiveUp
+Step: TypeAlias = (
+    TakeInput
+    | AskModel
+    | CheckApprovals
+    | StartCalls
+    | InvokeCalls
+    | PerformHandoff
+    | CheckToolOutput
+    | Finish
+    | StopAtMaxTurns
+)
 
 
-class Resumed(Record, frozen=True, tag="resumed"):
+class Resumed(PersistedStruct, frozen=True, tag="resumed"):
     """A run goes on: the ``decided`` calls need not wait, and calls that were under way may have happened or not."""
 
     decided: frozenset[str] = frozenset()
 
 
-class InputStaged(Record, frozen=True, tag="input-staged"):
+class InputStaged(PersistedStruct, frozen=True, tag="input-staged"):
     """A person said more, before the model is asked again."""
 
     items: tuple[Item, ...]
 
 
-class InputTaken(Record, frozen=True, tag="input"):
-    entries: tuple[Entry, ...]
-    conversation: Conversation
-    view: View | None = None
+class InputTaken(PersistedStruct, frozen=True, tag="input"):
+    entries: tuple[TranscriptEntry, ...]
+    conversation: ConversationMode
+    view: InputSelection | None = None
 
 
-class Answered(Record, frozen=True, tag="answered"):
+class ModelAnswered(PersistedStruct, frozen=True, tag="answered"):
     """The model answered. ``response`` has no place in the transcript yet; ``calls`` are counted from its start.
 
     ``error`` ends the run after the answer is kept: it was paid for, and a server may know it already.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TranscriptEntry, ...]
     response: ResponseRecord
     calls: tuple[CallRecord, ...] = ()
-    answer: Answer | None = None
+    answer: FinalOutput | None = None
     guardrails: tuple[GuardrailRecord, ...] = ()
     error: BaseException | None = None
 
 
-class Judged(Record, frozen=True, tag="judged"):
+class ApprovalsChecked(PersistedStruct, frozen=True, tag="judged"):
     calls: tuple[CallRecord, ...]
     guardrails: tuple[GuardrailRecord, ...] = ()
 
 
-class Started(Record, frozen=True, tag="started"):
+class CallsStarted(PersistedStruct, frozen=True, tag="started"):
     call_ids: tuple[str, ...]
 
 
-class CallsMade(Record, frozen=True, tag="calls-made"):
+class CallsInvoked(PersistedStruct, frozen=True, tag="calls-made"):
     """What became of calls, in the model's order. ``error`` ends the run after everything else is kept."""
 
     calls: tuple[CallRecord, ...]
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[TranscriptEntry, ...] = ()
     guardrails: tuple[GuardrailRecord, ...] = ()
     error: BaseException | None = None
 
 
-class HandedOver(Record, frozen=True, tag="handed-over"):
-    entries: tuple[Entry, ...]
+class HandoffPerformed(PersistedStruct, frozen=True, tag="handed-over"):
+    entries: tuple[TranscriptEntry, ...]
     agent: str
-    view: View | None = None
+    view: InputSelection | None = None
 
 
-class Weighed(Record, frozen=True, tag="weighed"):
-    answer: Answer | None
+class Weighed(PersistedStruct, frozen=True, tag="weighed"):
+    answer: FinalOutput | None
 
 
-class Finished(Record, frozen=True, tag="finished"):
+class Finished(PersistedStruct, frozen=True, tag="finished"):
     """The run has its final output, or ``error`` says why it does not get one.
 
     With ``withheld`` the tool's output that was to be the final one is replaced by that text.
     """
 
-    answer: Answer | None
-    entries: tuple[Entry, ...] = ()
+    answer: FinalOutput | None
+    entries: tuple[TranscriptEntry, ...] = ()
     guardrails: tuple[GuardrailRecord, ...] = ()
     error: BaseException | None = None
     withheld: str | None = None
 
 
-class Stored(Record, frozen=True, tag="stored"):
+class Stored(PersistedStruct, frozen=True, tag="stored"):
     """The session has the transcript up to this length."""
 
     length: int
 
 
-class NestedBegun(Record, frozen=True, tag="nested-begun"):
+class NestedRunStarted(PersistedStruct, frozen=True, tag="nested-begun"):
     """The agent behind a call begins, with this state. What comes of it belongs to that state."""
 
     call_id: str
     child: State
 
 
-class Decided(Record, frozen=True, tag="decided"):
+class Decided(PersistedStruct, frozen=True, tag="decided"):
     """A person decided about a call that waits; with ``always``, about every further call of that agent's tool.
 
     A no to a call that may have happened already can also mean that it did: ``message`` is then its output.
@@ -172,7 +182,7 @@ class Decided(Record, frozen=True, tag="decided"):
 
     call_id: str
     tool: ToolRef
-    decision: Decision
+    decision: ApprovalDecision
     owner: str | None = None
     always: bool = False
 
@@ -181,14 +191,14 @@ Outcome: TypeAlias = (
     Resumed
     | InputStaged
     | InputTaken
-    | Answered
-    | Judged
-    | Started
-    | CallsMade
-    | HandedOver
+    | ModelAnswered
+    | ApprovalsChecked
+    | CallsStarted
+    | CallsInvoked
+    | HandoffPerformed
     | Weighed
     | Finished
     | Stored
-    | NestedBegun
+    | NestedRunStarted
     | Decided
 )

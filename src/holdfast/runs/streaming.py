@@ -10,10 +10,10 @@ from holdfast.base.errors import Closed
 from holdfast.lifecycle.channel import Channel
 from holdfast.runs.driver import drive
 from holdfast.runs.events import StreamEvent
-from holdfast.runs.live import Live
-from holdfast.runs.result import RunResultBase, shown
+from holdfast.runs.live import ActiveRun
+from holdfast.runs.result import RunResultBase, collect_result_fields
 
-AHEAD = 1024
+MAX_BUFFERED_EVENTS = 1024
 """How many events a run may be ahead of whoever reads them. After that it waits for the reader."""
 
 
@@ -26,17 +26,17 @@ class RunResultStreaming(RunResultBase):
 
     is_complete: bool = False
     run_loop_task: "asyncio.Task[Any] | None" = field(default=None, repr=False)
-    _channel: Channel[StreamEvent] = field(default_factory=lambda: Channel(AHEAD), repr=False)
+    _channel: Channel[StreamEvent] = field(default_factory=lambda: Channel(MAX_BUFFERED_EVENTS), repr=False)
     _error: BaseException | None = field(default=None, repr=False)
     _cancelled: bool = False
 
     @classmethod
-    def start(cls, run: Live) -> "RunResultStreaming":
+    def start(cls, run: ActiveRun) -> "RunResultStreaming":
         """Begin the run in a task of its own."""
-        result = cls(**shown(run))
+        result = cls(**collect_result_fields(run))
         run.emit = result._emit
         result.run_loop_task = asyncio.create_task(result._drive(), name=f"run {run.state.run_id}")
-        result.run_loop_task.add_done_callback(result._over)
+        result.run_loop_task.add_done_callback(result._mark_complete)
         return result
 
     @property
@@ -61,14 +61,14 @@ class RunResultStreaming(RunResultBase):
         finally:
             if not self.is_complete:
                 self.cancel()
-            await self._ended()
+            await self._wait_ended()
         if self._error is not None:
             raise self._error
 
     def cancel(self, mode: Literal["immediate", "after_turn"] = "immediate") -> None:
         """Stop the run: now, or when the current turn is complete and stored. ``to_state()`` can be resumed."""
         if mode == "after_turn":
-            self._run.stopping = True
+            self._run.stop_after_turn = True
             return
         if mode != "immediate":
             raise ValueError(f"a run is cancelled 'immediate' or 'after_turn', not {mode!r}")
@@ -98,13 +98,13 @@ class RunResultStreaming(RunResultBase):
             self._error = error
         finally:
             self.is_complete = True
-            for name, value in shown(self._run).items():
+            for name, value in collect_result_fields(self._run).items():
                 setattr(self, name, value)
             self._channel.close()
 
-    def _over(self, _: "asyncio.Task[Any]") -> None:
+    def _mark_complete(self, _: "asyncio.Task[Any]") -> None:
         self.is_complete = True  # one that is cancelled before it began has no other way to say so
 
-    async def _ended(self) -> None:
+    async def _wait_ended(self) -> None:
         if self.run_loop_task is not None and not self.run_loop_task.done():
             await asyncio.wait({self.run_loop_task})

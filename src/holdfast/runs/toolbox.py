@@ -9,7 +9,7 @@ from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.errors import UserError
 from holdfast.agents.handoffs import Handoff
 from holdfast.agents.hosted_tools import HostedMCPTool
-from holdfast.agents.tool_refs import ToolRef, tool_meant
+from holdfast.agents.tool_refs import ToolRef, match_tool
 from holdfast.agents.tools import FunctionTool, Tool, ToolOriginType
 
 
@@ -19,11 +19,11 @@ class Toolbox:
 
     tools: list[Tool]
     handoffs: list[Handoff[Any, Any]]
-    by_ref: dict[ToolRef, FunctionTool]
-    by_name: dict[str, Handoff[Any, Any]]
+    tools_by_ref: dict[ToolRef, FunctionTool]
+    handoffs_by_name: dict[str, Handoff[Any, Any]]
 
     @classmethod
-    async def of(cls, agent: Agent[Any], context: RunContextWrapper[Any], *, strict: bool = False) -> "Toolbox":
+    async def from_agent(cls, agent: Agent[Any], context: RunContextWrapper[Any], *, strict: bool = False) -> "Toolbox":
         """What the agent has now. Of two with one name the first counts and the other is not offered.
 
         A handoff counts before a tool, and a tool of the agent's own before one of an MCP server, which must not be
@@ -32,28 +32,28 @@ class Toolbox:
         handoffs: dict[str, Handoff[Any, Any]] = {}
         for way in await agent.get_handoffs(context):
             if way.tool_name in handoffs:
-                _collision(agent, way.tool_name, strict)
+                _report_collision(agent, way.tool_name, strict)
             handoffs.setdefault(way.tool_name, way)
         tools: list[Tool] = []
         by_ref: dict[ToolRef, FunctionTool] = {}
         offered = await agent.get_all_tools(context)
-        own = {ToolRef.of(tool) for tool in offered if isinstance(tool, FunctionTool) and not _of_server(tool)}
+        own = {ToolRef.from_tool(tool) for tool in offered if isinstance(tool, FunctionTool) and not _is_mcp_tool(tool)}
         for tool in offered:
             if isinstance(tool, FunctionTool):
-                ref = ToolRef.of(tool)
+                ref = ToolRef.from_tool(tool)
                 hidden = ref.kind == "bare" and ref.name in handoffs
-                if ref in by_ref or hidden or (ref in own and _of_server(tool)):
-                    _collision(agent, str(ref), strict)
+                if ref in by_ref or hidden or (ref in own and _is_mcp_tool(tool)):
+                    _report_collision(agent, str(ref), strict)
                     continue
                 by_ref[ref] = tool
             tools.append(tool)
         return cls(tools, list(handoffs.values()), by_ref, handoffs)
 
-    def find(self, ref: ToolRef) -> FunctionTool | None:
+    def find_tool(self, ref: ToolRef) -> FunctionTool | None:
         """The tool that a call means."""
-        return tool_meant(self.by_ref, ref)
+        return match_tool(self.tools_by_ref, ref)
 
-    def hosted_mcp(self, label: str | None) -> HostedMCPTool | None:
+    def find_hosted_mcp(self, label: str | None) -> HostedMCPTool | None:
         """The hosted MCP server of that label."""
         for tool in self.tools:
             if isinstance(tool, HostedMCPTool) and tool.tool_config.get("server_label") == label:
@@ -61,11 +61,11 @@ class Toolbox:
         return None
 
 
-def _of_server(tool: FunctionTool) -> bool:
+def _is_mcp_tool(tool: FunctionTool) -> bool:
     return tool.origin is not None and tool.origin.type is ToolOriginType.MCP
 
 
-def _collision(agent: Agent[Any], name: str, strict: bool) -> None:
+def _report_collision(agent: Agent[Any], name: str, strict: bool) -> None:
     text = f"the agent {agent.name!r} has more than one tool or handoff named {name!r}"
     if strict:
         raise UserError(text)

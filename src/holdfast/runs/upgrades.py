@@ -36,13 +36,13 @@ class UnknownVersion(UnreadableState):
         self.found, self.known = found, CURRENT_SCHEMA_VERSION
 
 
-def first_version(saved: dict[str, Any]) -> dict[str, Any]:
+def upgrade_to_1(saved: dict[str, Any]) -> dict[str, Any]:
     """The first version: one transcript, call records, decisions, and agents by path and signature."""
     return saved
 
 
 # Each entry makes its version of the one before it; the first has none before it.
-UPGRADES: dict[str, Upgrade] = {"1": first_version}
+UPGRADES: dict[str, Upgrade] = {"1": upgrade_to_1}
 
 CURRENT_SCHEMA_VERSION = list(UPGRADES)[-1]
 SUPPORTED_SCHEMA_VERSIONS = frozenset(UPGRADES)
@@ -51,7 +51,7 @@ SCHEMA_VERSION_SUMMARIES = {
 }
 
 
-def upgraded(saved: Any) -> dict[str, Any]:
+def upgrade_saved_run(saved: Any) -> dict[str, Any]:
     """A saved run in the newest version, or a typed error that names both versions."""
     if not isinstance(saved, dict):
         raise UnreadableState(f"it must be a JSON object, not {type(saved).__name__}")

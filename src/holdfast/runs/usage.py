@@ -6,7 +6,7 @@ from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, Request
 from holdfast.runs.state import UsageRecord
 
 
-def usage_record(usage: Usage) -> UsageRecord:
+def to_usage_record(usage: Usage) -> UsageRecord:
     """What was consumed, for a run that is saved."""
     return UsageRecord(
         requests=usage.requests,
@@ -16,11 +16,11 @@ def usage_record(usage: Usage) -> UsageRecord:
         output=usage.output_tokens,
         reasoning=usage.output_tokens_details.reasoning_tokens,
         total=usage.total_tokens,
-        entries=tuple(_single(entry) for entry in usage.request_usage_entries),
+        entries=tuple(_to_request_record(entry) for entry in usage.request_usage_entries),
     )
 
 
-def usage_of(record: UsageRecord) -> Usage:
+def from_usage_record(record: UsageRecord) -> Usage:
     """What was consumed, for a run that goes on."""
     return Usage(
         requests=record.requests,
@@ -29,11 +29,11 @@ def usage_of(record: UsageRecord) -> Usage:
         output_tokens=record.output,
         output_tokens_details=OutputTokensDetails(record.reasoning),
         total_tokens=record.total,
-        request_usage_entries=[_request(entry) for entry in record.entries],
+        request_usage_entries=[_from_request_record(entry) for entry in record.entries],
     )
 
 
-def _single(entry: RequestUsage) -> UsageRecord:
+def _to_request_record(entry: RequestUsage) -> UsageRecord:
     return UsageRecord(
         input=entry.input_tokens,
         cached=entry.input_tokens_details.cached_tokens,
@@ -44,7 +44,7 @@ def _single(entry: RequestUsage) -> UsageRecord:
     )
 
 
-def _request(record: UsageRecord) -> RequestUsage:
+def _from_request_record(record: UsageRecord) -> RequestUsage:
     return RequestUsage(
         record.input,
         record.output,
@@ -54,7 +54,7 @@ def _request(record: UsageRecord) -> RequestUsage:
     )
 
 
-def counted(usage: Usage) -> dict[str, Any]:
+def usage_as_dict(usage: Usage) -> dict[str, Any]:
     """Usage in plain numbers, for traces."""
     return {
         "requests": usage.requests,

@@ -17,16 +17,16 @@ from holdfast.agents.guardrails import (
     ToolOutputGuardrailResult,
 )
 from holdfast.runs.state import GuardrailRecord
-from holdfast.toolcalls.output import plain_value
+from holdfast.toolcalls.output import to_plain_value
 
 
-def verdict_record(result: Any, *, agent: str) -> GuardrailRecord:
+def make_guardrail_record(result: Any, *, agent: str) -> GuardrailRecord:
     """A guardrail's result, for a run that is saved."""
-    name, info = result.guardrail.get_name(), plain_value(result.output.output_info)
+    name, info = result.guardrail.get_name(), to_plain_value(result.output.output_info)
     if isinstance(result, InputGuardrailResult):
         return GuardrailRecord("input", name, agent, result.output.tripwire_triggered, info)
     if isinstance(result, OutputGuardrailResult):
-        judged = plain_value(result.agent_output)
+        judged = to_plain_value(result.agent_output)
         return GuardrailRecord("output", name, agent, result.output.tripwire_triggered, info, judged)
     behavior = dict(result.output.behavior)
     kind = "tool_input" if isinstance(result, ToolInputGuardrailResult) else "tool_output"
@@ -34,19 +34,19 @@ def verdict_record(result: Any, *, agent: str) -> GuardrailRecord:
     return GuardrailRecord(kind, name, agent, tripped, info, behavior=behavior)  # type: ignore[arg-type]
 
 
-def verdict_of(record: GuardrailRecord, agent: Agent[Any]) -> Any:
+def restore_guardrail_result(record: GuardrailRecord, agent: Agent[Any]) -> Any:
     """A guardrail's result as programs see it. The guardrail in it is only a name: it cannot be asked again."""
     if record.kind in ("input", "output"):
         said = GuardrailFunctionOutput(record.info, record.tripped)
         if record.kind == "input":
-            return InputGuardrailResult(InputGuardrail(_gone, record.name), said)
-        return OutputGuardrailResult(OutputGuardrail(_gone, record.name), record.judged, agent, said)
+            return InputGuardrailResult(InputGuardrail(_raise_unavailable, record.name), said)
+        return OutputGuardrailResult(OutputGuardrail(_raise_unavailable, record.name), record.judged, agent, said)
     behavior: Any = record.behavior or {"type": "allow"}
     output = ToolGuardrailFunctionOutput(record.info, behavior)
     if record.kind == "tool_input":
-        return ToolInputGuardrailResult(ToolInputGuardrail(_gone, record.name), output)
-    return ToolOutputGuardrailResult(ToolOutputGuardrail(_gone, record.name), output)
+        return ToolInputGuardrailResult(ToolInputGuardrail(_raise_unavailable, record.name), output)
+    return ToolOutputGuardrailResult(ToolOutputGuardrail(_raise_unavailable, record.name), output)
 
 
-def _gone(*_: object) -> NoReturn:
+def _raise_unavailable(*_: object) -> NoReturn:
     raise UserError("this guardrail belongs to a run that was saved; only its result is left")

@@ -8,5 +8,5 @@ from holdfast.runtime.errors import RunEnded as RunEnded
 from holdfast.runtime.errors import RunKeyReused as RunKeyReused
 from holdfast.runtime.errors import SessionBusy as SessionBusy
 from holdfast.runtime.handle import RunHandle as RunHandle
-from holdfast.runtime.records import Problem as Problem
+from holdfast.runtime.records import RunProblem as RunProblem
 from holdfast.runtime.runtime import Runtime as Runtime

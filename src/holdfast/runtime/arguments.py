@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-_KINDS: dict[str, tuple[type, ...]] = {
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
     "string": (str,),
@@ -14,15 +14,15 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def misfit(
+def find_schema_error(
     value: Any, schema: Mapping[str, Any], *, path: str = "$", root: Mapping[str, Any] | None = None
 ) -> str | None:
     """Where and why the value does not fit, or ``None``. What this does not know, it lets pass."""
     root = schema if root is None else root
     if "$ref" in schema:
-        return misfit(value, _resolved(schema["$ref"], root), path=path, root=root)
+        return find_schema_error(value, _resolve_ref(schema["$ref"], root), path=path, root=root)
     for choices in (schema.get("anyOf"), schema.get("oneOf")):
-        if choices and all(misfit(value, one, path=path, root=root) for one in choices):
+        if choices and all(find_schema_error(value, one, path=path, root=root) for one in choices):
             return f"{path}: {value!r} fits none of the choices"
     if "enum" in schema and value not in schema["enum"]:
         return f"{path}: {value!r} is not one of {schema['enum']}"
@@ -30,24 +30,29 @@ def misfit(
         return f"{path}: {value!r} is not {schema['const']!r}"
     kinds = schema.get("type")
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    if kinds and not any(_is(value, kind) for kind in kinds):
+    if kinds and not any(_is_type(value, kind) for kind in kinds):
         return f"{path}: expected {' or '.join(kinds)}, got {value!r}"
     if isinstance(value, dict):
-        return _object_misfit(value, schema, path, root)
+        return _find_object_error(value, schema, path, root)
     if isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-        found = (misfit(one, schema["items"], path=f"{path}[{place}]", root=root) for place, one in enumerate(value))
+        found = (
+            find_schema_error(one, schema["items"], path=f"{path}[{place}]", root=root)
+            for place, one in enumerate(value)
+        )
         return next((problem for problem in found if problem), None)
     return None
 
 
-def _object_misfit(value: dict[str, Any], schema: Mapping[str, Any], path: str, root: Mapping[str, Any]) -> str | None:
+def _find_object_error(
+    value: dict[str, Any], schema: Mapping[str, Any], path: str, root: Mapping[str, Any]
+) -> str | None:
     known = schema.get("properties", {})
     for name in schema.get("required", ()):
         if name not in value:
             return f"{path}.{name}: it is missing"
     for name, part in value.items():
         if name in known:
-            problem = misfit(part, known[name], path=f"{path}.{name}", root=root)
+            problem = find_schema_error(part, known[name], path=f"{path}.{name}", root=root)
             if problem is not None:
                 return problem
         elif schema.get("additionalProperties") is False:
@@ -55,15 +60,15 @@ def _object_misfit(value: dict[str, Any], schema: Mapping[str, Any], path: str, 
     return None
 
 
-def _is(value: Any, kind: str) -> bool:
+def _is_type(value: Any, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
     if kind == "integer" and isinstance(value, float):
         return value.is_integer()
-    return isinstance(value, _KINDS.get(kind, (object,)))
+    return isinstance(value, _PYTHON_TYPES.get(kind, (object,)))
 
 
-def _resolved(ref: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve_ref(ref: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
     found: Any = root
     for part in ref.removeprefix("#/").split("/"):
         found = found.get(part) if isinstance(found, Mapping) else None

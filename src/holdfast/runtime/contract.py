@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.runtime.records import Problem, Status
+from holdfast.runtime.records import RunProblem, RunStatus
 
 OnBusy: TypeAlias = Literal["enqueue", "reject", "interrupt", "rollback"]
 Verdict: TypeAlias = Literal["approve", "reject", "done"]
@@ -66,8 +66,8 @@ class RunInfo:
     run_id: str
     agent: str
     session_id: str | None
-    status: Status
-    reason: Problem | None
+    status: RunStatus
+    reason: RunProblem | None
     key: str | None
     parent: str | None
     steps: int
@@ -80,7 +80,7 @@ class RunOutcome:
     """What a run came to, or what it waits for: ``approvals`` of a person, or what ``error`` says."""
 
     run_id: str
-    status: Status
+    status: RunStatus
     final_output: Any = None
     approvals: tuple[Approval, ...] = ()
-    error: Problem | None = None
+    error: RunProblem | None = None

@@ -6,28 +6,28 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.agents.approvals import Decision, digest
+from holdfast.agents.approvals import ApprovalDecision, digest_arguments
 from holdfast.agents.context import RunContextWrapper
 from holdfast.agents.tool_refs import ToolRef
 from holdfast.base.errors import ApprovalMoved, RunMoved
 from holdfast.runs.steps import Decided
 from holdfast.runs.toolbox import Toolbox
-from holdfast.runtime.arguments import misfit
+from holdfast.runtime.arguments import find_schema_error
 from holdfast.runtime.contract import Approval, Verdict
 from holdfast.runtime.errors import ApprovalSettled, InvalidDecision
-from holdfast.runtime.filing import approval_of, saved, standing_name
-from holdfast.runtime.home import Home
-from holdfast.runtime.records import ENDED, JournalEntry, Settled, header_of, logged
-from holdfast.store.contract import ApprovalRecord, Journal, Op, RunRecord, SaveRun
-from holdfast.toolcalls.output import told
+from holdfast.runtime.filing import decode_approval, get_standing_key, make_save_op
+from holdfast.runtime.home import RuntimeContext
+from holdfast.runtime.records import ENDED_STATUSES, ApprovalDecided, JournalEntry, decode_header, encode_entry
+from holdfast.store.contract import AppendJournal, ApprovalRecord, Op, RunRecord, SaveRun
+from holdfast.toolcalls.output import format_output
 
-EXPIRED = "Nobody approved the call in time."
-ANSWER = ("status", "decided_by", "decided_at", "message", "always")
-STATUS: dict[str, Any] = {"approve": "approved", "reject": "rejected", "done": "done"}
+EXPIRED_MESSAGE = "Nobody approved the call in time."
+DECISION_FIELDS = ("status", "decided_by", "decided_at", "message", "always")
+STATUS_BY_VERDICT: dict[str, Any] = {"approve": "approved", "reject": "rejected", "done": "done"}
 
 
-async def decide(
-    home: Home,
+async def decide_approval(
+    ctx: RuntimeContext,
     approval_id: str,
     verdict: Verdict,
     *,
@@ -39,145 +39,151 @@ async def decide(
 ) -> Approval:
     """Answer a question; its run is woken by the same commit."""
     while True:
-        record, run = await open_question(home, approval_id)
-        asked = approval_of(record)
-        _check(asked, verdict, arguments=arguments, output=output, always=always)
-        edited = None if arguments is None else await _edited(home, asked, run, arguments)
+        record, run = await load_open_approval(ctx, approval_id)
+        asked = decode_approval(record)
+        _validate_decision(asked, verdict, arguments=arguments, output=output, always=always)
+        edited = None if arguments is None else await _validate_arguments(ctx, asked, run, arguments)
         answered = replace(
             asked,
-            status=STATUS[verdict],
+            status=STATUS_BY_VERDICT[verdict],
             decided_by=by,
-            decided_at=home.clock(),
+            decided_at=ctx.clock(),
             message=message,
             edited=edited,
-            output=None if verdict != "done" else _text(output),
+            output=None if verdict != "done" else _format_output(output),
             always=always,
         )
         try:
-            alike = await _alike(home, answered) if always else []
-            await home.backend.commit(*await _ops(home, record, run, answered, verdict, alike))
+            alike = await _find_similar(ctx, answered) if always else []
+            await ctx.backend.commit(*await _build_decision_ops(ctx, record, run, answered, verdict, alike))
         except (ApprovalMoved, RunMoved):
             continue
-        home.feeds.written(run.run_id)
+        ctx.subscriptions.notify_written(run.run_id)
         return answered
 
 
-async def expire(home: Home, record: ApprovalRecord) -> str | None:
+async def expire_approval(ctx: RuntimeContext, record: ApprovalRecord) -> str | None:
     """Answer a question with no because its time is up; gives the run's id, if it was still open."""
-    run = await home.backend.run(record.run_id)
-    if run is None or run.status in ENDED:
+    run = await ctx.backend.get_run(record.run_id)
+    if run is None or run.status in ENDED_STATUSES:
         return None
-    expired = replace(approval_of(record), status="expired", decided_at=home.clock(), message=EXPIRED)
+    expired = replace(decode_approval(record), status="expired", decided_at=ctx.clock(), message=EXPIRED_MESSAGE)
     try:
-        await home.backend.commit(*await _ops(home, record, run, expired, "expired"))
+        await ctx.backend.commit(*await _build_decision_ops(ctx, record, run, expired, "expired"))
     except (ApprovalMoved, RunMoved):
         return None
-    home.feeds.written(run.run_id)
+    ctx.subscriptions.notify_written(run.run_id)
     return run.run_id
 
 
-async def open_question(home: Home, approval_id: str) -> tuple[ApprovalRecord, RunRecord]:
+async def load_open_approval(ctx: RuntimeContext, approval_id: str) -> tuple[ApprovalRecord, RunRecord]:
     """The question and its run, if it can still be answered; :class:`ApprovalSettled` says why not."""
-    record = await home.question(approval_id)
-    approval = approval_of(record)
+    record = await ctx.get_approval(approval_id)
+    approval = decode_approval(record)
     if record.status != "pending":
         raise ApprovalSettled(approval_id, status=record.status, by=approval.decided_by, at=approval.decided_at)
-    run = await home.record(record.run_id)
-    if run.status in ENDED:
+    run = await ctx.get_run(record.run_id)
+    if run.status in ENDED_STATUSES:
         raise ApprovalSettled(approval_id, status="withdrawn", reason=f"the run {run.run_id!r} is {run.status}")
     if record.expires_at is not None:
-        await home.set_clock()
-        if record.expires_at <= home.clock():
-            await expire(home, record)
+        await ctx.sync_clock()
+        if record.expires_at <= ctx.clock():
+            await expire_approval(ctx, record)
             raise ApprovalSettled(approval_id, status="expired", at=record.expires_at)
     return record, run
 
 
-def _check(asked: Approval, verdict: str, *, arguments: Any, output: Any, always: bool) -> None:
-    if verdict not in STATUS:
+def _validate_decision(approval: Approval, verdict: str, *, arguments: Any, output: Any, always: bool) -> None:
+    if verdict not in STATUS_BY_VERDICT:
         raise InvalidDecision(f"a decision is 'approve', 'reject' or 'done', not {verdict!r}")
-    if verdict == "done" and (asked.kind != "uncertain" or output is None):
+    if verdict == "done" and (approval.kind != "uncertain" or output is None):
         raise InvalidDecision("'done' needs output=, and answers only the question whether an uncertain call happened")
     if verdict != "done" and output is not None:
         raise InvalidDecision(f"output= is for 'done', not for {verdict!r}")
     if verdict != "approve" and arguments is not None:
         raise InvalidDecision(f"arguments= are for 'approve', not for {verdict!r}")
-    if always and (asked.kind == "uncertain" or arguments is not None):
+    if always and (approval.kind == "uncertain" or arguments is not None):
         raise InvalidDecision("always= is neither for uncertain calls nor for edited arguments")
 
 
-async def _edited(home: Home, asked: Approval, run: RunRecord, arguments: Any) -> str:
+async def _validate_arguments(ctx: RuntimeContext, approval: Approval, run: RunRecord, arguments: Any) -> str:
     """The arguments as JSON, if the tool's schema allows them."""
-    graph = home.graphs.get(header_of(run).agent)
-    agent = None if graph is None else graph.find(asked.agent_path)
+    graph = ctx.graphs.get(decode_header(run).agent)
+    agent = None if graph is None else graph.find(approval.agent_path)
     if agent is None:
-        raise InvalidDecision(f"edited arguments are checked against the tool: this runtime has no {asked.agent!r}")
-    tool = (await Toolbox.of(agent, RunContextWrapper(None))).find(ToolRef.of_key(asked.tool_key))
+        raise InvalidDecision(f"edited arguments are checked against the tool: this runtime has no {approval.agent!r}")
+    tool = (await Toolbox.from_agent(agent, RunContextWrapper(None))).find_tool(
+        ToolRef.from_lookup_key(approval.tool_key)
+    )
     if tool is None:
-        raise InvalidDecision(f"the agent {asked.agent!r} has no tool {asked.tool!r} any more")
+        raise InvalidDecision(f"the agent {approval.agent!r} has no tool {approval.tool!r} any more")
     try:
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, allow_nan=False)
         given = json.loads(text)
     except (TypeError, ValueError) as error:
         raise InvalidDecision(f"the arguments of a call must be a JSON object: {error}") from None
-    problem = misfit(given, tool.params_json_schema)
+    problem = find_schema_error(given, tool.params_json_schema)
     if problem is not None:
-        raise InvalidDecision(f"{asked.tool} does not take these arguments: {problem}")
+        raise InvalidDecision(f"{approval.tool} does not take these arguments: {problem}")
     return text
 
 
-async def _alike(home: Home, answered: Approval) -> list[tuple[ApprovalRecord, Approval]]:
+async def _find_similar(ctx: RuntimeContext, decided: Approval) -> list[tuple[ApprovalRecord, Approval]]:
     """Other open questions of the run that the answer is about as well, with that answer."""
-    found = await home.backend.approvals(
-        status="pending", run_id=answered.run_id, session_id=None, limit=1000, after=""
+    found = await ctx.backend.list_approvals(
+        status="pending", run_id=decided.run_id, session_id=None, limit=1000, after=""
     )
     same = ("kind", "agent_path", "tool_key", "route")
     return [
-        (record, replace(other, **{name: getattr(answered, name) for name in ANSWER}))
+        (record, replace(other, **{name: getattr(decided, name) for name in DECISION_FIELDS}))
         for record in found
-        if (other := approval_of(record)).id != answered.id
-        and all(getattr(other, name) == getattr(answered, name) for name in same)
+        if (other := decode_approval(record)).id != decided.id
+        and all(getattr(other, name) == getattr(decided, name) for name in same)
     ]
 
 
-async def _ops(
-    home: Home,
+async def _build_decision_ops(
+    ctx: RuntimeContext,
     record: ApprovalRecord,
     run: RunRecord,
-    answered: Approval,
+    decided: Approval,
     verdict: str,
-    alike: Sequence[tuple[ApprovalRecord, Approval]] = (),
+    similar: Sequence[tuple[ApprovalRecord, Approval]] = (),
 ) -> list[Op]:
-    settled = [(record, answered), *alike]
+    settled = [(record, decided), *similar]
     status = "woken" if run.status == "waiting" else run.status
-    ops: list[Op] = [saved(approval, expected=before.revision) for before, approval in settled]
+    ops: list[Op] = [make_save_op(approval, expected=before.revision) for before, approval in settled]
     ops += [
         SaveRun(run_id=run.run_id, expected=run.revision, status=status, data=run.data, session_id=run.session_id),
-        Journal(run_id=run.run_id, entries=tuple(_noted(approval, verdict) for _, approval in settled)),
+        AppendJournal(
+            run_id=run.run_id, entries=tuple(_make_decision_entry(approval, verdict) for _, approval in settled)
+        ),
     ]
-    if answered.always and answered.session_id is not None:
-        ops += await _standing(home, answered, answered.session_id)
+    if decided.always and decided.session_id is not None:
+        ops += await _build_standing_ops(ctx, decided, decided.session_id)
     return ops
 
 
-def _noted(answered: Approval, verdict: str) -> tuple[str, bytes]:
-    told_model = answered.output if verdict == "done" else answered.message
-    decision = Decision(verdict == "approve", told_model, answered.edited, digest(answered.arguments))
-    tool = ToolRef.of_key(answered.tool_key)
-    decided = Decided(answered.call_id, tool, decision, owner=answered.agent_path, always=answered.always)
-    return logged(JournalEntry(Settled(answered.id, verdict, decided, answered.decided_by), answered.route))
+def _make_decision_entry(approval: Approval, verdict: str) -> tuple[str, bytes]:
+    told_model = approval.output if verdict == "done" else approval.message
+    decision = ApprovalDecision(verdict == "approve", told_model, approval.edited, digest_arguments(approval.arguments))
+    tool = ToolRef.from_lookup_key(approval.tool_key)
+    decided = Decided(approval.call_id, tool, decision, owner=approval.agent_path, always=approval.always)
+    return encode_entry(
+        JournalEntry(ApprovalDecided(approval.id, verdict, decided, approval.decided_by), approval.route)
+    )
 
 
-async def _standing(home: Home, answered: Approval, session_id: str) -> list[Op]:
+async def _build_standing_ops(ctx: RuntimeContext, approval: Approval, session_id: str) -> list[Op]:
     """The same answer for every further call of that agent's tool in the session, if that is still there."""
-    name = await standing_name(home.backend, session_id)
+    name = await get_standing_key(ctx.backend, session_id)
     if name is None:
         return []
-    known = f"always:{digest([name, answered.agent_path, *answered.tool_key])}"
-    before = await home.backend.approval(known)
-    return [saved(replace(answered, id=known, run_id=name), expected=before.revision if before else 0)]
+    known = f"always:{digest_arguments([name, approval.agent_path, *approval.tool_key])}"
+    before = await ctx.backend.get_approval(known)
+    return [make_save_op(replace(approval, id=known, run_id=name), expected=before.revision if before else 0)]
 
 
-def _text(output: Any) -> str:
-    found = told(output)
+def _format_output(output: Any) -> str:
+    found = format_output(output)
     return found if isinstance(found, str) else json.dumps(found)

@@ -11,189 +11,197 @@ from msgspec.structs import replace
 from holdfast.agents.approvals import Approvals
 from holdfast.agents.context import RunContextWrapper
 from holdfast.base.errors import ApprovalMoved, HistoryMoved, HoldfastError, RunMoved, StoreUnavailable
-from holdfast.runs.contexts import restored_context
-from holdfast.runs.decide import decide, is_waiting
+from holdfast.runs.contexts import restore_context
+from holdfast.runs.decide import choose_next_step, is_waiting
 from holdfast.runs.driver import drive
-from holdfast.runs.live import Live
-from holdfast.runs.state import Answer
+from holdfast.runs.live import ActiveRun
+from holdfast.runs.state import FinalOutput
 from holdfast.runs.steps import AskModel
-from holdfast.runtime.context_changes import ContextChanges
-from holdfast.runtime.filing import standing, withdrawals
-from holdfast.runtime.fitting import missing_agent, orphans, refused, tool_missing
-from holdfast.runtime.folding import Folding
-from holdfast.runtime.home import Home
-from holdfast.runtime.journal import Replayed, taken_in
-from holdfast.runtime.keeping import JournalKeeper, Passed
-from holdfast.runtime.leases import Hold
+from holdfast.runtime.context_changes import ContextTracker
+from holdfast.runtime.filing import build_withdrawal_ops, load_standing_decisions
+from holdfast.runtime.fitting import find_missing_agent, find_orphaned_calls, make_tool_missing_problem, reject_call
+from holdfast.runtime.folding import SnapshotWriter
+from holdfast.runtime.home import RuntimeContext
+from holdfast.runtime.journal import ReplayedRun, apply_at_route
+from holdfast.runtime.keeping import JournalWriter, LeaseLost
+from holdfast.runtime.leases import RunLeases
 from holdfast.runtime.patience import Backoff
 from holdfast.runtime.records import (
-    ENDED,
+    ENDED_STATUSES,
     CancelMode,
-    Header,
     JournalEntry,
-    Outlived,
-    Problem,
-    Rested,
-    encoded,
-    header_of,
-    logged,
+    LeaseLossReported,
+    RunHeader,
+    RunProblem,
+    RunStopped,
+    decode_header,
+    encode,
+    encode_entry,
 )
 from holdfast.runtime.replaying import replay
-from holdfast.runtime.setbacks import keeps_ending
-from holdfast.runtime.undoing import rewound
-from holdfast.store.contract import Journal, RunRecord, SaveRun
+from holdfast.runtime.setbacks import make_crash_loop_problem
+from holdfast.runtime.undoing import build_rewind_ops
+from holdfast.store.contract import AppendJournal, RunRecord, SaveRun
 
-SUSPENDED = Problem("suspended", "its runtime was closed; the next one opened with its agent continues it")
+SUSPENDED = RunProblem("suspended", "its runtime was closed; the next one opened with its agent continues it")
 
-FAILURES = logging.getLogger("holdfast.failures")
+FAILURE_LOG = logging.getLogger("holdfast.failures")
 """Runs that failed by an error of the program's own code, with its traceback: the run itself keeps the message only."""
 
 _log = logging.getLogger(__name__)
 
 
-class Execution:
+class RunExecutor:
     """A run while this process owns it. It always comes to rest, or passes on to another runtime."""
 
-    def __init__(self, home: Home, record: RunRecord, hold: Hold) -> None:
-        self.home, self.record, self.hold = home, record, hold
-        self.header: Header = header_of(record)
+    def __init__(self, ctx: RuntimeContext, record: RunRecord, leases: RunLeases) -> None:
+        self.ctx, self.record, self.leases = ctx, record, leases
+        self.header: RunHeader = decode_header(record)
         self._marks = count(1)
-        self.live: Live | None = None
-        self.keeper = self._fresh_keeper()
+        self.active_run: ActiveRun | None = None
+        self.writer = self._make_writer()
         self.task: asyncio.Task[None] | None = None
-        self.cancelling: CancelMode | None = self.header.cancel
-        self.closing = self._resting = False
+        self.cancel_mode: CancelMode | None = self.header.cancel
+        self.suspending = self._finalizing = False
 
     async def run(self) -> None:
         """Drive it until it rests. Raises nothing that the run could cause."""
         self.task = asyncio.current_task()
-        self.hold.on_loss = self._stop
-        self.home.renewing.holds.add(self.hold)
+        self.leases.on_lost = self._cancel_task
+        self.ctx.lease_renewer.held.add(self.leases)
         backoff = Backoff()
         try:
-            while not await self._went() and not self.home.closing:
-                await backoff.pause()
-        except Passed:
-            await self._outlive()
-            self.home.feeds.live(self.record.run_id, "run.passed_on", {"reason": "another runtime owns it now"})
+            while not await self._drive_once() and not self.ctx.closing:
+                await backoff.sleep()
+        except LeaseLost:
+            await self._report_lease_loss()
+            self.ctx.subscriptions.publish_live(
+                self.record.run_id, "run.passed_on", {"reason": "another runtime owns it now"}
+            )
         finally:
-            self.home.renewing.holds.discard(self.hold)
-            self.home.feeds.written(self.record.run_id, rests=True)
+            self.ctx.lease_renewer.held.discard(self.leases)
+            self.ctx.subscriptions.notify_written(self.record.run_id, stopped=True)
 
-    async def _outlive(self) -> None:
+    async def _report_lease_loss(self) -> None:
         """Say that this process is there, although it lost the run: no run is given up because it was slow."""
-        run_id, backend = self.record.run_id, self.home.backend
-        note = logged(JournalEntry(Outlived(self.home.owner)))
+        run_id, backend = self.record.run_id, self.ctx.backend
+        note = encode_entry(JournalEntry(LeaseLossReported(self.ctx.owner)))
         try:
-            found = await backend.run(run_id)
-            if found is not None and found.status not in ENDED:
-                await backend.commit(Journal(run_id=run_id, entries=(note,)))
+            found = await backend.get_run(run_id)
+            if found is not None and found.status not in ENDED_STATUSES:
+                await backend.commit(AppendJournal(run_id=run_id, entries=(note,)))
         except HoldfastError as problem:
             _log.warning("run %s: that it passed on could not be written down: %s", self.record.run_id, problem)
 
-    async def _went(self) -> bool:
+    async def _drive_once(self) -> bool:
         """Drive the run once; false when it has to be loaded again and driven further."""
         try:
-            return await self._driven()
-        except Passed:
+            return await self._load_and_drive()
+        except LeaseLost:
             raise
         except asyncio.CancelledError:
-            if self.hold.lost:
-                raise Passed from None
-            if self.cancelling is None:
-                return await self._rest("woken", problem=SUSPENDED)
-            return await self._rest("cancelled")
+            if self.leases.lost:
+                raise LeaseLost from None
+            if self.cancel_mode is None:
+                return await self._finalize("woken", problem=SUSPENDED)
+            return await self._finalize("cancelled")
         except StoreUnavailable as problem:
             _log.warning("run %s: %s", self.record.run_id, problem)
             return False
         except Exception as error:  # noqa: BLE001 - it becomes the run's own
-            if self.hold.lost:
-                raise Passed from None
+            if self.leases.lost:
+                raise LeaseLost from None
             if not isinstance(error, HoldfastError) or error.__cause__ is not None:  # its message does not say where
-                FAILURES.error("run %s of agent %r failed", self.record.run_id, self.header.agent, exc_info=error)
-            return await self._rest("failed", problem=problem_of(error))
+                FAILURE_LOG.error("run %s of agent %r failed", self.record.run_id, self.header.agent, exc_info=error)
+            return await self._finalize("failed", problem=make_problem(error))
 
-    async def _driven(self) -> bool:
-        graph = self.home.graphs.get(self.header.agent)
-        self.keeper, self.live = self._fresh_keeper(), None
-        replayed = await replay(self.home.backend, self.record)
-        self.keeper.folding = Folding(self.home.backend, self.record, replayed)
-        self.keeper.asked, self.keeper.trace = replayed.asked, replayed.state.trace
-        if self.cancelling == "immediate":
-            return await self._rest("cancelled")
+    async def _load_and_drive(self) -> bool:
+        graph = self.ctx.graphs.get(self.header.agent)
+        self.writer, self.active_run = self._make_writer(), None
+        replayed = await replay(self.ctx.backend, self.record)
+        self.writer.snapshot_writer = SnapshotWriter(self.ctx.backend, self.record, replayed)
+        self.writer.pending_approvals, self.writer.trace = replayed.pending_approvals, replayed.state.trace
+        if self.cancel_mode == "immediate":
+            return await self._finalize("cancelled")
         if graph is None:
-            return await self._rest("blocked", problem=unknown_agent(self.header.agent))
-        if replayed.setbacks.too_many:
-            if self.cancelling is not None:
-                return await self._rest("cancelled")
-            return await self._rest("blocked", problem=keeps_ending(replayed.state, graph, replayed.setbacks))
-        live = self.live = await self._lively(replayed, graph)
-        if (problem := await self._misfit(live)) is not None:
-            return await self._rest("blocked", problem=problem)
-        live.keeper = self.keeper
-        self.keeper.context_changes = ContextChanges(self.record.run_id, live.context.context, saved=replayed.context)
-        live.stopping, live.halting = self.cancelling is not None, self.closing
-        if self.home.feeds.listened_to(self.record.run_id):
-            live.emit = partial(self.home.feeds.passed_on, self.record.run_id)
+            return await self._finalize("blocked", problem=make_unknown_agent_problem(self.header.agent))
+        if replayed.crashes.limit_reached:
+            if self.cancel_mode is not None:
+                return await self._finalize("cancelled")
+            return await self._finalize(
+                "blocked", problem=make_crash_loop_problem(replayed.state, graph, replayed.crashes)
+            )
+        live = self.active_run = await self._make_active_run(replayed, graph)
+        if (problem := await self._check_compatibility(live)) is not None:
+            return await self._finalize("blocked", problem=problem)
+        live.recorder = self.writer
+        self.writer.context_tracker = ContextTracker(self.record.run_id, live.context.context, saved=replayed.context)
+        live.stop_after_turn, live.stop_after_step = self.cancel_mode is not None, self.suspending
+        if self.ctx.subscriptions.has_live_subscribers(self.record.run_id):
+            live.emit = partial(self.ctx.subscriptions.publish_model_event, self.record.run_id)
         await drive(live)
         if live.state.ended:
-            return await self._rest("completed")
+            return await self._finalize("completed")
         if is_waiting(live.state):
-            return await self._rest("waiting")
-        if self.cancelling is not None and not live.halting:
-            return await self._rest("cancelled")
-        return await self._rest("woken", problem=SUSPENDED)
+            return await self._finalize("waiting")
+        if self.cancel_mode is not None and not live.stop_after_step:
+            return await self._finalize("cancelled")
+        return await self._finalize("woken", problem=SUSPENDED)
 
-    def _fresh_keeper(self) -> JournalKeeper:
-        return JournalKeeper(self.home, self.record, self.hold, marks=self._marks)
+    def _make_writer(self) -> JournalWriter:
+        return JournalWriter(self.ctx, self.record, self.leases, marks=self._marks)
 
-    async def _lively(self, replayed: Replayed, graph: Any) -> Live:
+    async def _make_active_run(self, replayed: ReplayedRun, graph: Any) -> ActiveRun:
         state, session_id = replayed.state, self.record.session_id
-        always = await standing(self.home.backend, session_id)
+        always = await load_standing_decisions(self.ctx.backend, session_id)
         context: RunContextWrapper[Any] = RunContextWrapper(
-            restored_context(replayed.context, deserializer=None, strict=True),
+            restore_context(replayed.context, deserializer=None, strict=True),
             usage=replayed.usage,
             approvals=Approvals([*always, *state.approvals]),
             tool_input=state.tool_input,
         )
-        session = None if session_id is None else self.home.session(session_id)
-        live = Live(state, graph=graph, context=context, config=self.home.config, session=session)
-        live.standing = tuple(always)
+        session = None if session_id is None else self.ctx.open_session(session_id)
+        live = ActiveRun(state, graph=graph, context=context, config=self.ctx.config, session=session)
+        live.standing_decisions = tuple(always)
         return live
 
-    async def _misfit(self, run: Live) -> Problem | None:
+    async def _check_compatibility(self, run: ActiveRun) -> RunProblem | None:
         """Why the run cannot go on with this code, unless that was accepted."""
-        if (problem := missing_agent(run)) is not None:
+        if (problem := find_missing_agent(run)) is not None:
             return problem
-        orphaned = await orphans(run)
+        orphaned = await find_orphaned_calls(run)
         if not orphaned:
             return None
         if not self.header.accept:
-            return tool_missing(orphaned)
+            return make_tool_missing_problem(orphaned)
         for route, call, _ in orphaned:
-            outcome = refused(call)
-            self.keeper.write_down(outcome, route=route)
-            run.state = taken_in(run.state, route, outcome)
+            outcome = reject_call(call)
+            self.writer.add_outcome(outcome, route=route)
+            run.state = apply_at_route(run.state, route, outcome)
         return None
 
     # --- coming to rest -----------------------------------------------------------------------------
 
-    async def _rest(self, status: str, *, problem: Problem | None = None) -> bool:
+    async def _finalize(self, status: str, *, problem: RunProblem | None = None) -> bool:
         """Write the end, or the pause, and give the leases back; false when there is more to do first."""
-        keeper, state = self.keeper, self.live.state if self.live is not None else None
+        keeper, state = self.writer, self.active_run.state if self.active_run is not None else None
         answer = state.answer if state is not None and status == "completed" else None
-        if status == "waiting" and self.live is not None:
-            keeper.ask(self.live.state, self.live)
-        keeper.note(Rested(status, problem, answer))
-        self._resting = True
+        if status == "waiting" and self.active_run is not None:
+            keeper.request_approvals(self.active_run.state, self.active_run)
+        keeper.add_note(RunStopped(status, problem, answer))
+        self._finalizing = True
         while True:
-            ops = await withdrawals(self.home.backend, self.record.run_id) if status in ENDED and keeper.asked else []
+            ops = (
+                await build_withdrawal_ops(self.ctx.backend, self.record.run_id)
+                if status in ENDED_STATUSES and keeper.pending_approvals
+                else []
+            )
             if status == "cancelled" and self.header.undone:
-                keeper.add_nothing()
-                ops += await rewound(self.home, self.record.session_id, self.header.base)
+                keeper.discard_items()
+                ops += await build_rewind_ops(self.ctx, self.record.session_id, self.header.base)
             try:
                 # Questions before the run, as in every commit: two that lock them in turn would wait for each other.
-                await keeper.flush(*ops, self._saved(status, problem, answer), release=True)
+                await keeper.flush(*ops, self._build_save(status, problem, answer), release=True)
                 return True
             except (ApprovalMoved, HistoryMoved):
                 continue
@@ -202,18 +210,18 @@ class Execution:
             except RunMoved:
                 await self.refresh()
                 if status == "waiting" or (status == "blocked" and self.header.accept):
-                    keeper.unnote()
+                    keeper.drop_last_note()
                     await keeper.flush()
-                    self._resting = False
+                    self._finalizing = False
                     return False
             except HoldfastError as refusal:
                 # The store does not take what the run did, for example into a session that is encrypted.
-                keeper.forget()
-                status, problem, answer = "failed", problem_of(refusal), None
-                keeper.note(Rested(status, problem))
+                keeper.discard_all()
+                status, problem, answer = "failed", make_problem(refusal), None
+                keeper.add_note(RunStopped(status, problem))
 
-    def _saved(self, status: str, problem: Problem | None, answer: Answer | None) -> SaveRun:
-        by = self.live.state.agent if self.live is not None and answer is not None else None
+    def _build_save(self, status: str, problem: RunProblem | None, answer: FinalOutput | None) -> SaveRun:
+        by = self.active_run.state.agent if self.active_run is not None and answer is not None else None
         header = replace(self.header, problem=problem, answer=answer, answered_by=by, accept=False)
         if status != "woken":
             header = replace(header, cancel=None, undone=header.undone and status == "cancelled")
@@ -221,46 +229,46 @@ class Execution:
             run_id=self.record.run_id,
             expected=self.record.revision,
             status=status,
-            data=encoded(header),
+            data=encode(header),
             session_id=self.record.session_id,
         )
 
     async def refresh(self) -> None:
         """See what others wrote about the run: decisions, and the wish to cancel it."""
-        self.record = await self.home.record(self.record.run_id)
-        self.header = header_of(self.record)
-        if self.header.cancel is not None and self.header.cancel != self.cancelling:
+        self.record = await self.ctx.get_run(self.record.run_id)
+        self.header = decode_header(self.record)
+        if self.header.cancel is not None and self.header.cancel != self.cancel_mode:
             self.cancel(self.header.cancel)
 
     def cancel(self, mode: CancelMode) -> None:
         """Stop the run: when its turn is over, or now."""
-        self.cancelling = mode
-        if self.live is not None:
-            self.live.stopping = True
+        self.cancel_mode = mode
+        if self.active_run is not None:
+            self.active_run.stop_after_turn = True
         if mode == "immediate":
-            self._stop()
+            self._cancel_task()
 
-    def close(self) -> None:
+    def suspend(self) -> None:
         """Hand the run back after what is under way. Asking a model can be done again elsewhere, so that stops now."""
-        self.closing = True
-        if self.live is None:
+        self.suspending = True
+        if self.active_run is None:
             return
-        self.live.halting = True
-        if isinstance(decide(self.live.state), AskModel):
-            self._stop()
+        self.active_run.stop_after_step = True
+        if isinstance(choose_next_step(self.active_run.state), AskModel):
+            self._cancel_task()
 
-    def _stop(self) -> None:
-        if self.task is not None and self.task is not asyncio.current_task() and not self._resting:
+    def _cancel_task(self) -> None:
+        if self.task is not None and self.task is not asyncio.current_task() and not self._finalizing:
             self.task.cancel()
 
 
-def problem_of(error: BaseException) -> Problem:
+def make_problem(error: BaseException) -> RunProblem:
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    return Problem(getattr(error, "code", "error"), str(error) or type(error).__name__, kind)
+    return RunProblem(getattr(error, "code", "error"), str(error) or type(error).__name__, kind)
 
 
-def unknown_agent(name: str) -> Problem:
-    return Problem(
+def make_unknown_agent_problem(name: str) -> RunProblem:
+    return RunProblem(
         "agent-unknown",
         f"no open runtime has an agent named {name!r}: open one that does, resume the run with agent= to give it "
         "another, or cancel it",

@@ -12,81 +12,81 @@ from holdfast.models.raw import as_item
 from holdfast.runs.events import RawResponsesStreamEvent, StreamEvent
 from holdfast.runtime.contract import Event
 
-_MOST_LIVE = 4096
+_MAX_PENDING = 4096
 """Live events that a slow reader may fall behind; after that it misses some. The run never waits for a reader."""
 
 
-Mark: TypeAlias = tuple[int, int]
+EntryMark: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Written:
+class JournalUpdate:
     """Something new is in the journal; ``upto`` is the mark of its last entry, where that is known."""
 
-    upto: Mark | None = None
+    upto: EntryMark | None = None
 
 
-class Follower:
+class RunSubscription:
     """One reader: live events in order, and among them :class:`Written` wherever something came into the journal.
 
     One that only waits for the run to ``rest`` is told of that alone.
     """
 
-    def __init__(self, *, until_rest: bool) -> None:
-        self.until_rest = until_rest
-        self.waiting: deque[Event | Written] = deque(maxlen=_MOST_LIVE)
-        self._stirred = asyncio.Event()
+    def __init__(self, *, until_stopped: bool) -> None:
+        self.until_stopped = until_stopped
+        self.pending: deque[Event | JournalUpdate] = deque(maxlen=_MAX_PENDING)
+        self._changed = asyncio.Event()
 
-    def put(self, news: Event | Written) -> None:
-        if isinstance(news, Event) or not self.waiting or self.waiting[-1] != news:
-            self.waiting.append(news)
-        self._stirred.set()
+    def put(self, message: Event | JournalUpdate) -> None:
+        if isinstance(message, Event) or not self.pending or self.pending[-1] != message:
+            self.pending.append(message)
+        self._changed.set()
 
-    async def stirred(self, *, within: float) -> None:
+    async def wait(self, *, timeout: float) -> None:
         """Wait until there is something, or for so long."""
-        if not self.waiting:
-            self._stirred.clear()
+        if not self.pending:
+            self._changed.clear()
             try:
-                async with asyncio.timeout(within):
-                    await self._stirred.wait()
+                async with asyncio.timeout(timeout):
+                    await self._changed.wait()
             except TimeoutError:
                 return
 
 
-class Feeds:
+class RunSubscriptions:
     """The followers of all runs."""
 
     def __init__(self) -> None:
-        self._followers: dict[str, set[Follower]] = {}
+        self._subscriptions: dict[str, set[RunSubscription]] = {}
 
     @contextmanager
-    def following(self, run_id: str, *, until_rest: bool = False) -> Iterator[Follower]:
-        follower = Follower(until_rest=until_rest)
-        self._followers.setdefault(run_id, set()).add(follower)
+    def subscribe(self, run_id: str, *, until_stopped: bool = False) -> Iterator[RunSubscription]:
+        follower = RunSubscription(until_stopped=until_stopped)
+        self._subscriptions.setdefault(run_id, set()).add(follower)
         try:
             yield follower
         finally:
-            self._followers[run_id].discard(follower)
-            if not self._followers[run_id]:
-                del self._followers[run_id]
+            self._subscriptions[run_id].discard(follower)
+            if not self._subscriptions[run_id]:
+                del self._subscriptions[run_id]
 
-    def listened_to(self, run_id: str) -> bool:
+    def has_live_subscribers(self, run_id: str) -> bool:
         """Whether anybody wants to hear what a model is saying."""
-        return any(not follower.until_rest for follower in self._followers.get(run_id, ()))
+        return any(not follower.until_stopped for follower in self._subscriptions.get(run_id, ()))
 
-    def written(self, run_id: str, *, upto: Mark | None = None, rests: bool = False) -> None:
+    def notify_written(self, run_id: str, *, upto: EntryMark | None = None, stopped: bool = False) -> None:
         """The run's journal has something new; ``rests`` when it ended or waits."""
-        self._put(run_id, Written(upto), rests=rests)
+        self._publish(run_id, JournalUpdate(upto), stopped=stopped)
 
-    def live(self, run_id: str, kind: str, data: dict[str, Any]) -> None:
-        self._put(run_id, Event(None, run_id, kind, data, time.time(), live=True))
+    def publish_live(self, run_id: str, kind: str, data: dict[str, Any]) -> None:
+        self._publish(run_id, Event(None, run_id, kind, data, time.time(), live=True))
 
-    async def passed_on(self, run_id: str, event: StreamEvent) -> None:
+    async def publish_model_event(self, run_id: str, event: StreamEvent) -> None:
         """What a model is saying, for whoever listens."""
         if isinstance(event, RawResponsesStreamEvent):
-            self.live(run_id, "model.delta", as_item(event.data))
+            self.publish_live(run_id, "model.delta", as_item(event.data))
 
-    def _put(self, run_id: str, news: Event | Written, *, rests: bool = False) -> None:
-        for follower in self._followers.get(run_id, ()):
-            if rests or not follower.until_rest:
-                follower.put(news)
+    def _publish(self, run_id: str, message: Event | JournalUpdate, *, stopped: bool = False) -> None:
+        for follower in self._subscriptions.get(run_id, ()):
+            if stopped or not follower.until_stopped:
+                follower.put(message)

@@ -4,60 +4,62 @@ from msgspec.structs import replace
 
 from holdfast.agents.context import RunContextWrapper
 from holdfast.runs import steps
-from holdfast.runs.live import Live
-from holdfast.runs.saving import paths
+from holdfast.runs.live import ActiveRun
+from holdfast.runs.saving import list_agent_paths
 from holdfast.runs.state import CallRecord, State
 from holdfast.runs.toolbox import Toolbox
-from holdfast.runtime.journal import without_children
-from holdfast.runtime.records import Problem
+from holdfast.runtime.journal import strip_children
+from holdfast.runtime.records import RunProblem
 
 Route = tuple[str, ...]
 
 
-def missing_agent(run: Live) -> Problem | None:
+def find_missing_agent(run: ActiveRun) -> RunProblem | None:
     """The first agent of the run that this process does not have."""
-    for path in paths(run.state):
+    for path in list_agent_paths(run.state):
         if run.graph.find(path) is None:
             name = path.rsplit(":", 1)[-1]
-            return Problem(
+            return RunProblem(
                 "agent-missing",
                 f"the agent {name!r} at {path!r} is no longer there: bring it back and resume the run, or cancel it",
             )
     return None
 
 
-async def orphans(run: Live) -> list[tuple[Route, CallRecord, str]]:
+async def find_orphaned_calls(run: ActiveRun) -> list[tuple[Route, CallRecord, str]]:
     """Open calls of tools and handoffs that their agents do not have any more, with the agent's name."""
-    return await _orphans(run, run.state, ())
+    return await _collect_orphaned_calls(run, run.state, ())
 
 
-async def _orphans(run: Live, state: State, route: Route) -> list[tuple[Route, CallRecord, str]]:
+async def _collect_orphaned_calls(run: ActiveRun, state: State, route: Route) -> list[tuple[Route, CallRecord, str]]:
     found: list[tuple[Route, CallRecord, str]] = []
-    agent = run.agent(state.agent)
+    agent = run.get_agent(state.agent)
     box: Toolbox | None = None
     for call in state.calls:
         if call.status in ("done", "rejected") or call.kind == "mcp":
             continue
         if call.child is not None:
-            found += await _orphans(run, call.child, (*route, call.id))
-        box = box or await Toolbox.of(agent, RunContextWrapper(run.context.context))
-        known = call.tool.name in box.by_name if call.kind == "handoff" else box.find(call.tool) is not None
+            found += await _collect_orphaned_calls(run, call.child, (*route, call.id))
+        box = box or await Toolbox.from_agent(agent, RunContextWrapper(run.context.context))
+        known = (
+            call.tool.name in box.handoffs_by_name if call.kind == "handoff" else box.find_tool(call.tool) is not None
+        )
         if not known:
             found.append((route, call, agent.name))
     return found
 
 
-def tool_missing(orphaned: list[tuple[Route, CallRecord, str]]) -> Problem:
+def make_tool_missing_problem(orphaned: list[tuple[Route, CallRecord, str]]) -> RunProblem:
     names = ", ".join(sorted({f"{call.tool} of {agent!r}" for _, call, agent in orphaned}))
-    return Problem(
+    return RunProblem(
         "tool-missing",
         f"the code no longer has what open calls of the run need: {names}. Bring it back and resume the run, resume it "
         "with accept_changes=True (--accept-changes) to have the calls refused, or cancel it",
     )
 
 
-def refused(call: CallRecord) -> steps.Outcome:
+def reject_call(call: CallRecord) -> steps.Outcome:
     """The outcome by which a call is not made, because there is nothing any more that could make it."""
     message = f"The tool {call.tool} is not available any more."
     gone = replace(call, status="rejected", kind="function", uncertain=False, message=message, child=None)
-    return without_children(steps.Judged((gone,)))
+    return strip_children(steps.ApprovalsChecked((gone,)))

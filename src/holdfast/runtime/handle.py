@@ -5,13 +5,20 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from holdfast.base.errors import InvalidInput
-from holdfast.runs.finishing import read_output
+from holdfast.runs.finishing import parse_output
 from holdfast.runtime.contract import Approval, Event, RunInfo, RunOutcome
-from holdfast.runtime.filing import approval_of
-from holdfast.runtime.following import follow
-from holdfast.runtime.home import Home
+from holdfast.runtime.filing import decode_approval
+from holdfast.runtime.following import follow_events
+from holdfast.runtime.home import RuntimeContext
 from holdfast.runtime.patience import Backoff
-from holdfast.runtime.records import ENDED, RESTING, SHOWN, CancelMode, Header, header_of
+from holdfast.runtime.records import (
+    ENDED_STATUSES,
+    PUBLIC_STATUS,
+    STOPPED_STATUSES,
+    CancelMode,
+    RunHeader,
+    decode_header,
+)
 from holdfast.store.contract import RunRecord
 
 if TYPE_CHECKING:
@@ -24,8 +31,8 @@ Until: TypeAlias = Literal["rest", "end"]
 class RunHandle:
     """A durable run, wherever it is driven. Losing a handle does nothing to its run."""
 
-    def __init__(self, runtime: "Runtime", home: Home, run_id: str) -> None:
-        self._runtime, self._home, self.run_id = runtime, home, run_id
+    def __init__(self, runtime: "Runtime", ctx: RuntimeContext, run_id: str) -> None:
+        self._runtime, self._ctx, self.run_id = runtime, ctx, run_id
 
     @property
     def id(self) -> str:
@@ -37,7 +44,7 @@ class RunHandle:
         return self._runtime.drives(self.run_id)
 
     async def info(self) -> RunInfo:
-        return info_of(await self._home.record(self.run_id))
+        return make_run_info(await self._ctx.get_run(self.run_id))
 
     async def events(self, after: int = 0, *, until: Until = "rest") -> AsyncIterator[Event]:
         """Every event behind ``after``, then what happens, until the run ends or waits.
@@ -47,22 +54,22 @@ class RunHandle:
         """
         if until not in get_args(Until):
             raise InvalidInput(f"events last until 'rest' or until 'end', not {until!r}")
-        stop = RESTING if until == "rest" else ENDED
-        async with aclosing(follow(self._home, self.run_id, after=after, stop=stop)) as found:  # type: ignore[type-var]
+        stop = STOPPED_STATUSES if until == "rest" else ENDED_STATUSES
+        async with aclosing(follow_events(self._ctx, self.run_id, after=after, stop=stop)) as found:  # type: ignore[type-var]
             async for event in found:
                 yield event
 
     async def wait(self) -> RunOutcome:
         """What the run came to, or what it waits for."""
-        backoff = Backoff(most=self._home.poll)
-        with self._home.feeds.following(self.run_id, until_rest=True) as follower:
+        backoff = Backoff(maximum=self._ctx.poll_interval)
+        with self._ctx.subscriptions.subscribe(self.run_id, until_stopped=True) as follower:
             while True:
-                record = await self._home.record(self.run_id)
-                if record.status in RESTING:
-                    return await outcome_of(self._home, record)
-                await follower.stirred(within=backoff.grown())
-                if follower.waiting:
-                    follower.waiting.clear()
+                record = await self._ctx.get_run(self.run_id)
+                if record.status in STOPPED_STATUSES:
+                    return await load_outcome(self._ctx, record)
+                await follower.wait(timeout=backoff.next_delay())
+                if follower.pending:
+                    follower.pending.clear()
                     backoff.reset()
 
     async def cancel(self, mode: CancelMode = "after_turn") -> None:
@@ -73,13 +80,13 @@ class RunHandle:
         return await self._runtime.state(self.run_id)
 
 
-def info_of(record: RunRecord) -> RunInfo:
-    header = header_of(record)
+def make_run_info(record: RunRecord) -> RunInfo:
+    header = decode_header(record)
     return RunInfo(
         run_id=record.run_id,
         agent=header.agent,
         session_id=record.session_id,
-        status=SHOWN[record.status],
+        status=PUBLIC_STATUS[record.status],
         reason=header.problem,
         key=header.key,
         parent=header.parent,
@@ -89,29 +96,29 @@ def info_of(record: RunRecord) -> RunInfo:
     )
 
 
-async def outcome_of(home: Home, record: RunRecord) -> RunOutcome:
-    header = header_of(record)
-    approvals = await pending(home, record.run_id) if record.status == "waiting" else []
+async def load_outcome(ctx: RuntimeContext, record: RunRecord) -> RunOutcome:
+    header = decode_header(record)
+    approvals = await list_pending_approvals(ctx, record.run_id) if record.status == "waiting" else []
     return RunOutcome(
         run_id=record.run_id,
-        status=SHOWN[record.status],
-        final_output=_output(home, header),
+        status=PUBLIC_STATUS[record.status],
+        final_output=_parse_final_output(ctx, header),
         approvals=tuple(approvals),
         error=header.problem,
     )
 
 
-async def pending(home: Home, run_id: str) -> list[Approval]:
-    found = await home.backend.approvals(status="pending", run_id=run_id, session_id=None, limit=1000, after="")
-    return [approval_of(record) for record in found]
+async def list_pending_approvals(ctx: RuntimeContext, run_id: str) -> list[Approval]:
+    found = await ctx.backend.list_approvals(status="pending", run_id=run_id, session_id=None, limit=1000, after="")
+    return [decode_approval(record) for record in found]
 
 
-def _output(home: Home, header: Header) -> Any:
+def _parse_final_output(ctx: RuntimeContext, header: RunHeader) -> Any:
     """The final output: as its agent's output type where that agent is known here, else as JSON."""
-    answer, graph = header.answer, home.graphs.get(header.agent)
+    answer, graph = header.answer, ctx.graphs.get(header.agent)
     if answer is None:
         return None
     if answer.text is None:
         return answer.value
     agent = None if graph is None or header.answered_by is None else graph.find(header.answered_by)
-    return answer.text if agent is None else read_output(agent, answer.text)
+    return answer.text if agent is None else parse_output(agent, answer.text)

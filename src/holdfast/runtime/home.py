@@ -10,61 +10,61 @@ from holdfast.agents.errors import InvalidDeclaration
 from holdfast.agents.graph import AgentGraph
 from holdfast.base.clock import Clock
 from holdfast.base.errors import InvalidInput, NotFound
-from holdfast.base.ids import checked_name, new_id
+from holdfast.base.ids import new_id, validate_name
 from holdfast.history.session import StoredSession
 from holdfast.runs.config import RunConfig
-from holdfast.runtime.feeds import Feeds
-from holdfast.runtime.leases import Renewing
-from holdfast.runtime.patience import Patience
+from holdfast.runtime.feeds import RunSubscriptions
+from holdfast.runtime.leases import LeaseRenewer
+from holdfast.runtime.patience import RetryControl
 from holdfast.store.contract import ApprovalRecord, Backend, RunRecord
 
 
 @dataclass(eq=False)
-class Home:
+class RuntimeContext:
     """A store, the agents that this process knows, and its name among the other runtimes."""
 
     backend: Backend
     graphs: dict[str, AgentGraph]
-    renewing: Renewing
+    lease_renewer: LeaseRenewer
     config: RunConfig
-    lease: float
+    lease_ttl: float
     approval_ttl: float | None
     clock: Clock = time.time
     """The time of day as the store has it, as of the last time that it was set."""
     owner: str = field(default_factory=lambda: new_id("runtime"))
-    feeds: Feeds = field(default_factory=Feeds)
-    patience: Patience = field(default_factory=Patience)
+    subscriptions: RunSubscriptions = field(default_factory=RunSubscriptions)
+    retry: RetryControl = field(default_factory=RetryControl)
 
     @property
     def closing(self) -> bool:
         """Nothing new is begun any more, and nobody waits for a database that is away."""
-        return self.patience.over
+        return self.retry.stopped
 
     @property
-    def poll(self) -> float:
+    def poll_interval(self) -> float:
         """Seconds between two looks at what other runtimes have done."""
-        return min(self.lease / 4, 1.0)
+        return min(self.lease_ttl / 4, 1.0)
 
-    async def set_clock(self) -> None:
+    async def sync_clock(self) -> None:
         """Tell the time by the store's clock, as its leases do: processes agree on it, whatever their own say."""
         before = time.monotonic()
-        now = await self.backend.time()
+        now = await self.backend.get_time()
         halfway = (before + time.monotonic()) / 2
         self.clock = lambda: now + time.monotonic() - halfway
 
-    async def record(self, run_id: str) -> RunRecord:
-        found = await self.backend.run(checked_name("run id", run_id))
+    async def get_run(self, run_id: str) -> RunRecord:
+        found = await self.backend.get_run(validate_name("run id", run_id))
         if found is None:
             raise NotFound("run", run_id)
         return found
 
-    async def question(self, approval_id: str) -> ApprovalRecord:
-        found = await self.backend.approval(checked_name("approval id", approval_id))
+    async def get_approval(self, approval_id: str) -> ApprovalRecord:
+        found = await self.backend.get_approval(validate_name("approval id", approval_id))
         if found is None or found.run_id.startswith("session:"):
             raise NotFound("approval", approval_id)
         return found
 
-    def graph(self, agent: str) -> AgentGraph:
+    def get_graph(self, agent: str) -> AgentGraph:
         """The graph of the agent with that name."""
         if isinstance(agent, Agent):
             raise InvalidInput(f"runs find their agent by its name: give {agent.name!r}, not {agent!r}")
@@ -74,11 +74,11 @@ class Home:
             raise NotFound("agent", agent, hint=f"; this runtime has {has}")
         return found
 
-    def session(self, session_id: str) -> StoredSession:
+    def open_session(self, session_id: str) -> StoredSession:
         return StoredSession(session_id, self.backend)
 
 
-def graphs_of(agents: Sequence[Agent[Any]]) -> dict[str, AgentGraph]:
+def build_graphs(agents: Sequence[Agent[Any]]) -> dict[str, AgentGraph]:
     """The agents that runs can begin with, by name."""
     found: dict[str, AgentGraph] = {}
     for agent in agents:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from holdfast.base.errors import StoreUnavailable
-from holdfast.store.contract import Backend, Op, Outcome
+from holdfast.store.contract import Backend, Op, OpResult
 
 T = TypeVar("T")
 
@@ -16,47 +16,47 @@ _log = logging.getLogger(__name__)
 class Backoff:
     """Pauses that grow from ``first`` to ``most`` seconds."""
 
-    def __init__(self, *, first: float = 0.02, most: float = 1.0) -> None:
-        self.first, self.most, self.next = first, most, first
+    def __init__(self, *, initial: float = 0.02, maximum: float = 1.0) -> None:
+        self.initial, self.maximum, self.delay = initial, maximum, initial
 
-    def grown(self) -> float:
-        now, self.next = self.next, min(self.next * 2, self.most)
+    def next_delay(self) -> float:
+        now, self.delay = self.delay, min(self.delay * 2, self.maximum)
         return now
 
     def reset(self) -> None:
-        self.next = self.first
+        self.delay = self.initial
 
-    async def pause(self) -> None:
-        await asyncio.sleep(self.grown())
+    async def sleep(self) -> None:
+        await asyncio.sleep(self.next_delay())
 
 
-class Patience:
+class RetryControl:
     """Whether to wait for a database that is away: as long as the runtime is open."""
 
-    over = False
+    stopped = False
 
 
-async def patiently(work: Callable[[], Awaitable[T]], patience: Patience) -> T:
+async def retry_unavailable(work: Callable[[], Awaitable[T]], retry: RetryControl) -> T:
     """What the work gives once the store answers. Only for work that may be done more than once."""
     backoff = Backoff()
     while True:
         try:
             return await work()
         except StoreUnavailable as problem:
-            if patience.over:
+            if retry.stopped:
                 raise
             _log.warning("the store does not answer, trying again: %s", problem)
-            await backoff.pause()
+            await backoff.sleep()
 
 
-class PatientBackend:
+class RetryingBackend:
     """A backend whose reads wait for the database to come back. What becomes of a write is its caller's business."""
 
-    def __init__(self, backend: Backend, patience: Patience) -> None:
-        self._backend, self._patience = backend, patience
+    def __init__(self, backend: Backend, retry: RetryControl) -> None:
+        self._backend, self._retry = backend, retry
         self.indexes_words = backend.indexes_words
 
-    async def commit(self, *ops: Op) -> list[Outcome]:
+    async def commit(self, *ops: Op) -> list[OpResult]:
         return await self._backend.commit(*ops)
 
     async def close(self) -> None:
@@ -66,7 +66,7 @@ class PatientBackend:
         read = getattr(self._backend, name)
 
         async def again(*args: Any, **kwargs: Any) -> Any:
-            return await patiently(lambda: read(*args, **kwargs), self._patience)
+            return await retry_unavailable(lambda: read(*args, **kwargs), self._retry)
 
         setattr(self, name, again)
         return again

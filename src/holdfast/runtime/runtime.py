@@ -8,32 +8,32 @@ from holdfast.agents.agent import Agent
 from holdfast.agents.approvals import Approvals
 from holdfast.agents.context import RunContextWrapper
 from holdfast.base.errors import InvalidInput, Unsupported
-from holdfast.base.ids import checked_name
+from holdfast.base.ids import validate_name
 from holdfast.base.items import Item
-from holdfast.history.contract import at_most
+from holdfast.history.contract import validate_listing_limit
 from holdfast.history.store import Store
 from holdfast.lifecycle.scope import Scope
 from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from holdfast.runs.contexts import restored_context, saved_context
-from holdfast.runs.live import Live
-from holdfast.runs.persistence import checked_input
+from holdfast.runs.contexts import restore_context, save_context
+from holdfast.runs.live import ActiveRun
+from holdfast.runs.persistence import validate_input
 from holdfast.runs.run_state import RunState
 from holdfast.runtime import deciding, forking, starting, steering
 from holdfast.runtime.contract import Approval, ApprovalStatus, OnBusy, RunInfo, Verdict
-from holdfast.runtime.driving import Driving
-from holdfast.runtime.filing import QUESTION, approval_of
-from holdfast.runtime.handle import RunHandle, info_of
-from holdfast.runtime.home import Home, graphs_of
-from holdfast.runtime.leases import Renewing
-from holdfast.runtime.patience import Patience, PatientBackend
-from holdfast.runtime.reaper import Reaper
+from holdfast.runtime.driving import Scheduler
+from holdfast.runtime.filing import APPROVAL_PREFIX, decode_approval
+from holdfast.runtime.handle import RunHandle, make_run_info
+from holdfast.runtime.home import RuntimeContext, build_graphs
+from holdfast.runtime.leases import LeaseRenewer
+from holdfast.runtime.patience import RetryControl, RetryingBackend
+from holdfast.runtime.reaper import RecoveryLoop
 from holdfast.runtime.records import (
-    SHOWN,
+    PUBLIC_STATUS,
     CancelMode,
-    Status,
-    header_of,
+    RunStatus,
+    decode_header,
 )
-from holdfast.runtime.replaying import checked_step, replay
+from holdfast.runtime.replaying import replay, validate_step
 from holdfast.store.contract import Backend
 from holdfast.store.opening import open_backend
 
@@ -44,9 +44,9 @@ class Runtime:
     Made by :meth:`open`. Leaving it hands back what it drives, for other runtimes or a later one to go on.
     """
 
-    def __init__(self, home: Home, driving: Driving) -> None:
-        self._home, self._driving = home, driving
-        self.store = Store(home.backend)
+    def __init__(self, ctx: RuntimeContext, scheduler: Scheduler) -> None:
+        self._ctx, self._scheduler = ctx, scheduler
+        self.store = Store(ctx.backend)
         """The histories of the runs' sessions."""
 
     @classmethod
@@ -65,26 +65,28 @@ class Runtime:
         ``agents`` are those that runs begin with, found by their names. A run whose process died is taken up by
         another runtime within twice the ``lease``. Questions to people expire after ``approval_ttl`` seconds.
         """
-        graphs = graphs_of(agents)
+        graphs = build_graphs(agents)
         for name, seconds in (("lease", lease), ("approval_ttl", approval_ttl)):
             if seconds is not None and not seconds > 0:
                 raise InvalidInput(f"{name} must be a positive number of seconds, not {seconds!r}")
         opened = url.backend if isinstance(url, Store) else await open_backend(url)
         try:
-            await _check_keeps_runs(opened)
-            patience = Patience()
-            backend: Any = PatientBackend(opened, patience)
-            renewing = Renewing(backend, ttl=lease)
-            home = Home(backend, graphs, renewing, RunConfig.of(run_config), lease, approval_ttl, patience=patience)
-            await home.set_clock()
+            await _check_supports_runs(opened)
+            patience = RetryControl()
+            backend: Any = RetryingBackend(opened, patience)
+            renewing = LeaseRenewer(backend, ttl=lease)
+            home = RuntimeContext(
+                backend, graphs, renewing, RunConfig.coerce(run_config), lease, approval_ttl, retry=patience
+            )
+            await home.sync_clock()
             async with Scope() as scope:
-                driving = Driving(home, scope)
+                driving = Scheduler(home, scope)
                 scope.start(renewing.run(), name="holdfast leases")
-                scope.start(Reaper(driving).run(), name="holdfast reaper")
+                scope.start(RecoveryLoop(driving).run(), name="holdfast reaper")
                 try:
                     yield cls(home, driving)
                 finally:
-                    await driving.hand_back()
+                    await driving.aclose()
                     scope.cancel()
         finally:
             if not isinstance(url, Store):
@@ -110,52 +112,55 @@ class Runtime:
         ``enqueue`` waits in line, ``reject`` raises :class:`SessionBusy`, ``interrupt`` cancels the other and goes in
         front of those in line, and ``rollback`` also takes back what the other has added to the session.
         """
-        self._home.graph(agent)
+        self._ctx.get_graph(agent)
         if on_busy not in ("enqueue", "reject", "interrupt", "rollback"):
             raise InvalidInput(f"on_busy is enqueue, reject, interrupt or rollback, not {on_busy!r}")
         if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
             raise InvalidInput(f"max_turns must be a whole number or None, not {max_turns!r}")
-        request = starting.Request(
+        request = starting.StartRequest(
             agent,
-            checked_input(input),
-            _session_id(session_id),
-            saved_context(context, serializer=None, strict=True),
+            validate_input(input),
+            _validate_session_id(session_id),
+            save_context(context, serializer=None, strict=True),
             max_turns,
-            None if key is None else checked_name("key", key),
+            None if key is None else validate_name("key", key),
             on_busy,
         )
-        return self._handle(await starting.start(self._driving, request))
+        return self._make_handle(await starting.start_run(self._scheduler, request))
 
     # --- looking ------------------------------------------------------------------------------------
 
     def drives(self, run_id: str) -> bool:
         """Whether the run is driven by this runtime at present."""
-        return run_id in self._driving.local
+        return run_id in self._scheduler.executors
 
-    def _handle(self, run_id: str) -> RunHandle:
-        return RunHandle(self, self._home, run_id)
+    def _make_handle(self, run_id: str) -> RunHandle:
+        return RunHandle(self, self._ctx, run_id)
 
     async def run(self, run_id: str) -> RunHandle:
         """The run with this id; :class:`NotFound` when there is none."""
-        return self._handle((await self._home.record(run_id)).run_id)
+        return self._make_handle((await self._ctx.get_run(run_id)).run_id)
 
     async def runs(
         self,
         *,
-        status: Status | Sequence[Status] | None = None,
+        status: RunStatus | Sequence[RunStatus] | None = None,
         session_id: str | None = None,
         limit: int | None = 50,
         after: RunInfo | None = None,
     ) -> list[RunInfo]:
         """Runs in the order in which they were asked for; ``after`` goes on behind one of them."""
         shown = [status] if isinstance(status, str) else status
-        _check_statuses(shown or (), get_args(Status))
-        statuses = None if shown is None else [name for name, seen in SHOWN.items() if seen in shown]
-        behind = 0 if after is None else (await self._home.record(after.run_id)).order
-        found = await self._home.backend.runs(
-            status=statuses, session_id=_session_id(session_id), limit=at_most(limit), after=behind
+        _check_statuses(shown or (), get_args(RunStatus))
+        statuses = None if shown is None else [name for name, seen in PUBLIC_STATUS.items() if seen in shown]
+        behind = 0 if after is None else (await self._ctx.get_run(after.run_id)).order
+        found = await self._ctx.backend.list_runs(
+            status=statuses,
+            session_id=_validate_session_id(session_id),
+            limit=validate_listing_limit(limit),
+            after=behind,
         )
-        return [info_of(record) for record in found]
+        return [make_run_info(record) for record in found]
 
     async def approvals(
         self,
@@ -169,30 +174,30 @@ class Runtime:
         """Questions to people in the order of their ids, which is about that of asking."""
         if status is not None:
             _check_statuses([status], get_args(ApprovalStatus))
-        found = await self._home.backend.approvals(
+        found = await self._ctx.backend.list_approvals(
             status=status,
             run_id=run_id,
-            session_id=_session_id(session_id),
-            limit=at_most(limit),
-            after=after or QUESTION,
+            session_id=_validate_session_id(session_id),
+            limit=validate_listing_limit(limit),
+            after=after or APPROVAL_PREFIX,
         )
-        return [approval_of(record) for record in found]
+        return [decode_approval(record) for record in found]
 
     async def approval(self, approval_id: str) -> Approval:
-        return approval_of(await self._home.question(approval_id))
+        return decode_approval(await self._ctx.get_approval(approval_id))
 
     async def state(self, run_id: str, *, at: int | None = None) -> RunState[Any, Any]:
         """The run as a portable state, as it is now or as it was after the step ``at``."""
-        record = await self._home.record(run_id)
-        graph = self._home.graph(header_of(record).agent)
-        replayed = await replay(self._home.backend, record, upto=None if at is None else checked_step(record, at))
+        record = await self._ctx.get_run(run_id)
+        graph = self._ctx.get_graph(decode_header(record).agent)
+        replayed = await replay(self._ctx.backend, record, upto=None if at is None else validate_step(record, at))
         context: RunContextWrapper[Any] = RunContextWrapper(
-            restored_context(replayed.context, deserializer=None, strict=False),
+            restore_context(replayed.context, deserializer=None, strict=False),
             usage=replayed.usage,
             approvals=Approvals(list(replayed.state.approvals)),
             tool_input=replayed.state.tool_input,
         )
-        return RunState.of(Live(replayed.state, graph=graph, context=context, config=self._home.config))
+        return RunState.from_run(ActiveRun(replayed.state, graph=graph, context=context, config=self._ctx.config))
 
     # --- acting -------------------------------------------------------------------------------------
 
@@ -213,10 +218,10 @@ class Runtime:
         in the words of ``message``; ``done`` says that an uncertain call did happen, with ``output``. ``always`` holds
         for every further call of that agent's tool in the session.
         """
-        answered = await deciding.decide(
-            self._home, approval_id, decision, arguments=arguments, message=message, output=output, by=by, always=always
+        answered = await deciding.decide_approval(
+            self._ctx, approval_id, decision, arguments=arguments, message=message, output=output, by=by, always=always
         )
-        await self._driving.go_on(answered.run_id)
+        await self._scheduler.claim_if_runnable(answered.run_id)
         return answered
 
     async def resume(self, run_id: str, *, accept_changes: bool = False, agent: str | None = None) -> RunHandle:
@@ -227,28 +232,28 @@ class Runtime:
         but one under way takes accepted changes in.
         """
         if agent is not None:
-            self._home.graph(agent)
-        await steering.resume(self._driving, run_id, accept=accept_changes, agent=agent)
-        return self._handle(run_id)
+            self._ctx.get_graph(agent)
+        await steering.resume_run(self._scheduler, run_id, accept=accept_changes, agent=agent)
+        return self._make_handle(run_id)
 
     async def cancel(self, run_id: str, *, mode: CancelMode = "after_turn") -> None:
         """Stop a run, keeping what it did: when its turn is over, or now. It can be resumed later."""
         if mode not in ("after_turn", "immediate"):
             raise InvalidInput(f"a run is cancelled 'after_turn' or 'immediate', not {mode!r}")
-        await steering.cancel(self._driving, run_id, mode)
+        await steering.cancel_run(self._scheduler, run_id, mode)
 
     async def fork(self, run_id: str, *, at: int | None = None, session_id: str | None = None) -> RunHandle:
         """A new run from the step ``at`` of another one: the number of its event. It begins at once.
 
         Its session is a fork of what the other run's session had at that step.
         """
-        record = await forking.fork(self._home, await self._home.record(run_id), at=at, session_id=session_id)
-        await self._driving.take_up(record)
-        return self._handle(record.run_id)
+        record = await forking.fork_run(self._ctx, await self._ctx.get_run(run_id), at=at, session_id=session_id)
+        await self._scheduler.claim(record)
+        return self._make_handle(record.run_id)
 
 
-def _session_id(name: object) -> str | None:
-    return None if name is None else checked_name("session id", name)
+def _validate_session_id(name: object) -> str | None:
+    return None if name is None else validate_name("session id", name)
 
 
 def _check_statuses(wanted: Sequence[str], known: Sequence[str]) -> None:
@@ -256,8 +261,8 @@ def _check_statuses(wanted: Sequence[str], known: Sequence[str]) -> None:
         raise InvalidInput(f"there is no status {', '.join(sorted(unknown))}; there are {', '.join(known)}")
 
 
-async def _check_keeps_runs(backend: Backend) -> None:
+async def _check_supports_runs(backend: Backend) -> None:
     try:
-        await backend.run("any")
+        await backend.get_run("any")
     except Unsupported as problem:
         raise Unsupported(f"{problem}: open the runtime on SQLite or an SQL database") from None

@@ -5,42 +5,51 @@ from typing import NamedTuple
 
 from holdfast.agents.graph import AgentGraph
 from holdfast.runs import steps
-from holdfast.runs.decide import decide
+from holdfast.runs.decide import choose_next_step
 from holdfast.runs.state import State
-from holdfast.runtime.home import Home
-from holdfast.runtime.records import Begun, Called, JournalEntry, Outlived, Owned, Problem, Settled, entry_of
+from holdfast.runtime.home import RuntimeContext
+from holdfast.runtime.records import (
+    ApprovalDecided,
+    JournalEntry,
+    LeaseLossReported,
+    ResumeRequested,
+    RunClaimed,
+    RunProblem,
+    RunQueued,
+    decode_row,
+)
 from holdfast.store.contract import RunRecord
 
-MOST = 5
+MAX_CRASHES = 5
 """How often a process may end at one step of a run before people have to look at it."""
-LOSSES = 3
+LOSSES_PER_CRASH = 3
 """How many losses of a lease weigh as much as an end of a process: the step may be what held its owner up."""
-CODE = "process-ended"
+CRASH_LOOP_CODE = "process-ended"
 
-_PROGRESS = frozenset(
+_PROGRESS_TYPES = frozenset(
     {
         steps.InputStaged,
         steps.InputTaken,
-        steps.Answered,
-        steps.CallsMade,
-        steps.HandedOver,
+        steps.ModelAnswered,
+        steps.CallsInvoked,
+        steps.HandoffPerformed,
         steps.Finished,
-        Begun,
-        Settled,
-        Called,
+        RunQueued,
+        ApprovalDecided,
+        ResumeRequested,
     }
 )
-_TAIL = 8 * MOST * LOSSES  # more than what is written about a step that is tried so often
-_DOING: dict[type, str] = {
+_TAIL_LENGTH = 8 * MAX_CRASHES * LOSSES_PER_CRASH  # more than what is written about a step that is tried so often
+_STEP_DESCRIPTIONS: dict[type, str] = {
     steps.TakeInput: "taking the input",
     steps.AskModel: "asking the model",
-    steps.Judge: "looking at calls",
-    steps.HandOver: "handing over",
+    steps.CheckApprovals: "looking at calls",
+    steps.PerformHandoff: "handing over",
     steps.Finish: "looking at the final output",
 }
 
 
-class Setbacks(NamedTuple):
+class CrashCount(NamedTuple):
     """How often a run had to be recovered since it last came further, or since a person let it go on.
 
     An owner that lives and finds its lease lost says so; one that says nothing has ended.
@@ -49,50 +58,50 @@ class Setbacks(NamedTuple):
     ended: int = 0
     lost: int = 0
 
-    def after(self, entry: JournalEntry) -> "Setbacks":
+    def advance(self, entry: JournalEntry) -> "CrashCount":
         it = entry.it
-        if type(it) in _PROGRESS:
-            return Setbacks()
-        if isinstance(it, Owned) and it.how == "recovered":
-            return Setbacks(self.ended + 1, self.lost)
-        if isinstance(it, Outlived) and self.ended:
-            return Setbacks(self.ended - 1, self.lost + 1)
+        if type(it) in _PROGRESS_TYPES:
+            return CrashCount()
+        if isinstance(it, RunClaimed) and it.how == "recovered":
+            return CrashCount(self.ended + 1, self.lost)
+        if isinstance(it, LeaseLossReported) and self.ended:
+            return CrashCount(self.ended - 1, self.lost + 1)
         return self
 
     @property
     def weight(self) -> float:
-        return self.ended + self.lost / LOSSES
+        return self.ended + self.lost / LOSSES_PER_CRASH
 
     @property
-    def too_many(self) -> bool:
-        return self.weight >= MOST
+    def limit_reached(self) -> bool:
+        return self.weight >= MAX_CRASHES
 
 
-async def pause(home: Home, record: RunRecord) -> float:
+async def compute_recovery_delay(ctx: RuntimeContext, record: RunRecord) -> float:
     """Seconds to leave a run alone that has no owner any more: none at first, longer each time that did not help."""
-    rows = await home.backend.journal(record.run_id, after=max(0, record.journal_length - _TAIL))
-    before = reduce(Setbacks.after, map(entry_of, rows), Setbacks()).weight
-    return 0.0 if before + 1 >= MOST else home.lease * (2**before - 1) / 4
+    rows = await ctx.backend.read_journal(record.run_id, after=max(0, record.journal_length - _TAIL_LENGTH))
+    before = reduce(CrashCount.advance, map(decode_row, rows), CrashCount()).weight
+    return 0.0 if before + 1 >= MAX_CRASHES else ctx.lease_ttl * (2**before - 1) / 4
 
 
-def keeps_ending(state: State, graph: AgentGraph, setbacks: Setbacks) -> Problem:
-    times = [f"its process ended {setbacks.ended} times"] if setbacks.ended else []
-    times += [f"its owner lost its lease {setbacks.lost} times"] if setbacks.lost else []
-    return Problem(
-        CODE,
-        f"{' and '.join(times)} at this step: {_at(state, graph)}. Find out why, then resume the run to try again, "
+def make_crash_loop_problem(state: State, graph: AgentGraph, crashes: CrashCount) -> RunProblem:
+    times = [f"its process ended {crashes.ended} times"] if crashes.ended else []
+    times += [f"its owner lost its lease {crashes.lost} times"] if crashes.lost else []
+    return RunProblem(
+        CRASH_LOOP_CODE,
+        f"{' and '.join(times)} at this step: {_describe_position(state, graph)}. Find out why, then resume the run to try again, "
         "or cancel it",
     )
 
 
-def _at(state: State, graph: AgentGraph) -> str:
+def _describe_position(state: State, graph: AgentGraph) -> str:
     """What the run was doing."""
     under_way = [call for call in state.calls if call.status in ("approved", "started", "unknown")]
     for call in under_way:
         if call.child is not None:
-            return f"{_at(call.child, graph)}, inside of {call.tool}"
+            return f"{_describe_position(call.child, graph)}, inside of {call.tool}"
     agent = graph.find(state.agent)
     who = f"the agent {state.agent if agent is None else agent.name!r}"
     if under_way:
         return f"{who} calling {', '.join(f'{call.tool} ({call.id})' for call in under_way)}"
-    return f"{who} {_DOING.get(type(decide(state)), 'going on')}"
+    return f"{who} {_STEP_DESCRIPTIONS.get(type(choose_next_step(state)), 'going on')}"

@@ -5,63 +5,63 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.base.errors import ApprovalMoved, HistoryMoved, RunMoved
-from holdfast.runtime.driving import Driving
+from holdfast.runtime.driving import Scheduler
 from holdfast.runtime.errors import RunEnded
-from holdfast.runtime.filing import withdrawals
-from holdfast.runtime.home import Home
+from holdfast.runtime.filing import build_withdrawal_ops
+from holdfast.runtime.home import RuntimeContext
 from holdfast.runtime.records import (
-    ENDED,
-    RESTING,
-    Called,
-    CancelAsked,
+    ENDED_STATUSES,
+    STOPPED_STATUSES,
     CancelMode,
-    Header,
+    CancelRequested,
     JournalEntry,
-    Rested,
-    encoded,
-    header_of,
-    logged,
+    ResumeRequested,
+    RunHeader,
+    RunStopped,
+    decode_header,
+    encode,
+    encode_entry,
 )
-from holdfast.runtime.undoing import rewound
-from holdfast.store.contract import Journal, Op, RunRecord, SaveRun
+from holdfast.runtime.undoing import build_rewind_ops
+from holdfast.store.contract import AppendJournal, Op, RunRecord, SaveRun
 
 
-async def cancel(driving: Driving, run_id: str, mode: CancelMode, *, undone: bool = False) -> None:
+async def cancel_run(scheduler: Scheduler, run_id: str, mode: CancelMode, *, rollback: bool = False) -> None:
     """Stop the run, or ask its owner to. ``undone`` takes back what it added to its session."""
-    home = driving.home
+    home = scheduler.ctx
     while True:
-        record = await home.record(run_id)
-        if record.status == "cancelled" and not undone:
+        record = await home.get_run(run_id)
+        if record.status == "cancelled" and not rollback:
             return
-        if record.status in ENDED:
+        if record.status in ENDED_STATUSES:
             raise RunEnded(run_id, status=record.status, wanted="cancelled")
-        header = replace(header_of(record), undone=undone or header_of(record).undone)
+        header = replace(decode_header(record), undone=rollback or decode_header(record).undone)
         if record.status in ("running", "woken"):
-            saved = await change(home, record, replace(header, cancel=mode), record.status, CancelAsked(mode))
+            saved = await update_run(home, record, replace(header, cancel=mode), record.status, CancelRequested(mode))
         else:
-            ops = await withdrawals(home.backend, run_id)
-            ops += await rewound(home, record.session_id, header.base) if header.undone else []
+            ops = await build_withdrawal_ops(home.backend, run_id)
+            ops += await build_rewind_ops(home, record.session_id, header.base) if header.undone else []
             ended = replace(header, problem=None)
-            saved = await change(home, record, ended, "cancelled", Rested("cancelled"), *ops)
+            saved = await update_run(home, record, ended, "cancelled", RunStopped("cancelled"), *ops)
         if saved:
             break
-    if run_id in driving.local:
-        driving.local[run_id].cancel(mode)
+    if run_id in scheduler.executors:
+        scheduler.executors[run_id].cancel(mode)
     elif record.status == "woken":
-        await driving.go_on(run_id)
+        await scheduler.claim_if_runnable(run_id)
     else:
-        await driving.next(record.session_id)
+        await scheduler.start_next(record.session_id)
 
 
-async def resume(driving: Driving, run_id: str, *, accept: bool, agent: str | None) -> None:
+async def resume_run(scheduler: Scheduler, run_id: str, *, accept: bool, agent: str | None) -> None:
     """Let a run go on that failed, was cancelled or is blocked. Others are left alone: asked twice, it resumes once.
 
     One that goes on already is told what is accepted: a runtime that opens tries blocked runs by itself.
     """
-    home = driving.home
+    home = scheduler.ctx
     while True:
-        record = await home.record(run_id)
-        header = header_of(record)
+        record = await home.get_run(run_id)
+        header = decode_header(record)
         if header.undone:
             raise RunEnded(run_id, status="rolled back", wanted="resumed")
         fresh, status = replace(header, accept=accept or header.accept), record.status
@@ -71,24 +71,26 @@ async def resume(driving: Driving, run_id: str, *, accept: bool, agent: str | No
             status = "woken" if status == "blocked" else "queued"
         elif status not in ("woken", "running") or fresh == header:
             break
-        if await change(home, record, fresh, status, Called(accept, agent)):
+        if await update_run(home, record, fresh, status, ResumeRequested(accept, agent)):
             break
-    await driving.go_on(run_id)
+    await scheduler.claim_if_runnable(run_id)
 
 
-async def change(home: Home, record: RunRecord, header: Header, status: str, note: Any, *ops: Op) -> bool:
+async def update_run(
+    ctx: RuntimeContext, record: RunRecord, header: RunHeader, status: str, note: Any, *ops: Op
+) -> bool:
     """Write the header and a note; false when somebody else changed the run meanwhile."""
     save = SaveRun(
         run_id=record.run_id,
         expected=record.revision,
         status=status,
-        data=encoded(header),
+        data=encode(header),
         session_id=record.session_id,
     )
-    entry = logged(JournalEntry(note))
+    entry = encode_entry(JournalEntry(note))
     try:
-        await home.backend.commit(*ops, save, Journal(run_id=record.run_id, entries=(entry,)))
+        await ctx.backend.commit(*ops, save, AppendJournal(run_id=record.run_id, entries=(entry,)))
     except (RunMoved, ApprovalMoved, HistoryMoved):
         return False
-    home.feeds.written(record.run_id, rests=status in RESTING)
+    ctx.subscriptions.notify_written(record.run_id, stopped=status in STOPPED_STATUSES)
     return True

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from holdfast.base.errors import HoldfastError, WrongKey
-from holdfast.store.view import Span, Spans, join
+from holdfast.store.view import TapeSpan, TapeSpans, join_spans
 
 
 class Head(msgspec.Struct, frozen=True, order=True):
@@ -24,7 +24,7 @@ class Head(msgspec.Struct, frozen=True, order=True):
         return f"version {self.version} ({self.length} items)"
 
 
-NOWHERE = Head(0, 0)
+EMPTY_HEAD = Head(0, 0)
 
 
 class LeaseHeld(HoldfastError):
@@ -37,11 +37,11 @@ class LeaseHeld(HoldfastError):
         self.name, self.owner, self.expires_at = name, owner, expires_at
 
 
-def sealed_against(session_id: str) -> WrongKey:
+def make_wrong_key_error(session_id: str) -> WrongKey:
     return WrongKey(f"session {session_id!r} is encrypted: open it with EncryptedSession and its key")
 
 
-def new_tape() -> int:
+def generate_tape_id() -> int:
     """A tape number nobody else has; 63 bits, so that every database can hold it."""
     return secrets.randbits(62) + 1
 
@@ -58,7 +58,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     length: int
     next_seq: int
     open_from: int
-    closed: Spans = ()
+    closed: TapeSpans = ()
     generation: int = 0
     seal: bytes | None = None
     owner: str | None = None
@@ -71,8 +71,8 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
         return Head(self.version, self.length)
 
     @property
-    def view(self) -> Spans:
-        return join(self.closed, (Span(self.tape, self.open_from, self.next_seq),))
+    def view(self) -> TapeSpans:
+        return join_spans(self.closed, (TapeSpan(self.tape, self.open_from, self.next_seq),))
 
     def matches(self, *, owner: str | None, query: str | None) -> bool:
         """Whether it belongs into a listing of these, see :meth:`Backend.sessions`."""
@@ -108,13 +108,13 @@ class Generation(msgspec.Struct, frozen=True):
 
     number: int
     length: int
-    spans: Spans
+    spans: TapeSpans
     resumes_at: int
     """Where on its own tape the session went on after the replacement."""
     replaced_at: float
 
 
-class Quarantined(msgspec.Struct, frozen=True):
+class QuarantinedItem(msgspec.Struct, frozen=True):
     """A record that could not be read and was taken out of the view, not destroyed."""
 
     tape: int
@@ -123,7 +123,7 @@ class Quarantined(msgspec.Struct, frozen=True):
     at: float
 
 
-class Found(msgspec.Struct, frozen=True):
+class SearchCandidate(msgspec.Struct, frozen=True):
     """A stored item that may match a search, and a session that may show it."""
 
     session_id: str
@@ -147,7 +147,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: float
 
 
-class Logged(msgspec.Struct, frozen=True):
+class LogEntry(msgspec.Struct, frozen=True):
     """A journal entry or an event: the ``seq``-th of its run, counted from 1 without gaps."""
 
     seq: int
@@ -181,10 +181,10 @@ class Lease(msgspec.Struct, frozen=True):
 # --- what is written ----------------------------------------------------------------------------
 
 
-class Shape(msgspec.Struct, frozen=True):
+class ViewUpdate(msgspec.Struct, frozen=True):
     """A new view for a session: what :class:`Splice` stores instead of merely growing the last span."""
 
-    closed: Spans
+    closed: TapeSpans
     open_from: int
     length: int
     archive: bool = False
@@ -212,11 +212,11 @@ class Splice(msgspec.Struct, frozen=True, kw_only=True, tag="splice"):
     add: tuple[bytes, ...] = ()
     words: tuple[str, ...] = ()
     """For backends that index when they write: the words of each added item."""
-    shape: Shape | None = None
+    view_update: ViewUpdate | None = None
     expected: int | None = None
     key: BatchKey | None = None
     seal: bytes | None = None
-    tape: int = msgspec.field(default_factory=new_tape)
+    tape: int = msgspec.field(default_factory=generate_tape_id)
     """Used when the session does not exist yet."""
     links: tuple[tuple[int, int], ...] = ()
     """For a fork: (tape, end) of what it shares with its ancestors, as its shape shows it."""
@@ -241,10 +241,10 @@ class Annotate(msgspec.Struct, frozen=True, kw_only=True, tag="annotate"):
     session_id: str
     metadata: dict[str, Any]
     owner: str | None = None
-    tape: int = msgspec.field(default_factory=new_tape)
+    tape: int = msgspec.field(default_factory=generate_tape_id)
 
 
-class Require(msgspec.Struct, frozen=True, tag="require"):
+class RequireVersion(msgspec.Struct, frozen=True, tag="require"):
     """Precondition: the session is at this version."""
 
     session_id: str
@@ -270,14 +270,14 @@ class SaveRun(msgspec.Struct, frozen=True, kw_only=True, tag="save-run"):
     session_id: str | None = None
 
 
-class Journal(msgspec.Struct, frozen=True, kw_only=True, tag="journal"):
+class AppendJournal(msgspec.Struct, frozen=True, kw_only=True, tag="journal"):
     """Append (kind, data) entries to a run's journal."""
 
     run_id: str
     entries: tuple[tuple[str, bytes], ...]
 
 
-class Emit(msgspec.Struct, frozen=True, kw_only=True, tag="emit"):
+class AppendEvents(msgspec.Struct, frozen=True, kw_only=True, tag="emit"):
     """Append (type, data) events to a run's event log. What is there can be made again from its journal."""
 
     run_id: str
@@ -296,7 +296,7 @@ class SaveApproval(msgspec.Struct, frozen=True, kw_only=True, tag="save-approval
     expires_at: float | None = None
 
 
-class TakeLease(msgspec.Struct, frozen=True, kw_only=True, tag="take-lease"):
+class AcquireLease(msgspec.Struct, frozen=True, kw_only=True, tag="take-lease"):
     """Own ``name`` for ``ttl`` seconds, or :class:`LeaseHeld`. The present owner keeps its token."""
 
     name: str
@@ -312,14 +312,14 @@ class RenewLease(msgspec.Struct, frozen=True, kw_only=True, tag="renew-lease"):
     ttl: float
 
 
-class DropLease(msgspec.Struct, frozen=True, kw_only=True, tag="drop-lease"):
+class ReleaseLease(msgspec.Struct, frozen=True, kw_only=True, tag="drop-lease"):
     """Give it back. Harmless when it passed on already."""
 
     name: str
     token: int
 
 
-class Fence(msgspec.Struct, frozen=True, tag="fence"):
+class CheckFence(msgspec.Struct, frozen=True, tag="fence"):
     """Precondition: nobody else took the lease since ``token`` was handed out."""
 
     name: str
@@ -330,18 +330,18 @@ Op: TypeAlias = (
     Splice
     | Erase
     | Annotate
-    | Require
+    | RequireVersion
     | Quarantine
     | SaveRun
-    | Journal
-    | Emit
+    | AppendJournal
+    | AppendEvents
     | SaveApproval
-    | TakeLease
+    | AcquireLease
     | RenewLease
-    | DropLease
-    | Fence
+    | ReleaseLease
+    | CheckFence
 )
-Outcome: TypeAlias = Head | Lease | None
+OpResult: TypeAlias = Head | Lease | None
 """What an operation answers: splices, erasures and annotations a Head, leases a Lease, the others nothing."""
 
 
@@ -358,7 +358,7 @@ class Backend(Protocol):
     indexes_words: bool
     """Whether splices should carry the words of their items."""
 
-    async def commit(self, *ops: Op) -> list[Outcome]:
+    async def commit(self, *ops: Op) -> list[OpResult]:
         """Do all of it or nothing; answer one outcome for each operation.
 
         Cancelling the caller does not undo a commit that was already under way.
@@ -369,7 +369,7 @@ class Backend(Protocol):
         """Release what this backend opened itself; what was handed in stays the caller's."""
         ...
 
-    async def record(self, session_id: str) -> SessionRecord | None: ...
+    async def get_session(self, session_id: str) -> SessionRecord | None: ...
 
     async def read(
         self,
@@ -383,53 +383,53 @@ class Backend(Protocol):
         """A stretch of the view: from ``start`` to ``stop``, or the ``last`` so many. Oldest first."""
         ...
 
-    async def sessions(
+    async def list_sessions(
         self, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
     ) -> list[SessionRecord]:
         """Newest first. ``query`` is a part of the session id or of the annotations."""
         ...
 
-    async def generations(self, session_id: str) -> list[Generation]: ...
+    async def list_generations(self, session_id: str) -> list[Generation]: ...
 
-    async def quarantined(self, session_id: str) -> list[Quarantined]: ...
+    async def list_quarantined(self, session_id: str) -> list[QuarantinedItem]: ...
 
     async def search(
         self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
-    ) -> list[Found] | None:
+    ) -> list[SearchCandidate] | None:
         """Candidates in a steady order, newest sessions and items first; ``None`` when there is no index.
 
         May answer more than what matches, never less: the caller looks at each.
         """
         ...
 
-    async def run(self, run_id: str) -> RunRecord | None: ...
+    async def get_run(self, run_id: str) -> RunRecord | None: ...
 
-    async def runs(
+    async def list_runs(
         self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
     ) -> list[RunRecord]:
         """In order of creation, those with an order above ``after``."""
         ...
 
-    async def journal(self, run_id: str, *, after: int) -> list[Logged]: ...
+    async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]: ...
 
-    async def events(self, run_id: str, *, after: int, limit: int) -> list[Logged]: ...
+    async def read_events(self, run_id: str, *, after: int, limit: int) -> list[LogEntry]: ...
 
-    async def approval(self, approval_id: str) -> ApprovalRecord | None: ...
+    async def get_approval(self, approval_id: str) -> ApprovalRecord | None: ...
 
-    async def approvals(
+    async def list_approvals(
         self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
     ) -> list[ApprovalRecord]:
         """By id, those with an id above ``after``."""
         ...
 
-    async def approvals_due(
+    async def list_due_approvals(
         self, *, status: str, at: float, limit: int, after: ApprovalRecord | None
     ) -> list[ApprovalRecord]:
         """Those that expire at that time or earlier, the earliest first, and behind ``after``."""
         ...
 
-    async def time(self) -> float:
+    async def get_time(self) -> float:
         """The time by the clock that decides about leases: the server's, where there is one."""
         ...
 
-    async def lease(self, name: str) -> Lease | None: ...
+    async def get_lease(self, name: str) -> Lease | None: ...

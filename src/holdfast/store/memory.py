@@ -10,20 +10,20 @@ from holdfast.base.errors import Closed, NotFound
 from holdfast.store.contract import (
     ApprovalRecord,
     Cursor,
-    Found,
     Generation,
     Lease,
-    Logged,
+    LogEntry,
     Op,
-    Outcome,
+    OpResult,
     Page,
-    Quarantined,
+    QuarantinedItem,
     Row,
     RunRecord,
+    SearchCandidate,
     SessionRecord,
 )
-from holdfast.store.tables import Tables, copied
-from holdfast.store.view import cut, length
+from holdfast.store.tables import MemoryTables, copy_metadata
+from holdfast.store.view import slice_spans, total_length
 
 
 class MemoryBackend:
@@ -34,9 +34,9 @@ class MemoryBackend:
     def __init__(self, *, clock: Clock = system_clock) -> None:
         self.clock = clock
         self.closed = False
-        self.tables = Tables()
+        self.tables = MemoryTables()
 
-    async def commit(self, *ops: Op) -> list[Outcome]:
+    async def commit(self, *ops: Op) -> list[OpResult]:
         self.check_open()
         return self.tables.apply(ops, self.clock())
 
@@ -47,10 +47,10 @@ class MemoryBackend:
         if self.closed:
             raise Closed("this store is closed")
 
-    async def record(self, session_id: str) -> SessionRecord | None:
+    async def get_session(self, session_id: str) -> SessionRecord | None:
         self.check_open()
         found = self.tables.records.get(session_id)
-        return msgspec.structs.replace(found, metadata=copied(found.metadata)) if found else None
+        return msgspec.structs.replace(found, metadata=copy_metadata(found.metadata)) if found else None
 
     async def read(
         self,
@@ -61,27 +61,27 @@ class MemoryBackend:
         last: int | None = None,
         generation: int | None = None,
     ) -> Page | None:
-        record = await self.record(session_id)
+        record = await self.get_session(session_id)
         if record is None:
             return None
         if generation is None:
             view = record.view
-        elif (session_id, generation) in self.tables.archive:
-            view = self.tables.archive[session_id, generation].spans
+        elif (session_id, generation) in self.tables.generations:
+            view = self.tables.generations[session_id, generation].spans
         else:
             raise NotFound("generation", generation)
-        size = length(view)
+        size = total_length(view)
         if last is not None:
             start, stop = max(size - last, 0), size
         places = [
             (span.tape, seq)
-            for span in cut(view, start, size if stop is None else stop)
+            for span in slice_spans(view, start, size if stop is None else stop)
             for seq in range(span.start, span.stop)
         ]
         rows = [Row(start + index, *place, self.tables.tapes.get(place)) for index, place in enumerate(places)]
         return Page(record, rows)
 
-    async def sessions(
+    async def list_sessions(
         self, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
     ) -> list[SessionRecord]:
         self.check_open()
@@ -92,26 +92,26 @@ class MemoryBackend:
             and (after is None or (record.updated_at, record.session_id) < (after.updated_at, after.session_id))
         ]
         found.sort(key=lambda record: (record.updated_at, record.session_id), reverse=True)
-        return [msgspec.structs.replace(record, metadata=copied(record.metadata)) for record in found[:limit]]
+        return [msgspec.structs.replace(record, metadata=copy_metadata(record.metadata)) for record in found[:limit]]
 
-    async def generations(self, session_id: str) -> list[Generation]:
+    async def list_generations(self, session_id: str) -> list[Generation]:
         self.check_open()
-        return [entry for (owner, _), entry in sorted(self.tables.archive.items()) if owner == session_id]
+        return [entry for (owner, _), entry in sorted(self.tables.generations.items()) if owner == session_id]
 
-    async def quarantined(self, session_id: str) -> list[Quarantined]:
+    async def list_quarantined(self, session_id: str) -> list[QuarantinedItem]:
         self.check_open()
         return [entry for (owner, *_), entry in sorted(self.tables.quarantine.items()) if owner == session_id]
 
     async def search(
         self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
-    ) -> list[Found] | None:
+    ) -> list[SearchCandidate] | None:
         return None
 
-    async def run(self, run_id: str) -> RunRecord | None:
+    async def get_run(self, run_id: str) -> RunRecord | None:
         self.check_open()
         return self.tables.runs.get(run_id)
 
-    async def runs(
+    async def list_runs(
         self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
     ) -> list[RunRecord]:
         self.check_open()
@@ -124,23 +124,23 @@ class MemoryBackend:
         ]
         return sorted(found, key=lambda run: run.order)[:limit]
 
-    async def journal(self, run_id: str, *, after: int) -> list[Logged]:
-        return self.logged("journal", run_id, after)
+    async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]:
+        return self.read_log("journal", run_id, after)
 
-    async def events(self, run_id: str, *, after: int, limit: int) -> list[Logged]:
-        return self.logged("event", run_id, after)[:limit]
+    async def read_events(self, run_id: str, *, after: int, limit: int) -> list[LogEntry]:
+        return self.read_log("event", run_id, after)[:limit]
 
-    def logged(self, log: str, run_id: str, after: int) -> list[Logged]:
+    def read_log(self, log: str, run_id: str, after: int) -> list[LogEntry]:
         self.check_open()
         run = self.tables.runs.get(run_id)
         stop = getattr(run, f"{log}_length") if run else 0
         return [self.tables.logs[log, run_id, seq] for seq in range(after + 1, stop + 1)]
 
-    async def approval(self, approval_id: str) -> ApprovalRecord | None:
+    async def get_approval(self, approval_id: str) -> ApprovalRecord | None:
         self.check_open()
         return self.tables.approvals.get(approval_id)
 
-    async def approvals(
+    async def list_approvals(
         self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
     ) -> list[ApprovalRecord]:
         self.check_open()
@@ -154,7 +154,7 @@ class MemoryBackend:
         ]
         return sorted(found, key=lambda approval: approval.approval_id)[:limit]
 
-    async def approvals_due(
+    async def list_due_approvals(
         self, *, status: str, at: float, limit: int, after: ApprovalRecord | None
     ) -> list[ApprovalRecord]:
         self.check_open()
@@ -166,11 +166,11 @@ class MemoryBackend:
         ]
         return [one for *place, one in sorted(found, key=lambda row: row[:2]) if tuple(place) > behind][:limit]
 
-    async def time(self) -> float:
+    async def get_time(self) -> float:
         self.check_open()
         return self.clock()
 
-    async def lease(self, name: str) -> Lease | None:
+    async def get_lease(self, name: str) -> Lease | None:
         self.check_open()
         held = self.tables.leases.get(name)
         return held if held and held.owner else None

@@ -7,31 +7,33 @@ from urllib.parse import parse_qsl
 
 from holdfast.base.errors import InvalidInput, MissingExtra
 from holdfast.store.contract import Backend
-from holdfast.store.relational.connection import Names
+from holdfast.store.relational.connection import TableNames
 
 if TYPE_CHECKING:
     from holdfast.store.sql.backend import SqlBackend
     from holdfast.store.sqlite.backend import SqliteBackend
 
-SCHEMES = "memory:// · sqlite:///path · postgresql+asyncpg://... · mysql+asyncmy://... · redis://..."
+SUPPORTED_URLS = "memory:// · sqlite:///path · postgresql+asyncpg://... · mysql+asyncmy://... · redis://..."
 
 
 async def open_backend(url: Any, **options: Any) -> Backend:
     """The backend at an address, ready for use. ``options`` are those of its class."""
     if not isinstance(url, str):
-        return await open_injected(url, options)
+        return await open_existing(url, options)
     scheme, there_is_one, _ = url.partition("://")  # what follows may hold a password
     if not there_is_one:
-        raise InvalidInput(f"a store is named by a URL, such as sqlite:///app.db for a file; known are {SCHEMES}")
+        raise InvalidInput(
+            f"a store is named by a URL, such as sqlite:///app.db for a file; known are {SUPPORTED_URLS}"
+        )
     for known, opener in _OPENERS.items():
         if scheme == known or scheme.startswith(f"{known}+"):
             return await opener(url, options)
-    raise InvalidInput(f"{scheme!r} is not a kind of store; known are {SCHEMES}")
+    raise InvalidInput(f"{scheme!r} is not a kind of store; known are {SUPPORTED_URLS}")
 
 
-def checked(options: dict[str, Any], maker: Callable[..., Any], kind: str) -> dict[str, Any]:
+def validate_options(options: dict[str, Any], factory: Callable[..., Any], kind: str) -> dict[str, Any]:
     """The options, if whatever makes the backend takes all of them."""
-    parameters = signature(maker).parameters.values()
+    parameters = signature(factory).parameters.values()
     known = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
     if unknown := [name for name in options if name not in known]:
         raise InvalidInput(f"{kind} takes no {', '.join(unknown)}; its options are {', '.join(known)}")
@@ -41,25 +43,25 @@ def checked(options: dict[str, Any], maker: Callable[..., Any], kind: str) -> di
 async def open_memory(url: str, options: dict[str, Any]) -> Backend:
     from holdfast.store.memory import MemoryBackend
 
-    return MemoryBackend(**checked(options, MemoryBackend, "a store in memory"))
+    return MemoryBackend(**validate_options(options, MemoryBackend, "a store in memory"))
 
 
 async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
     if not url.startswith("sqlite://"):  # sqlite+aiosqlite://: somebody wants SQLAlchemy
         return await open_sql(url, options)
-    from holdfast.store.sqlite.backend import MEMORY, SqliteBackend, share
+    from holdfast.store.sqlite.backend import MEMORY, SqliteBackend, get_shared_backend
 
     address, _, query = url.removeprefix("sqlite://").partition("?")
     given = dict(parse_qsl(query))
     if "tables" in given:
-        options = {"names": names_in(given.pop("tables")), **options}
+        options = {"names": parse_table_names(given.pop("tables")), **options}
     if "synchronous" in given:
         options = {"synchronous": given.pop("synchronous").upper(), **options}
     if given:
         raise InvalidInput(f"sqlite takes no {', '.join(given)}; it takes synchronous=normal or full, and tables=")
     path = address.removeprefix("/")
-    checked(options, SqliteBackend, "a store in SQLite")
-    return await opened(share(path if path not in ("", MEMORY) else MEMORY, **options))
+    validate_options(options, SqliteBackend, "a store in SQLite")
+    return await prepare_backend(get_shared_backend(path if path not in ("", MEMORY) else MEMORY, **options))
 
 
 async def open_sql(url: str, options: dict[str, Any]) -> Backend:
@@ -70,16 +72,21 @@ async def open_sql(url: str, options: dict[str, Any]) -> Backend:
     address, _, query = url.partition("?")
     rest = [part for part in query.split("&") if part and not part.startswith("tables=")]
     if tables := dict(parse_qsl(query)).get("tables"):
-        url, options = "?".join([address, *(["&".join(rest)] if rest else [])]), {"names": names_in(tables), **options}
-    return await opened(SqlBackend.from_url(url, **checked(options, SqlBackend.from_url, "a store in an SQL database")))
+        url, options = (
+            "?".join([address, *(["&".join(rest)] if rest else [])]),
+            {"names": parse_table_names(tables), **options},
+        )
+    return await prepare_backend(
+        SqlBackend.from_url(url, **validate_options(options, SqlBackend.from_url, "a store in an SQL database"))
+    )
 
 
-def names_in(tables: str) -> Names:
+def parse_table_names(tables: str) -> TableNames:
     """``tables=SESSIONS,ITEMS`` in the address of a database."""
     names = tables.split(",")
     if len(names) != 2:
         raise InvalidInput(f"tables= takes two names, such as agent_sessions,agent_messages, not {tables!r}")
-    return Names(*names)
+    return TableNames(*names)
 
 
 async def open_redis(url: str, options: dict[str, Any]) -> Backend:
@@ -87,24 +94,26 @@ async def open_redis(url: str, options: dict[str, Any]) -> Backend:
         from holdfast.store.redis.backend import RedisBackend
     except ImportError as error:
         raise MissingExtra("redis", "a store in Redis") from error
-    return RedisBackend.from_url(url, **checked(options, RedisBackend.from_url, "a store in Redis"))
+    return RedisBackend.from_url(url, **validate_options(options, RedisBackend.from_url, "a store in Redis"))
 
 
-async def open_injected(handle: Any, options: dict[str, Any]) -> Backend:
+async def open_existing(handle: Any, options: dict[str, Any]) -> Backend:
     """An engine or client that the caller made and keeps."""
     module = type(handle).__module__.partition(".")[0]
     if module == "sqlalchemy" and hasattr(handle, "sync_engine"):
         from holdfast.store.sql.backend import SqlBackend
 
-        return await opened(SqlBackend(handle, **checked(options, SqlBackend, "a store with your engine")))
+        return await prepare_backend(
+            SqlBackend(handle, **validate_options(options, SqlBackend, "a store with your engine"))
+        )
     if module == "redis":
         from holdfast.store.redis.backend import RedisBackend
 
-        return RedisBackend(handle, **checked(options, RedisBackend, "a store with your client"))
+        return RedisBackend(handle, **validate_options(options, RedisBackend, "a store with your client"))
     raise InvalidInput(f"a store is opened by a URL, an AsyncEngine or a Redis client, not {type(handle).__name__}")
 
 
-async def opened(backend: "SqliteBackend | SqlBackend") -> Backend:
+async def prepare_backend(backend: "SqliteBackend | SqlBackend") -> Backend:
     try:
         await backend.open()
     except BaseException:

@@ -2,8 +2,9 @@
 
 from holdfast.base.errors import ApprovalMoved, FenceLost, HistoryMoved, InvalidInput, RunMoved
 from holdfast.store.contract import (
+    AcquireLease,
+    CheckFence,
     Erase,
-    Fence,
     Head,
     Lease,
     LeaseHeld,
@@ -11,13 +12,12 @@ from holdfast.store.contract import (
     SaveApproval,
     SaveRun,
     Splice,
-    TakeLease,
-    sealed_against,
+    make_wrong_key_error,
 )
 
 
-def check_shape(op: Splice) -> None:
-    if op.shape is not None and op.expected is None:
+def check_view_update(op: Splice) -> None:
+    if op.view_update is not None and op.expected is None:
         raise InvalidInput("a shape needs the version it was made for")
 
 
@@ -25,7 +25,7 @@ def check_seal(op: Splice | Erase, *, sealed: bool, tape: int, found: Head) -> N
     """Refuse an operation on a stored session that would break its seal."""
     if op.seal is None:
         if sealed and not (isinstance(op, Erase) and op.forget):
-            raise sealed_against(op.session_id)
+            raise make_wrong_key_error(op.session_id)
     elif isinstance(op, Splice) and op.tape != tape:
         raise HistoryMoved(op.session_id, expected=op.expected, found=found)
 
@@ -39,7 +39,7 @@ def check_revision(op: SaveRun | SaveApproval, *, found: int) -> None:
     raise ApprovalMoved(op.approval_id, expected=op.expected, found=found)
 
 
-def taken(op: TakeLease, held: Lease | None, now: float) -> Lease:
+def grant_lease(op: AcquireLease, held: Lease | None, now: float) -> Lease:
     """The lease as it is handed out; its token is a higher one unless the owner had it all the time."""
     if held is None:
         return Lease(op.name, op.owner, 1, now + op.ttl)
@@ -49,7 +49,7 @@ def taken(op: TakeLease, held: Lease | None, now: float) -> Lease:
     return Lease(op.name, op.owner, held.token if lasts else held.token + 1, now + op.ttl)
 
 
-def still_held(op: RenewLease | Fence, held: Lease | None) -> Lease:
+def check_lease_token(op: RenewLease | CheckFence, held: Lease | None) -> Lease:
     """The lease of this token, if nobody took it since and it was not given back."""
     if held is None or held.token != op.token or not held.owner:
         raise FenceLost(op.name, expected=op.token, found=held.token if held else 0)

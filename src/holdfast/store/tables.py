@@ -8,25 +8,25 @@ import msgspec
 from holdfast.base.errors import HistoryMoved, KeyReused, NotFound
 from holdfast.store import contract, rules
 from holdfast.store.contract import (
-    NOWHERE,
+    EMPTY_HEAD,
     ApprovalRecord,
     Generation,
     Head,
     Lease,
-    Logged,
+    LogEntry,
     Op,
-    Outcome,
-    Quarantined,
+    OpResult,
+    QuarantinedItem,
     RunRecord,
     SessionRecord,
 )
-from holdfast.store.view import on_tape, uncovered
+from holdfast.store.view import get_ranges_on_tape, iter_gaps
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Tables:
+class MemoryTables:
     """Plain dictionaries, and how to take back what the running commit did to them."""
 
     def __init__(self) -> None:
@@ -34,22 +34,22 @@ class Tables:
         self.erased_upto: dict[int, int] = {}
         self.tapes: dict[tuple[int, int], bytes | None] = {}
         self.links: dict[tuple[int, str], tuple[tuple[int, int], ...]] = {}
-        self.archive: dict[tuple[str, int], Generation] = {}
-        self.keys: dict[tuple[str, str], tuple[str, Head]] = {}
-        self.quarantine: dict[tuple[str, int, int], Quarantined] = {}
+        self.generations: dict[tuple[str, int], Generation] = {}
+        self.batch_keys: dict[tuple[str, str], tuple[str, Head]] = {}
+        self.quarantine: dict[tuple[str, int, int], QuarantinedItem] = {}
         self.runs: dict[str, RunRecord] = {}
-        self.logs: dict[tuple[str, str, int], Logged] = {}
+        self.logs: dict[tuple[str, str, int], LogEntry] = {}
         self.approvals: dict[str, ApprovalRecord] = {}
         self.leases: dict[str, Lease] = {}
-        self.undo: list[Callable[[], None]] = []
+        self.undo_steps: list[Callable[[], None]] = []
 
-    def apply(self, ops: Iterable[Op], now: float) -> list[Outcome]:
+    def apply(self, ops: Iterable[Op], now: float) -> list[OpResult]:
         """Do the operations in order: all of them or, with an exception, none."""
-        self.undo.clear()
+        self.undo_steps.clear()
         try:
             return [_APPLIERS[type(op)](self, op, now) for op in ops]
         except BaseException:
-            for step in reversed(self.undo):
+            for step in reversed(self.undo_steps):
                 step()
             raise
 
@@ -57,19 +57,19 @@ class Tables:
         """Set an entry in a way that the running commit can take back."""
         if key in table:
             old = table[key]
-            self.undo.append(lambda: table.__setitem__(key, old))
+            self.undo_steps.append(lambda: table.__setitem__(key, old))
         else:
-            self.undo.append(lambda: table.__delitem__(key))
+            self.undo_steps.append(lambda: table.__delitem__(key))
         table[key] = value
 
-    def drop(self, table: dict[K, V], key: K) -> None:
+    def delete(self, table: dict[K, V], key: K) -> None:
         old = table.pop(key)
-        self.undo.append(lambda: table.__setitem__(key, old))
+        self.undo_steps.append(lambda: table.__setitem__(key, old))
 
     def splice(self, op: contract.Splice, now: float) -> Head:
-        rules.check_shape(op)
-        if op.key is not None and (op.session_id, op.key.name) in self.keys:
-            digest, head = self.keys[op.session_id, op.key.name]
+        rules.check_view_update(op)
+        if op.key is not None and (op.session_id, op.key.name) in self.batch_keys:
+            digest, head = self.batch_keys[op.session_id, op.key.name]
             if digest != op.key.digest:
                 raise KeyReused(op.session_id, op.key.name)
             return head
@@ -78,35 +78,39 @@ class Tables:
         if old is not None:
             rules.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         generation = old.generation if old else 0
-        if op.shape and op.shape.archive and old:
+        if op.view_update and op.view_update.archive and old:
             resumes_at = old.next_seq + len(op.add)
             shown = Generation(generation, old.length, old.view, resumes_at, now)
-            self.put(self.archive, (op.session_id, generation), shown)
+            self.put(self.generations, (op.session_id, generation), shown)
             generation += 1
-        new = old or unwritten(op, now)
+        new = old or make_session_record(op, now)
         for seq, data in enumerate(op.add, start=new.next_seq):
             self.put(self.tapes, (new.tape, seq), data)
         for tape, _ in op.links:
-            self.put(self.links, (tape, op.session_id), on_tape(op.shape.closed if op.shape else (), tape))
+            self.put(
+                self.links,
+                (tape, op.session_id),
+                get_ranges_on_tape(op.view_update.closed if op.view_update else (), tape),
+            )
         new = msgspec.structs.replace(
             new,
             version=new.version + 1,
-            length=op.shape.length if op.shape else new.length + len(op.add),
+            length=op.view_update.length if op.view_update else new.length + len(op.add),
             next_seq=new.next_seq + len(op.add),
-            open_from=op.shape.open_from if op.shape else new.open_from,
-            closed=op.shape.closed if op.shape else new.closed,
+            open_from=op.view_update.open_from if op.view_update else new.open_from,
+            closed=op.view_update.closed if op.view_update else new.closed,
             generation=generation,
             seal=op.seal,
             updated_at=max(now, new.updated_at),
         )
         self.put(self.records, op.session_id, new)
         if op.key is not None:
-            self.put(self.keys, (op.session_id, op.key.name), (op.key.digest, new.head))
+            self.put(self.batch_keys, (op.session_id, op.key.name), (op.key.digest, new.head))
         return new.head
 
     def check_version(self, session_id: str, expected: int | None) -> None:
         record = self.records.get(session_id)
-        found = record.head if record else NOWHERE
+        found = record.head if record else EMPTY_HEAD
         if expected is not None and expected != found.version:
             raise HistoryMoved(session_id, expected=expected, found=found)
 
@@ -114,18 +118,18 @@ class Tables:
         self.check_version(op.session_id, op.expected)
         old = self.records.get(op.session_id)
         if old is None:
-            return NOWHERE
+            return EMPTY_HEAD
         rules.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         shared = [tape for tape, session_id in self.links if session_id == op.session_id]
         for tape in shared:
-            self.drop(self.links, (tape, op.session_id))
-        self.drop_session(self.archive, op.session_id)
-        self.drop_session(self.quarantine, op.session_id)
-        self.drop_session(self.keys, op.session_id)
+            self.delete(self.links, (tape, op.session_id))
+        self.delete_session_entries(self.generations, op.session_id)
+        self.delete_session_entries(self.quarantine, op.session_id)
+        self.delete_session_entries(self.batch_keys, op.session_id)
         self.put(self.erased_upto, old.tape, old.next_seq)
         if op.forget:
-            self.drop(self.records, op.session_id)
-            head = NOWHERE
+            self.delete(self.records, op.session_id)
+            head = EMPTY_HEAD
         else:
             new = msgspec.structs.replace(
                 old,
@@ -139,39 +143,39 @@ class Tables:
             self.put(self.records, op.session_id, new)
             head = new.head
         for tape in (old.tape, *shared):
-            self.sweep(tape)
+            self.delete_unreferenced_items(tape)
         return head
 
-    def drop_session(self, table: dict[Any, Any], session_id: str) -> None:
+    def delete_session_entries(self, table: dict[Any, Any], session_id: str) -> None:
         for key in [key for key in table if key[0] == session_id]:
-            self.drop(table, key)
+            self.delete(table, key)
 
-    def sweep(self, tape: int) -> None:
+    def delete_unreferenced_items(self, tape: int) -> None:
         """Destroy what was erased and what no fork began with."""
         shared = [stretch for (linked, _), held in self.links.items() if linked == tape for stretch in held]
-        for start, stop in uncovered(shared, self.erased_upto.get(tape, 0)):
+        for start, stop in iter_gaps(shared, self.erased_upto.get(tape, 0)):
             for place in [place for place in self.tapes if place[0] == tape and start <= place[1] < stop]:
-                self.drop(self.tapes, place)
+                self.delete(self.tapes, place)
 
     def annotate(self, op: contract.Annotate, now: float) -> Head:
-        old = self.records.get(op.session_id) or unwritten(op, now)
+        old = self.records.get(op.session_id) or make_session_record(op, now)
         both = {**old.metadata, **op.metadata}
         new = msgspec.structs.replace(
             old,
-            metadata=copied({key: value for key, value in both.items() if value is not None}),
+            metadata=copy_metadata({key: value for key, value in both.items() if value is not None}),
             owner=op.owner if op.owner is not None else old.owner,
             updated_at=max(now, old.updated_at),
         )
         self.put(self.records, op.session_id, new)
         return new.head
 
-    def require(self, op: contract.Require, now: float) -> None:
+    def require_version(self, op: contract.RequireVersion, now: float) -> None:
         self.check_version(op.session_id, op.version)
 
-    def set_aside(self, op: contract.Quarantine, now: float) -> None:
+    def quarantine_item(self, op: contract.Quarantine, now: float) -> None:
         key = (op.session_id, op.tape, op.seq)
         if key not in self.quarantine:
-            self.put(self.quarantine, key, Quarantined(op.tape, op.seq, op.reason, now))
+            self.put(self.quarantine, key, QuarantinedItem(op.tape, op.seq, op.reason, now))
 
     def save_run(self, op: contract.SaveRun, now: float) -> None:
         old = self.runs.get(op.run_id)
@@ -197,13 +201,13 @@ class Tables:
         counter = f"{log}_length"
         before = getattr(run, counter)
         for seq, (kind, data) in enumerate(entries, start=before + 1):
-            self.put(self.logs, (log, run_id, seq), Logged(seq, kind, data, now))
+            self.put(self.logs, (log, run_id, seq), LogEntry(seq, kind, data, now))
         self.put(self.runs, run_id, msgspec.structs.replace(run, **{counter: before + len(entries)}))
 
-    def append_journal(self, op: contract.Journal, now: float) -> None:
+    def append_journal(self, op: contract.AppendJournal, now: float) -> None:
         self.append_log("journal", op.run_id, op.entries, now)
 
-    def append_events(self, op: contract.Emit, now: float) -> None:
+    def append_events(self, op: contract.AppendEvents, now: float) -> None:
         self.append_log("event", op.run_id, op.events, now)
 
     def save_approval(self, op: contract.SaveApproval, now: float) -> None:
@@ -221,27 +225,27 @@ class Tables:
         )
         self.put(self.approvals, op.approval_id, new)
 
-    def take_lease(self, op: contract.TakeLease, now: float) -> Lease:
-        lease = rules.taken(op, self.leases.get(op.name), now)
+    def acquire_lease(self, op: contract.AcquireLease, now: float) -> Lease:
+        lease = rules.grant_lease(op, self.leases.get(op.name), now)
         self.put(self.leases, op.name, lease)
         return lease
 
     def renew_lease(self, op: contract.RenewLease, now: float) -> Lease:
-        held = rules.still_held(op, self.leases.get(op.name))
+        held = rules.check_lease_token(op, self.leases.get(op.name))
         lease = msgspec.structs.replace(held, expires_at=now + op.ttl)
         self.put(self.leases, op.name, lease)
         return lease
 
-    def drop_lease(self, op: contract.DropLease, now: float) -> None:
+    def release_lease(self, op: contract.ReleaseLease, now: float) -> None:
         held = self.leases.get(op.name)
         if held and held.token == op.token:
             self.put(self.leases, op.name, Lease(op.name, "", held.token, 0))
 
-    def fence(self, op: contract.Fence, now: float) -> None:
-        rules.still_held(op, self.leases.get(op.name))
+    def check_fence(self, op: contract.CheckFence, now: float) -> None:
+        rules.check_lease_token(op, self.leases.get(op.name))
 
 
-def unwritten(op: contract.Splice | contract.Annotate, now: float) -> SessionRecord:
+def make_session_record(op: contract.Splice | contract.Annotate, now: float) -> SessionRecord:
     """A session before its first operation."""
     return SessionRecord(
         session_id=op.session_id,
@@ -256,24 +260,24 @@ def unwritten(op: contract.Splice | contract.Annotate, now: float) -> SessionRec
     )
 
 
-def copied(metadata: dict[str, Any]) -> dict[str, Any]:
+def copy_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """Annotations as a database would hand them out: JSON, and nobody else's."""
     copy: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(metadata))
     return copy
 
 
-_APPLIERS: dict[type, Callable[[Tables, Any, float], Outcome]] = {
-    contract.Splice: Tables.splice,
-    contract.Erase: Tables.erase,
-    contract.Annotate: Tables.annotate,
-    contract.Require: Tables.require,
-    contract.Quarantine: Tables.set_aside,
-    contract.SaveRun: Tables.save_run,
-    contract.Journal: Tables.append_journal,
-    contract.Emit: Tables.append_events,
-    contract.SaveApproval: Tables.save_approval,
-    contract.TakeLease: Tables.take_lease,
-    contract.RenewLease: Tables.renew_lease,
-    contract.DropLease: Tables.drop_lease,
-    contract.Fence: Tables.fence,
+_APPLIERS: dict[type, Callable[[MemoryTables, Any, float], OpResult]] = {
+    contract.Splice: MemoryTables.splice,
+    contract.Erase: MemoryTables.erase,
+    contract.Annotate: MemoryTables.annotate,
+    contract.RequireVersion: MemoryTables.require_version,
+    contract.Quarantine: MemoryTables.quarantine_item,
+    contract.SaveRun: MemoryTables.save_run,
+    contract.AppendJournal: MemoryTables.append_journal,
+    contract.AppendEvents: MemoryTables.append_events,
+    contract.SaveApproval: MemoryTables.save_approval,
+    contract.AcquireLease: MemoryTables.acquire_lease,
+    contract.RenewLease: MemoryTables.renew_lease,
+    contract.ReleaseLease: MemoryTables.release_lease,
+    contract.CheckFence: MemoryTables.check_fence,
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 
-class Span(msgspec.Struct, frozen=True, array_like=True):
+class TapeSpan(msgspec.Struct, frozen=True, array_like=True):
     """The items ``start <= seq < stop`` of one tape."""
 
     tape: int
@@ -21,40 +21,40 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
         return self.stop - self.start
 
 
-Spans = tuple[Span, ...]
+TapeSpans = tuple[TapeSpan, ...]
 
 
-def length(spans: Iterable[Span]) -> int:
+def total_length(spans: Iterable[TapeSpan]) -> int:
     return sum(map(len, spans))
 
 
-def cut(spans: Sequence[Span], start: int, stop: int) -> Spans:
+def slice_spans(spans: Sequence[TapeSpan], start: int, stop: int) -> TapeSpans:
     """The part of a view between two positions, clipped to what there is."""
     kept = []
     position = 0
     for span in spans:
         low, high = max(start - position, 0), min(stop - position, len(span))
         if low < high:
-            kept.append(Span(span.tape, span.start + low, span.start + high))
+            kept.append(TapeSpan(span.tape, span.start + low, span.start + high))
         position += len(span)
     return tuple(kept)
 
 
-def join(*views: Iterable[Span]) -> Spans:
+def join_spans(*views: Iterable[TapeSpan]) -> TapeSpans:
     """Views one after the other; touching spans become one."""
-    joined: list[Span] = []
+    joined: list[TapeSpan] = []
     for view in views:
         for span in view:
             if not len(span):
                 continue
             if joined and joined[-1].tape == span.tape and joined[-1].stop == span.start:
-                joined[-1] = Span(span.tape, joined[-1].start, span.stop)
+                joined[-1] = TapeSpan(span.tape, joined[-1].start, span.stop)
             else:
                 joined.append(span)
     return tuple(joined)
 
 
-def reach(spans: Iterable[Span]) -> dict[int, int]:
+def get_tape_ends(spans: Iterable[TapeSpan]) -> dict[int, int]:
     """For each tape the end of the last span on it."""
     ends: dict[int, int] = {}
     for span in spans:
@@ -62,15 +62,15 @@ def reach(spans: Iterable[Span]) -> dict[int, int]:
     return ends
 
 
-def on_tape(spans: Iterable[Span], tape: int) -> tuple[tuple[int, int], ...]:
+def get_ranges_on_tape(spans: Iterable[TapeSpan], tape: int) -> tuple[tuple[int, int], ...]:
     """The stretches of one tape that a view shows."""
     return tuple((span.start, span.stop) for span in spans if span.tape == tape and len(span))
 
 
-def uncovered(stretches: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
+def iter_gaps(ranges: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
     """What lies on a tape before ``end`` and in none of these stretches, in order."""
     place = 0
-    for start, stop in sorted(stretches):
+    for start, stop in sorted(ranges):
         if place < min(start, end):
             yield place, min(start, end)
         place = max(place, stop)
@@ -78,7 +78,7 @@ def uncovered(stretches: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[
         yield place, end
 
 
-def position_of(spans: Iterable[Span], tape: int, seq: int) -> int | None:
+def find_position(spans: Iterable[TapeSpan], tape: int, seq: int) -> int | None:
     """Where a stored item stands in a view, or ``None`` when the view does not show it."""
     position = 0
     for span in spans:

@@ -22,5 +22,5 @@ from holdfast.testing.session_contract import PlainSessionContract as PlainSessi
 from holdfast.testing.session_contract import SessionContract as SessionContract
 from holdfast.testing.storage import FakeClock as FakeClock
 from holdfast.testing.storage import SqliteFaults as SqliteFaults
-from holdfast.testing.storage import owned as owned
+from holdfast.testing.storage import closing_backend as closing_backend
 from holdfast.testing.store_contract import StoreContract as StoreContract

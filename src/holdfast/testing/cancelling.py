@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Moment(Enum):
+class CancelMoment(Enum):
     """When a cancellation strikes at an await."""
 
     SUSPENDING = "as it begins to wait"
@@ -28,7 +28,7 @@ async def cancel_at_every_await(
     assert that it tested something.
     """
     awaits = 0
-    for moment in Moment:
+    for moment in CancelMoment:
         at = 1
         while await _cancel_at(at, moment, scenario, check):
             awaits, at = max(awaits, at), at + 1
@@ -37,13 +37,13 @@ async def cancel_at_every_await(
 
 async def _cancel_at(
     at: int,
-    moment: Moment,
+    moment: CancelMoment,
     scenario: Callable[[], Coroutine[Any, Any, object]],
     check: Callable[[], object],
 ) -> bool:
     struck: list[int] = []
     before = asyncio.all_tasks()
-    task = asyncio.create_task(_interrupted(scenario(), at, moment, struck), name=f"await {at} {moment.value}")
+    task = asyncio.create_task(_run_and_cancel(scenario(), at, moment, struck), name=f"await {at} {moment.value}")
     await asyncio.wait({task})
     where = f"cancelled at await {at} {moment.value}"
     if struck:
@@ -61,12 +61,14 @@ async def _cancel_at(
     return bool(struck)
 
 
-async def _interrupted(work: Coroutine[Any, Any, T], at: int, moment: Moment, struck: list[int]) -> T:
-    return await _stepping(work, at, moment, struck)
+async def _run_and_cancel(work: Coroutine[Any, Any, T], at: int, moment: CancelMoment, cancelled_at: list[int]) -> T:
+    return await _drive_and_cancel(work, at, moment, cancelled_at)
 
 
 @types.coroutine
-def _stepping(work: Coroutine[Any, Any, T], at: int, moment: Moment, struck: list[int]) -> Generator[Any, Any, T]:
+def _drive_and_cancel(
+    work: Coroutine[Any, Any, T], at: int, moment: CancelMoment, cancelled_at: list[int]
+) -> Generator[Any, Any, T]:
     task = asyncio.current_task()
     assert task is not None
     step: Callable[[], Any] = partial(work.send, None)
@@ -79,8 +81,8 @@ def _stepping(work: Coroutine[Any, Any, T], at: int, moment: Moment, struck: lis
             return result
         seen += 1
         if seen == at:
-            struck.append(at)
-            if waiting is None or moment is Moment.SUSPENDING:
+            cancelled_at.append(at)
+            if waiting is None or moment is CancelMoment.SUSPENDING:
                 task.cancel()
             else:
                 # Added before the task's own callback, and therefore called before it.

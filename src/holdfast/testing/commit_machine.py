@@ -7,31 +7,31 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
 from holdfast.store.contract import (
+    AcquireLease,
     Annotate,
+    AppendEvents,
+    AppendJournal,
     Backend,
     BatchKey,
-    DropLease,
-    Emit,
+    CheckFence,
     Erase,
-    Fence,
-    Journal,
     Op,
     Quarantine,
+    ReleaseLease,
     RenewLease,
-    Require,
+    RequireVersion,
     SaveApproval,
     SaveRun,
-    Shape,
     Splice,
-    TakeLease,
+    ViewUpdate,
 )
-from holdfast.store.view import cut
-from holdfast.testing.machines import SideBySide, faults, steady
-from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
-from holdfast.testing.store_fixtures import Stored
+from holdfast.store.view import slice_spans
+from holdfast.testing.machines import DifferentialStateMachine, fault_points, make_settings
+from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
+from holdfast.testing.store_fixtures import StoredItemsReader
 
 
-class Intent(msgspec.Struct, frozen=True):
+class OpIntent(msgspec.Struct, frozen=True):
     """An operation before it is known what it acts on."""
 
     kind: str
@@ -41,7 +41,7 @@ class Intent(msgspec.Struct, frozen=True):
 
 
 intents = st.builds(
-    Intent,
+    OpIntent,
     kind=st.sampled_from(
         [
             *("append", "append", "keyed", "reshape", "erase", "forget", "annotate", "require", "quarantine", "fork"),
@@ -54,31 +54,33 @@ intents = st.builds(
 )
 
 
-class CommitMachine(SideBySide):
+class CommitMachine(DifferentialStateMachine):
     """Whole commits of random operations, good and bad ones mixed."""
 
-    def __init__(self, reopen: Reopen, *, runs: bool = True, stored: Stored | None = None, **how: Any) -> None:
-        super().__init__(reopen, **how)
+    def __init__(
+        self, reopen: Reopen, *, runs: bool = True, stored: StoredItemsReader | None = None, **options: Any
+    ) -> None:
+        super().__init__(reopen, **options)
         self.runs = runs
         self.stored = stored
 
-    @rule(wanted=st.lists(intents, min_size=1, max_size=4), fault=faults)
-    def commit(self, wanted: list[Intent], fault: int | None) -> None:
-        ops = [op for intent in wanted if (op := self.realised(intent)) is not None]
-        self.attempt(lambda: self.backend().commit(*ops), lambda: self.reference.commit(*ops), fault)
+    @rule(wanted=st.lists(intents, min_size=1, max_size=4), fault=fault_points)
+    def commit(self, wanted: list[OpIntent], fault: int | None) -> None:
+        ops = [op for intent in wanted if (op := self.build_op(intent)) is not None]
+        self.run_both(lambda: self.backend().commit(*ops), lambda: self.reference.commit(*ops), fault)
 
-    @rule(which=st.integers(0, 2), fault=faults)
-    def fork_what_gave_something_up(self, which: int, fault: int | None) -> None:
+    @rule(which=st.integers(0, 2), fault=fault_points)
+    def fork_after_rewind(self, which: int, fault: int | None) -> None:
         """A parent whose tape has gaps; by chance alone hardly any program would have one and then erase it."""
         for kind, number in (("append", 3), ("reshape", 1), ("append", 2), ("fork", 3)):
-            self.commit_one(Intent(kind, which, number, None), fault)
+            self.commit_one(OpIntent(kind, which, number, None), fault)
 
-    def commit_one(self, intent: Intent, fault: int | None) -> None:
-        op = self.realised(intent)
+    def commit_one(self, intent: OpIntent, fault: int | None) -> None:
+        op = self.build_op(intent)
         if op is not None:
-            self.attempt(lambda: self.backend().commit(op), lambda: self.reference.commit(op), fault)
+            self.run_both(lambda: self.backend().commit(op), lambda: self.reference.commit(op), fault)
 
-    def realised(self, intent: Intent) -> Op | None:
+    def build_op(self, intent: OpIntent) -> Op | None:
         name = f"{self.prefix}-{intent.which}"
         data = tuple(b"%d" % index for index in range(intent.number))
         record = self.reference.tables.records.get(name)
@@ -91,14 +93,16 @@ class CommitMachine(SideBySide):
                 return Splice(session_id=name, add=(b"keyed",), key=key)
             case "reshape" if record is not None:
                 to = min(intent.number, record.length)
-                shape = Shape(cut(record.view, 0, to), record.next_seq, to + len(data), intent.expected is None)
-                return Splice(session_id=name, add=data, shape=shape, expected=record.version)
+                shape = ViewUpdate(
+                    slice_spans(record.view, 0, to), record.next_seq, to + len(data), intent.expected is None
+                )
+                return Splice(session_id=name, add=data, view_update=shape, expected=record.version)
             case "fork" if record is not None:
-                shown = cut(record.view, 0, intent.number)
+                shown = slice_spans(record.view, 0, intent.number)
                 links = {span.tape: max(end.stop for end in shown if end.tape == span.tape) for span in shown}
                 return Splice(
                     session_id=f"{self.prefix}-{(intent.which + 1) % 3}",
-                    shape=Shape(shown, 0, sum(map(len, shown))),
+                    view_update=ViewUpdate(shown, 0, sum(map(len, shown))),
                     expected=0,
                     links=tuple(links.items()),
                 )
@@ -108,29 +112,29 @@ class CommitMachine(SideBySide):
                 value = intent.number or None
                 return Annotate(session_id=name, metadata={"n": value, "more": [name]}, owner="you" if value else None)
             case "require":
-                return Require(name, revision)
+                return RequireVersion(name, revision)
             case "quarantine" if record is not None:
                 return Quarantine(session_id=name, tape=record.tape, seq=intent.number, reason=f"{intent.expected}")
             case "take":
-                return TakeLease(name=name, owner=f"owner-{intent.number % 2}", ttl=5 + 10 * intent.number)
+                return AcquireLease(name=name, owner=f"owner-{intent.number % 2}", ttl=5 + 10 * intent.number)
             case "renew":
                 return RenewLease(name=name, token=revision, ttl=10)
             case "drop":
-                return DropLease(name=name, token=revision)
+                return ReleaseLease(name=name, token=revision)
             case "fence":
-                return Fence(name, revision)
-        return self.about_a_run(intent, name, revision) if self.runs else None
+                return CheckFence(name, revision)
+        return self.build_run_op(intent, name, revision) if self.runs else None
 
-    def about_a_run(self, intent: Intent, name: str, revision: int) -> Op | None:
+    def build_run_op(self, intent: OpIntent, name: str, revision: int) -> Op | None:
         entries = tuple((f"kind-{index}", b"%d" % index) for index in range(intent.number))
         match intent.kind:
             case "run":
                 status = ["running", "waiting", "done"][intent.number % 3]
                 return SaveRun(run_id=name, expected=revision % 2, status=status, data=b"\x00", session_id=name)
             case "journal":
-                return Journal(run_id=name, entries=entries)
+                return AppendJournal(run_id=name, entries=entries)
             case "emit":
-                return Emit(run_id=name, events=entries)
+                return AppendEvents(run_id=name, events=entries)
             case "approval":
                 expires = None if intent.number else 99.5
                 return SaveApproval(
@@ -139,60 +143,60 @@ class CommitMachine(SideBySide):
         return None
 
     @invariant()
-    def everything_readable_is_the_same(self) -> None:
-        here = self.runner.run(self.seen(self.backend()))
-        there = self.runner.run(self.seen(self.reference))
+    def check_reads_match(self) -> None:
+        here = self.runner.run(self.dump(self.backend()))
+        there = self.runner.run(self.dump(self.reference))
         assert here == there
 
     @precondition(lambda self: self.stored is not None)
     @invariant()
-    def nothing_else_is_stored(self) -> None:
+    def check_no_orphans(self) -> None:
         tables = self.reference.tables
         ours = {*tables.erased_upto, *(tape for tape, _ in tables.tapes)}
         found = self.runner.run(self.stored(self.backend()))  # type: ignore[misc,arg-type]
         assert {place: data for place, data in found.items() if place[0] in ours} == tables.tapes
 
-    async def seen(self, backend: Backend) -> dict[str, Any]:
+    async def dump(self, backend: Backend) -> dict[str, Any]:
         """All reads of what this program wrote; other programs may have written to the same storage before."""
-        listed = await backend.sessions(owner=None, query=self.prefix, limit=100, after=None)
-        found: dict[str, Any] = {"sessions": listed, "owned": await self.owned(backend)}
+        listed = await backend.list_sessions(owner=None, query=self.prefix, limit=100, after=None)
+        found: dict[str, Any] = {"sessions": listed, "owned": await self.list_owned(backend)}
         for record in listed:
             name = record.session_id
-            generations = await backend.generations(name)
+            generations = await backend.list_generations(name)
             found[name] = [
                 await backend.read(name),
                 await backend.read(name, last=2),
                 generations,
                 [await backend.read(name, generation=entry.number) for entry in generations],
-                await backend.quarantined(name),
+                await backend.list_quarantined(name),
             ]
         names = [f"{self.prefix}-{index}" for index in range(3)]
-        found["leases"] = [await backend.lease(name) for name in names]
+        found["leases"] = [await backend.get_lease(name) for name in names]
         if self.runs:
             # The order of runs is only comparable within a storage, so it is left out.
-            runs = [await backend.run(name) for name in names]
+            runs = [await backend.get_run(name) for name in names]
             found["runs"] = [run and msgspec.structs.replace(run, order=0) for run in runs]
             found["running"] = [
-                [run.run_id for run in await backend.runs(status=["running"], session_id=name, limit=9, after=0)]
+                [run.run_id for run in await backend.list_runs(status=["running"], session_id=name, limit=9, after=0)]
                 for name in names
             ]
-            found["journals"] = [await backend.journal(name, after=1) for name in names]
-            found["events"] = [await backend.events(name, after=0, limit=5) for name in names]
-            found["approvals"] = [await backend.approval(name) for name in names]
+            found["journals"] = [await backend.read_journal(name, after=1) for name in names]
+            found["events"] = [await backend.read_events(name, after=0, limit=5) for name in names]
+            found["approvals"] = [await backend.get_approval(name) for name in names]
         return found
 
-    async def owned(self, backend: Backend) -> list[str]:
-        mine = await backend.sessions(owner="me", query=self.prefix, limit=100, after=None)
+    async def list_owned(self, backend: Backend) -> list[str]:
+        mine = await backend.list_sessions(owner="me", query=self.prefix, limit=100, after=None)
         return [record.session_id for record in mine]
 
 
-def try_commits(
+def run_commit_machine(
     reopen: Reopen,
     *,
     clock: FakeClock,
     runs: bool = True,
-    failing_after: FailingAfter | None = None,
-    stored: Stored | None = None,
+    failing_after: FaultInjector | None = None,
+    stored: StoredItemsReader | None = None,
     durable: bool = True,
     examples: int = 20,
 ) -> None:
@@ -201,5 +205,5 @@ def try_commits(
         lambda: CommitMachine(  # type: ignore[arg-type]
             reopen, runs=runs, stored=stored, clock=clock, failing_after=failing_after, durable=durable
         ),
-        settings=steady(examples),
+        settings=make_settings(examples),
     )

@@ -4,7 +4,7 @@ import os
 import signal
 from typing import Any
 
-from holdfast.store.contract import Backend, Op, Outcome, RenewLease
+from holdfast.store.contract import Backend, Op, OpResult, RenewLease
 
 
 class CrashingBackend:
@@ -21,18 +21,18 @@ class CrashingBackend:
         when, _, number = point.partition(":")
         if point and (when not in ("before", "after") or not number.isdigit()):
             raise ValueError(f"a point is 'before:n' or 'after:n', not {point!r}")
-        self.when, self.number = when, int(number or 0)
-        self.written = 0
+        self.crash_timing, self.crash_commit = when, int(number or 0)
+        self.commit_count = 0
 
-    async def commit(self, *ops: Op) -> list[Outcome]:
+    async def commit(self, *ops: Op) -> list[OpResult]:
         if all(isinstance(op, RenewLease) for op in ops):
             return await self.backend.commit(*ops)
-        self.written += 1
-        due = self.written == self.number
-        if due and self.when == "before":
+        self.commit_count += 1
+        due = self.commit_count == self.crash_commit
+        if due and self.crash_timing == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         outcomes = await self.backend.commit(*ops)
-        if due and self.when == "after":
+        if due and self.crash_timing == "after":
             os.kill(os.getpid(), signal.SIGKILL)
         return outcomes
 

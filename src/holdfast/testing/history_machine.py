@@ -10,14 +10,14 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from holdfast.base.items import Item, matches, text_of, words_of
+from holdfast.base.items import Item, extract_text, extract_words, matches_terms
 from holdfast.history.session import StoredSession
 from holdfast.store.contract import Annotate, Backend, Erase, Head
-from holdfast.testing.machines import SideBySide, faults, few, positions, steady
-from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
+from holdfast.testing.machines import DifferentialStateMachine, fault_points, make_settings, positions, small_counts
+from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
 
 
-class Branch:
+class ExpectedHistory:
     """What a history should show, as plain lists."""
 
     def __init__(self, items: list[Item]) -> None:
@@ -25,12 +25,12 @@ class Branch:
         self.generations: dict[int, tuple[list[Item], int]] = {}
         self.next_generation = 0
 
-    def archive(self, added_so_far: int) -> None:
-        self.generations[self.next_generation] = (list(self.items), added_so_far)
+    def archive(self, marker: int) -> None:
+        self.generations[self.next_generation] = (list(self.items), marker)
         self.next_generation += 1
 
 
-class HistoryMachine(SideBySide):
+class HistoryMachine(DifferentialStateMachine):
     """Sessions under random programs."""
 
     def __init__(
@@ -38,188 +38,195 @@ class HistoryMachine(SideBySide):
         reopen: Reopen,
         *,
         open_session: Callable[[Any, str], Any],
-        backend_of: Callable[[Any], Backend],
-        **how: Any,
+        backend_getter: Callable[[Any], Backend],
+        **options: Any,
     ) -> None:
-        super().__init__(reopen, **how)
+        super().__init__(reopen, **options)
         self.open_session = open_session
-        self.backend_of = backend_of
-        self.names = [f"{self.prefix}-{index}" for index in range(2)]
-        self.branches: dict[str, Branch] = {}
-        self.serial = itertools.count()
-        self.added = 0
+        self.backend_getter = backend_getter
+        self.session_ids = [f"{self.prefix}-{index}" for index in range(2)]
+        self.expected_histories: dict[str, ExpectedHistory] = {}
+        self.serial_numbers = itertools.count()
+        self.items_added = 0
 
     def backend(self) -> Backend:
-        return self.backend_of(self.place)
+        return self.backend_getter(self.place)
 
-    def name(self, which: int) -> str:
-        return self.names[which % len(self.names)]
+    def pick_session_id(self, index: int) -> str:
+        return self.session_ids[index % len(self.session_ids)]
 
-    def make(self, count: int) -> list[Item]:
+    def make_items(self, count: int) -> list[Item]:
         """New items, all different, some with words in common."""
-        numbers = [next(self.serial) for _ in range(count)]
-        self.added += count
+        numbers = [next(self.serial_numbers) for _ in range(count)]
+        self.items_added += count
         return [{"role": "user", "content": f"item {n} word{n % 3} größe"} for n in numbers]
 
-    def both(self, name: str, fault: int | None, work: Callable[[Any], Awaitable[Any]]) -> Any:
-        return self.attempt(
+    def run_session_call(self, name: str, fault: int | None, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        return self.run_both(
             lambda: work(self.open_session(self.place, name)),
             lambda: work(StoredSession(name, self.reference)),
             fault,
         )
 
-    def branch(self, name: str) -> Branch:
-        return self.branches.setdefault(name, Branch([]))
+    def get_expected(self, name: str) -> ExpectedHistory:
+        return self.expected_histories.setdefault(name, ExpectedHistory([]))
 
     @rule(
         which=positions,
-        count=few,
+        count=small_counts,
         key=st.none() | st.sampled_from(["k1", "k2"]),
         expected=st.sampled_from([None, None, "now", "nowhere"]),
-        fault=faults,
+        fault=fault_points,
     )
     def add(self, which: int, count: int, key: str | None, expected: str | None, fault: int | None) -> None:
-        name, items = self.name(which), self.make(count)
+        name, items = self.pick_session_id(which), self.make_items(count)
         before = self.runner.run(StoredSession(name, self.reference).head())
         head = {"now": before, "nowhere": Head(0, 0)}.get(expected or "")
-        done = self.both(name, fault, lambda session: answered(session.add_items(items, key=key, expected=head)))
+        done = self.run_session_call(
+            name, fault, lambda session: await_success(session.add_items(items, key=key, expected=head))
+        )
         after = self.runner.run(StoredSession(name, self.reference).head())
         if done is True and after != before:
-            self.branch(name).items += items
+            self.get_expected(name).items += items
 
-    @rule(which=positions, key=st.sampled_from(["again1", "again2"]), fault=faults)
-    def add_the_same_again(self, which: int, key: str, fault: int | None) -> None:
-        name = self.name(which)
+    @rule(which=positions, key=st.sampled_from(["again1", "again2"]), fault=fault_points)
+    def retry_keyed_batch(self, which: int, key: str, fault: int | None) -> None:
+        name = self.pick_session_id(which)
         items: list[Item] = [{"role": "user", "content": f"said once, {key}"}]
         before = self.runner.run(StoredSession(name, self.reference).head())
-        if self.both(name, fault, lambda session: answered(session.add_items(items, key=key))) is True:
+        if self.run_session_call(name, fault, lambda session: await_success(session.add_items(items, key=key))) is True:
             after = self.runner.run(StoredSession(name, self.reference).head())
             if after != before:
-                self.added += 1
-                self.branch(name).items += items
+                self.items_added += 1
+                self.get_expected(name).items += items
 
-    @rule(which=positions, fault=faults)
+    @rule(which=positions, fault=fault_points)
     def pop(self, which: int, fault: int | None) -> None:
-        name = self.name(which)
-        popped = self.both(name, fault, lambda session: session.pop_item())
+        name = self.pick_session_id(which)
+        popped = self.run_session_call(name, fault, lambda session: session.pop_item())
         if isinstance(popped, dict):
-            assert self.branch(name).items.pop() == popped
+            assert self.get_expected(name).items.pop() == popped
 
-    @rule(which=positions, start=positions, stop=positions | st.none(), count=few, fault=faults)
+    @rule(which=positions, start=positions, stop=positions | st.none(), count=small_counts, fault=fault_points)
     def splice(self, which: int, start: int, stop: int | None, count: int, fault: int | None) -> None:
-        name, items = self.name(which), self.make(count)
-        done = self.both(name, fault, lambda session: session.splice_items(start, stop, items))
+        name, items = self.pick_session_id(which), self.make_items(count)
+        done = self.run_session_call(name, fault, lambda session: session.splice_items(start, stop, items))
         if isinstance(done, Head):
-            branch = self.branch(name)
+            branch = self.get_expected(name)
             if branch.items:
-                branch.archive(next(self.serial))
+                branch.archive(next(self.serial_numbers))
             branch.items[start:stop] = items
 
-    @rule(which=positions, to=positions, fault=faults)
+    @rule(which=positions, to=positions, fault=fault_points)
     def rewind(self, which: int, to: int, fault: int | None) -> None:
-        name = self.name(which)
-        if isinstance(self.both(name, fault, lambda session: session.rewind(to)), Head):
-            branch = self.branch(name)
+        name = self.pick_session_id(which)
+        if isinstance(self.run_session_call(name, fault, lambda session: session.rewind(to)), Head):
+            branch = self.get_expected(name)
             if branch.items:
-                branch.archive(next(self.serial))
+                branch.archive(next(self.serial_numbers))
             del branch.items[to:]
 
-    @rule(which=positions, count=few, fault=faults)
+    @rule(which=positions, count=small_counts, fault=fault_points)
     def replace(self, which: int, count: int, fault: int | None) -> None:
-        name, items = self.name(which), self.make(count)
-        if isinstance(self.both(name, fault, lambda session: session.replace_items(items)), Head):
-            branch = self.branch(name)
+        name, items = self.pick_session_id(which), self.make_items(count)
+        if isinstance(self.run_session_call(name, fault, lambda session: session.replace_items(items)), Head):
+            branch = self.get_expected(name)
             if branch.items:
-                branch.archive(next(self.serial))
+                branch.archive(next(self.serial_numbers))
             branch.items = list(items)
 
-    @rule(which=positions, generation=few, fault=faults)
+    @rule(which=positions, generation=small_counts, fault=fault_points)
     def restore(self, which: int, generation: int, fault: int | None) -> None:
-        name = self.name(which)
-        if isinstance(self.both(name, fault, lambda session: session.restore(generation)), Head):
-            branch = self.branch(name)
+        name = self.pick_session_id(which)
+        if isinstance(self.run_session_call(name, fault, lambda session: session.restore(generation)), Head):
+            branch = self.get_expected(name)
             earlier, marker = branch.generations[generation]
-            since = [item for item in branch.items if number(item) > marker]
-            branch.archive(next(self.serial))
+            since = [item for item in branch.items if get_serial_number(item) > marker]
+            branch.archive(next(self.serial_numbers))
             branch.items = earlier + since
 
-    @rule(which=positions, at=positions | st.none(), fault=faults)
+    @rule(which=positions, at=positions | st.none(), fault=fault_points)
     def fork(self, which: int, at: int | None, fault: int | None) -> None:
-        name, child = self.name(which), f"{self.prefix}-fork-{len(self.names)}"
-        if len(self.names) < 6 and self.both(name, fault, lambda session: session.fork(at, child)) is not None:
-            forked = self.runner.run(self.reference.record(child)) is not None
-            self.names += [child] * forked
+        name, child = self.pick_session_id(which), f"{self.prefix}-fork-{len(self.session_ids)}"
+        if (
+            len(self.session_ids) < 6
+            and self.run_session_call(name, fault, lambda session: session.fork(at, child)) is not None
+        ):
+            forked = self.runner.run(self.reference.get_session(child)) is not None
+            self.session_ids += [child] * forked
             if forked:
-                self.branches[child] = Branch(self.branch(name).items[:at])
+                self.expected_histories[child] = ExpectedHistory(self.get_expected(name).items[:at])
 
-    @rule(which=positions, fault=faults)
+    @rule(which=positions, fault=fault_points)
     def clear(self, which: int, fault: int | None) -> None:
-        name = self.name(which)
-        if self.both(name, fault, lambda session: answered(session.clear_session())) is True:
-            self.branch(name).items = []
-            self.branch(name).generations.clear()
+        name = self.pick_session_id(which)
+        if self.run_session_call(name, fault, lambda session: await_success(session.clear_session())) is True:
+            self.get_expected(name).items = []
+            self.get_expected(name).generations.clear()
 
-    @rule(which=positions, fault=faults)
+    @rule(which=positions, fault=fault_points)
     def delete(self, which: int, fault: int | None) -> None:
-        name = self.name(which)
+        name = self.pick_session_id(which)
         op = Erase(session_id=name, forget=True)
-        if self.attempt(lambda: self.backend().commit(op), lambda: self.reference.commit(op), fault) is not None:
-            self.branches.pop(name, None)
+        if self.run_both(lambda: self.backend().commit(op), lambda: self.reference.commit(op), fault) is not None:
+            self.expected_histories.pop(name, None)
 
-    @rule(which=positions, key=st.sampled_from("ab"), value=st.none() | st.integers() | st.text("xyz"), fault=faults)
+    @rule(
+        which=positions, key=st.sampled_from("ab"), value=st.none() | st.integers() | st.text("xyz"), fault=fault_points
+    )
     def annotate(self, which: int, key: str, value: Any, fault: int | None) -> None:
-        op = Annotate(session_id=self.name(which), metadata={key: value}, owner=self.prefix)
-        self.attempt(lambda: self.backend().commit(op), lambda: self.reference.commit(op), fault)
+        op = Annotate(session_id=self.pick_session_id(which), metadata={key: value}, owner=self.prefix)
+        self.run_both(lambda: self.backend().commit(op), lambda: self.reference.commit(op), fault)
 
     @rule(
         which=positions, query=st.sampled_from(["word1", "item", "once", "größe word2", "i"]), limit=st.integers(0, 4)
     )
     def search(self, which: int, query: str, limit: int) -> None:
-        name = self.name(which)
-        hits = self.both(name, None, lambda session: found_by(session, query, limit))
-        shown = list(enumerate(self.branches[name].items if name in self.branches else []))
-        terms = words_of(query)
-        expected = [(position, item) for position, item in shown if matches(text_of(item), terms)]
+        name = self.pick_session_id(which)
+        hits = self.run_session_call(name, None, lambda session: search_positions(session, query, limit))
+        shown = list(enumerate(self.expected_histories[name].items if name in self.expected_histories else []))
+        terms = extract_words(query)
+        expected = [(position, item) for position, item in shown if matches_terms(extract_text(item), terms)]
         assert hits == expected[::-1][:limit]
 
     @invariant()
-    def everything_readable_is_the_same(self) -> None:
+    def check_reads_match(self) -> None:
         self.runner.run(self.compare())
 
     async def compare(self) -> None:
         listings = [
             [
                 (record.session_id, record.head, record.owner, record.metadata, record.created_at, record.updated_at)
-                for record in await backend.sessions(owner=None, query=self.prefix, limit=100, after=None)
+                for record in await backend.list_sessions(owner=None, query=self.prefix, limit=100, after=None)
             ]
             for backend in (self.backend(), self.reference)
         ]
         assert listings[0] == listings[1]
-        for name in self.names:
-            here = await everything(self.open_session(self.place, name))
-            there = await everything(StoredSession(name, self.reference))
+        for name in self.session_ids:
+            here = await read_session_state(self.open_session(self.place, name))
+            there = await read_session_state(StoredSession(name, self.reference))
             assert here == there
-            branch = self.branches.get(name) or Branch([])
+            branch = self.expected_histories.get(name) or ExpectedHistory([])
             assert here["items"] == branch.items
             assert here["shown before"] == {key: items for key, (items, _) in branch.generations.items()}
 
 
-def number(item: Item) -> int:
+def get_serial_number(item: Item) -> int:
     """The serial number in a made item; an item that may come twice counts as the oldest."""
     words = item["content"].split()
     return int(words[1]) if words[0] == "item" else -1
 
 
-async def answered(call: Awaitable[None]) -> bool:
-    await call
+async def await_success(awaitable: Awaitable[None]) -> bool:
+    await awaitable
     return True
 
 
-async def found_by(session: Any, query: str, limit: int) -> list[tuple[int, Item]]:
+async def search_positions(session: Any, query: str, limit: int) -> list[tuple[int, Item]]:
     return [(hit.position, hit.item) for hit in await session.search(query, limit=limit)]
 
 
-async def everything(session: Any) -> dict[str, Any]:
+async def read_session_state(session: Any) -> dict[str, Any]:
     """All that a session shows."""
     report = await session.check()
     generations = await session.generations()
@@ -233,13 +240,13 @@ async def everything(session: Any) -> dict[str, Any]:
     }
 
 
-def try_histories(
+def run_history_machine(
     reopen: Reopen,
     *,
     clock: FakeClock,
     open_session: Callable[[Any, str], Any],
-    backend_of: Callable[[Any], Backend],
-    failing_after: FailingAfter | None = None,
+    backend_getter: Callable[[Any], Backend],
+    failing_after: FaultInjector | None = None,
     durable: bool = True,
     examples: int = 20,
 ) -> None:
@@ -248,10 +255,10 @@ def try_histories(
         lambda: HistoryMachine(  # type: ignore[arg-type]
             reopen,
             open_session=open_session,
-            backend_of=backend_of,
+            backend_getter=backend_getter,
             clock=clock,
             failing_after=failing_after,
             durable=durable,
         ),
-        settings=steady(examples),
+        settings=make_settings(examples),
     )

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-FDS = Path("/proc/self/fd")
-TASKS = Path("/proc/self/task")
+FD_DIR = Path("/proc/self/fd")
+TASK_DIR = Path("/proc/self/task")
 
 # What there is: (kind, identity), with a description for people.
-Seen = dict[tuple[str, object], str]
+Resources = dict[tuple[str, object], str]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,11 +37,11 @@ class LeakCheck:
 
     def __init__(self) -> None:
         self._loops: list[asyncio.AbstractEventLoop] = []
-        self._before: Seen = {}
+        self._before: Resources = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None, None, None]:
-        self._before = self._look()
+        self._before = self._take_snapshot()
         yield
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -49,7 +49,7 @@ class LeakCheck:
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> Generator[None, object, object]:
         own = fixturedef.scope == "function"
-        before = {} if own else self._look()
+        before = {} if own else self._take_snapshot()
         value = yield
         if isinstance(value, asyncio.Runner):
             loop = value.get_loop()
@@ -57,44 +57,44 @@ class LeakCheck:
             if own:
                 # Closing the runner cancels what is pending, so this looks just before. Every
                 # fixture that uses the loop has been torn down by then.
-                fixturedef.addfinalizer(lambda: self._fail_if(request.node, _pending_for_good(loop)))
+                fixturedef.addfinalizer(lambda: self._fail_on_leaks(request.node, _find_stuck_tasks(loop)))
             fixturedef.addfinalizer(lambda: self._loops.remove(loop))
         if not own:
-            now = self._look()
+            now = self._take_snapshot()
             self._before.update({thing: now[thing] for thing in now.keys() - before.keys()})
         return value
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
         yield
-        if self._look().keys() - self._before.keys():
+        if self._take_snapshot().keys() - self._before.keys():
             gc.collect()
             for thread in threading.enumerate():
                 if ("thread", thread) not in self._before:
                     thread.join(timeout=1.0)  # It may be on its last line.
-        now = self._look()
-        self._fail_if(item, {thing: now[thing] for thing in now.keys() - self._before.keys()})
+        now = self._take_snapshot()
+        self._fail_on_leaks(item, {thing: now[thing] for thing in now.keys() - self._before.keys()})
 
-    def _look(self) -> Seen:
+    def _take_snapshot(self) -> Resources:
         return {
-            **_pending(self._loops),
-            **{("process", pid): f"child process {pid} ({_command(pid)})" for pid in _children()},
+            **_find_pending_tasks(self._loops),
+            **{("process", pid): f"child process {pid} ({_get_command(pid)})" for pid in _iter_children()},
             **{("thread", t): f"thread {t.name!r}" for t in threading.enumerate()},
-            **{("fd", (n, what)): f"file descriptor {n} ({what})" for n, what in _descriptors()},
+            **{("fd", (n, what)): f"file descriptor {n} ({what})" for n, what in _iter_descriptors()},
         }
 
-    def _fail_if(self, item: pytest.Item, found: Seen) -> None:
+    def _fail_on_leaks(self, item: pytest.Item, found: Resources) -> None:
         forgiven = {kind for mark in item.iter_markers("leaks") for kind in mark.args}
         if left := sorted(text for (kind, _), text in found.items() if kind not in forgiven):
             pytest.fail("the test left behind: " + ", ".join(left), pytrace=False)
 
 
-def _pending(loops: list[asyncio.AbstractEventLoop]) -> Seen:
+def _find_pending_tasks(loops: list[asyncio.AbstractEventLoop]) -> Resources:
     tasks = {task for loop in loops for task in asyncio.all_tasks(loop)}
     return {("task", task): f"task {task.get_name()!r} in {task.get_coro()}" for task in tasks}
 
 
-def _pending_for_good(loop: asyncio.AbstractEventLoop) -> Seen:
+def _find_stuck_tasks(loop: asyncio.AbstractEventLoop) -> Resources:
     """What is pending, after the generators that the collector is closing have had their turns.
 
     Libraries leave such generators behind when they break out of a stream; the loop closes them by itself.
@@ -103,27 +103,27 @@ def _pending_for_good(loop: asyncio.AbstractEventLoop) -> Seen:
         if not any(type(task.get_coro()).__name__ == "async_generator_athrow" for task in asyncio.all_tasks(loop)):
             break
         loop.run_until_complete(asyncio.sleep(0))
-    return _pending([loop])
+    return _find_pending_tasks([loop])
 
 
-def _children() -> Iterator[int]:
-    for thread in TASKS.iterdir() if TASKS.exists() else ():
+def _iter_children() -> Iterator[int]:
+    for thread in TASK_DIR.iterdir() if TASK_DIR.exists() else ():
         try:
             yield from map(int, (thread / "children").read_text().split())
         except OSError:
             continue  # The thread has ended, or this kernel does not list children.
 
 
-def _command(pid: int) -> str:
+def _get_command(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip() or "a zombie"
     except OSError:
         return "gone"
 
 
-def _descriptors() -> Iterator[tuple[int, str]]:
-    for number in os.listdir(FDS) if FDS.exists() else ():
+def _iter_descriptors() -> Iterator[tuple[int, str]]:
+    for number in os.listdir(FD_DIR) if FD_DIR.exists() else ():
         try:
-            yield int(number), os.readlink(FDS / number)
+            yield int(number), os.readlink(FD_DIR / number)
         except OSError:
             continue  # The listing itself had one open.

@@ -17,16 +17,16 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from holdfast.base.errors import HoldfastError
 from holdfast.store.contract import Backend
 from holdfast.store.memory import MemoryBackend
-from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
+from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
 
 MACHINE_STEPS = 30
 
 positions = st.integers(0, 8)
-few = st.integers(0, 3)
-faults = st.none() | st.none() | st.integers(0, 12)
+small_counts = st.integers(0, 3)
+fault_points = st.none() | st.none() | st.integers(0, 12)
 
 
-def steady(examples: int) -> settings:
+def make_settings(examples: int) -> settings:
     """Settings for CI: the same programs every time, and no clock to race against."""
     return settings(
         max_examples=examples,
@@ -38,11 +38,11 @@ def steady(examples: int) -> settings:
     )
 
 
-class SideBySide(RuleBasedStateMachine):
+class DifferentialStateMachine(RuleBasedStateMachine):
     """An opened storage, a reference, a clock for both, and a loop to run them in."""
 
     def __init__(
-        self, reopen: Reopen, *, clock: FakeClock, failing_after: FailingAfter | None = None, durable: bool = True
+        self, reopen: Reopen, *, clock: FakeClock, failing_after: FaultInjector | None = None, durable: bool = True
     ) -> None:
         super().__init__()
         self.reopen = reopen
@@ -52,16 +52,16 @@ class SideBySide(RuleBasedStateMachine):
         self.prefix = f"x{secrets.token_hex(6)}"
         self.reference = MemoryBackend(clock=clock)
         self.runner = asyncio.Runner()
-        self.opened: AbstractAsyncContextManager[Any] | None = None
+        self.open_context: AbstractAsyncContextManager[Any] | None = None
         self.open()
 
     def open(self) -> None:
         opened = self.reopen()
         self.place = self.runner.run(opened.__aenter__())
-        self.opened = opened
+        self.open_context = opened
 
     def close(self) -> None:
-        opened, self.opened = self.opened, None
+        opened, self.open_context = self.open_context, None
         if opened is not None:
             self.runner.run(opened.__aexit__(None, None, None))
 
@@ -78,38 +78,38 @@ class SideBySide(RuleBasedStateMachine):
 
     @precondition(lambda self: self.durable)
     @rule()
-    def open_again(self) -> None:
+    def reopen_storage(self) -> None:
         self.close()
         self.open()
 
     @rule(seconds=st.integers(-5, 20))
-    def turn_the_clock(self, seconds: int) -> None:
-        self.clock.turn(seconds)
+    def advance_clock(self, seconds: int) -> None:
+        self.clock.advance(seconds)
 
-    def attempt(
-        self, here: Callable[[], Awaitable[Any]], there: Callable[[], Awaitable[Any]], fault: int | None
+    def run_both(
+        self, on_backend: Callable[[], Awaitable[Any]], on_reference: Callable[[], Awaitable[Any]], fault: int | None
     ) -> Any:
         """Do the same on both sides; their common answer, or ``None`` when an injected fault stopped it."""
         if fault is not None and self.failing_after is not None:
             with self.failing_after(fault) as injected:
-                found = self.runner.run(answer(here))
-            if injected.struck and isinstance(found, Exception):
+                found = self.runner.run(capture_result(on_backend))
+            if injected.triggered and isinstance(found, Exception):
                 return None
         else:
-            found = self.runner.run(answer(here))
-        expected = self.runner.run(answer(there))
-        assert described(found) == described(expected)
+            found = self.runner.run(capture_result(on_backend))
+        expected = self.runner.run(capture_result(on_reference))
+        assert normalize_result(found) == normalize_result(expected)
         return found
 
 
-async def answer(call: Callable[[], Awaitable[Any]]) -> Any:
+async def capture_result(call: Callable[[], Awaitable[Any]]) -> Any:
     try:
         return await call()
     except HoldfastError as error:
         return error
 
 
-def described(found: Any) -> Any:
+def normalize_result(found: Any) -> Any:
     """An answer as something that can be compared across backends."""
     if isinstance(found, HoldfastError):
         return (found.code, getattr(found, "expected", None), getattr(found, "found", None))

@@ -8,20 +8,20 @@ import msgspec
 
 from holdfast.base.errors import MissingExtra
 from holdfast.lifecycle.scope import Scope
-from holdfast.realtime.local.conversation import Conversation
+from holdfast.realtime.local.conversation import EngineConversation
 from holdfast.realtime.local.engine import Engine
-from holdfast.realtime.local.host import Host
-from holdfast.realtime.local.outbox import Frame, Refused
+from holdfast.realtime.local.host import EngineRunner
+from holdfast.realtime.local.outbox import Frame, InvalidRequest
 from holdfast.testing.realtime_faults import (
     Collide,
     Delay,
-    Drop,
+    Discard,
+    Disconnect,
     Expire,
     FaultPlan,
-    Hold,
     Insert,
-    Lose,
-    Refuse,
+    Reject,
+    Reorder,
     Stall,
 )
 
@@ -34,29 +34,29 @@ except ImportError as error:
 _encode = msgspec.json.Encoder().encode
 
 # Codes that mean that there was no closing handshake, and so cannot be sent in one.
-_UNSAYABLE = (None, 1005, 1006, 1015)
+_UNSENDABLE_CODES = (None, 1005, 1006, 1015)
 
 
 class RealtimeConnection:
     """What a server knows of one client. ``received`` and ``sent`` are the frames in order; text that is no JSON
     object is kept as text."""
 
-    def __init__(self, index: int, socket: ServerConnection, plan: FaultPlan) -> None:
+    def __init__(self, index: int, socket: ServerConnection, fault_plan: FaultPlan) -> None:
         self.index = index
-        self.open = True
+        self.is_open = True
         self.received: list[Any] = []
         self.sent: list[Any] = []
         request = socket.request
         self.path = "" if request is None else request.path
         self.headers = {} if request is None else dict(request.headers.raw_items())
-        self._socket, self._plan = socket, plan
-        self._host: Host | None = None
+        self._socket, self._fault_plan = socket, fault_plan
+        self._runner: EngineRunner | None = None
         self._outgoing: asyncio.Queue[Any] = asyncio.Queue()
-        self._held: list[tuple[str, Frame]] = []
-        self._flowing = asyncio.Event()
-        self._flowing.set()
-        self._news = asyncio.Event()
-        self._dropped = False
+        self._held_frames: list[tuple[str, Frame]] = []
+        self._not_stalled = asyncio.Event()
+        self._not_stalled.set()
+        self._frame_received = asyncio.Event()
+        self._closing = False
 
     @property
     def query(self) -> dict[str, str]:
@@ -65,128 +65,128 @@ class RealtimeConnection:
 
     @property
     def engine(self) -> Engine:
-        assert self._host is not None, "this connection was not served"
-        return self._host.engine
+        assert self._runner is not None, "this connection was not served"
+        return self._runner.engine
 
     @property
-    def conversation(self) -> Conversation:
+    def conversation(self) -> EngineConversation:
         """What the server remembers."""
         return self.engine.conversation
 
     @property
     def session(self) -> dict[str, Any]:
         """The session with its settings, as the wire shows it."""
-        return self.engine.shown()
+        return self.engine.to_wire()
 
-    def received_of(self, kind: str) -> list[Frame]:
+    def get_received(self, event_type: str) -> list[Frame]:
         """The client's frames of one type."""
-        return [frame for frame in self.received if isinstance(frame, dict) and frame.get("type") == kind]
+        return [frame for frame in self.received if isinstance(frame, dict) and frame.get("type") == event_type]
 
-    def sent_of(self, kind: str) -> list[Frame]:
+    def get_sent(self, event_type: str) -> list[Frame]:
         """The frames of one type that were put on the wire."""
-        return [frame for frame in self.sent if isinstance(frame, dict) and frame.get("type") == kind]
+        return [frame for frame in self.sent if isinstance(frame, dict) and frame.get("type") == event_type]
 
-    async def until_received(self, kind: str, *, count: int = 1) -> Frame:
+    async def wait_for_frame(self, event_type: str, *, count: int = 1) -> Frame:
         """Wait for the client's frame of that type and number."""
-        while len(self.received_of(kind)) < count:
-            self._news.clear()
-            await self._news.wait()
-        return self.received_of(kind)[count - 1]
+        while len(self.get_received(event_type)) < count:
+            self._frame_received.clear()
+            await self._frame_received.wait()
+        return self.get_received(event_type)[count - 1]
 
-    def answer_unasked(self) -> None:
+    def start_unsolicited_response(self) -> None:
         """Begin a response that the client did not ask for, as a turn of speech does; nothing if one is active."""
         try:
-            self.engine.begin_response(asyncio.get_running_loop().time())
-        except Refused:
+            self.engine.start_response(asyncio.get_running_loop().time())
+        except InvalidRequest:
             return
-        self._settle()
+        self._flush()
 
-    def drop(self, code: int | None = None, reason: str = "") -> None:
+    def close(self, code: int | None = None, reason: str = "") -> None:
         """End the connection once what was sent before is on the wire; without a code, break it.
 
         What the client sends from now on is not read any more.
         """
-        self._dropped = True
-        self._outgoing.put_nowait(Drop(code, reason))
+        self._closing = True
+        self._outgoing.put_nowait(Disconnect(code, reason))
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Break the connection now, whatever is still to be written."""
         self._socket.transport.abort()
 
     def expire(self) -> None:
         """End the session as one that has reached its longest duration."""
         self.engine.expire()
-        self._settle()
+        self._flush()
 
     def stall(self) -> None:
         """Neither read nor write from now on; nor answer a closing handshake."""
-        self._flowing.clear()
+        self._not_stalled.clear()
         self._socket.transport.pause_reading()
 
     def resume(self) -> None:
         """Go on after :meth:`stall`."""
-        if not self._flowing.is_set():
-            self._flowing.set()
+        if not self._not_stalled.is_set():
+            self._not_stalled.set()
             if not self._socket.transport.is_closing():
                 self._socket.transport.resume_reading()
 
     def send(self, frame: Frame | str) -> None:
         """Put a frame on the wire, as it is if it is text. The faults that wait for it strike now."""
         kind = frame["type"] if isinstance(frame, dict) else ""
-        for fault in self._plan.striking(kind, self.index) if kind else ():
+        for fault in self._fault_plan.take_faults(kind, self.index) if kind else ():
             match fault:
                 case Insert(other):
                     self._outgoing.put_nowait(other)
                 case Delay():
                     self._outgoing.put_nowait(fault)
-                case Hold(until) if isinstance(frame, dict):
-                    self._held.append((until, frame))
+                case Reorder(until) if isinstance(frame, dict):
+                    self._held_frames.append((until, frame))
                     return
-                case Lose():
+                case Discard():
                     return
-                case Drop(code, reason):
-                    self.drop(code, reason)
+                case Disconnect(code, reason):
+                    self.close(code, reason)
                     return
                 case Stall():
                     self._outgoing.put_nowait(fault)
                 case Expire():
                     self.expire()
         self._outgoing.put_nowait(frame)
-        self._release(kind)
+        self._release_held_frames(kind)
 
-    async def serve(self, host: Host, scope: Scope) -> None:
+    async def serve(self, runner: EngineRunner, scope: Scope) -> None:
         """Read until the connection ends; write beside it."""
-        self._host = host
+        self._runner = runner
         writer = scope.start(self._write())
-        host.start()
+        runner.start()
         try:
             async for data in self._socket:
-                await self._flowing.wait()
-                if not self._dropped:
-                    self._read(data, host)
+                await self._not_stalled.wait()
+                if not self._closing:
+                    self._read(data, runner)
         finally:
-            self.open = False
+            self.is_open = False
             writer.cancel()
 
-    def _read(self, data: str | bytes, host: Host) -> None:
-        frame = _frame_in(data)
+    def _read(self, data: str | bytes, runner: EngineRunner) -> None:
+        frame = _parse_frame(data)
         self.received.append(frame)
-        self._news.set()
+        self._frame_received.set()
         kind = frame.get("type") if isinstance(frame, dict) else None
-        for fault in self._plan.striking(kind, self.index) if isinstance(kind, str) else ():
+        for fault in self._fault_plan.take_faults(kind, self.index) if isinstance(kind, str) else ():
             match fault:
-                case Drop(code, reason):
-                    self.drop(code, reason)
+                case Disconnect(code, reason):
+                    self.close(code, reason)
                     return
-                case Lose():
+                case Discard():
                     return
-                case Refuse(code, message):
+                case Reject(code, message):
                     event_id = frame.get("event_id") if isinstance(frame, dict) else None
-                    host.engine.outbox.error(Refused(code, message), event_id=event_id)
-                    host.settle()
+                    runner.engine.outbox.emit_error(InvalidRequest(code, message), event_id=event_id)
+                    runner.flush()
                     return
                 case Collide():
-                    self.answer_unasked()
+                    self.start_unsolicited_response()
                 case Expire():
                     self.expire()
                 case Stall():
@@ -195,45 +195,45 @@ class RealtimeConnection:
                     self._outgoing.put_nowait(other)
                 case Delay():
                     self._outgoing.put_nowait(fault)
-        host.receive(frame if isinstance(frame, dict) else data)
+        runner.receive(frame if isinstance(frame, dict) else data)
 
     async def _write(self) -> None:
         try:
             while True:
                 frame = await self._outgoing.get()
-                await self._flowing.wait()
+                await self._not_stalled.wait()
                 match frame:
                     case Delay(seconds):
                         await asyncio.sleep(seconds)
                     case Stall():
                         self.stall()
-                    case Drop(code, reason):
-                        await self._end(code, reason)
+                    case Disconnect(code, reason):
+                        await self._close_socket(code, reason)
                     case _:
                         self.sent.append(frame)
                         await self._socket.send(frame if isinstance(frame, str) else _encode(frame), text=True)
         except ConnectionClosed:
             return  # the reader notices
 
-    async def _end(self, code: int | None, reason: str) -> None:
-        self.open = False
-        if code is None or code in _UNSAYABLE:
+    async def _close_socket(self, code: int | None, reason: str) -> None:
+        self.is_open = False
+        if code is None or code in _UNSENDABLE_CODES:
             self._socket.transport.abort()
         else:
             await self._socket.close(code, reason)
 
-    def _release(self, kind: str) -> None:
+    def _release_held_frames(self, event_type: str) -> None:
         """Let go of the frames that were held until one of this type had passed."""
-        for entry in [held for held in self._held if held[0] == kind]:
-            self._held.remove(entry)
+        for entry in [held for held in self._held_frames if held[0] == event_type]:
+            self._held_frames.remove(entry)
             self._outgoing.put_nowait(entry[1])
 
-    def _settle(self) -> None:
-        assert self._host is not None
-        self._host.settle()
+    def _flush(self) -> None:
+        assert self._runner is not None
+        self._runner.flush()
 
 
-def _frame_in(data: str | bytes) -> Any:
+def _parse_frame(data: str | bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

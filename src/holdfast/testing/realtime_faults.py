@@ -8,11 +8,11 @@ opening handshake, or ``"*"`` for any frame of the server.
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from holdfast.realtime.local.handling import HANDLERS
+from holdfast.realtime.local.handling import CLIENT_EVENT_HANDLERS
 
 
 @dataclass(frozen=True)
-class Drop:
+class Disconnect:
     """End the connection instead. Without a code there is no closing handshake: the socket just breaks."""
 
     code: int | None = None
@@ -27,14 +27,14 @@ class Delay:
 
 
 @dataclass(frozen=True)
-class Hold:
+class Reorder:
     """Send this frame only behind the next one of another type: out of order."""
 
-    until: str
+    after: str
 
 
 @dataclass(frozen=True)
-class Lose:
+class Discard:
     """Never send this frame; or, if it is the client's, never answer it."""
 
 
@@ -56,7 +56,7 @@ class Expire:
 
 
 @dataclass(frozen=True)
-class Refuse:
+class Reject:
     """Answer the client's frame with an error. For ``"connect"``, ``status`` is the answer to the handshake."""
 
     code: str = "invalid_request"
@@ -69,11 +69,11 @@ class Stall:
     """Stop reading from the socket and writing to it, without closing it: the peer hangs."""
 
 
-Fault: TypeAlias = Drop | Delay | Hold | Lose | Insert | Collide | Expire | Refuse | Stall
+Fault: TypeAlias = Disconnect | Delay | Reorder | Discard | Insert | Collide | Expire | Reject | Stall
 
 
 @dataclass
-class Planned:
+class PlannedFault:
     """A fault that is waiting for its frame. ``connection`` counts from 0; ``None`` is any."""
 
     on: str
@@ -81,43 +81,45 @@ class Planned:
     skip: int = 0
     times: int | None = 1
     connection: int | None = None
-    happened: int = 0
+    trigger_count: int = 0
 
-    def strikes(self, kind: str, connection: int) -> bool:
+    def try_trigger(self, event_type: str, connection: int) -> bool:
         """Whether it is the turn of this frame; each asking counts."""
-        if self.on not in (kind, "*") or self.connection not in (None, connection):
+        if self.on not in (event_type, "*") or self.connection not in (None, connection):
             return False
         if self.skip:
             self.skip -= 1
             return False
-        if self.times is not None and self.happened >= self.times:
+        if self.times is not None and self.trigger_count >= self.times:
             return False
-        self.happened += 1
+        self.trigger_count += 1
         return True
 
 
 # The events of a client that a server may refuse, or begin a response in front of.
-CLIENT_EVENTS = frozenset(kind.__struct_config__.tag for kind in HANDLERS)
+CLIENT_EVENT_TYPES = frozenset(kind.__struct_config__.tag for kind in CLIENT_EVENT_HANDLERS)
 
 
 class FaultPlan:
     """The faults of a server, in the order in which they were told."""
 
     def __init__(self) -> None:
-        self._planned: list[Planned] = []
+        self._faults: list[PlannedFault] = []
 
-    def add(self, planned: Planned) -> Planned:
+    def add(self, planned: PlannedFault) -> PlannedFault:
         """Plan it; :class:`ValueError` when such a fault cannot happen to such a frame."""
-        from_client = planned.on in CLIENT_EVENTS or (planned.on == "connect" and isinstance(planned.fault, Refuse))
-        wanted = {Refuse: True, Collide: True, Hold: False}.get(type(planned.fault), from_client)
+        from_client = planned.on in CLIENT_EVENT_TYPES or (
+            planned.on == "connect" and isinstance(planned.fault, Reject)
+        )
+        wanted = {Reject: True, Collide: True, Reorder: False}.get(type(planned.fault), from_client)
         if from_client is not wanted:
             raise ValueError(f"{planned.fault} cannot happen to {planned.on!r}: that comes from the other side")
-        self._planned.append(planned)
+        self._faults.append(planned)
         return planned
 
     def clear(self) -> None:
-        self._planned.clear()
+        self._faults.clear()
 
-    def striking(self, kind: str, connection: int) -> list[Fault]:
+    def take_faults(self, event_type: str, connection: int) -> list[Fault]:
         """What is to happen to this frame."""
-        return [planned.fault for planned in self._planned if planned.strikes(kind, connection)]
+        return [planned.fault for planned in self._faults if planned.try_trigger(event_type, connection)]

@@ -9,16 +9,16 @@ from typing import Self
 from holdfast.base.errors import MissingExtra
 from holdfast.lifecycle.scope import Scope
 from holdfast.models.contract import Model
-from holdfast.realtime.local.brain import Brain, ScriptedBrain, Turn
+from holdfast.realtime.local.brain import Responder, ScriptedResponder, ScriptTurn
 from holdfast.realtime.local.engine import Engine
-from holdfast.realtime.local.host import Host
-from holdfast.realtime.local.model_brain import as_brain
-from holdfast.realtime.local.speech import ToneVoice, Voice
+from holdfast.realtime.local.host import EngineRunner
+from holdfast.realtime.local.model_brain import as_responder
+from holdfast.realtime.local.speech import TextToSpeech, ToneTTS
 from holdfast.realtime.local.transcription import Transcriber
 from holdfast.realtime.local.vad import DetectorFactory, EnergyDetector
-from holdfast.realtime.pace import checked_pace
+from holdfast.realtime.pace import validate_pace
 from holdfast.testing.realtime_connection import RealtimeConnection
-from holdfast.testing.realtime_faults import Fault, FaultPlan, Planned, Refuse
+from holdfast.testing.realtime_faults import Fault, FaultPlan, PlannedFault, Reject
 
 try:
     from websockets.asyncio.server import Server, ServerConnection, serve
@@ -27,7 +27,7 @@ try:
 except ImportError as error:
     raise MissingExtra("realtime", "a realtime server for tests") from error
 
-_GOODBYE = 1.0
+_CLOSE_TIMEOUT = 1.0
 """How many seconds clients have for the closing handshake."""
 
 
@@ -44,23 +44,23 @@ class RealtimeServer:
 
     def __init__(
         self,
-        brain: Model | Brain | Sequence[Turn] | None = None,
+        responder: Model | Responder | Sequence[ScriptTurn] | None = None,
         *,
-        voice: Voice | None = None,
+        tts: TextToSpeech | None = None,
         transcriber: Transcriber | None = None,
         detector: DetectorFactory = EnergyDetector,
         pace: float | None = None,
         session_seconds: float = 3600.0,
         api_key: str | None = None,
     ) -> None:
-        self.brain = as_brain(ScriptedBrain(otherwise="Okay.") if brain is None else brain)
+        self.responder = as_responder(ScriptedResponder(default="Okay.") if responder is None else responder)
         self.connections: list[RealtimeConnection] = []
-        self.refused = 0
+        self.rejected_count = 0
         """How many handshakes were turned away."""
-        self._voice, self._transcriber, self._detector = voice or ToneVoice(), transcriber, detector
-        self._pace, self._session_seconds, self._api_key = checked_pace(pace), session_seconds, api_key
-        self._plan = FaultPlan()
-        self._arrival = asyncio.Event()
+        self._tts, self._transcriber, self._detector = tts or ToneTTS(), transcriber, detector
+        self._pace, self._session_seconds, self._api_key = validate_pace(pace), session_seconds, api_key
+        self._fault_plan = FaultPlan()
+        self._connection_added = asyncio.Event()
         self._server: Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -68,11 +68,11 @@ class RealtimeServer:
             self._serve,
             "127.0.0.1",
             0,
-            process_request=self._admit,
+            process_request=self._process_request,
             compression=None,
             max_size=None,
             ping_interval=None,
-            close_timeout=_GOODBYE,
+            close_timeout=_CLOSE_TIMEOUT,
         )
         return self
 
@@ -82,9 +82,9 @@ class RealtimeServer:
             connection.resume()
         self._server.close()
         closing = asyncio.ensure_future(self._server.wait_closed())
-        await asyncio.wait({closing}, timeout=_GOODBYE)
+        await asyncio.wait({closing}, timeout=_CLOSE_TIMEOUT)
         for connection in self.connections:
-            connection.cut()  # A client that reads nothing does not read a goodbye either.
+            connection.abort()  # A client that reads nothing does not read a goodbye either.
         await closing
 
     @property
@@ -96,39 +96,39 @@ class RealtimeServer:
 
     @property
     def open_connections(self) -> list[RealtimeConnection]:
-        return [connection for connection in self.connections if connection.open]
+        return [connection for connection in self.connections if connection.is_open]
 
     def inject(
         self, on: str, fault: Fault, *, skip: int = 0, times: int | None = 1, connection: int | None = None
-    ) -> Planned:
+    ) -> PlannedFault:
         """Let ``fault`` happen to frames of the type ``on``: ``skip`` of them pass, then it strikes ``times`` times."""
-        return self._plan.add(Planned(on, fault, skip, times, connection))
+        return self._fault_plan.add(PlannedFault(on, fault, skip, times, connection))
 
     def clear_faults(self) -> None:
         """From now on nothing fails of what was injected before."""
-        self._plan.clear()
+        self._fault_plan.clear()
 
-    async def connected(self, count: int = 1) -> RealtimeConnection:
+    async def wait_for_connection(self, count: int = 1) -> RealtimeConnection:
         """Wait for the connection of that number, counting from 1."""
         while len(self.connections) < count:
-            self._arrival.clear()
-            await self._arrival.wait()
+            self._connection_added.clear()
+            await self._connection_added.wait()
         return self.connections[count - 1]
 
-    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        for fault in self._plan.striking("connect", len(self.connections)):
-            if isinstance(fault, Refuse):
-                self.refused += 1
+    def _process_request(self, connection: ServerConnection, request: Request) -> Response | None:
+        for fault in self._fault_plan.take_faults("connect", len(self.connections)):
+            if isinstance(fault, Reject):
+                self.rejected_count += 1
                 return connection.respond(HTTPStatus(fault.status), f"{fault.message}\n")
         if self._api_key is not None and request.headers.get("Authorization") != f"Bearer {self._api_key}":
-            self.refused += 1
+            self.rejected_count += 1
             return connection.respond(HTTPStatus.UNAUTHORIZED, "wrong API key\n")
         return None
 
     async def _serve(self, socket: ServerConnection) -> None:
-        connection = RealtimeConnection(len(self.connections), socket, self._plan)
+        connection = RealtimeConnection(len(self.connections), socket, self._fault_plan)
         self.connections.append(connection)
-        self._arrival.set()
+        self._connection_added.set()
         now = asyncio.get_running_loop().time()
         engine = Engine(
             now=now,
@@ -137,22 +137,22 @@ class RealtimeServer:
             limit_seconds=self._session_seconds,
             expires_at=int(time.time() + self._session_seconds),
             model=connection.query.get("model", "local"),
-            transcribes=self._transcriber is not None,
+            has_transcriber=self._transcriber is not None,
         )
         async with Scope() as scope:
-            host = Host(
+            host = EngineRunner(
                 engine,
                 scope=scope,
-                brain=self.brain,
-                voice=self._voice,
+                responder=self.responder,
+                tts=self._tts,
                 transcriber=self._transcriber,
                 send=connection.send,
-                hang_up=connection.drop,
+                close_connection=connection.close,
             )
             try:
                 await connection.serve(host, scope)
             except ConnectionClosed:
-                connection.open = False
+                connection.is_open = False
             finally:
                 host.stop()
                 scope.cancel()

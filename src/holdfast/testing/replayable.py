@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-ANSWERS = {
+CALL_TYPE_BY_OUTPUT = {
     "function_call_output": "function_call",
     "custom_tool_call_output": "custom_tool_call",
     "computer_call_output": "computer_call",
@@ -18,9 +18,9 @@ ANSWERS = {
     "program_output": "program",
     "mcp_approval_response": "mcp_approval_request",
 }
-ASKS = frozenset(ANSWERS.values())
+CALL_TYPES = frozenset(CALL_TYPE_BY_OUTPUT.values())
 # Tools that the provider runs itself: the item carries its own result.
-HOSTED = frozenset(
+HOSTED_TYPES = frozenset(
     [
         "code_interpreter_call",
         "compaction",
@@ -45,24 +45,24 @@ def assert_replayable(items: Sequence[Any]) -> None:
     """Raise :class:`NotReplayable` unless calls have outputs, outputs calls, and reasoning its result."""
     waiting: dict[tuple[str, str], int] = {}
     for index, item in enumerate(items):
-        kind = kind_of(index, item)
-        if hosted_search(item, kind):
+        kind = get_item_type(index, item)
+        if is_hosted_search(item, kind):
             continue
-        if kind in ANSWERS:
-            if waiting.pop((ANSWERS[kind], link(index, item, kind)), None) is None:
+        if kind in CALL_TYPE_BY_OUTPUT:
+            if waiting.pop((CALL_TYPE_BY_OUTPUT[kind], get_call_id(index, item, kind)), None) is None:
                 raise NotReplayable(index, "no call is waiting for this output", item)
-        elif kind in ASKS:
-            name = (kind, link(index, item, kind))
+        elif kind in CALL_TYPES:
+            name = (kind, get_call_id(index, item, kind))
             if name in waiting:
                 raise NotReplayable(index, f"items[{waiting[name]}] has the same id and no output yet", item)
             waiting[name] = index
-        elif kind == "reasoning" and not (index + 1 < len(items) and from_model(items[index + 1])):
+        elif kind == "reasoning" and not (index + 1 < len(items) and is_from_model(items[index + 1])):
             raise NotReplayable(index, "reasoning without the item it led to", item)
     for index in waiting.values():
         raise NotReplayable(index, "this call has no output", items[index])
 
 
-def kind_of(index: int, item: Any) -> str:
+def get_item_type(index: int, item: Any) -> str:
     if not isinstance(item, dict):
         raise NotReplayable(index, "not an object", item)
     try:
@@ -77,7 +77,7 @@ def kind_of(index: int, item: Any) -> str:
     return kind
 
 
-def link(index: int, item: dict[str, Any], kind: str) -> str:
+def get_call_id(index: int, item: dict[str, Any], kind: str) -> str:
     """The id by which a call and its output find each other."""
     fields = {
         "mcp_approval_request": ["id"],
@@ -91,13 +91,16 @@ def link(index: int, item: dict[str, Any], kind: str) -> str:
     raise NotReplayable(index, f"{' or '.join(fields)} is missing", item)
 
 
-def hosted_search(item: dict[str, Any], kind: str) -> bool:
+def is_hosted_search(item: dict[str, Any], kind: str) -> bool:
     """A tool search that the provider ran itself: its two items have no call id and do not need each other."""
     return kind in ("tool_search_call", "tool_search_output") and item.get("call_id") is None
 
 
-def from_model(item: Any) -> bool:
+def is_from_model(item: Any) -> bool:
     kind = item.get("type", "message")
     return (
-        (kind == "message" and item.get("role") == "assistant") or kind == "reasoning" or kind in HOSTED or kind in ASKS
+        (kind == "message" and item.get("role") == "assistant")
+        or kind == "reasoning"
+        or kind in HOSTED_TYPES
+        or kind in CALL_TYPES
     )

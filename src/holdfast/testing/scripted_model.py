@@ -10,12 +10,12 @@ from holdfast.agents.handoffs import Handoff
 from holdfast.agents.model_settings import ModelSettings
 from holdfast.agents.output import AgentOutputSchemaBase
 from holdfast.agents.tools import Tool
-from holdfast.agents.types import resolved
+from holdfast.agents.types import maybe_await
 from holdfast.base.items import Item
 from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, Usage
 from holdfast.models.contract import Model, ModelResponse, ModelTracing, TResponseOutputItem, TResponseStreamEvent
-from holdfast.models.events import EventLog, text_part, usage_part, whole_answer
-from holdfast.models.raw import Raw, as_item, readable
+from holdfast.models.events import ResponseEventBuilder, make_response_events, make_text_part, usage_to_dict
+from holdfast.models.raw import AttributeDict, as_item, wrap_attributes
 from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 ModelStepReason: TypeAlias = Literal[
@@ -158,11 +158,11 @@ class ScriptedModel(Model):
 
     def enqueue(self, step: ModelScriptItem) -> None:
         """Put one more step at the end of the script."""
-        self._steps.append(_checked(step, 0))
+        self._steps.append(_validate_step(step, 0))
 
     def extend(self, steps: Iterable[ModelScriptItem]) -> None:
         """Put more steps at the end of the script: all of them, or none when one is wrong."""
-        self._steps.extend([_checked(step, index) for index, step in enumerate(steps)])
+        self._steps.extend([_validate_step(step, index) for index, step in enumerate(steps)])
 
     def set_default_usage(self, usage: Usage | None) -> None:
         """What steps without a usage of their own are to report."""
@@ -190,13 +190,13 @@ class ScriptedModel(Model):
         prompt: Any | None,
     ) -> ModelResponse:
         call = ModelCall(
-            system_instructions, _kept(input), model_settings, list(tools), output_schema, list(handoffs),
+            system_instructions, _copy_input(input), model_settings, list(tools), output_schema, list(handoffs),
             tracing, previous_response_id, conversation_id, prompt, streamed=False,
         )  # fmt: skip
-        step = await self._next(call)
+        step = await self._take_step(call)
         return ModelResponse(
-            [readable(item) for item in step.output],
-            self._usage(step),
+            [wrap_attributes(item) for item in step.output],
+            self._make_usage(step),
             step.response_id,
             step.request_id,
             step.raw_usage,
@@ -217,16 +217,16 @@ class ScriptedModel(Model):
         prompt: Any | None,
     ) -> AsyncIterator[TResponseStreamEvent]:
         call = ModelCall(
-            system_instructions, _kept(input), model_settings, list(tools), output_schema, list(handoffs),
+            system_instructions, _copy_input(input), model_settings, list(tools), output_schema, list(handoffs),
             tracing, previous_response_id, conversation_id, prompt, streamed=True,
         )  # fmt: skip
-        step = await self._next(call)
+        step = await self._take_step(call)
         if callable(step.stream_events):
             async for event in step.stream_events(call):
-                yield readable(event)
+                yield wrap_attributes(event)
             return
-        for event in self._events(step) if step.stream_events is None else step.stream_events:
-            yield readable(event)
+        for event in self._make_events(step) if step.stream_events is None else step.stream_events:
+            yield wrap_attributes(event)
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         return next((advice for error, advice in self._advice if error is request.error), None)
@@ -234,7 +234,7 @@ class ScriptedModel(Model):
     async def close(self) -> None:
         """Nothing to close: the script can be played on."""
 
-    async def _next(self, call: ModelCall) -> ModelStep:
+    async def _take_step(self, call: ModelCall) -> ModelStep:
         """The step for a call, once its function was asked, its error raised and the call written down."""
         self._calls.append(call)
         if not self._steps:
@@ -245,33 +245,37 @@ class ScriptedModel(Model):
             )
         step = self._steps.popleft()
         while step.responder is not None:
-            step = _checked(await resolved(step.responder(call)), 0)
+            step = _validate_step(await maybe_await(step.responder(call)), 0)
         if step.error is not None:
             if step.retry_advice is not None:
                 self._advice.append((step.error, step.retry_advice))
             raise step.error
         return step
 
-    def _usage(self, step: ModelStep) -> Usage:
+    def _make_usage(self, step: ModelStep) -> Usage:
         """A usage of its own for every answer: it is counted as one request unless the step says otherwise."""
         given = step.usage if step.usage != Usage() else self._default_usage or Usage()
         return replace(
             given,
             requests=given.requests or 1,
-            input_tokens_details=InputTokensDetails.of(given.input_tokens_details),
-            output_tokens_details=OutputTokensDetails.of(given.output_tokens_details),
+            input_tokens_details=InputTokensDetails.coerce(given.input_tokens_details),
+            output_tokens_details=OutputTokensDetails.coerce(given.output_tokens_details),
             request_usage_entries=list(given.request_usage_entries),
         )
 
-    def _events(self, step: ModelStep) -> Iterable[TResponseStreamEvent]:
-        log = EventLog(step.response_id, model="scripted-model")
+    def _make_events(self, step: ModelStep) -> Iterable[TResponseStreamEvent]:
+        log = ResponseEventBuilder(step.response_id, model="scripted-model")
         more = {} if step.request_id is None else {"_request_id": step.request_id}
-        yield from whole_answer(log, map(as_item, step.output), usage=usage_part(self._usage(step)), **more)
+        yield from make_response_events(
+            log, map(as_item, step.output), usage=usage_to_dict(self._make_usage(step)), **more
+        )
 
 
 def assistant_message(text: str, *, item_id: str = "scripted-message") -> TResponseOutputItem:
     """A message as a model says it."""
-    return Raw(id=item_id, type="message", role="assistant", status="completed", content=[text_part(text)])
+    return AttributeDict(
+        id=item_id, type="message", role="assistant", status="completed", content=[make_text_part(text)]
+    )
 
 
 def function_call(
@@ -284,21 +288,21 @@ def function_call(
 ) -> TResponseOutputItem:
     """A call as a model makes it. Arguments that are a string are sent as they are, valid or not."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, separators=(",", ":"))
-    call = Raw(id=item_id or call_id, type="function_call", call_id=call_id, name=name, arguments=text)
+    call = AttributeDict(id=item_id or call_id, type="function_call", call_id=call_id, name=name, arguments=text)
     if namespace is not None:
         call["namespace"] = namespace
     return call
 
 
-def _kept(input: str | list[Item]) -> Any:
+def _copy_input(input: str | list[Item]) -> Any:
     # Not a deep copy: a test of many turns would spend its time there, and nobody changes an item.
     return list(input) if isinstance(input, list) else input
 
 
-_FIELDS = frozenset(f.name for f in fields(ModelStep))
+_STEP_FIELDS = frozenset(f.name for f in fields(ModelStep))
 
 
-def _checked(step: Any, index: int) -> ModelStep:
+def _validate_step(step: Any, index: int) -> ModelStep:
     """The step in the form that is played, or :class:`InvalidModelStep`."""
 
     def wrong(reason: ModelStepReason, problem: str) -> InvalidModelStep:
@@ -309,7 +313,7 @@ def _checked(step: Any, index: int) -> ModelStep:
     if isinstance(step, ModelResponse):
         return ModelStep(step.output, step.usage, step.response_id, step.request_id, step.raw_usage)
     if isinstance(step, Mapping) and "type" not in step:
-        unknown = sorted(set(step) - _FIELDS)
+        unknown = sorted(set(step) - _STEP_FIELDS)
         if unknown:
             raise wrong("unsupported_field", f"has unknown fields: {', '.join(unknown)}")
         step = ModelStep(**step)

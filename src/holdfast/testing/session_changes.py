@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import HistoryMoved, KeyReused, NotFound
-from holdfast.store.contract import NOWHERE, Head
-from holdfast.testing.session_fixtures import Meddled, StoredFixtures
-from holdfast.testing.session_plain import failed, say, texts
-from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
+from holdfast.store.contract import EMPTY_HEAD, Head
+from holdfast.testing.session_fixtures import InterferingBackend, StoredSessionFixtures
+from holdfast.testing.session_plain import raises_error, texts, user_messages
+from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
 
 
-class ChangeClauses(StoredFixtures):
+class ChangeClauses(StoredSessionFixtures):
     """Keyed batches, expected heads, replacement, rewinding and restoring."""
 
     async def test_a_head_counts_changes_and_items(self, session: Any) -> None:
-        assert await session.head() == NOWHERE
-        await session.add_items(say(1, 2, 3))
+        assert await session.head() == EMPTY_HEAD
+        await session.add_items(user_messages(1, 2, 3))
         assert await session.head() == Head(1, 3)
         await session.pop_item()
         assert await session.head() == Head(2, 2)
@@ -26,80 +26,82 @@ class ChangeClauses(StoredFixtures):
         assert await session.head() == Head(3, 0)
 
     async def test_a_keyed_batch_is_written_once(self, session: Any) -> None:
-        await session.add_items(say(1, 2), key="turn-1")
-        await session.add_items(say(3))
+        await session.add_items(user_messages(1, 2), key="turn-1")
+        await session.add_items(user_messages(3))
         head = await session.head()
-        await session.add_items(say(1, 2), key="turn-1")
+        await session.add_items(user_messages(1, 2), key="turn-1")
         assert await session.head() == head
         assert texts(await session.get_items()) == ["1", "2", "3"]
 
     async def test_a_key_with_another_batch_is_refused(self, session: Any) -> None:
-        await session.add_items(say(1, 2), key="turn-1")
-        for other in (say(1), say(2, 1), say(1, 2, 3), say("12")):
+        await session.add_items(user_messages(1, 2), key="turn-1")
+        for other in (user_messages(1), user_messages(2, 1), user_messages(1, 2, 3), user_messages("12")):
             with pytest.raises(KeyReused):
                 await session.add_items(other, key="turn-1")
         assert texts(await session.get_items()) == ["1", "2"]
 
     async def test_the_same_batch_under_two_keys_is_two_batches(self, session: Any) -> None:
-        await session.add_items(say(1), key="turn-1")
-        await session.add_items(say(1), key="turn-2")
+        await session.add_items(user_messages(1), key="turn-1")
+        await session.add_items(user_messages(1), key="turn-2")
         assert texts(await session.get_items()) == ["1", "1"]
 
     async def test_one_of_many_who_retry_a_keyed_batch_writes_it(self, session: Any) -> None:
-        await asyncio.gather(*(session.add_items(say(1, 2), key="turn-1") for _ in range(8)))
+        await asyncio.gather(*(session.add_items(user_messages(1, 2), key="turn-1") for _ in range(8)))
         assert texts(await session.get_items()) == ["1", "2"]
 
     async def test_a_keyed_batch_may_be_retried_after_a_lost_answer(
-        self, session: Any, failing_after: FailingAfter
+        self, session: Any, failing_after: FaultInjector
     ) -> None:
         expected: list[str] = []
         for statements in itertools.count():
             with failing_after(statements, late=True) as fault:
-                lost = await failed(session.add_items(say(statements, statements), key=f"turn-{statements}"))
+                lost = await raises_error(
+                    session.add_items(user_messages(statements, statements), key=f"turn-{statements}")
+                )
             if lost:
-                await session.add_items(say(statements, statements), key=f"turn-{statements}")
+                await session.add_items(user_messages(statements, statements), key=f"turn-{statements}")
             expected += [str(statements)] * 2
             assert texts(await session.get_items()) == expected
-            if not fault.struck:
+            if not fault.triggered:
                 break
 
     async def test_a_batch_is_written_only_at_the_expected_head(self, session: Any) -> None:
-        await session.add_items(say(1), expected=NOWHERE)
+        await session.add_items(user_messages(1), expected=EMPTY_HEAD)
         head = await session.head()
-        await session.add_items(say(2), expected=head)
+        await session.add_items(user_messages(2), expected=head)
         with pytest.raises(HistoryMoved) as moved:
-            await session.add_items(say(3), expected=head)
+            await session.add_items(user_messages(3), expected=head)
         assert (moved.value.session_id, moved.value.expected) == ("s", head)
         assert moved.value.found == await session.head()
         assert texts(await session.get_items()) == ["1", "2"]
 
     async def test_an_empty_batch_still_looks_at_the_expected_head(self, session: Any) -> None:
-        await session.add_items(say(1))
+        await session.add_items(user_messages(1))
         await session.add_items([], expected=await session.head())
         with pytest.raises(HistoryMoved):
-            await session.add_items([], expected=NOWHERE)
+            await session.add_items([], expected=EMPTY_HEAD)
 
     async def test_a_keyed_batch_that_was_written_is_not_refused_for_its_head(self, session: Any) -> None:
         head = await session.head()
-        await session.add_items(say(1), key="turn-1", expected=head)
-        await session.add_items(say(2))
-        await session.add_items(say(1), key="turn-1", expected=head)
+        await session.add_items(user_messages(1), key="turn-1", expected=head)
+        await session.add_items(user_messages(2))
+        await session.add_items(user_messages(1), key="turn-1", expected=head)
         assert texts(await session.get_items()) == ["1", "2"]
 
     async def test_one_of_many_who_expect_the_same_head_wins(self, session: Any) -> None:
-        await session.add_items(say("first"))
+        await session.add_items(user_messages("first"))
         head = await session.head()
         answers = await asyncio.gather(
-            *(session.add_items(say(n), expected=head) for n in range(6)), return_exceptions=True
+            *(session.add_items(user_messages(n), expected=head) for n in range(6)), return_exceptions=True
         )
         assert sorted(type(answer).__name__ for answer in answers) == ["HistoryMoved"] * 5 + ["NoneType"]
         assert len(await session.get_items()) == 2
 
     async def test_replacing_shows_the_new_items_and_keeps_the_old(self, session: Any) -> None:
-        await session.add_items(say(1, 2, 3))
-        head = await session.replace_items(say("summary"))
+        await session.add_items(user_messages(1, 2, 3))
+        head = await session.replace_items(user_messages("summary"))
         assert head == await session.head() == Head(2, 1)
-        await session.add_items(say(4))
+        await session.add_items(user_messages(4))
         assert texts(await session.get_items()) == ["summary", "4"]
         (kept,) = await session.generations()
         assert (kept.number, kept.length) == (0, 3)
@@ -107,12 +109,12 @@ class ChangeClauses(StoredFixtures):
         assert texts(await session.get_items(limit=2, generation=0)) == ["2", "3"]
 
     async def test_replacing_by_nothing_or_out_of_nothing_works(self, session: Any) -> None:
-        await session.replace_items(say(1))
+        await session.replace_items(user_messages(1))
         assert texts(await session.get_items()) == ["1"]
         assert await session.generations() == []
         await session.replace_items([])
         assert await session.get_items() == []
-        await session.add_items(say(2))
+        await session.add_items(user_messages(2))
         assert texts(await session.get_items()) == ["2"]
 
     @pytest.mark.parametrize("start", range(5))
@@ -122,21 +124,21 @@ class ChangeClauses(StoredFixtures):
             return
         for added in ([], ["x"], ["x", "y", "z"]):
             session = self.open_session(place, f"s{len(added)}")
-            await session.add_items(say(*"abcd"))
+            await session.add_items(user_messages(*"abcd"))
             expected = list("abcd")
             expected[start:stop] = added
-            await session.splice_items(start, stop, say(*added))
+            await session.splice_items(start, stop, user_messages(*added))
             assert texts(await session.get_items()) == expected
-            await session.add_items(say("end"))
+            await session.add_items(user_messages("end"))
             assert texts(await session.get_items()) == [*expected, "end"]
             assert texts(await session.get_items(generation=0)) == list("abcd")
 
     async def test_a_replacement_at_another_head_changes_nothing(self, session: Any) -> None:
-        await session.add_items(say(1, 2, 3))
+        await session.add_items(user_messages(1, 2, 3))
         head = await session.head()
-        await session.add_items(say(4))
+        await session.add_items(user_messages(4))
         for change in (
-            session.replace_items(say("x"), expected=head),
+            session.replace_items(user_messages("x"), expected=head),
             session.rewind(1, expected=head),
             session.splice_items(0, 1, [], expected=head),
         ):
@@ -146,31 +148,32 @@ class ChangeClauses(StoredFixtures):
         assert await session.generations() == []
 
     async def test_an_expected_head_is_looked_at_before_the_positions(self, session: Any) -> None:
-        await session.add_items(say(1, 2, 3))
+        await session.add_items(user_messages(1, 2, 3))
         head = await session.head()
         await session.rewind(1)
         with pytest.raises(HistoryMoved):
             await session.rewind(3, expected=head)
         with pytest.raises(HistoryMoved):
-            await session.splice_items(2, 3, say("x"), expected=head)
+            await session.splice_items(2, 3, user_messages("x"), expected=head)
 
     async def test_a_failed_replacement_leaves_the_history_as_it_was(
-        self, place: Any, failing_after: FailingAfter
+        self, place: Any, failing_after: FaultInjector
     ) -> None:
         for statements in itertools.count():
             session = self.open_session(place, f"session-{statements}")
-            await session.add_items(say(1, 2, 3))
+            await session.add_items(user_messages(1, 2, 3))
             with failing_after(statements) as fault:
-                gave_up = await failed(session.replace_items(say("summary", "more")))
+                gave_up = await raises_error(session.replace_items(user_messages("summary", "more")))
             assert texts(await session.get_items()) == (["1", "2", "3"] if gave_up else ["summary", "more"])
             assert len(await session.generations()) == (0 if gave_up else 1)
-            if not fault.struck:
+            if not fault.triggered:
                 break
 
     async def test_a_batch_added_during_a_replacement_is_not_lost(self, session: Any) -> None:
-        await session.add_items(say(1, 2, 3))
+        await session.add_items(user_messages(1, 2, 3))
         await asyncio.gather(
-            session.replace_items(say("summary")), *(session.add_items(say(f"new {n}")) for n in range(5))
+            session.replace_items(user_messages("summary")),
+            *(session.add_items(user_messages(f"new {n}")) for n in range(5)),
         )
         shown = texts(await session.get_items())
         before = texts(await session.get_items(generation=0))
@@ -178,37 +181,37 @@ class ChangeClauses(StoredFixtures):
         assert sorted({*shown, *before}) == sorted(["1", "2", "3", "summary", *(f"new {n}" for n in range(5))])
 
     async def test_rewinding_shows_the_first_so_many(self, session: Any) -> None:
-        await session.add_items(say(*range(5)))
+        await session.add_items(user_messages(*range(5)))
         assert await session.rewind(3) == Head(2, 3)
         assert texts(await session.get_items()) == ["0", "1", "2"]
-        await session.add_items(say("x"))
+        await session.add_items(user_messages("x"))
         assert await session.rewind(0) == Head(4, 0)
         assert await session.get_items() == []
         assert texts(await session.get_items(generation=0)) == list("01234")
         assert texts(await session.get_items(generation=1)) == ["0", "1", "2", "x"]
 
     async def test_restoring_undoes_a_rewind_and_keeps_what_came_after(self, session: Any) -> None:
-        await session.add_items(say(1, 2, 3))
+        await session.add_items(user_messages(1, 2, 3))
         await session.rewind(1)
-        await session.add_items(say(4))
+        await session.add_items(user_messages(4))
         await session.restore(0)
         assert texts(await session.get_items()) == ["1", "2", "3", "4"]
         assert texts(await session.get_items(generation=1)) == ["1", "4"]
 
     async def test_restoring_undoes_a_replacement_and_keeps_what_came_after(self, session: Any) -> None:
-        await session.add_items(say(1, 2, 3))
-        await session.replace_items(say("summary"))
-        await session.add_items(say(4))
+        await session.add_items(user_messages(1, 2, 3))
+        await session.replace_items(user_messages("summary"))
+        await session.add_items(user_messages(4))
         head = await session.restore(0)
         assert head == await session.head()
         assert texts(await session.get_items()) == ["1", "2", "3", "4"]
-        await session.add_items(say(5))
+        await session.add_items(user_messages(5))
         assert texts(await session.get_items()) == ["1", "2", "3", "4", "5"]
 
     async def test_restoring_what_never_was_is_not_found(self, session: Any) -> None:
         with pytest.raises(NotFound):
             await session.restore(0)
-        await session.add_items(say(1))
+        await session.add_items(user_messages(1))
         with pytest.raises(NotFound):
             await session.restore(0)
         with pytest.raises(NotFound):
@@ -216,30 +219,32 @@ class ChangeClauses(StoredFixtures):
         assert texts(await session.get_items()) == ["1"]
 
     async def test_restoring_at_another_head_changes_nothing(self, session: Any) -> None:
-        await session.add_items(say(1, 2))
+        await session.add_items(user_messages(1, 2))
         await session.rewind(1)
         head = await session.head()
-        await session.add_items(say(3))
+        await session.add_items(user_messages(3))
         with pytest.raises(HistoryMoved):
             await session.restore(0, expected=head)
         assert texts(await session.get_items()) == ["1", "3"]
 
-    @pytest.mark.parametrize("method", ["generations", "record"])
+    @pytest.mark.parametrize("method", ["list_generations", "get_session"])
     async def test_restoring_never_shows_what_was_erased_meanwhile(self, place: Any, method: str) -> None:
         session = self.open_session(place, "s")
-        await session.add_items(say(1, 2))
+        await session.add_items(user_messages(1, 2))
         await session.rewind(1)
-        backend = self.backend_of(place)
+        backend = self.get_backend(place)
         if place is not backend:
             pytest.skip("this place is more than a backend")
-        raced = self.open_session(Meddled(backend, after=method, meddle=session.clear_session), "s")
+        raced = self.open_session(
+            InterferingBackend(backend, after_method=method, interfere=session.clear_session), "s"
+        )
         with pytest.raises(NotFound):
             await raced.restore(0)
         assert await session.get_items() == []
         assert (await session.check()).corrupt == []
 
     async def test_clearing_erases_the_generations_too(self, session: Any) -> None:
-        await session.add_items(say(1, 2))
+        await session.add_items(user_messages(1, 2))
         await session.rewind(1)
         await session.clear_session()
         assert await session.generations() == []
@@ -248,49 +253,49 @@ class ChangeClauses(StoredFixtures):
 
     async def test_creation_time_is_kept_and_update_time_advances(self, place: Any, clock: FakeClock) -> None:
         session, born = self.open_session(place, "s"), clock.now
-        await session.add_items(say(1, 2, 3))
+        await session.add_items(user_messages(1, 2, 3))
         for change, *arguments in (
-            (session.add_items, say(4)),
+            (session.add_items, user_messages(4)),
             (session.pop_item,),
             (session.rewind, 1),
             (session.clear_session,),
         ):
-            clock.turn(60)
+            clock.advance(60)
             await change(*arguments)
-            record = await self.backend_of(place).record("s")
+            record = await self.get_backend(place).get_session("s")
             assert record is not None
             assert (record.created_at, record.updated_at) == (born, clock.now)
 
     async def test_reading_does_not_count_as_an_update(self, place: Any, clock: FakeClock) -> None:
         session, born = self.open_session(place, "s"), clock.now
-        await session.add_items(say(1))
-        clock.turn(60)
+        await session.add_items(user_messages(1))
+        clock.advance(60)
         for read in (session.get_items(), session.head(), session.check(), session.search("x"), session.generations()):
             await read
-        record = await self.backend_of(place).record("s")
+        record = await self.get_backend(place).get_session("s")
         assert record is not None
         assert record.updated_at == born
 
     async def test_a_clock_that_steps_back_changes_no_order(self, session: Any, clock: FakeClock) -> None:
-        await session.add_items(say(1))
+        await session.add_items(user_messages(1))
         for number in (2, 3):
-            clock.turn(-5)
-            await session.add_items(say(number))
+            clock.advance(-5)
+            await session.add_items(user_messages(number))
         assert texts(await session.get_items()) == ["1", "2", "3"]
         assert texts(await session.get_items(limit=1)) == ["3"]
-        assert await session.pop_item() == say(3)[0]
+        assert await session.pop_item() == user_messages(3)[0]
 
     async def test_all_of_it_is_there_after_opening_again(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as place:
             session = self.open_session(place, "s")
-            await session.add_items(say(1, 2, 3), key="turn-1")
-            await session.replace_items(say("summary"))
+            await session.add_items(user_messages(1, 2, 3), key="turn-1")
+            await session.replace_items(user_messages("summary"))
             child = await session.fork(1, "child")
-            await child.add_items(say("own"))
+            await child.add_items(user_messages("own"))
             head = await session.head()
         async with reopen_durable() as place:
             session, child = self.open_session(place, "s"), self.open_session(place, "child")
-            await session.add_items(say(1, 2, 3), key="turn-1")
+            await session.add_items(user_messages(1, 2, 3), key="turn-1")
             assert await session.head() == head
             assert texts(await session.get_items(generation=0)) == ["1", "2", "3"]
             assert texts(await child.get_items()) == ["summary", "own"]

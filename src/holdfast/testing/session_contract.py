@@ -32,45 +32,45 @@ The rest is optional:
 Clauses that need something which is not supplied are skipped, so that a report shows what was not proven.
 """
 
-from holdfast.testing.history_machine import try_histories
+from holdfast.testing.history_machine import run_history_machine
 from holdfast.testing.session_changes import ChangeClauses
 from holdfast.testing.session_damage import DamageClauses, InputClauses, PairingClauses
-from holdfast.testing.session_fixtures import StoredFixtures
-from holdfast.testing.session_forks import ForkClauses
-from holdfast.testing.session_plain import FourMethodClauses, TogetherClauses
+from holdfast.testing.session_fixtures import StoredSessionFixtures
+from holdfast.testing.session_forks import SessionForkClauses
+from holdfast.testing.session_plain import ResilienceClauses, SessionProtocolClauses
 from holdfast.testing.session_search import SearchClauses
-from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
+from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
 
 
-class RandomProgramClauses(StoredFixtures):
+class StateMachineClauses(StoredSessionFixtures):
     """Random programs, side by side with the reference."""
 
     def test_random_programs_leave_what_the_reference_leaves(
-        self, reopen: Reopen, clock: FakeClock, faults_if_any: FailingAfter | None
+        self, reopen: Reopen, clock: FakeClock, faults_if_any: FaultInjector | None
     ) -> None:
-        try_histories(
+        run_history_machine(
             reopen,
             clock=clock,
             open_session=self.open_session,
-            backend_of=self.backend_of,
+            backend_getter=self.get_backend,
             failing_after=faults_if_any,
             durable=self.durable,
             examples=self.examples,
         )
 
 
-class PlainSessionContract(FourMethodClauses, TogetherClauses):
+class PlainSessionContract(SessionProtocolClauses, ResilienceClauses):
     """Subclass this for a session that has the four methods; supply ``reopen`` and ``open_session``."""
 
 
 class SessionContract(
     PlainSessionContract,
     ChangeClauses,
-    ForkClauses,
+    SessionForkClauses,
     SearchClauses,
     DamageClauses,
     PairingClauses,
     InputClauses,
-    RandomProgramClauses,
+    StateMachineClauses,
 ):
     """Subclass this for a session over a store; supply ``reopen`` and, unless it is plain, ``open_session``."""

@@ -8,13 +8,13 @@ import pytest
 from holdfast.history.contract import SessionSettings
 from holdfast.history.session import StoredSession
 from holdfast.store.contract import Backend
-from holdfast.testing.session_plain import PlainFixtures
+from holdfast.testing.session_plain import PlainSessionFixtures
 
-CorruptPlace: TypeAlias = Callable[[Any, str, int, bytes | None], Awaitable[None]]
+CorruptSessionRecord: TypeAlias = Callable[[Any, str, int, bytes | None], Awaitable[None]]
 CountRows: TypeAlias = Callable[[Any], Awaitable[int]]
 
 
-class StoredFixtures(PlainFixtures):
+class StoredSessionFixtures(PlainSessionFixtures):
     """The fixtures and flags that :class:`~holdfast.testing.SessionContract` describes."""
 
     examples = 20
@@ -22,12 +22,12 @@ class StoredFixtures(PlainFixtures):
     def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
         return StoredSession(session_id, place, settings=settings)
 
-    def backend_of(self, place: Any) -> Backend:
+    def get_backend(self, place: Any) -> Backend:
         backend: Backend = place
         return backend
 
     @pytest.fixture
-    def corrupt(self) -> CorruptPlace:
+    def corrupt(self) -> CorruptSessionRecord:
         pytest.skip("this storage has no way to damage a record")
 
     @pytest.fixture
@@ -35,22 +35,22 @@ class StoredFixtures(PlainFixtures):
         pytest.skip("this storage does not count its rows")
 
 
-class Meddled:
+class InterferingBackend:
     """A backend that does something of its own accord after the first call of one method: a race, on purpose."""
 
-    def __init__(self, backend: Backend, *, after: str, meddle: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, backend: Backend, *, after_method: str, interfere: Callable[[], Awaitable[None]]) -> None:
         self.backend = backend
-        self.after = after
-        self.meddle: Callable[[], Awaitable[None]] | None = meddle
+        self.after_method = after_method
+        self.interfere: Callable[[], Awaitable[None]] | None = interfere
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.backend, name)
-        if name != self.after:
+        if name != self.after_method:
             return found
 
         async def called(*args: Any, **kwargs: Any) -> Any:
             answer = await found(*args, **kwargs)
-            meddle, self.meddle = self.meddle, None
+            meddle, self.interfere = self.interfere, None
             if meddle is not None:
                 await meddle()
             return answer

@@ -23,12 +23,12 @@ class FakeClock:
     def __call__(self) -> float:
         return self.now
 
-    def turn(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += seconds
 
 
 @asynccontextmanager
-async def owned(backend: B) -> AsyncIterator[B]:
+async def closing_backend(backend: B) -> AsyncIterator[B]:
     """The backend, closed at the end."""
     try:
         yield backend
@@ -36,31 +36,31 @@ async def owned(backend: B) -> AsyncIterator[B]:
         await backend.close()
 
 
-class Fault(Protocol):
+class DriverFault(Protocol):
     """One failure of a driver, armed for the length of a ``with``."""
 
     @property
-    def struck(self) -> bool:
+    def triggered(self) -> bool:
         """Whether it happened: a sweep over all statements ends with the first fault that did not."""
         ...
 
 
-class FailingAfter(Protocol):
+class FaultInjector(Protocol):
     """Arms a fault: the driver carries out ``statements`` more statements, then fails once.
 
     With ``late``, the failing statement is carried out and only its answer is lost.
     """
 
-    def __call__(self, statements: int, *, late: bool = False) -> contextlib.AbstractContextManager[Fault]: ...
+    def __call__(self, statements: int, *, late: bool = False) -> contextlib.AbstractContextManager[DriverFault]: ...
 
 
 class CountedFault:
     """A fault that lets so many statements pass."""
 
     def __init__(self, statements: int, late: bool) -> None:
-        self.left = statements
+        self.remaining = statements
         self.late = late
-        self.struck = False
+        self.triggered = False
 
 
 class DriverFaults:
@@ -71,23 +71,23 @@ class DriverFaults:
         self.lock = threading.Lock()
 
     @contextmanager
-    def after(self, statements: int, *, late: bool = False) -> Iterator[CountedFault]:
+    def fail_after(self, statements: int, *, late: bool = False) -> Iterator[CountedFault]:
         self.armed = fault = CountedFault(statements, late)
         try:
             yield fault
         finally:
             self.armed = None
 
-    def due(self, *, late: bool) -> bool:
+    def should_fail(self, *, late: bool) -> bool:
         """Whether the statement that is about to run, or has just run, is the one that fails."""
         with self.lock:
             fault = self.armed
-            if fault is None or fault.struck or fault.late != late:
+            if fault is None or fault.triggered or fault.late != late:
                 return False
-            if fault.left:
-                fault.left -= 1
+            if fault.remaining:
+                fault.remaining -= 1
                 return False
-            fault.struck = True
+            fault.triggered = True
             return True
 
 
@@ -107,16 +107,16 @@ class FaultyConnection(sqlite3.Connection):
     faults: SqliteFaults
 
     def execute(self, *args: Any) -> sqlite3.Cursor:
-        return self.watched(super().execute, args)
+        return self.execute_with_faults(super().execute, args)
 
     def executemany(self, *args: Any) -> sqlite3.Cursor:
-        return self.watched(super().executemany, args)
+        return self.execute_with_faults(super().executemany, args)
 
-    def watched(self, execute: Callable[..., sqlite3.Cursor], args: tuple[Any, ...]) -> sqlite3.Cursor:
-        if self.faults.due(late=False):
+    def execute_with_faults(self, execute: Callable[..., sqlite3.Cursor], args: tuple[Any, ...]) -> sqlite3.Cursor:
+        if self.faults.should_fail(late=False):
             raise sqlite3.OperationalError("disk I/O error (injected)")
         cursor = execute(*args)
-        if self.faults.due(late=True):
+        if self.faults.should_fail(late=True):
             cursor.close()  # an open one would hold its snapshot for as long as the traceback lives
             raise sqlite3.OperationalError("disk I/O error (injected)")
         return cursor

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
+from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
 
 
-def if_any(request: pytest.FixtureRequest, name: str) -> Any:
+def get_optional_fixture(request: pytest.FixtureRequest, name: str) -> Any:
     """A fixture that a suite may supply; ``None`` where it would skip."""
     try:
         return request.getfixturevalue(name)
@@ -36,11 +36,11 @@ class StorageFixtures:
         return reopen
 
     @pytest.fixture
-    def failing_after(self) -> FailingAfter:
+    def failing_after(self) -> FaultInjector:
         pytest.skip("this storage injects no faults")
 
     @pytest.fixture
-    def faults_if_any(self, request: pytest.FixtureRequest) -> FailingAfter | None:
+    def faults_if_any(self, request: pytest.FixtureRequest) -> FaultInjector | None:
         """``failing_after`` for clauses that also prove something without it."""
-        faults: FailingAfter | None = if_any(request, "failing_after")
+        faults: FaultInjector | None = get_optional_fixture(request, "failing_after")
         return faults

@@ -4,7 +4,7 @@ import asyncio
 
 from holdfast.store.contract import Backend, Head
 from holdfast.testing.storage import FakeClock, Reopen
-from holdfast.testing.store_fixtures import StoreFixtures, append, shown
+from holdfast.testing.store_fixtures import StoreFixtures, append, read_data
 
 
 class ConcurrencyClauses(StoreFixtures):
@@ -13,14 +13,14 @@ class ConcurrencyClauses(StoreFixtures):
     async def test_first_writers_are_served_one_after_the_other(self, backend: Backend) -> None:
         heads = await asyncio.gather(*(append(backend, "s", b"%d" % n, b"%d" % n) for n in range(16)))
         assert sorted(heads) == [Head(version, 2 * version) for version in range(1, 17)]
-        self.expect_contiguous(await shown(backend, "s"), batches=16, size=2)
+        self.assert_contiguous(await read_data(backend, "s"), batches=16, size=2)
 
     async def test_one_of_many_writers_who_expect_nothing_wins(self, backend: Backend) -> None:
         answers = await asyncio.gather(
             *(append(backend, "s", b"%d" % n, expected=0) for n in range(8)), return_exceptions=True
         )
         assert sorted(type(answer).__name__ for answer in answers) == ["Head"] + ["HistoryMoved"] * 7
-        assert len(await shown(backend, "s")) == 1
+        assert len(await read_data(backend, "s")) == 1
 
     async def test_batches_of_many_writers_are_all_there_and_contiguous(self, backend: Backend) -> None:
         async def writer(task: int) -> None:
@@ -28,8 +28,8 @@ class ConcurrencyClauses(StoreFixtures):
                 await append(backend, "s", *[b"%d.%d" % (task, batch)] * 3)
 
         await asyncio.gather(*map(writer, range(8)))
-        there = await shown(backend, "s")
-        self.expect_contiguous(there, batches=64, size=3)
+        there = await read_data(backend, "s")
+        self.assert_contiguous(there, batches=64, size=3)
         for task in range(8):
             own = [data for data in there[::3] if data and data.startswith(b"%d." % task)]
             assert own == [b"%d.%d" % (task, batch) for batch in range(8)]
@@ -39,15 +39,15 @@ class ConcurrencyClauses(StoreFixtures):
             await asyncio.gather(
                 *(append(backend, "s", b"%d" % n, b"%d" % n) for n, backend in enumerate([one, two] * 8))
             )
-            self.expect_contiguous(await shown(one, "s"), batches=16, size=2)
-            assert await shown(one, "s") == await shown(two, "s")
+            self.assert_contiguous(await read_data(one, "s"), batches=16, size=2)
+            assert await read_data(one, "s") == await read_data(two, "s")
 
     async def test_a_reader_never_sees_half_a_commit(self, backend: Backend) -> None:
         done = asyncio.Event()
 
         async def watch() -> None:
             while not done.is_set():
-                there = await shown(backend, "s")
+                there = await read_data(backend, "s")
                 assert len(there) % 5 == 0
                 await asyncio.sleep(0)
 
@@ -61,7 +61,7 @@ class ConcurrencyClauses(StoreFixtures):
         names = [f"session-{n}" for n in range(12)]
         await asyncio.gather(*(append(backend, name, name.encode()) for name in names for _ in range(4)))
         for name in names:
-            assert await shown(backend, name) == [name.encode()] * 4
+            assert await read_data(backend, name) == [name.encode()] * 4
 
     async def test_a_cancelled_caller_leaves_the_backend_usable(self, backend: Backend) -> None:
         for waits in range(6):
@@ -75,10 +75,10 @@ class ConcurrencyClauses(StoreFixtures):
             for caller in callers:
                 caller.cancel()
             await asyncio.gather(*callers, return_exceptions=True)
-        there = await shown(backend, "s")
+        there = await read_data(backend, "s")
         assert there[::2] == there[1::2]
         head = await append(backend, "s", b"after")
-        assert head.length == len(there) + 1 == len(await shown(backend, "s"))
+        assert head.length == len(there) + 1 == len(await read_data(backend, "s"))
 
     async def test_cancelling_one_caller_does_not_disturb_the_others(self, backend: Backend) -> None:
         callers = [asyncio.create_task(append(backend, "s", b"%d" % n)) for n in range(10)]
@@ -86,23 +86,23 @@ class ConcurrencyClauses(StoreFixtures):
         for caller in callers[::2]:
             caller.cancel()
         await asyncio.gather(*callers, return_exceptions=True)
-        there = set(await shown(backend, "s"))
+        there = set(await read_data(backend, "s"))
         assert {b"%d" % n for n in range(1, 10, 2)} <= there
 
     async def test_a_clock_that_steps_back_changes_no_order(self, backend: Backend, clock: FakeClock) -> None:
         await append(backend, "s", b"a", b"b")
         newest = clock.now
         for data in (b"c", b"d"):
-            clock.turn(-3600)
+            clock.advance(-3600)
             await append(backend, "s", data)
-        assert await shown(backend, "s") == [b"a", b"b", b"c", b"d"]
-        assert await shown(backend, "s", last=2) == [b"c", b"d"]
-        record = await backend.record("s")
+        assert await read_data(backend, "s") == [b"a", b"b", b"c", b"d"]
+        assert await read_data(backend, "s", last=2) == [b"c", b"d"]
+        record = await backend.get_session("s")
         assert record is not None
         assert (record.created_at, record.updated_at) == (newest, newest)
 
-    def expect_contiguous(self, there: list[bytes | None], *, batches: int, size: int) -> None:
-        assert len(there) == batches * size
-        groups = [there[start : start + size] for start in range(0, len(there), size)]
+    def assert_contiguous(self, found: list[bytes | None], *, batches: int, size: int) -> None:
+        assert len(found) == batches * size
+        groups = [found[start : start + size] for start in range(0, len(found), size)]
         assert all(len(set(group)) == 1 for group in groups)
         assert len({group[0] for group in groups}) == batches

@@ -24,12 +24,12 @@ open more than once at a time. The rest is optional:
 Clauses that need something the backend does not supply are skipped, so that a report shows what was not proven.
 """
 
-from holdfast.testing.commit_machine import try_commits
-from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
+from holdfast.testing.commit_machine import run_commit_machine
+from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
 from holdfast.testing.store_concurrency import ConcurrencyClauses
-from holdfast.testing.store_fixtures import Stored, StoreFixtures
-from holdfast.testing.store_forks import ForkClauses
-from holdfast.testing.store_histories import AnnotationClauses, AppendClauses, ShapeClauses
+from holdfast.testing.store_fixtures import StoredItemsReader, StoreFixtures
+from holdfast.testing.store_forks import StoreForkClauses
+from holdfast.testing.store_histories import AnnotationClauses, AppendClauses, ViewUpdateClauses
 from holdfast.testing.store_reads import ReadClauses
 from holdfast.testing.store_runs import LeaseClauses, RunClauses
 from holdfast.testing.store_whole import LifetimeClauses
@@ -39,9 +39,13 @@ class RandomCommitClauses(StoreFixtures):
     """Random commits, side by side with the reference."""
 
     def test_random_commits_leave_what_the_reference_leaves(
-        self, reopen: Reopen, clock: FakeClock, faults_if_any: FailingAfter | None, stored_if_any: Stored | None
+        self,
+        reopen: Reopen,
+        clock: FakeClock,
+        faults_if_any: FaultInjector | None,
+        stored_if_any: StoredItemsReader | None,
     ) -> None:
-        try_commits(
+        run_commit_machine(
             reopen,
             clock=clock,
             runs=self.runs,
@@ -54,8 +58,8 @@ class RandomCommitClauses(StoreFixtures):
 
 class StoreContract(
     AppendClauses,
-    ShapeClauses,
-    ForkClauses,
+    ViewUpdateClauses,
+    StoreForkClauses,
     AnnotationClauses,
     ReadClauses,
     RunClauses,

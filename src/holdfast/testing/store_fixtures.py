@@ -5,13 +5,13 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from holdfast.store.contract import Backend, Head, Shape, Splice
-from holdfast.store.view import cut
+from holdfast.store.contract import Backend, Head, Splice, ViewUpdate
+from holdfast.store.view import slice_spans
 from holdfast.testing.storage import Reopen
-from holdfast.testing.storage_fixtures import StorageFixtures, if_any
+from holdfast.testing.storage_fixtures import StorageFixtures, get_optional_fixture
 
-Corrupt: TypeAlias = Callable[[Backend, str, int, bytes | None], Awaitable[None]]
-Stored: TypeAlias = Callable[[Any], Awaitable[dict[tuple[int, int], bytes | None]]]
+CorruptRecord: TypeAlias = Callable[[Backend, str, int, bytes | None], Awaitable[None]]
+StoredItemsReader: TypeAlias = Callable[[Any], Awaitable[dict[tuple[int, int], bytes | None]]]
 
 
 class StoreFixtures(StorageFixtures):
@@ -21,17 +21,17 @@ class StoreFixtures(StorageFixtures):
     examples = 20
 
     @pytest.fixture
-    def corrupt(self) -> Corrupt:
+    def corrupt(self) -> CorruptRecord:
         pytest.skip("this backend has no way to damage a record")
 
     @pytest.fixture
-    def stored(self) -> Stored:
+    def stored(self) -> StoredItemsReader:
         pytest.skip("this backend has no way to look at its storage")
 
     @pytest.fixture
-    def stored_if_any(self, request: pytest.FixtureRequest) -> Stored | None:
+    def stored_if_any(self, request: pytest.FixtureRequest) -> StoredItemsReader | None:
         """``stored`` for clauses that also prove something without it."""
-        found: Stored | None = if_any(request, "stored")
+        found: StoredItemsReader | None = get_optional_fixture(request, "stored")
         return found
 
     @pytest.fixture
@@ -47,58 +47,60 @@ class StoreFixtures(StorageFixtures):
         return backend
 
 
-async def append(backend: Backend, session_id: str, *data: bytes, **how: Any) -> Head:
+async def append(backend: Backend, session_id: str, *data: bytes, **options: Any) -> Head:
     """Append records; the head afterwards."""
-    (head,) = await backend.commit(Splice(session_id=session_id, add=data, **how))
+    (head,) = await backend.commit(Splice(session_id=session_id, add=data, **options))
     assert isinstance(head, Head)
     return head
 
 
-async def shown(backend: Backend, session_id: str, **window: Any) -> list[bytes | None]:
+async def read_data(backend: Backend, session_id: str, **window: Any) -> list[bytes | None]:
     """The records that a read shows, without their places; none for a session that does not exist."""
     page = await backend.read(session_id, **window)
     return [row.data for row in page.rows] if page else []
 
 
-async def rewound(backend: Backend, session_id: str, to: int, *add: bytes, archive: bool = True) -> Splice:
+async def make_rewind(backend: Backend, session_id: str, to: int, *add: bytes, archive: bool = True) -> Splice:
     """The splice that shows the first ``to`` records and ``add`` after them."""
-    record = await backend.record(session_id)
+    record = await backend.get_session(session_id)
     assert record is not None
-    shape = Shape(cut(record.view, 0, to), record.next_seq, to + len(add), archive)
-    return Splice(session_id=session_id, add=add, shape=shape, expected=record.version)
+    shape = ViewUpdate(slice_spans(record.view, 0, to), record.next_seq, to + len(add), archive)
+    return Splice(session_id=session_id, add=add, view_update=shape, expected=record.version)
 
 
-async def forked(backend: Backend, parent: str, child: str, at: int) -> Splice:
+async def make_fork(backend: Backend, parent: str, child: str, at: int) -> Splice:
     """The splice that makes ``child`` start with the first ``at`` records of ``parent``."""
-    record = await backend.record(parent)
+    record = await backend.get_session(parent)
     assert record is not None
-    spans = cut(record.view, 0, at)
+    spans = slice_spans(record.view, 0, at)
     links = {span.tape: max(end.stop for end in spans if end.tape == span.tape) for span in spans}
-    return Splice(session_id=child, shape=Shape(spans, 0, at), expected=0, links=tuple(links.items()))
+    return Splice(session_id=child, view_update=ViewUpdate(spans, 0, at), expected=0, links=tuple(links.items()))
 
 
-async def readable(
-    backend: Backend, *, within: str = "", runs: bool = True, leases: tuple[str, ...] = ()
+async def dump_backend(
+    backend: Backend, *, name_contains: str = "", runs: bool = True, leases: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Everything that any read shows of what has ``within`` in its name, to compare before with after."""
-    seen: dict[str, Any] = {"sessions": await backend.sessions(owner=None, query=within, limit=1000, after=None)}
+    seen: dict[str, Any] = {
+        "sessions": await backend.list_sessions(owner=None, query=name_contains, limit=1000, after=None)
+    }
     for record in seen["sessions"]:
         name = record.session_id
-        generations = await backend.generations(name)
+        generations = await backend.list_generations(name)
         seen[f"session {name}"] = {
-            "record": await backend.record(name),
+            "record": await backend.get_session(name),
             "page": await backend.read(name),
             "generations": generations,
-            "shown before": [await shown(backend, name, generation=entry.number) for entry in generations],
-            "quarantined": await backend.quarantined(name),
+            "shown before": [await read_data(backend, name, generation=entry.number) for entry in generations],
+            "quarantined": await backend.list_quarantined(name),
         }
     if runs:
-        listed = await backend.runs(status=None, session_id=None, limit=1000, after=0)
-        asked = await backend.approvals(status=None, run_id=None, session_id=None, limit=1000, after="")
-        seen["runs"] = [run for run in listed if within in run.run_id]
+        listed = await backend.list_runs(status=None, session_id=None, limit=1000, after=0)
+        asked = await backend.list_approvals(status=None, run_id=None, session_id=None, limit=1000, after="")
+        seen["runs"] = [run for run in listed if name_contains in run.run_id]
         for run in seen["runs"]:
-            seen[f"journal {run.run_id}"] = await backend.journal(run.run_id, after=0)
-            seen[f"events {run.run_id}"] = await backend.events(run.run_id, after=0, limit=1000)
-        seen["approvals"] = [approval for approval in asked if within in approval.approval_id]
-    seen["leases"] = [await backend.lease(name) for name in leases]
+            seen[f"journal {run.run_id}"] = await backend.read_journal(run.run_id, after=0)
+            seen[f"events {run.run_id}"] = await backend.read_events(run.run_id, after=0, limit=1000)
+        seen["approvals"] = [approval for approval in asked if name_contains in approval.approval_id]
+    seen["leases"] = [await backend.get_lease(name) for name in leases]
     return seen

@@ -4,33 +4,33 @@ import pytest
 
 from holdfast.base.errors import HistoryMoved, InvalidInput, KeyReused, NotFound, WrongKey
 from holdfast.store.contract import (
-    NOWHERE,
+    EMPTY_HEAD,
     Annotate,
     Backend,
     BatchKey,
     Erase,
     Head,
     Quarantine,
-    Quarantined,
-    Require,
-    Shape,
+    QuarantinedItem,
+    RequireVersion,
     Splice,
+    ViewUpdate,
 )
-from holdfast.store.view import Span
+from holdfast.store.view import TapeSpan
 from holdfast.testing.storage import FakeClock
-from holdfast.testing.store_fixtures import StoreFixtures, append, rewound, shown
+from holdfast.testing.store_fixtures import StoreFixtures, append, make_rewind, read_data
 
 
 class AppendClauses(StoreFixtures):
     """Splices that only add."""
 
     async def test_a_session_that_was_never_written_does_not_exist(self, backend: Backend) -> None:
-        assert await backend.record("nobody") is None
+        assert await backend.get_session("nobody") is None
         assert await backend.read("nobody") is None
         assert await backend.read("nobody", last=3) is None
-        assert await backend.generations("nobody") == []
-        assert await backend.quarantined("nobody") == []
-        assert await backend.sessions(owner=None, query=None, limit=10, after=None) == []
+        assert await backend.list_generations("nobody") == []
+        assert await backend.list_quarantined("nobody") == []
+        assert await backend.list_sessions(owner=None, query=None, limit=10, after=None) == []
 
     async def test_appended_records_are_read_in_order_with_their_positions(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b")
@@ -42,26 +42,26 @@ class AppendClauses(StoreFixtures):
     async def test_a_splice_answers_the_head_it_made(self, backend: Backend) -> None:
         assert await append(backend, "s", b"a", b"b") == Head(1, 2)
         assert await append(backend, "s", b"c") == Head(2, 3)
-        record = await backend.record("s")
+        record = await backend.get_session("s")
         assert record is not None
         assert record.head == Head(2, 3)
 
     async def test_any_bytes_come_back_as_they_went_in(self, backend: Backend) -> None:
         every = (bytes(range(256)), b"", b"\x00", b"null", "größe €".encode(), b"x" * 300_000)
         await append(backend, "s", *every)
-        assert await shown(backend, "s") == list(every)
+        assert await read_data(backend, "s") == list(every)
 
     async def test_equal_records_are_kept_apart(self, backend: Backend) -> None:
         await append(backend, "s", b"same", b"same")
         await append(backend, "s", b"same")
-        assert await shown(backend, "s") == [b"same"] * 3
+        assert await read_data(backend, "s") == [b"same"] * 3
 
     async def test_names_are_taken_letter_by_letter(self, backend: Backend) -> None:
         names = ["s", "S", "s ", "s%", "s_", "{s}", "s:s", "s*", "ß", "日本", "'; --", "x" * 255]
         for name in names:
             await append(backend, name, name.encode())
         for name in names:
-            assert await shown(backend, name) == [name.encode()]
+            assert await read_data(backend, name) == [name.encode()]
 
     async def test_a_record_lies_on_the_tape_that_its_first_splice_named(self, backend: Backend) -> None:
         await append(backend, "s", b"a", tape=2**62)
@@ -69,7 +69,7 @@ class AppendClauses(StoreFixtures):
         page = await backend.read("s")
         assert page is not None
         assert [(row.tape, row.seq) for row in page.rows] == [(2**62, 0), (2**62, 1)]
-        assert page.record.view == (Span(2**62, 0, 2),)
+        assert page.record.view == (TapeSpan(2**62, 0, 2),)
 
     async def test_an_empty_splice_still_counts_as_a_change(self, backend: Backend) -> None:
         await append(backend, "s", b"a")
@@ -78,21 +78,21 @@ class AppendClauses(StoreFixtures):
     async def test_a_sealed_history_takes_only_changes_that_bring_the_next_seal(self, backend: Backend) -> None:
         for seal in (b"\x00one", b"two"):
             await backend.commit(Splice(session_id="s", add=(b"a",), seal=seal, tape=7))
-            record = await backend.record("s")
+            record = await backend.get_session("s")
             assert record is not None
             assert record.seal == seal
         for unsealed in (Splice(session_id="s", add=(b"a",)), Erase(session_id="s")):
             with pytest.raises(WrongKey):
                 await backend.commit(unsealed)
-        assert await backend.record("s") == record
+        assert await backend.get_session("s") == record
         await backend.commit(Erase(session_id="s", forget=True))
-        assert await backend.record("s") is None
+        assert await backend.get_session("s") is None
 
     async def test_a_seal_made_for_another_tape_is_refused(self, backend: Backend) -> None:
         await append(backend, "s", b"a")
         with pytest.raises(HistoryMoved):
             await append(backend, "s", b"b", seal=b"one")
-        assert await shown(backend, "s") == [b"a"]
+        assert await read_data(backend, "s") == [b"a"]
 
     async def test_a_splice_at_another_version_than_expected_writes_nothing(self, backend: Backend) -> None:
         await append(backend, "s", b"a")
@@ -101,7 +101,7 @@ class AppendClauses(StoreFixtures):
                 await append(backend, "s", b"b", expected=expected)
             assert (moved.value.session_id, moved.value.expected) == ("s", expected)
             assert moved.value.found == Head(1, 1)
-        assert await shown(backend, "s") == [b"a"]
+        assert await read_data(backend, "s") == [b"a"]
 
     async def test_a_splice_at_the_expected_version_is_written(self, backend: Backend) -> None:
         assert await append(backend, "s", b"a", expected=0) == Head(1, 1)
@@ -110,15 +110,15 @@ class AppendClauses(StoreFixtures):
     async def test_expecting_a_version_of_a_missing_session_finds_it_nowhere(self, backend: Backend) -> None:
         with pytest.raises(HistoryMoved) as moved:
             await append(backend, "s", b"a", expected=1)
-        assert moved.value.found == NOWHERE
-        assert await backend.record("s") is None
+        assert moved.value.found == EMPTY_HEAD
+        assert await backend.get_session("s") is None
 
     async def test_a_keyed_splice_happens_once_and_answers_the_same_head_again(self, backend: Backend) -> None:
         key = BatchKey("turn-1", "digest")
         first = await append(backend, "s", b"a", key=key)
         await append(backend, "s", b"b")
         assert await append(backend, "s", b"a", key=key) == first
-        assert await shown(backend, "s") == [b"a", b"b"]
+        assert await read_data(backend, "s") == [b"a", b"b"]
 
     async def test_a_keyed_splice_that_happened_does_not_care_what_is_expected_now(self, backend: Backend) -> None:
         key = BatchKey("turn-1", "digest")
@@ -131,77 +131,77 @@ class AppendClauses(StoreFixtures):
         with pytest.raises(KeyReused) as reused:
             await append(backend, "s", b"b", key=BatchKey("turn-1", "another"))
         assert (reused.value.session_id, reused.value.key) == ("s", "turn-1")
-        assert await shown(backend, "s") == [b"a"]
+        assert await read_data(backend, "s") == [b"a"]
 
     async def test_keys_belong_to_their_session(self, backend: Backend) -> None:
         await append(backend, "s", b"a", key=BatchKey("turn-1", "one"))
         await append(backend, "t", b"b", key=BatchKey("turn-1", "two"))
-        assert await shown(backend, "t") == [b"b"]
+        assert await read_data(backend, "t") == [b"b"]
 
     async def test_a_key_of_a_splice_that_failed_is_still_free(self, backend: Backend) -> None:
         with pytest.raises(HistoryMoved):
             await append(backend, "s", b"a", key=BatchKey("turn-1", "one"), expected=5)
         await append(backend, "s", b"b", key=BatchKey("turn-1", "two"))
-        assert await shown(backend, "s") == [b"b"]
+        assert await read_data(backend, "s") == [b"b"]
 
 
-class ShapeClauses(StoreFixtures):
+class ViewUpdateClauses(StoreFixtures):
     """Splices that change what is shown."""
 
     async def test_a_shape_without_the_version_it_was_made_for_is_refused(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b")
         with pytest.raises(InvalidInput):
-            await backend.commit(Splice(session_id="s", shape=Shape((), 2, 0)))
-        assert await shown(backend, "s") == [b"a", b"b"]
+            await backend.commit(Splice(session_id="s", view_update=ViewUpdate((), 2, 0)))
+        assert await read_data(backend, "s") == [b"a", b"b"]
 
     async def test_a_shape_decides_what_is_shown(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b", b"c", tape=1)
-        shape = Shape((Span(1, 2, 3), Span(1, 0, 1)), 3, 3)
+        shape = ViewUpdate((TapeSpan(1, 2, 3), TapeSpan(1, 0, 1)), 3, 3)
         await append(backend, "s", b"d", shape=shape, expected=1)
-        assert await shown(backend, "s") == [b"c", b"a", b"d"]
+        assert await read_data(backend, "s") == [b"c", b"a", b"d"]
 
     async def test_appending_goes_on_after_what_a_shape_shows(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b", b"c")
-        await backend.commit(await rewound(backend, "s", 1, b"d"))
+        await backend.commit(await make_rewind(backend, "s", 1, b"d"))
         assert await append(backend, "s", b"e") == Head(3, 3)
-        assert await shown(backend, "s") == [b"a", b"d", b"e"]
+        assert await read_data(backend, "s") == [b"a", b"d", b"e"]
 
     async def test_a_shape_for_another_version_changes_nothing(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b")
-        late = await rewound(backend, "s", 0)
+        late = await make_rewind(backend, "s", 0)
         await append(backend, "s", b"c")
         with pytest.raises(HistoryMoved):
             await backend.commit(late)
-        assert await shown(backend, "s") == [b"a", b"b", b"c"]
-        assert await backend.generations("s") == []
+        assert await read_data(backend, "s") == [b"a", b"b", b"c"]
+        assert await backend.list_generations("s") == []
 
     async def test_an_archived_view_stays_readable_as_a_generation(self, backend: Backend, clock: FakeClock) -> None:
         await append(backend, "s", b"a", b"b", b"c")
-        clock.turn(5)
-        await backend.commit(await rewound(backend, "s", 1, b"x"))
+        clock.advance(5)
+        await backend.commit(await make_rewind(backend, "s", 1, b"x"))
         await append(backend, "s", b"y")
-        (kept,) = await backend.generations("s")
+        (kept,) = await backend.list_generations("s")
         assert (kept.number, kept.length, kept.resumes_at, kept.replaced_at) == (0, 3, 4, clock.now)
-        assert await shown(backend, "s", generation=0) == [b"a", b"b", b"c"]
-        assert await shown(backend, "s", generation=0, last=2) == [b"b", b"c"]
-        assert await shown(backend, "s", generation=0, start=1, stop=2) == [b"b"]
-        assert await shown(backend, "s") == [b"a", b"x", b"y"]
+        assert await read_data(backend, "s", generation=0) == [b"a", b"b", b"c"]
+        assert await read_data(backend, "s", generation=0, last=2) == [b"b", b"c"]
+        assert await read_data(backend, "s", generation=0, start=1, stop=2) == [b"b"]
+        assert await read_data(backend, "s") == [b"a", b"x", b"y"]
 
     async def test_generations_are_numbered_from_0_without_gaps(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b", b"c")
         for to in (2, 1, 0):
-            await backend.commit(await rewound(backend, "s", to))
-        assert [entry.number for entry in await backend.generations("s")] == [0, 1, 2]
-        assert [entry.length for entry in await backend.generations("s")] == [3, 2, 1]
-        record = await backend.record("s")
+            await backend.commit(await make_rewind(backend, "s", to))
+        assert [entry.number for entry in await backend.list_generations("s")] == [0, 1, 2]
+        assert [entry.length for entry in await backend.list_generations("s")] == [3, 2, 1]
+        record = await backend.get_session("s")
         assert record is not None
         assert record.generation == 3
 
     async def test_a_view_that_is_not_archived_leaves_no_generation(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b")
-        await backend.commit(await rewound(backend, "s", 1, archive=False))
-        assert await backend.generations("s") == []
-        assert await shown(backend, "s") == [b"a"]
+        await backend.commit(await make_rewind(backend, "s", 1, archive=False))
+        assert await backend.list_generations("s") == []
+        assert await read_data(backend, "s") == [b"a"]
 
     async def test_a_generation_that_never_was_is_not_found(self, backend: Backend) -> None:
         await append(backend, "s", b"a")
@@ -209,10 +209,10 @@ class ShapeClauses(StoreFixtures):
             await backend.read("s", generation=0)
 
     async def test_the_first_splice_of_a_session_may_have_a_shape(self, backend: Backend) -> None:
-        first = Splice(session_id="s", add=(b"a",), shape=Shape((), 0, 1, archive=True), expected=0)
+        first = Splice(session_id="s", add=(b"a",), view_update=ViewUpdate((), 0, 1, archive=True), expected=0)
         assert await backend.commit(first) == [Head(1, 1)]
-        assert await shown(backend, "s") == [b"a"]
-        assert await backend.generations("s") == []
+        assert await read_data(backend, "s") == [b"a"]
+        assert await backend.list_generations("s") == []
 
 
 class AnnotationClauses(StoreFixtures):
@@ -222,29 +222,29 @@ class AnnotationClauses(StoreFixtures):
         await append(backend, "s", b"a")
         await backend.commit(Annotate(session_id="s", metadata={"title": "one", "tags": ["x", {"y": 1.5}]}))
         assert await backend.commit(Annotate(session_id="s", metadata={"title": None, "n": 2})) == [Head(1, 1)]
-        record = await backend.record("s")
+        record = await backend.get_session("s")
         assert record is not None
         assert record.metadata == {"tags": ["x", {"y": 1.5}], "n": 2}
 
     async def test_annotating_creates_the_session_but_no_history(self, backend: Backend) -> None:
         assert await backend.commit(Annotate(session_id="s", metadata={"title": "new"}, owner="me", tape=7)) == [
-            NOWHERE
+            EMPTY_HEAD
         ]
-        record = await backend.record("s")
+        record = await backend.get_session("s")
         assert record is not None
-        assert (record.head, record.owner, record.tape) == (NOWHERE, "me", 7)
-        assert await shown(backend, "s") == []
+        assert (record.head, record.owner, record.tape) == (EMPTY_HEAD, "me", 7)
+        assert await read_data(backend, "s") == []
         assert await append(backend, "s", b"a", expected=0) == Head(1, 1)
 
     async def test_an_owner_stays_until_another_is_named(self, backend: Backend) -> None:
         await append(backend, "s", b"a", owner="first")
         await append(backend, "s", b"b", owner="ignored")
         await backend.commit(Annotate(session_id="s", metadata={}))
-        record = await backend.record("s")
+        record = await backend.get_session("s")
         assert record is not None
         assert record.owner == "first"
         await backend.commit(Annotate(session_id="s", metadata={}, owner="second"))
-        record = await backend.record("s")
+        record = await backend.get_session("s")
         assert record is not None
         assert record.owner == "second"
 
@@ -252,12 +252,12 @@ class AnnotationClauses(StoreFixtures):
         given = {"tags": ["x"]}
         await backend.commit(Annotate(session_id="s", metadata=given))
         given["tags"].append("later")
-        record = await backend.record("s")
+        record = await backend.get_session("s")
         assert record is not None
         assert record.metadata == {"tags": ["x"]}
         record.metadata["tags"].append("later")
         record.metadata["more"] = True
-        again = await backend.record("s")
+        again = await backend.get_session("s")
         assert again is not None
         assert again.metadata == {"tags": ["x"]}
 
@@ -267,33 +267,33 @@ class AnnotationClauses(StoreFixtures):
         for op in (
             Splice(session_id="s", add=(b"b",)),
             Annotate(session_id="s", metadata={"n": 1}),
-            Splice(session_id="s", shape=Shape((), 2, 0, True), expected=2),
+            Splice(session_id="s", view_update=ViewUpdate((), 2, 0, True), expected=2),
             Erase(session_id="s"),
         ):
-            clock.turn(10)
+            clock.advance(10)
             await backend.commit(op)
-            record = await backend.record("s")
+            record = await backend.get_session("s")
             assert record is not None
             assert (record.created_at, record.updated_at) == (born, clock.now)
 
     async def test_requiring_a_version_writes_nothing_and_answers_nothing(self, backend: Backend) -> None:
-        assert await backend.commit(Require("s", 0)) == [None]
+        assert await backend.commit(RequireVersion("s", 0)) == [None]
         await append(backend, "s", b"a")
-        assert await backend.commit(Require("s", 1)) == [None]
+        assert await backend.commit(RequireVersion("s", 1)) == [None]
         with pytest.raises(HistoryMoved) as moved:
-            await backend.commit(Require("s", 0))
+            await backend.commit(RequireVersion("s", 0))
         assert (moved.value.session_id, moved.value.found) == ("s", Head(1, 1))
-        assert await backend.record("other") is None
+        assert await backend.get_session("other") is None
 
     async def test_quarantine_remembers_the_first_reason(self, backend: Backend, clock: FakeClock) -> None:
         await append(backend, "s", b"a", b"b", tape=1)
         first = clock.now
         assert await backend.commit(Quarantine(session_id="s", tape=1, seq=1, reason="broken")) == [None]
-        clock.turn(10)
+        clock.advance(10)
         await backend.commit(Quarantine(session_id="s", tape=1, seq=1, reason="again"))
         await backend.commit(Quarantine(session_id="s", tape=1, seq=0, reason="also"))
-        assert await backend.quarantined("s") == [
-            Quarantined(1, 0, "also", clock.now),
-            Quarantined(1, 1, "broken", first),
+        assert await backend.list_quarantined("s") == [
+            QuarantinedItem(1, 0, "also", clock.now),
+            QuarantinedItem(1, 1, "broken", first),
         ]
-        assert await shown(backend, "s") == [b"a", b"b"]
+        assert await read_data(backend, "s") == [b"a", b"b"]

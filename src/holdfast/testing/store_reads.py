@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from holdfast.store.contract import Annotate, Backend, Cursor, Found
+from holdfast.store.contract import Annotate, Backend, Cursor, SearchCandidate
 from holdfast.testing.storage import FakeClock
-from holdfast.testing.store_fixtures import StoreFixtures, append, forked, rewound
+from holdfast.testing.store_fixtures import StoreFixtures, append, make_fork, make_rewind
 
 
 class ReadClauses(StoreFixtures):
@@ -13,7 +13,7 @@ class ReadClauses(StoreFixtures):
 
     async def test_a_window_is_what_list_slicing_shows(self, backend: Backend) -> None:
         await append(backend, "s", b"0", b"1", b"2", b"x")
-        await backend.commit(await rewound(backend, "s", 3, b"3", b"4"))
+        await backend.commit(await make_rewind(backend, "s", 3, b"3", b"4"))
         every = [b"0", b"1", b"2", b"3", b"4"]
         for start in range(7):
             for stop in (None, *range(start, 8)):
@@ -24,7 +24,7 @@ class ReadClauses(StoreFixtures):
 
     async def test_the_last_so_many_are_in_chronological_order(self, backend: Backend) -> None:
         await append(backend, "parent", b"0", b"1", b"2")
-        await backend.commit(await forked(backend, "parent", "s", 3))
+        await backend.commit(await make_fork(backend, "parent", "s", 3))
         await append(backend, "s", b"3", b"4")
         every = [b"0", b"1", b"2", b"3", b"4"]
         for last in range(8):
@@ -37,33 +37,33 @@ class ReadClauses(StoreFixtures):
         await append(backend, "s", b"a", b"b")
         page = await backend.read("s", last=1)
         assert page is not None
-        assert page.record == await backend.record("s")
+        assert page.record == await backend.get_session("s")
 
     async def test_sessions_are_listed_newest_first(self, backend: Backend, clock: FakeClock) -> None:
         for name in ("a", "b", "c"):
             await append(backend, name, b"x")
-            clock.turn(1)
+            clock.advance(1)
         await append(backend, "a", b"y")
-        clock.turn(1)
+        clock.advance(1)
         await backend.commit(Annotate(session_id="b", metadata={"n": 1}))
-        found = await backend.sessions(owner=None, query=None, limit=10, after=None)
+        found = await backend.list_sessions(owner=None, query=None, limit=10, after=None)
         assert [record.session_id for record in found] == ["b", "a", "c"]
-        assert found[0] == await backend.record("b")
+        assert found[0] == await backend.get_session("b")
 
     async def test_sessions_of_one_moment_are_listed_by_name_backwards(self, backend: Backend) -> None:
         names = ["a", "B", "b", "ä", "Z", "_", "a-b", "ab", "日"]
         for name in names:
             await append(backend, name, b"x")
-        found = await backend.sessions(owner=None, query=None, limit=10, after=None)
+        found = await backend.list_sessions(owner=None, query=None, limit=10, after=None)
         assert [record.session_id for record in found] == sorted(names, reverse=True)
 
     async def test_a_cursor_goes_on_where_a_listing_stopped(self, backend: Backend, clock: FakeClock) -> None:
         for index in range(10):
             await append(backend, f"session-{index}", b"x")
-            clock.turn(index % 3 == 0)
-        whole = await backend.sessions(owner=None, query=None, limit=100, after=None)
+            clock.advance(index % 3 == 0)
+        whole = await backend.list_sessions(owner=None, query=None, limit=100, after=None)
         parts, after = [], None
-        while page := await backend.sessions(owner=None, query=None, limit=3, after=after):
+        while page := await backend.list_sessions(owner=None, query=None, limit=3, after=after):
             parts += page
             after = Cursor(page[-1].updated_at, page[-1].session_id)
         assert parts == whole
@@ -73,7 +73,7 @@ class ReadClauses(StoreFixtures):
         await append(backend, "a", b"x", owner="me")
         await append(backend, "b", b"x", owner="you")
         await append(backend, "c", b"x")
-        found = await backend.sessions(owner="me", query=None, limit=10, after=None)
+        found = await backend.list_sessions(owner="me", query=None, limit=10, after=None)
         assert [record.session_id for record in found] == ["a"]
 
     @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ class ReadClauses(StoreFixtures):
         for name in ("user-1", "user%2", "plain"):
             await append(backend, name, b"x")
         await backend.commit(Annotate(session_id="plain", metadata={"title": "A Refund in Größe 7"}))
-        found = await backend.sessions(owner=None, query=query, limit=10, after=None)
+        found = await backend.list_sessions(owner=None, query=query, limit=10, after=None)
         assert {record.session_id for record in found} == set(names)
 
     async def test_search_is_either_absent_or_complete(self, backend: Backend) -> None:
@@ -108,7 +108,7 @@ class ReadClauses(StoreFixtures):
             return
         assert {0, 1, 3} <= {entry.seq for entry in found}
         assert {entry.session_id for entry in found} == {"s"}
-        paged: list[Found] = []
+        paged: list[SearchCandidate] = []
         while page := await backend.search(["alpha"], session_id="s", owner=None, limit=1, skip=len(paged)):
             paged += page
         assert paged == found

@@ -7,30 +7,30 @@ from msgspec.structs import replace
 
 from holdfast.base.errors import ApprovalMoved, FenceLost, NotFound, RunMoved
 from holdfast.store.contract import (
+    AcquireLease,
+    AppendEvents,
+    AppendJournal,
     ApprovalRecord,
     Backend,
-    DropLease,
-    Emit,
-    Fence,
-    Journal,
+    CheckFence,
     Lease,
     LeaseHeld,
-    Logged,
+    LogEntry,
+    ReleaseLease,
     RenewLease,
     SaveApproval,
     SaveRun,
     Splice,
-    TakeLease,
 )
 from holdfast.testing.storage import FakeClock, Reopen
-from holdfast.testing.store_fixtures import StoreFixtures, shown
+from holdfast.testing.store_fixtures import StoreFixtures, read_data
 
 
-def started(run_id: str, *, session_id: str | None = None, status: str = "running") -> SaveRun:
+def make_run(run_id: str, *, session_id: str | None = None, status: str = "running") -> SaveRun:
     return SaveRun(run_id=run_id, expected=0, status=status, data=b"{}", session_id=session_id)
 
 
-def asked(approval_id: str, *, run_id: str = "r", session_id: str | None = None) -> SaveApproval:
+def make_approval(approval_id: str, *, run_id: str = "r", session_id: str | None = None) -> SaveApproval:
     return SaveApproval(
         approval_id=approval_id, expected=0, run_id=run_id, status="pending", data=b"?", session_id=session_id
     )
@@ -40,20 +40,20 @@ class RunClauses(StoreFixtures):
     """Run records, their two logs, and approvals."""
 
     async def test_what_was_never_saved_is_not_there(self, run_backend: Backend) -> None:
-        assert await run_backend.run("r") is None
-        assert await run_backend.runs(status=None, session_id=None, limit=9, after=0) == []
-        assert await run_backend.journal("r", after=0) == []
-        assert await run_backend.events("r", after=0, limit=9) == []
-        assert await run_backend.approval("a") is None
-        assert await run_backend.approvals(status=None, run_id=None, session_id=None, limit=9, after="") == []
+        assert await run_backend.get_run("r") is None
+        assert await run_backend.list_runs(status=None, session_id=None, limit=9, after=0) == []
+        assert await run_backend.read_journal("r", after=0) == []
+        assert await run_backend.read_events("r", after=0, limit=9) == []
+        assert await run_backend.get_approval("a") is None
+        assert await run_backend.list_approvals(status=None, run_id=None, session_id=None, limit=9, after="") == []
 
     async def test_a_run_counts_its_revisions(self, run_backend: Backend, clock: FakeClock) -> None:
         born = clock.now
-        assert await run_backend.commit(started("r", session_id="s")) == [None]
-        clock.turn(5)
+        assert await run_backend.commit(make_run("r", session_id="s")) == [None]
+        clock.advance(5)
         op = SaveRun(run_id="r", expected=1, status="waiting", data=b"\xff\x00", session_id="s")
         await run_backend.commit(op)
-        run = await run_backend.run("r")
+        run = await run_backend.get_run("r")
         assert run is not None
         assert (run.revision, run.status, run.data, run.session_id) == (2, "waiting", b"\xff\x00", "s")
         assert (run.created_at, run.updated_at) == (born, clock.now)
@@ -61,35 +61,35 @@ class RunClauses(StoreFixtures):
 
     @pytest.mark.parametrize("expected", [0, 1, 3])
     async def test_a_run_at_another_revision_is_not_overwritten(self, run_backend: Backend, expected: int) -> None:
-        await run_backend.commit(started("r"))
+        await run_backend.commit(make_run("r"))
         await run_backend.commit(SaveRun(run_id="r", expected=1, status="waiting", data=b"2"))
-        before = await run_backend.run("r")
+        before = await run_backend.get_run("r")
         with pytest.raises(RunMoved) as moved:
             await run_backend.commit(SaveRun(run_id="r", expected=expected, status="lost", data=b"x"))
         assert (moved.value.name, moved.value.expected, moved.value.found) == ("r", expected, 2)
-        assert await run_backend.run("r") == before
+        assert await run_backend.get_run("r") == before
 
     async def test_a_run_cannot_be_continued_before_it_is_created(self, run_backend: Backend) -> None:
         with pytest.raises(RunMoved):
             await run_backend.commit(SaveRun(run_id="r", expected=1, status="running", data=b""))
-        assert await run_backend.run("r") is None
+        assert await run_backend.get_run("r") is None
 
     async def test_runs_are_listed_in_order_of_creation(self, run_backend: Backend, clock: FakeClock) -> None:
         for name in ("z", "a", "m"):
-            await run_backend.commit(started(name))
-            clock.turn(-10)
+            await run_backend.commit(make_run(name))
+            clock.advance(-10)
         await run_backend.commit(SaveRun(run_id="z", expected=1, status="running", data=b"later"))
-        found = await run_backend.runs(status=None, session_id=None, limit=9, after=0)
+        found = await run_backend.list_runs(status=None, session_id=None, limit=9, after=0)
         assert [run.run_id for run in found] == ["z", "a", "m"]
-        rest = await run_backend.runs(status=None, session_id=None, limit=1, after=found[0].order)
+        rest = await run_backend.list_runs(status=None, session_id=None, limit=1, after=found[0].order)
         assert [run.run_id for run in rest] == ["a"]
 
     async def test_runs_are_filtered_by_status_and_session(self, run_backend: Backend) -> None:
-        await run_backend.commit(started("r1", session_id="s"), started("r2", session_id="t", status="waiting"))
-        await run_backend.commit(started("r3", session_id="s", status="done"), started("r4"))
+        await run_backend.commit(make_run("r1", session_id="s"), make_run("r2", session_id="t", status="waiting"))
+        await run_backend.commit(make_run("r3", session_id="s", status="done"), make_run("r4"))
 
         async def names(status: list[str] | None, session_id: str | None) -> list[str]:
-            found = await run_backend.runs(status=status, session_id=session_id, limit=9, after=0)
+            found = await run_backend.list_runs(status=status, session_id=session_id, limit=9, after=0)
             return [run.run_id for run in found]
 
         assert await names(["running"], None) == ["r1", "r4"]
@@ -101,62 +101,69 @@ class RunClauses(StoreFixtures):
     async def test_journal_and_events_count_from_1_without_gaps(self, run_backend: Backend, clock: FakeClock) -> None:
         at = clock.now
         await run_backend.commit(
-            started("r"),
-            Journal(run_id="r", entries=(("started", b"\x00"), ("ended", b"2"))),
-            Emit(run_id="r", events=(("said", b"hello"),)),
+            make_run("r"),
+            AppendJournal(run_id="r", entries=(("started", b"\x00"), ("ended", b"2"))),
+            AppendEvents(run_id="r", events=(("said", b"hello"),)),
         )
-        clock.turn(1)
-        assert await run_backend.commit(Journal(run_id="r", entries=(("started", b"3"),))) == [None]
-        assert await run_backend.commit(Emit(run_id="r", events=(("said", b"x"), ("ended", b"y")))) == [None]
-        assert await run_backend.journal("r", after=0) == [
-            Logged(1, "started", b"\x00", at),
-            Logged(2, "ended", b"2", at),
-            Logged(3, "started", b"3", at + 1),
+        clock.advance(1)
+        assert await run_backend.commit(AppendJournal(run_id="r", entries=(("started", b"3"),))) == [None]
+        assert await run_backend.commit(AppendEvents(run_id="r", events=(("said", b"x"), ("ended", b"y")))) == [None]
+        assert await run_backend.read_journal("r", after=0) == [
+            LogEntry(1, "started", b"\x00", at),
+            LogEntry(2, "ended", b"2", at),
+            LogEntry(3, "started", b"3", at + 1),
         ]
-        events = await run_backend.events("r", after=0, limit=9)
+        events = await run_backend.read_events("r", after=0, limit=9)
         assert [(event.seq, event.kind) for event in events] == [(1, "said"), (2, "said"), (3, "ended")]
-        run = await run_backend.run("r")
+        run = await run_backend.get_run("r")
         assert run is not None
         assert (run.journal_length, run.event_length, run.revision) == (3, 3, 1)
 
     async def test_logs_are_read_from_where_a_reader_stopped(self, run_backend: Backend) -> None:
         entries = tuple(("kind", str(number).encode()) for number in range(1, 6))
-        await run_backend.commit(started("r"), Journal(run_id="r", entries=entries), Emit(run_id="r", events=entries))
-        assert [entry.seq for entry in await run_backend.journal("r", after=3)] == [4, 5]
-        assert [event.seq for event in await run_backend.events("r", after=1, limit=2)] == [2, 3]
-        assert await run_backend.events("r", after=5, limit=9) == []
+        await run_backend.commit(
+            make_run("r"), AppendJournal(run_id="r", entries=entries), AppendEvents(run_id="r", events=entries)
+        )
+        assert [entry.seq for entry in await run_backend.read_journal("r", after=3)] == [4, 5]
+        assert [event.seq for event in await run_backend.read_events("r", after=1, limit=2)] == [2, 3]
+        assert await run_backend.read_events("r", after=5, limit=9) == []
 
     async def test_logs_belong_to_their_run(self, run_backend: Backend) -> None:
-        await run_backend.commit(started("r"), started("q"))
+        await run_backend.commit(make_run("r"), make_run("q"))
         await run_backend.commit(
-            Emit(run_id="r", events=(("a", b""),)),
-            Emit(run_id="q", events=(("b", b""),)),
-            Emit(run_id="r", events=(("c", b""),)),
+            AppendEvents(run_id="r", events=(("a", b""),)),
+            AppendEvents(run_id="q", events=(("b", b""),)),
+            AppendEvents(run_id="r", events=(("c", b""),)),
         )
-        assert [(event.seq, event.kind) for event in await run_backend.events("r", after=0, limit=9)] == [
+        assert [(event.seq, event.kind) for event in await run_backend.read_events("r", after=0, limit=9)] == [
             (1, "a"),
             (2, "c"),
         ]
 
     async def test_there_is_no_log_without_a_run(self, run_backend: Backend) -> None:
-        for op in (Journal(run_id="r", entries=(("a", b""),)), Emit(run_id="r", events=(("a", b""),))):
+        for op in (AppendJournal(run_id="r", entries=(("a", b""),)), AppendEvents(run_id="r", events=(("a", b""),))):
             with pytest.raises(NotFound):
                 await run_backend.commit(op)
-        assert await run_backend.journal("r", after=0) == []
+        assert await run_backend.read_journal("r", after=0) == []
 
     async def test_an_event_number_is_not_used_up_by_a_failed_commit(self, run_backend: Backend) -> None:
-        await run_backend.commit(started("r"))
+        await run_backend.commit(make_run("r"))
         with pytest.raises(RunMoved):
-            await run_backend.commit(Emit(run_id="r", events=(("lost", b""),)), started("r"))
-        await run_backend.commit(Emit(run_id="r", events=(("kept", b""),)))
-        assert [(event.seq, event.kind) for event in await run_backend.events("r", after=0, limit=9)] == [(1, "kept")]
+            await run_backend.commit(AppendEvents(run_id="r", events=(("lost", b""),)), make_run("r"))
+        await run_backend.commit(AppendEvents(run_id="r", events=(("kept", b""),)))
+        assert [(event.seq, event.kind) for event in await run_backend.read_events("r", after=0, limit=9)] == [
+            (1, "kept")
+        ]
 
     async def test_concurrent_events_of_a_run_leave_no_gap(self, run_backend: Backend) -> None:
-        await run_backend.commit(started("r"))
+        await run_backend.commit(make_run("r"))
         await asyncio.gather(
-            *(run_backend.commit(Emit(run_id="r", events=((f"{task}", b"1"), (f"{task}", b"2")))) for task in range(12))
+            *(
+                run_backend.commit(AppendEvents(run_id="r", events=((f"{task}", b"1"), (f"{task}", b"2"))))
+                for task in range(12)
+            )
         )
-        events = await run_backend.events("r", after=0, limit=99)
+        events = await run_backend.read_events("r", after=0, limit=99)
         assert [event.seq for event in events] == list(range(1, 25))
         assert all(first.kind == second.kind for first, second in zip(events[::2], events[1::2], strict=True))
 
@@ -172,30 +179,32 @@ class RunClauses(StoreFixtures):
             expires_at=asked_at + 60,
         )
         assert await run_backend.commit(op) == [None]
-        clock.turn(5)
+        clock.advance(5)
         yes = SaveApproval(approval_id="a", expected=1, run_id="r", status="approved", data=b"!")
         await run_backend.commit(yes)
         with pytest.raises(ApprovalMoved) as moved:
             await run_backend.commit(yes)
         assert (moved.value.name, moved.value.expected, moved.value.found) == ("a", 1, 2)
-        approval = await run_backend.approval("a")
+        approval = await run_backend.get_approval("a")
         assert approval is not None
         assert (approval.status, approval.revision, approval.data) == ("approved", 2, b"!")
         assert (approval.run_id, approval.session_id) == ("r", "s")
         assert (approval.requested_at, approval.expires_at) == (asked_at, None)
 
     async def test_an_approval_cannot_be_filed_twice(self, run_backend: Backend) -> None:
-        await run_backend.commit(asked("a"))
+        await run_backend.commit(make_approval("a"))
         with pytest.raises(ApprovalMoved):
-            await run_backend.commit(asked("a"))
+            await run_backend.commit(make_approval("a"))
 
     async def test_approvals_are_listed_by_id_and_filtered(self, run_backend: Backend) -> None:
-        await run_backend.commit(asked("c", run_id="r1", session_id="s"), asked("A", run_id="r2"), asked("b"))
+        await run_backend.commit(
+            make_approval("c", run_id="r1", session_id="s"), make_approval("A", run_id="r2"), make_approval("b")
+        )
         await run_backend.commit(SaveApproval(approval_id="b", expected=1, run_id="r", status="denied", data=b""))
 
         async def names(*, after: str = "", limit: int = 9, **where: str | None) -> list[str]:
             where = {"status": None, "run_id": None, "session_id": None, **where}
-            found = await run_backend.approvals(**where, limit=limit, after=after)
+            found = await run_backend.list_approvals(**where, limit=limit, after=after)
             return [approval.approval_id for approval in found]
 
         assert await names() == ["A", "b", "c"]
@@ -209,13 +218,15 @@ class RunClauses(StoreFixtures):
     async def test_approvals_are_listed_whose_time_is_up(self, run_backend: Backend, clock: FakeClock) -> None:
         def until(approval_id: str, seconds: float | None, status: str = "pending") -> SaveApproval:
             at = None if seconds is None else clock.now + seconds
-            return replace(asked(approval_id), status=status, expires_at=at)
+            return replace(make_approval(approval_id), status=status, expires_at=at)
 
         await run_backend.commit(until("d", 5), until("a", 9), until("c", 5), until("b", None), until("e", 11))
         await run_backend.commit(until("f", 5, "approved"))
 
         async def due(seconds: float, *, limit: int = 9, after: ApprovalRecord | None = None) -> list[ApprovalRecord]:
-            return await run_backend.approvals_due(status="pending", at=clock.now + seconds, limit=limit, after=after)
+            return await run_backend.list_due_approvals(
+                status="pending", at=clock.now + seconds, limit=limit, after=after
+            )
 
         found = await due(10)
         assert [one.approval_id for one in found] == ["c", "d", "a"]
@@ -226,12 +237,12 @@ class RunClauses(StoreFixtures):
         assert await due(4) == []
 
     async def test_the_time_is_that_of_the_leases(self, run_backend: Backend, clock: FakeClock) -> None:
-        before = await run_backend.time()
-        clock.turn(7)
-        assert (before, await run_backend.time()) == (clock.now - 7, clock.now)
+        before = await run_backend.get_time()
+        clock.advance(7)
+        assert (before, await run_backend.get_time()) == (clock.now - 7, clock.now)
 
     async def test_one_of_two_deciders_wins(self, run_backend: Backend) -> None:
-        await run_backend.commit(asked("a"))
+        await run_backend.commit(make_approval("a"))
         answers = await asyncio.gather(
             *(
                 run_backend.commit(
@@ -248,108 +259,108 @@ class LeaseClauses(StoreFixtures):
     """Leases with fencing tokens."""
 
     async def test_a_lease_has_an_owner_a_token_and_an_end(self, backend: Backend, clock: FakeClock) -> None:
-        assert await backend.lease("l") is None
-        (lease,) = await backend.commit(TakeLease(name="l", owner="me", ttl=30))
+        assert await backend.get_lease("l") is None
+        (lease,) = await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         assert lease == Lease("l", "me", 1, clock.now + 30)
-        assert await backend.lease("l") == lease
+        assert await backend.get_lease("l") == lease
 
     async def test_a_held_lease_is_not_given_to_another(self, backend: Backend, clock: FakeClock) -> None:
-        (lease,) = await backend.commit(TakeLease(name="l", owner="me", ttl=30))
-        clock.turn(29)
+        (lease,) = await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
+        clock.advance(29)
         with pytest.raises(LeaseHeld) as held:
-            await backend.commit(TakeLease(name="l", owner="you", ttl=30))
+            await backend.commit(AcquireLease(name="l", owner="you", ttl=30))
         assert isinstance(lease, Lease)
         assert (held.value.name, held.value.owner, held.value.expires_at) == ("l", "me", lease.expires_at)
-        assert await backend.lease("l") == lease
+        assert await backend.get_lease("l") == lease
 
     async def test_the_present_owner_keeps_its_token(self, backend: Backend, clock: FakeClock) -> None:
-        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
-        clock.turn(10)
-        assert await backend.commit(TakeLease(name="l", owner="me", ttl=30)) == [Lease("l", "me", 1, clock.now + 30)]
+        await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
+        clock.advance(10)
+        assert await backend.commit(AcquireLease(name="l", owner="me", ttl=30)) == [Lease("l", "me", 1, clock.now + 30)]
 
     async def test_a_lease_that_ran_out_passes_on_with_a_higher_token(self, backend: Backend, clock: FakeClock) -> None:
-        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
-        clock.turn(30)
-        assert await backend.commit(TakeLease(name="l", owner="you", ttl=5)) == [Lease("l", "you", 2, clock.now + 5)]
+        await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
+        clock.advance(30)
+        assert await backend.commit(AcquireLease(name="l", owner="you", ttl=5)) == [Lease("l", "you", 2, clock.now + 5)]
 
     async def test_an_owner_that_let_it_run_out_gets_a_new_token(self, backend: Backend, clock: FakeClock) -> None:
-        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
-        clock.turn(31)
-        assert await backend.commit(TakeLease(name="l", owner="me", ttl=30)) == [Lease("l", "me", 2, clock.now + 30)]
+        await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
+        clock.advance(31)
+        assert await backend.commit(AcquireLease(name="l", owner="me", ttl=30)) == [Lease("l", "me", 2, clock.now + 30)]
 
     async def test_renewing_goes_on_even_late_unless_somebody_took_it(self, backend: Backend, clock: FakeClock) -> None:
-        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
-        clock.turn(40)
+        await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
+        clock.advance(40)
         (lease,) = await backend.commit(RenewLease(name="l", token=1, ttl=30))
         assert lease == Lease("l", "me", 1, clock.now + 30)
-        assert await backend.lease("l") == lease
-        clock.turn(40)
-        await backend.commit(TakeLease(name="l", owner="you", ttl=30))
+        assert await backend.get_lease("l") == lease
+        clock.advance(40)
+        await backend.commit(AcquireLease(name="l", owner="you", ttl=30))
         with pytest.raises(FenceLost) as lost:
             await backend.commit(RenewLease(name="l", token=1, ttl=30))
         assert (lost.value.name, lost.value.expected, lost.value.found) == ("l", 1, 2)
 
     async def test_a_dropped_lease_is_free_and_its_token_is_never_reused(self, backend: Backend) -> None:
-        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
-        assert await backend.commit(DropLease(name="l", token=1)) == [None]
-        assert await backend.lease("l") is None
-        for op in (Fence("l", 1), RenewLease(name="l", token=1, ttl=30)):
+        await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
+        assert await backend.commit(ReleaseLease(name="l", token=1)) == [None]
+        assert await backend.get_lease("l") is None
+        for op in (CheckFence("l", 1), RenewLease(name="l", token=1, ttl=30)):
             with pytest.raises(FenceLost):
                 await backend.commit(op)
-        (lease,) = await backend.commit(TakeLease(name="l", owner="you", ttl=30))
+        (lease,) = await backend.commit(AcquireLease(name="l", owner="you", ttl=30))
         assert isinstance(lease, Lease)
         assert lease.token == 2
 
     async def test_dropping_what_passed_on_is_harmless(self, backend: Backend, clock: FakeClock) -> None:
-        await backend.commit(DropLease(name="l", token=1))
-        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
-        clock.turn(30)
-        (lease,) = await backend.commit(TakeLease(name="l", owner="you", ttl=30))
-        await backend.commit(DropLease(name="l", token=1))
-        assert await backend.lease("l") == lease
+        await backend.commit(ReleaseLease(name="l", token=1))
+        await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
+        clock.advance(30)
+        (lease,) = await backend.commit(AcquireLease(name="l", owner="you", ttl=30))
+        await backend.commit(ReleaseLease(name="l", token=1))
+        assert await backend.get_lease("l") == lease
 
     async def test_a_fence_stops_the_writes_of_a_former_owner(self, backend: Backend, clock: FakeClock) -> None:
-        await backend.commit(TakeLease(name="l", owner="me", ttl=30))
-        await backend.commit(Fence("l", 1), Splice(session_id="s", add=(b"mine",)))
-        clock.turn(30)
+        await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
+        await backend.commit(CheckFence("l", 1), Splice(session_id="s", add=(b"mine",)))
+        clock.advance(30)
         # Nobody took it yet, so the write is still alone.
-        await backend.commit(Splice(session_id="s", add=(b"late",)), Fence("l", 1))
-        await backend.commit(TakeLease(name="l", owner="you", ttl=30))
+        await backend.commit(Splice(session_id="s", add=(b"late",)), CheckFence("l", 1))
+        await backend.commit(AcquireLease(name="l", owner="you", ttl=30))
         lost = Splice(session_id="s", add=(b"lost",))
         with pytest.raises(FenceLost):
-            await backend.commit(Fence("l", 1), lost)
+            await backend.commit(CheckFence("l", 1), lost)
         with pytest.raises(FenceLost):
-            await backend.commit(lost, Fence("l", 1))
-        assert await shown(backend, "s") == [b"mine", b"late"]
+            await backend.commit(lost, CheckFence("l", 1))
+        assert await read_data(backend, "s") == [b"mine", b"late"]
 
     async def test_a_fence_around_nothing_is_lost(self, backend: Backend) -> None:
         with pytest.raises(FenceLost) as lost:
-            await backend.commit(Fence("l", 1))
+            await backend.commit(CheckFence("l", 1))
         assert lost.value.found == 0
 
     async def test_a_lease_and_a_fence_may_share_a_commit(self, backend: Backend) -> None:
         outcomes = await backend.commit(
-            TakeLease(name="l", owner="me", ttl=30), Fence("l", 1), Splice(session_id="s", add=(b"a",))
+            AcquireLease(name="l", owner="me", ttl=30), CheckFence("l", 1), Splice(session_id="s", add=(b"a",))
         )
         assert isinstance(outcomes[0], Lease)
         assert outcomes[1] is None
-        assert await shown(backend, "s") == [b"a"]
+        assert await read_data(backend, "s") == [b"a"]
 
     async def test_one_of_many_takers_gets_the_lease(self, backend: Backend) -> None:
         answers = await asyncio.gather(
-            *(backend.commit(TakeLease(name="l", owner=f"worker-{n}", ttl=30)) for n in range(8)),
+            *(backend.commit(AcquireLease(name="l", owner=f"worker-{n}", ttl=30)) for n in range(8)),
             return_exceptions=True,
         )
         won = [answer for answer in answers if isinstance(answer, list)]
         lost = [answer for answer in answers if isinstance(answer, LeaseHeld)]
         assert (len(won), len(lost)) == (1, 7)
-        assert await backend.lease("l") == won[0][0]
+        assert await backend.get_lease("l") == won[0][0]
 
     async def test_one_of_two_openings_gets_the_lease(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as one, reopen_durable() as two:
             answers = await asyncio.gather(
-                one.commit(TakeLease(name="l", owner="one", ttl=30)),
-                two.commit(TakeLease(name="l", owner="two", ttl=30)),
+                one.commit(AcquireLease(name="l", owner="one", ttl=30)),
+                two.commit(AcquireLease(name="l", owner="two", ttl=30)),
                 return_exceptions=True,
             )
             assert [type(answer) for answer in answers if isinstance(answer, Exception)] == [LeaseHeld]

@@ -10,80 +10,97 @@ import pytest
 
 from holdfast.base.errors import Closed, FenceLost, HistoryMoved, HoldfastError, StoreUnavailable
 from holdfast.store.contract import (
+    AcquireLease,
     Annotate,
+    AppendEvents,
+    AppendJournal,
     Backend,
     BatchKey,
-    DropLease,
-    Emit,
+    CheckFence,
     Erase,
-    Fence,
     Head,
-    Journal,
     Lease,
     Op,
     Quarantine,
-    Require,
+    ReleaseLease,
+    RequireVersion,
     SaveApproval,
     SaveRun,
     Splice,
-    TakeLease,
 )
-from holdfast.testing.storage import FailingAfter, FakeClock, Reopen
-from holdfast.testing.store_fixtures import Corrupt, StoreFixtures, append, forked, readable, rewound, shown
+from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
+from holdfast.testing.store_fixtures import (
+    CorruptRecord,
+    StoreFixtures,
+    append,
+    dump_backend,
+    make_fork,
+    make_rewind,
+    read_data,
+)
 
 
-def tape(tag: str, number: int) -> int:
+def make_tape_id(tag: str, number: int) -> int:
     return zlib.crc32(tag.encode()) * 10 + number
 
 
-class WholenessClauses(StoreFixtures):
+class AtomicityClauses(StoreFixtures):
     """Commits of several operations, and what a failure leaves."""
 
-    async def furnish(self, backend: Backend, tag: str = "one") -> None:
+    async def populate(self, backend: Backend, tag: str = "one") -> None:
         """Something of every kind, for a failure to damage. Every tag has a set of its own."""
         await append(
-            backend, f"{tag}-old", b"a", b"b", b"c", key=BatchKey("turn-1", "one"), tape=tape(tag, 1), owner="me"
+            backend,
+            f"{tag}-old",
+            b"a",
+            b"b",
+            b"c",
+            key=BatchKey("turn-1", "one"),
+            tape=make_tape_id(tag, 1),
+            owner="me",
         )
         await backend.commit(Annotate(session_id=f"{tag}-old", metadata={"title": "before"}))
-        await backend.commit(await rewound(backend, f"{tag}-old", 2))
-        await backend.commit(Quarantine(session_id=f"{tag}-old", tape=tape(tag, 1), seq=2, reason="bad"))
-        await append(backend, f"{tag}-parent", b"p", b"q", tape=tape(tag, 2))
-        await backend.commit(await forked(backend, f"{tag}-parent", f"{tag}-fork", 1))
-        await backend.commit(TakeLease(name=f"{tag}-held", owner="me", ttl=30))
+        await backend.commit(await make_rewind(backend, f"{tag}-old", 2))
+        await backend.commit(Quarantine(session_id=f"{tag}-old", tape=make_tape_id(tag, 1), seq=2, reason="bad"))
+        await append(backend, f"{tag}-parent", b"p", b"q", tape=make_tape_id(tag, 2))
+        await backend.commit(await make_fork(backend, f"{tag}-parent", f"{tag}-fork", 1))
+        await backend.commit(AcquireLease(name=f"{tag}-held", owner="me", ttl=30))
         if self.runs:
             await backend.commit(
                 SaveRun(run_id=f"{tag}-r", expected=0, status="running", data=b"1", session_id=f"{tag}-old"),
-                Journal(run_id=f"{tag}-r", entries=(("started", b"1"),)),
-                Emit(run_id=f"{tag}-r", events=(("said", b"1"),)),
+                AppendJournal(run_id=f"{tag}-r", entries=(("started", b"1"),)),
+                AppendEvents(run_id=f"{tag}-r", events=(("said", b"1"),)),
                 SaveApproval(approval_id=f"{tag}-a", expected=0, run_id=f"{tag}-r", status="pending", data=b"?"),
             )
 
-    async def turmoil(self, backend: Backend, tag: str = "one") -> list[Op]:
+    async def make_ops_of_every_kind(self, backend: Backend, tag: str = "one") -> list[Op]:
         """One operation of every kind, each of which would change something."""
         ops: list[Op] = [
-            Splice(session_id=f"{tag}-new", add=(b"x", b"y"), key=BatchKey("turn-1", "two"), tape=tape(tag, 3)),
-            await rewound(backend, f"{tag}-old", 1, b"z"),
+            Splice(session_id=f"{tag}-new", add=(b"x", b"y"), key=BatchKey("turn-1", "two"), tape=make_tape_id(tag, 3)),
+            await make_rewind(backend, f"{tag}-old", 1, b"z"),
             Annotate(session_id=f"{tag}-old", metadata={"title": "after", "more": 1}, owner="you"),
             Annotate(session_id=f"{tag}-noted", metadata={"n": 1}),
-            Quarantine(session_id=f"{tag}-old", tape=tape(tag, 1), seq=0, reason="worse"),
+            Quarantine(session_id=f"{tag}-old", tape=make_tape_id(tag, 1), seq=0, reason="worse"),
             Erase(session_id=f"{tag}-fork"),
             Erase(session_id=f"{tag}-parent", forget=True),
-            TakeLease(name=f"{tag}-free", owner="me", ttl=30),
-            DropLease(name=f"{tag}-held", token=1),
+            AcquireLease(name=f"{tag}-free", owner="me", ttl=30),
+            ReleaseLease(name=f"{tag}-held", token=1),
         ]
         if self.runs:
             ops += [
                 SaveRun(run_id=f"{tag}-r", expected=1, status="done", data=b"2"),
                 SaveRun(run_id=f"{tag}-q", expected=0, status="running", data=b"1"),
-                Journal(run_id=f"{tag}-r", entries=(("ended", b"2"), ("started", b"3"))),
-                Emit(run_id=f"{tag}-r", events=(("said", b"2"),)),
+                AppendJournal(run_id=f"{tag}-r", entries=(("ended", b"2"), ("started", b"3"))),
+                AppendEvents(run_id=f"{tag}-r", events=(("said", b"2"),)),
                 SaveApproval(approval_id=f"{tag}-a", expected=1, run_id=f"{tag}-r", status="approved", data=b"!"),
                 SaveApproval(approval_id=f"{tag}-b", expected=0, run_id=f"{tag}-r", status="pending", data=b"?"),
             ]
         return ops
 
-    async def everything(self, backend: Backend, tag: str = "one") -> dict[str, object]:
-        return await readable(backend, within=f"{tag}-", runs=self.runs, leases=(f"{tag}-held", f"{tag}-free"))
+    async def dump(self, backend: Backend, tag: str = "one") -> dict[str, object]:
+        return await dump_backend(
+            backend, name_contains=f"{tag}-", runs=self.runs, leases=(f"{tag}-held", f"{tag}-free")
+        )
 
     async def test_an_empty_commit_does_nothing(self, backend: Backend) -> None:
         assert await backend.commit() == []
@@ -91,11 +108,11 @@ class WholenessClauses(StoreFixtures):
     async def test_every_operation_has_its_own_outcome_in_order(self, backend: Backend, clock: FakeClock) -> None:
         outcomes = await backend.commit(
             Splice(session_id="s", add=(b"a",)),
-            Require("s", 1),
-            TakeLease(name="l", owner="me", ttl=30),
+            RequireVersion("s", 1),
+            AcquireLease(name="l", owner="me", ttl=30),
             Annotate(session_id="s", metadata={"n": 1}),
             Splice(session_id="s", add=(b"b", b"c")),
-            Fence("l", 1),
+            CheckFence("l", 1),
             Splice(session_id="t", add=(b"d",)),
         )
         assert outcomes == [
@@ -118,46 +135,48 @@ class WholenessClauses(StoreFixtures):
             Splice(session_id="s", add=(b"c",), expected=3),
         )
         assert outcomes == [Head(1, 1), Head(1, 1), Head(2, 2), Head(3, 0), Head(4, 1)]
-        assert await shown(backend, "s") == [b"c"]
+        assert await read_data(backend, "s") == [b"c"]
 
-    @pytest.mark.parametrize("spoiler", [Require("one-old", 99), Fence("one-held", 99)], ids=["require", "fence"])
+    @pytest.mark.parametrize(
+        "spoiler", [RequireVersion("one-old", 99), CheckFence("one-held", 99)], ids=["require", "fence"]
+    )
     @pytest.mark.parametrize("place", ["first", "last"])
     async def test_a_failing_operation_leaves_everything_as_it_was(
         self, backend: Backend, spoiler: Op, place: str
     ) -> None:
-        await self.furnish(backend)
-        before = await self.everything(backend)
-        ops = await self.turmoil(backend)
+        await self.populate(backend)
+        before = await self.dump(backend)
+        ops = await self.make_ops_of_every_kind(backend)
         spoiled: Sequence[Op] = [spoiler, *ops] if place == "first" else [*ops, spoiler]
-        if isinstance(spoiler, Fence):
-            spoiled = [op for op in spoiled if not isinstance(op, DropLease)]
+        if isinstance(spoiler, CheckFence):
+            spoiled = [op for op in spoiled if not isinstance(op, ReleaseLease)]
         with pytest.raises((HistoryMoved, FenceLost)):
             await backend.commit(*spoiled)
-        assert await self.everything(backend) == before
+        assert await self.dump(backend) == before
         assert len(await backend.commit(*ops)) == len(ops)
 
     async def test_a_driver_failure_at_any_statement_leaves_everything_as_it_was(
-        self, backend: Backend, failing_after: FailingAfter
+        self, backend: Backend, failing_after: FaultInjector
     ) -> None:
         for statements in itertools.count():
             tag = f"try{statements}"
-            await self.furnish(backend, tag)
-            before = await self.everything(backend, tag)
-            ops, gave_up = await self.turmoil(backend, tag), False
+            await self.populate(backend, tag)
+            before = await self.dump(backend, tag)
+            ops, gave_up = await self.make_ops_of_every_kind(backend, tag), False
             with failing_after(statements) as fault:
                 try:
                     await backend.commit(*ops)
                 except StoreUnavailable:
                     gave_up = True
             # It may also have got over it; then all of it is there.
-            assert (await self.everything(backend, tag) == before) == gave_up
-            if not fault.struck:
+            assert (await self.dump(backend, tag) == before) == gave_up
+            if not fault.triggered:
                 assert not gave_up
                 break
         assert statements > 0
 
     async def test_a_lost_answer_leaves_the_whole_commit_or_nothing(
-        self, backend: Backend, failing_after: FailingAfter
+        self, backend: Backend, failing_after: FaultInjector
     ) -> None:
         ops: list[Op] = [
             Splice(session_id="s", add=(b"a", b"b"), key=BatchKey("turn", "x")),
@@ -167,72 +186,72 @@ class WholenessClauses(StoreFixtures):
         for statements in itertools.count():
             with failing_after(statements, late=True) as fault, contextlib.suppress(StoreUnavailable):
                 await backend.commit(*ops)
-            there = await shown(backend, "s")
+            there = await read_data(backend, "s")
             assert there in ([], [b"a", b"b"])
-            assert (await backend.record("t") is not None) == bool(there)
+            assert (await backend.get_session("t") is not None) == bool(there)
             await backend.commit(*ops)
-            assert await shown(backend, "s") == [b"a", b"b"]
+            assert await read_data(backend, "s") == [b"a", b"b"]
             await backend.commit(Erase(session_id="s", forget=True), Erase(session_id="t", forget=True))
-            if not fault.struck:
+            if not fault.triggered:
                 break
 
     async def test_a_driver_failure_while_reading_costs_one_answer(
-        self, backend: Backend, failing_after: FailingAfter
+        self, backend: Backend, failing_after: FaultInjector
     ) -> None:
-        await self.furnish(backend)
-        before = await self.everything(backend)
+        await self.populate(backend)
+        before = await self.dump(backend)
         for late in (False, True):
             for statements in itertools.count():
                 with failing_after(statements, late=late) as fault, contextlib.suppress(StoreUnavailable):
                     await backend.read("one-old")
-                if not fault.struck:
+                if not fault.triggered:
                     break
-                assert await self.everything(backend) == before
+                assert await self.dump(backend) == before
                 await append(backend, f"other-{late}-{statements}", b"x")
-                before = await self.everything(backend)
+                before = await self.dump(backend)
 
     async def test_a_driver_failure_while_opening_is_not_the_end(
-        self, reopen: Reopen, failing_after: FailingAfter
+        self, reopen: Reopen, failing_after: FaultInjector
     ) -> None:
         async with reopen() as backend:
             for statements in range(12):
                 with failing_after(statements), contextlib.suppress(StoreUnavailable):
                     await append(backend, "s", b"a", key=BatchKey("turn", "x"))
             await append(backend, "s", b"a", key=BatchKey("turn", "x"))
-            assert await shown(backend, "s") == [b"a"]
+            assert await read_data(backend, "s") == [b"a"]
 
     async def test_a_commit_that_cannot_be_stored_fails_alone(self, backend: Backend) -> None:
         answers = await asyncio.gather(
             append(backend, "s", b"a"),
-            backend.commit(Splice(session_id="s", add=(b"lost",)), Require("s", 99)),
+            backend.commit(Splice(session_id="s", add=(b"lost",)), RequireVersion("s", 99)),
             append(backend, "s", b"b"),
-            backend.commit(Splice(session_id="s", add=(b"lost",)), Fence("l", 2**70)),
+            backend.commit(Splice(session_id="s", add=(b"lost",)), CheckFence("l", 2**70)),
             append(backend, "s", b"c"),
             return_exceptions=True,
         )
         assert [isinstance(answer, Exception) for answer in answers[1::2]] == [True, True]
         assert [answer for answer in answers[::2] if isinstance(answer, Exception)] == []
-        assert sorted(filter(None, await shown(backend, "s"))) == [b"a", b"b", b"c"]
+        assert sorted(filter(None, await read_data(backend, "s"))) == [b"a", b"b", b"c"]
 
-    async def test_a_damaged_record_stands_alone(self, backend: Backend, corrupt: Corrupt) -> None:
+    async def test_a_damaged_record_stands_alone(self, backend: Backend, corrupt: CorruptRecord) -> None:
         await append(backend, "s", b"a", b"b", b"c", b"d")
         await corrupt(backend, "s", 1, b"\xff\xfe{")
         await corrupt(backend, "s", 2, None)
-        assert await shown(backend, "s") == [b"a", b"\xff\xfe{", None, b"d"]
+        assert await read_data(backend, "s") == [b"a", b"\xff\xfe{", None, b"d"]
         assert await append(backend, "s", b"e") == Head(2, 5)
-        assert await shown(backend, "s", last=2) == [b"d", b"e"]
+        assert await read_data(backend, "s", last=2) == [b"d", b"e"]
 
 
-class LifetimeClauses(WholenessClauses):
+class LifetimeClauses(AtomicityClauses):
     """Closing and opening again."""
 
     async def test_everything_is_there_after_opening_again(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as backend:
-            await self.furnish(backend)
-            before = await self.everything(backend)
+            await self.populate(backend)
+            before = await self.dump(backend)
         async with reopen_durable() as backend:
-            assert await self.everything(backend) == before
-            ops = await self.turmoil(backend)
+            assert await self.dump(backend) == before
+            ops = await self.make_ops_of_every_kind(backend)
             assert len(await backend.commit(*ops)) == len(ops)
 
     async def test_a_key_is_remembered_after_opening_again(self, reopen_durable: Reopen) -> None:
@@ -245,7 +264,7 @@ class LifetimeClauses(WholenessClauses):
         async with reopen_durable() as one, reopen_durable() as two:
             for n in range(5):
                 await append(one, "s", b"%d" % n)
-                assert len(await shown(two, "s")) == n + 1
+                assert len(await read_data(two, "s")) == n + 1
 
     async def test_opening_at_once_prepares_the_storage_once(self, reopen_durable: Reopen) -> None:
         async def write(n: int) -> None:
@@ -254,7 +273,7 @@ class LifetimeClauses(WholenessClauses):
 
         await asyncio.gather(*map(write, range(6)))
         async with reopen_durable() as backend:
-            assert len(await shown(backend, "s")) == 6
+            assert len(await read_data(backend, "s")) == 6
 
     async def test_a_closed_backend_says_so(self, reopen: Reopen) -> None:
         async with reopen() as backend:
@@ -285,7 +304,7 @@ class LifetimeClauses(WholenessClauses):
         async with reopen() as backend:
             await append(backend, "s", b"first")
             callers = [asyncio.create_task(append(backend, "s", b"%d" % n)) for n in range(8)]
-            callers += [asyncio.create_task(shown(backend, "s")) for _ in range(4)]  # type: ignore[arg-type]
+            callers += [asyncio.create_task(read_data(backend, "s")) for _ in range(4)]  # type: ignore[arg-type]
             await asyncio.sleep(0)
             await backend.close()
             async with asyncio.timeout(10):

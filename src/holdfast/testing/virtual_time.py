@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class NothingLeftToWaitFor(RuntimeError):
+class EventLoopDeadlock(RuntimeError):
     """Everything waits, and for nothing that could still happen."""
 
 
-class _Jumping(selectors.DefaultSelector):
+class _VirtualTimeSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
@@ -20,7 +20,7 @@ class _Jumping(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if not ready and timeout is None:
-            raise NothingLeftToWaitFor("every task waits for another one, and no timer is set")
+            raise EventLoopDeadlock("every task waits for another one, and no timer is set")
         if not ready and timeout is not None:
             self.now += max(0.0, timeout)
         return ready
@@ -33,11 +33,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self) -> None:
-        self._jumping = _Jumping()
-        super().__init__(self._jumping)
+        self._virtual_selector = _VirtualTimeSelector()
+        super().__init__(self._virtual_selector)
 
     def time(self) -> float:
-        return self._jumping.now
+        return self._virtual_selector.now
 
 
 def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:

@@ -7,11 +7,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class NotBegun(Exception):
+class NotStarted(Exception):
     """The work was not begun, because other work had failed or everything was cancelled before its turn came."""
 
 
-async def all_of(
+async def run_all(
     work: Sequence[Callable[[], Awaitable[T]]], *, limit: int | None = None
 ) -> tuple[list[T | BaseException], asyncio.CancelledError | None]:
     """What each piece of work came to, in order: its result or its error; at most ``limit`` at a time.
@@ -33,7 +33,7 @@ async def all_of(
         nonlocal stopped
         async with turns:
             if stopped:
-                raise NotBegun
+                raise NotStarted
             try:
                 return await begin()
             except BaseException:
@@ -41,12 +41,12 @@ async def all_of(
                 raise
 
     tasks = [asyncio.ensure_future(one(begin)) for begin in work]
-    told = await _ended(tasks)
-    results: list[T | BaseException] = [_result(task) for task in tasks]
+    told = await _wait_all(tasks)
+    results: list[T | BaseException] = [_get_result(task) for task in tasks]
     return results, told
 
 
-async def _ended(tasks: Sequence["asyncio.Task[T]"]) -> asyncio.CancelledError | None:
+async def _wait_all(tasks: Sequence["asyncio.Task[T]"]) -> asyncio.CancelledError | None:
     cancelled = None
     while not all(task.done() for task in tasks):
         try:
@@ -58,7 +58,7 @@ async def _ended(tasks: Sequence["asyncio.Task[T]"]) -> asyncio.CancelledError |
     return cancelled
 
 
-def _result(task: "asyncio.Task[T]") -> T | BaseException:
+def _get_result(task: "asyncio.Task[T]") -> T | BaseException:
     if task.cancelled():
         return asyncio.CancelledError()
     error = task.exception()

@@ -15,7 +15,7 @@ from holdfast.agents.guardrails import (
 from holdfast.agents.tool_refs import ToolRef
 from holdfast.agents.tools import FunctionTool
 from holdfast.base.items import Item
-from holdfast.tracing.inner import guarding_span
+from holdfast.tracing.inner import maybe_guardrail_span
 
 
 class ToolFailed(UserError):
@@ -29,7 +29,7 @@ class ToolFailed(UserError):
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class ToolCall:
     """``item`` is the call as a plain dict and ``raw`` as the model said it; ``owner`` is the agent's path.
 
     ``asked`` are the model's arguments and ``arguments`` those to call with: a person may have edited them.
@@ -44,7 +44,7 @@ class Call:
     arguments: str
     idempotency_key: str
     run_config: Any = None
-    conversation: str = ""
+    conversation_key: str = ""
 
     @property
     def id(self) -> str:
@@ -52,10 +52,10 @@ class Call:
         return name
 
     @property
-    def asked(self) -> str:
+    def requested_arguments(self) -> str:
         return self.item.get("arguments") or ""
 
-    def context(self, run_context: RunContextWrapper[Any]) -> ToolContext[Any]:
+    def make_context(self, run_context: RunContextWrapper[Any]) -> ToolContext[Any]:
         """What the tool is given."""
         return ToolContext.from_agent_context(
             run_context,
@@ -67,37 +67,37 @@ class Call:
             tool_namespace=self.tool.namespace,
             run_config=self.run_config,
             idempotency_key=self.idempotency_key,
-            conversation=self.conversation,
+            conversation_key=self.conversation_key,
         )
 
 
 @dataclass
-class Guarded:
+class ToolGuardrailOutcome:
     """What the guardrails of a tool said; ``instead`` is what the model gets when one of them objected."""
 
-    results: list[Any] = field(default_factory=list)
-    instead: str | None = None
+    guardrail_results: list[Any] = field(default_factory=list)
+    replacement: str | None = None
 
 
-async def ask_guardrail(guardrail: ToolGuardrail[Any], data: Any) -> ToolGuardrailFunctionOutput:
+async def run_tool_guardrail(guardrail: ToolGuardrail[Any], data: Any) -> ToolGuardrailFunctionOutput:
     """What a guardrail of a tool says."""
-    with guarding_span(guardrail.get_name()) as span:
+    with maybe_guardrail_span(guardrail.get_name()) as span:
         output = await guardrail.run(data)
         if span is not None:
             span.span_data.triggered = output.behavior["type"] != "allow"
         return output
 
 
-async def guard_input(call: Call, context: ToolContext[Any]) -> Guarded:
+async def run_input_guardrails(call: ToolCall, context: ToolContext[Any]) -> ToolGuardrailOutcome:
     """Ask the tool's input guardrails in order, until one objects. One that raises ends the run."""
-    found = Guarded()
+    found = ToolGuardrailOutcome()
     for guardrail in call.tool.tool_input_guardrails or ():
         data = ToolInputGuardrailData(context=context, agent=call.agent)  # type: ignore[arg-type]
-        output = await ask_guardrail(guardrail, data)
-        found.results.append(ToolInputGuardrailResult(guardrail, output))
+        output = await run_tool_guardrail(guardrail, data)
+        found.guardrail_results.append(ToolInputGuardrailResult(guardrail, output))
         if output.behavior["type"] == "raise_exception":
             raise ToolInputGuardrailTripwireTriggered(guardrail, output)
         if output.behavior["type"] == "reject_content":
-            found.instead = output.behavior["message"]
+            found.replacement = output.behavior["message"]
             return found
     return found

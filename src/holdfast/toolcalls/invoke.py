@@ -9,23 +9,23 @@ from holdfast.agents.errors import AgentsException, ToolOutputGuardrailTripwireT
 from holdfast.agents.guardrails import ToolOutputGuardrailData, ToolOutputGuardrailResult
 from holdfast.agents.hooks import RunHooks
 from holdfast.agents.tools import FunctionToolCustomDataContext
-from holdfast.agents.types import resolved
-from holdfast.base.conversation import conversation
+from holdfast.agents.types import maybe_await
+from holdfast.base.conversation import current_conversation
 from holdfast.base.items import Item
-from holdfast.toolcalls.call import Call, Guarded, ToolFailed, ask_guardrail, guard_input
-from holdfast.toolcalls.output import output_item
-from holdfast.tracing.inner import tool_span
-from holdfast.tracing.spans import here
+from holdfast.toolcalls.call import ToolCall, ToolFailed, ToolGuardrailOutcome, run_input_guardrails, run_tool_guardrail
+from holdfast.toolcalls.output import make_output_item
+from holdfast.tracing.inner import maybe_tool_span
+from holdfast.tracing.spans import get_recorded_parent
 
-Perform: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
+ToolInvoker: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
 
 
-class Unfinished(Exception):
+class CallSuspended(Exception):
     """The call has to wait, for a person in a nested run. It will be made again, and goes on then."""
 
 
 @dataclass
-class Made:
+class ToolCallOutcome:
     """A call that was made, or answered by a guardrail in the tool's place.
 
     It fills up while the call is made: when something fails, it says how far the call came. ``returned`` is set as
@@ -36,98 +36,102 @@ class Made:
     returned: bool = False
     item: Item | None = None
     custom_data: dict[str, Any] | None = None
-    results: list[Any] = field(default_factory=list)
+    guardrail_results: list[Any] = field(default_factory=list)
 
 
-def invoke(
-    call: Call,
+def invoke_tool(
+    call: ToolCall,
     context: RunContextWrapper[Any],
-    made: Made,
+    outcome: ToolCallOutcome,
     *,
     hooks: RunHooks[Any] | None = None,
-    perform: Perform | None = None,
-    again: bool = False,
+    invoker: ToolInvoker | None = None,
+    resumed: bool = False,
 ) -> Coroutine[Any, Any, None]:
     """Make the call and fill in ``made``. Its guardrails are asked before and after, its hooks are told.
 
     ``perform`` makes calls that are more than calling a function, such as running a nested agent. A call that goes
     on ``again`` after it was unfinished has begun before.
     """
-    making = _make(call, context, made, hooks, perform or call.tool.invoke, again=again)
-    return making if here() is None else _traced(call, made, making)
+    making = _execute(call, context, outcome, hooks, invoker or call.tool.invoke, resumed=resumed)
+    return making if get_recorded_parent() is None else _execute_traced(call, outcome, making)
 
 
-async def _traced(call: Call, made: Made, making: Coroutine[Any, Any, None]) -> None:
-    unfinished: Unfinished | None = None
-    with tool_span(call.tool.qualified_name, call.id, call.arguments, description=call.tool.description) as span:
+async def _execute_traced(call: ToolCall, outcome: ToolCallOutcome, execution: Coroutine[Any, Any, None]) -> None:
+    unfinished: CallSuspended | None = None
+    with maybe_tool_span(call.tool.qualified_name, call.id, call.arguments, description=call.tool.description) as span:
         try:
-            await making
-        except Unfinished as waits:
+            await execution
+        except CallSuspended as waits:
             unfinished = waits  # which is no failure of the tool
-        if span is not None and span.contents:
-            span.span_data.output = made.output
+        if span is not None and span.include_sensitive_data:
+            span.span_data.output = outcome.output
     if unfinished is not None:
         raise unfinished
 
 
-async def _make(
-    call: Call,
+async def _execute(
+    call: ToolCall,
     context: RunContextWrapper[Any],
-    made: Made,
+    outcome: ToolCallOutcome,
     hooks: RunHooks[Any] | None,
-    perform: Perform,
+    invoker: ToolInvoker,
     *,
-    again: bool,
+    resumed: bool,
 ) -> None:
-    own, watching = call.context(context), list[Any]()
-    guarded = Guarded() if again else await guard_input(call, own)
-    made.results += guarded.results
-    if guarded.instead is not None:
-        made.output = guarded.instead
+    own, watching = call.make_context(context), list[Any]()
+    guarded = ToolGuardrailOutcome() if resumed else await run_input_guardrails(call, own)
+    outcome.guardrail_results += guarded.guardrail_results
+    if guarded.replacement is not None:
+        outcome.output = guarded.replacement
     else:
         watching = [watcher for watcher in (hooks, getattr(call.agent, "hooks", None)) if watcher]
-        for watcher in () if again else watching:
+        for watcher in () if resumed else watching:
             await watcher.on_tool_start(own, call.agent, call.tool)
-        made.output = await _performed(call, own, perform)
-        made.returned = True
-        await _guard_output(call, own, made)
-    adapter = call.tool.output_type_adapter if guarded.instead is None else None
-    item = output_item(call.id, made.output, adapter=adapter)
-    made.item = {**item, "caller": call.item["caller"]} if "caller" in call.item else item
-    made.custom_data = await _custom_data(call, own, made)
+        outcome.output = await _call_invoker(call, own, invoker)
+        outcome.returned = True
+        await _run_output_guardrails(call, own, outcome)
+    adapter = call.tool.output_type_adapter if guarded.replacement is None else None
+    item = make_output_item(call.id, outcome.output, adapter=adapter)
+    outcome.item = {**item, "caller": call.item["caller"]} if "caller" in call.item else item
+    outcome.custom_data = await _extract_custom_data(call, own, outcome)
     for watcher in watching:
-        await watcher.on_tool_end(own, call.agent, call.tool, made.output)
+        await watcher.on_tool_end(own, call.agent, call.tool, outcome.output)
 
 
-async def _performed(call: Call, context: ToolContext[Any], perform: Perform) -> Any:
-    outer = conversation.set(call.conversation or conversation.get())
+async def _call_invoker(call: ToolCall, context: ToolContext[Any], invoker: ToolInvoker) -> Any:
+    outer = current_conversation.set(call.conversation_key or current_conversation.get())
     try:
-        return await perform(context, call.arguments)
-    except (AgentsException, Unfinished):
+        return await invoker(context, call.arguments)
+    except (AgentsException, CallSuspended):
         raise
     except Exception as error:
         raise ToolFailed(call.tool.qualified_name, call.id, error) from error
     finally:
-        conversation.reset(outer)
+        current_conversation.reset(outer)
 
 
-async def _guard_output(call: Call, context: ToolContext[Any], made: Made) -> None:
+async def _run_output_guardrails(call: ToolCall, context: ToolContext[Any], outcome: ToolCallOutcome) -> None:
     for guardrail in call.tool.tool_output_guardrails or ():
-        data = ToolOutputGuardrailData(context=context, agent=call.agent, output=made.output)  # type: ignore[arg-type]
-        output = await ask_guardrail(guardrail, data)
-        made.results.append(ToolOutputGuardrailResult(guardrail, output))
+        data = ToolOutputGuardrailData(context=context, agent=call.agent, output=outcome.output)  # type: ignore[arg-type]
+        output = await run_tool_guardrail(guardrail, data)
+        outcome.guardrail_results.append(ToolOutputGuardrailResult(guardrail, output))
         if output.behavior["type"] == "raise_exception":
             raise ToolOutputGuardrailTripwireTriggered(guardrail, output)
         if output.behavior["type"] == "reject_content":
-            made.output = output.behavior["message"]
+            outcome.output = output.behavior["message"]
             return
 
 
-async def _custom_data(call: Call, context: ToolContext[Any], made: Made) -> dict[str, Any] | None:
+async def _extract_custom_data(
+    call: ToolCall, context: ToolContext[Any], outcome: ToolCallOutcome
+) -> dict[str, Any] | None:
     extract = call.tool.custom_data_extractor
     if extract is None:
         return None
-    found = await resolved(extract(FunctionToolCustomDataContext(context, call.tool, made.output, made.item or {})))
+    found = await maybe_await(
+        extract(FunctionToolCustomDataContext(context, call.tool, outcome.output, outcome.item or {}))
+    )
     if found is not None and not isinstance(found, Mapping):
         raise UserError(f"the custom_data_extractor of {call.tool.name} must return a mapping, not {found!r}")
     return None if found is None else dict(found)

@@ -5,70 +5,70 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from holdfast.base.items import Item, sound, sound_text
+from holdfast.base.items import Item, sanitize_json, sanitize_text
 
-_PARTS = {"text": "input_text", "image": "input_image", "file": "input_file"}
+_PART_TYPES = {"text": "input_text", "image": "input_image", "file": "input_file"}
 
 
-def output_item(call_id: str, output: Any, *, adapter: Any = None) -> Item:
+def make_output_item(call_id: str, output: Any, *, adapter: Any = None) -> Item:
     """The output of a call as an item."""
-    return {"call_id": call_id, "output": told(output, adapter=adapter), "type": "function_call_output"}
+    return {"call_id": call_id, "output": format_output(output, adapter=adapter), "type": "function_call_output"}
 
 
-def told(output: Any, *, adapter: Any = None) -> str | list[Item]:
+def format_output(output: Any, *, adapter: Any = None) -> str | list[Item]:
     """A tool's own value as a text, or as parts when it is made of texts, pictures and files."""
     if isinstance(output, str):
-        return sound_text(output)
+        return sanitize_text(output)
     if adapter is not None:
         return str(adapter.dump_json(output).decode())
     if isinstance(output, list | tuple):
-        parts = [_part(part) for part in output]
+        parts = [_as_part(part) for part in output]
         if parts and all(part is not None for part in parts):
-            return [sound(part) for part in parts]
-    part = _part(output)
-    return sound_text(str(output)) if part is None else [sound(part)]
+            return [sanitize_json(part) for part in parts]
+    part = _as_part(output)
+    return sanitize_text(str(output)) if part is None else [sanitize_json(part)]
 
 
-def plain_value(value: Any) -> Any:
+def to_plain_value(value: Any) -> Any:
     """A tool's value as far as JSON can hold it; what it cannot hold becomes its text."""
     if isinstance(value, str):
-        return sound_text(value)
+        return sanitize_text(value)
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else str(value)
     if hasattr(value, "model_dump"):
-        return plain_value(value.model_dump(mode="json"))
+        return to_plain_value(value.model_dump(mode="json"))
     if is_dataclass(value) and not isinstance(value, type):
-        return plain_value(asdict(value))
+        return to_plain_value(asdict(value))
     if isinstance(value, Mapping):
-        return {sound_text(str(name)): plain_value(part) for name, part in value.items()}
+        return {sanitize_text(str(name)): to_plain_value(part) for name, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain_value(part) for part in value]
-    return sound_text(str(value))
+        return [to_plain_value(part) for part in value]
+    return sanitize_text(str(value))
 
 
-def parsed_arguments(arguments: str) -> dict[str, Any] | None:
+def parse_arguments(arguments: str) -> dict[str, Any] | None:
     """The arguments as a dict; ``None`` when they are no JSON object, so that a person has to look at them."""
     try:
-        given = json.loads(arguments or "{}", parse_constant=_no_constant)
+        given = json.loads(arguments or "{}", parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return None
     return given if isinstance(given, dict) else None
 
 
-def _no_constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"JSON has no {name}")
 
 
-def _part(value: Any) -> Item | None:
+def _as_part(value: Any) -> Item | None:
     """A text, picture or file as a part of an output; ``None`` for everything else."""
-    if hasattr(value, "model_dump") and getattr(value, "type", None) in _PARTS:
+    if hasattr(value, "model_dump") and getattr(value, "type", None) in _PART_TYPES:
         value = value.model_dump(exclude_none=True)
-    if not isinstance(value, Mapping) or value.get("type") not in _PARTS:
+    if not isinstance(value, Mapping) or value.get("type") not in _PART_TYPES:
         return None
     kind = value["type"]
     wanted = {"text": ("text",), "image": ("image_url", "file_id"), "file": ("file_data", "file_url", "file_id")}[kind]
     if not any(isinstance(value.get(name), str) for name in wanted):
         return None
-    return {**{name: part for name, part in value.items() if part is not None}, "type": _PARTS[kind]}
+    return {**{name: part for name, part in value.items() if part is not None}, "type": _PART_TYPES[kind]}

@@ -7,12 +7,12 @@ from holdfast.agents.function_tool import function_tool
 from holdfast.agents.tool_outputs import ToolOutputImage, ToolOutputText
 from holdfast.agents.tools import FunctionTool
 from holdfast.agents.types import NeedsApproval
-from holdfast.base.conversation import conversation
+from holdfast.base.conversation import current_conversation
 from holdfast.workers.pool import SessionPool
-from holdfast.workers.report import as_text, pictures
-from holdfast.workers.tool import Found, PythonSessions, Ran
+from holdfast.workers.report import as_text, extract_images
+from holdfast.workers.tool import CarriedOver, PythonCallResult, PythonSessions
 
-_MOST_PICTURES = 10
+_MAX_IMAGES = 10
 
 
 def python_tool(
@@ -32,7 +32,7 @@ def python_tool(
     Tools over one pool share its sessions, so that an agent may be made anew for every request. Give
     :class:`PythonSessions` of its own to a tool that shall not.
     """
-    sessions = pool if isinstance(pool, PythonSessions) else PythonSessions.of(pool)
+    sessions = pool if isinstance(pool, PythonSessions) else PythonSessions.for_pool(pool)
 
     async def run_python(context: ToolContext[Any], code: str) -> str | list[ToolOutputText | ToolOutputImage]:
         """Run Python code in a persistent, sandboxed session. Returns what it printed and its last value.
@@ -40,23 +40,27 @@ def python_tool(
         Args:
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
-        ran = await sessions.run(code, key=context.conversation or conversation.get(), timeout=timeout)
-        return _told(ran, found="variables" if ran.first and not _ran_before(context) else ran.found)
+        ran = await sessions.run(code, key=context.conversation_key or current_conversation.get(), timeout=timeout)
+        return _format_result(
+            ran, carried_over="variables" if ran.is_first_call and not _has_run_before(context) else ran.carried_over
+        )
 
     return function_tool(run_python, name_override=name, needs_approval=needs_approval)
 
 
-def _told(ran: Ran, *, found: Found) -> str | list[ToolOutputText | ToolOutputImage]:
-    text, shown = as_text(ran.result, found=found), pictures(ran.result)
+def _format_result(
+    call_result: PythonCallResult, *, carried_over: CarriedOver
+) -> str | list[ToolOutputText | ToolOutputImage]:
+    text, shown = as_text(call_result.result, carried_over=carried_over), extract_images(call_result.result)
     if not shown:
         return text
-    if len(shown) > _MOST_PICTURES:
-        text += f"\n[{len(shown) - _MOST_PICTURES} of {len(shown)} pictures left out]"
-    images = [ToolOutputImage(image_url=f"data:{mime};base64,{data}") for mime, data in shown[:_MOST_PICTURES]]
+    if len(shown) > _MAX_IMAGES:
+        text += f"\n[{len(shown) - _MAX_IMAGES} of {len(shown)} pictures left out]"
+    images = [ToolOutputImage(image_url=f"data:{mime};base64,{data}") for mime, data in shown[:_MAX_IMAGES]]
     return [ToolOutputText(text=text), *images]
 
 
-def _ran_before(context: ToolContext[Any]) -> bool:
+def _has_run_before(context: ToolContext[Any]) -> bool:
     """Whether the model has seen calls of this tool; also when this run was resumed and nobody knows."""
     seen = context.turn_input
     return not seen or any(

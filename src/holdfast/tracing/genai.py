@@ -20,16 +20,16 @@ from holdfast.tracing.span_data import (
 from holdfast.tracing.spans import Trace
 
 Attributes: TypeAlias = dict[str, Any]
-Described: TypeAlias = tuple[str, Attributes]
+SpanDescription: TypeAlias = tuple[str, Attributes]
 
-_SETTINGS = {
+_REQUEST_ATTRIBUTES = {
     "temperature": "gen_ai.request.temperature",
     "top_p": "gen_ai.request.top_p",
     "max_tokens": "gen_ai.request.max_tokens",
     "frequency_penalty": "gen_ai.request.frequency_penalty",
     "presence_penalty": "gen_ai.request.presence_penalty",
 }
-_USAGE = {
+_USAGE_ATTRIBUTES = {
     "input_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens",
     "cached_tokens": "gen_ai.usage.cache_read.input_tokens",
@@ -38,35 +38,35 @@ _USAGE = {
 }
 
 
-def described(data: SpanData) -> Described:
+def describe_span_data(data: SpanData) -> SpanDescription:
     """The name and the attributes of a span about this."""
-    describe = _KINDS.get(type(data), _unknown)
+    describe = _DESCRIBERS.get(type(data), _describe_unknown)
     name, attributes = describe(data)
     return name, {key: value for key, value in attributes.items() if value is not None}
 
 
-def trace_attributes(trace: Trace) -> Attributes:
+def build_trace_attributes(trace: Trace) -> Attributes:
     """What is known about a trace as a whole, for its outermost span."""
     found: Attributes = {"holdfast.trace.id": trace.trace_id, "gen_ai.workflow.name": trace.name}
     if trace.group_id is not None:
         found["gen_ai.conversation.id"] = trace.group_id
     for name, value in (trace.metadata or {}).items():
-        found[f"holdfast.trace.metadata.{name}"] = simple(value)
+        found[f"holdfast.trace.metadata.{name}"] = to_attribute_value(value)
     return found
 
 
-def messages(items: str | Sequence[Mapping[str, Any]]) -> str:
+def encode_messages(items: str | Sequence[Mapping[str, Any]]) -> str:
     """Items as the conventions' messages, in JSON."""
     given: Sequence[Mapping[str, Any]] = [{"role": "user", "content": items}] if isinstance(items, str) else items
-    return json.dumps([_message(item) for item in given], ensure_ascii=False, default=str)
+    return json.dumps([_to_message(item) for item in given], ensure_ascii=False, default=str)
 
 
-def instructions(text: str | None) -> str | None:
+def encode_instructions(text: str | None) -> str | None:
     """What a model was told to be like, in JSON."""
     return json.dumps([{"type": "text", "content": text}], ensure_ascii=False) if text else None
 
 
-def simple(value: Any) -> Any:
+def to_attribute_value(value: Any) -> Any:
     """A value that an attribute can have: a scalar as it is, everything else as text."""
     if isinstance(value, bool | int | float | str):
         return value
@@ -76,7 +76,7 @@ def simple(value: Any) -> Any:
         return str(value)
 
 
-def _message(item: Any) -> dict[str, Any]:
+def _to_message(item: Any) -> dict[str, Any]:
     if not isinstance(item, Mapping):
         return {"role": "user", "parts": [item]}
     kind = item.get("type")
@@ -90,103 +90,103 @@ def _message(item: Any) -> dict[str, Any]:
         return {"role": "assistant", "parts": [dict(item)]}
     content = item["content"]
     parts = content if isinstance(content, list | tuple) else [{"text": content}]
-    return {"role": item["role"], "parts": [_part(part) for part in parts]}
+    return {"role": item["role"], "parts": [_to_part(part) for part in parts]}
 
 
-def _part(part: Any) -> Any:
+def _to_part(part: Any) -> Any:
     return {"type": "text", "content": part["text"]} if isinstance(part, Mapping) and "text" in part else part
 
 
-def _task(data: TaskSpanData) -> Described:
+def _describe_task(data: TaskSpanData) -> SpanDescription:
     words = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": data.name}
-    return f"invoke_workflow {data.name}", {**words, **_metadata(data.metadata)}
+    return f"invoke_workflow {data.name}", {**words, **_build_metadata_attributes(data.metadata)}
 
 
-def _agent(data: AgentSpanData) -> Described:
+def _describe_agent(data: AgentSpanData) -> SpanDescription:
     words = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": data.name}
-    return f"invoke_agent {data.name}", {**words, **_metadata(data.metadata)}
+    return f"invoke_agent {data.name}", {**words, **_build_metadata_attributes(data.metadata)}
 
 
-def _turn(data: TurnSpanData) -> Described:
+def _describe_turn(data: TurnSpanData) -> SpanDescription:
     words = {"holdfast.turn": data.turn, "gen_ai.agent.name": data.agent_name}
-    return f"turn {data.turn}", {**words, **_metadata(data.metadata)}
+    return f"turn {data.turn}", {**words, **_build_metadata_attributes(data.metadata)}
 
 
-def _generation(data: GenerationSpanData) -> Described:
+def _describe_generation(data: GenerationSpanData) -> SpanDescription:
     config = data.model_config or {}
     words = {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": data.model,
-        **{key: config.get(name) for name, key in _SETTINGS.items()},
-        **_usage(data.usage),
-        "gen_ai.input.messages": None if data.input is None else messages(data.input),
-        "gen_ai.output.messages": None if data.output is None else messages(data.output),
+        **{key: config.get(name) for name, key in _REQUEST_ATTRIBUTES.items()},
+        **_build_usage_attributes(data.usage),
+        "gen_ai.input.messages": None if data.input is None else encode_messages(data.input),
+        "gen_ai.output.messages": None if data.output is None else encode_messages(data.output),
     }
     return f"chat {data.model}" if data.model else "chat", words
 
 
-def _response(data: ResponseSpanData) -> Described:
+def _describe_response(data: ResponseSpanData) -> SpanDescription:
     model = getattr(data.response, "model", None)
     words = {
         "gen_ai.operation.name": "chat",
         "gen_ai.response.id": getattr(data.response, "id", None),
         "gen_ai.response.model": model,
-        **_usage(data.usage),
+        **_build_usage_attributes(data.usage),
     }
     return f"chat {model}" if model else "chat", words
 
 
-def _function(data: FunctionSpanData) -> Described:
+def _describe_function(data: FunctionSpanData) -> SpanDescription:
     words = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": data.name,
         "gen_ai.tool.type": "function",
         "gen_ai.tool.call.arguments": data.input,
-        "gen_ai.tool.call.result": None if data.output is None else simple(data.output),
+        "gen_ai.tool.call.result": None if data.output is None else to_attribute_value(data.output),
     }
     return f"execute_tool {data.name}", words
 
 
-def _handoff(data: HandoffSpanData) -> Described:
+def _describe_handoff(data: HandoffSpanData) -> SpanDescription:
     words = {"holdfast.handoff.from_agent": data.from_agent, "holdfast.handoff.to_agent": data.to_agent}
     return f"handoff {data.to_agent}" if data.to_agent else "handoff", words
 
 
-def _guardrail(data: GuardrailSpanData) -> Described:
+def _describe_guardrail(data: GuardrailSpanData) -> SpanDescription:
     words = {"holdfast.guardrail.name": data.name, "holdfast.guardrail.triggered": data.triggered}
     return f"guardrail {data.name}", words
 
 
-def _mcp(data: MCPListToolsSpanData) -> Described:
+def _describe_mcp_list_tools(data: MCPListToolsSpanData) -> SpanDescription:
     words = {"mcp.method.name": "tools/list", "holdfast.mcp.server": data.server, "holdfast.mcp.tools": data.result}
     return "tools/list", words
 
 
-def _custom(data: CustomSpanData) -> Described:
-    return data.name, {f"holdfast.data.{name}": simple(value) for name, value in data.data.items()}
+def _describe_custom(data: CustomSpanData) -> SpanDescription:
+    return data.name, {f"holdfast.data.{name}": to_attribute_value(value) for name, value in data.data.items()}
 
 
-def _unknown(data: SpanData) -> Described:
+def _describe_unknown(data: SpanData) -> SpanDescription:
     return data.type, {}
 
 
-def _metadata(metadata: Mapping[str, Any] | None) -> Attributes:
-    return {f"holdfast.metadata.{name}": simple(value) for name, value in (metadata or {}).items()}
+def _build_metadata_attributes(metadata: Mapping[str, Any] | None) -> Attributes:
+    return {f"holdfast.metadata.{name}": to_attribute_value(value) for name, value in (metadata or {}).items()}
 
 
-def _usage(usage: Mapping[str, Any] | None) -> Attributes:
-    return {key: (usage or {}).get(name) for name, key in _USAGE.items()}
+def _build_usage_attributes(usage: Mapping[str, Any] | None) -> Attributes:
+    return {key: (usage or {}).get(name) for name, key in _USAGE_ATTRIBUTES.items()}
 
 
-_KINDS: dict[type[SpanData], Callable[[Any], Described]] = {
-    TaskSpanData: _task,
-    AgentSpanData: _agent,
-    TurnSpanData: _turn,
-    GenerationSpanData: _generation,
-    ResponseSpanData: _response,
-    FunctionSpanData: _function,
-    HandoffSpanData: _handoff,
-    GuardrailSpanData: _guardrail,
-    MCPListToolsSpanData: _mcp,
-    CustomSpanData: _custom,
+_DESCRIBERS: dict[type[SpanData], Callable[[Any], SpanDescription]] = {
+    TaskSpanData: _describe_task,
+    AgentSpanData: _describe_agent,
+    TurnSpanData: _describe_turn,
+    GenerationSpanData: _describe_generation,
+    ResponseSpanData: _describe_response,
+    FunctionSpanData: _describe_function,
+    HandoffSpanData: _describe_handoff,
+    GuardrailSpanData: _describe_guardrail,
+    MCPListToolsSpanData: _describe_mcp_list_tools,
+    CustomSpanData: _describe_custom,
 }

@@ -5,41 +5,45 @@ from typing import Any, TypeAlias
 
 from holdfast.tracing.providing import new_span
 from holdfast.tracing.span_data import FunctionSpanData, GuardrailSpanData, HandoffSpanData, MCPListToolsSpanData
-from holdfast.tracing.spans import Span, TSpanData, get_current_span, here
+from holdfast.tracing.spans import Span, TSpanData, get_current_span, get_recorded_parent
 
-Maybe: TypeAlias = AbstractContextManager[Span[TSpanData] | None]
+OptionalSpan: TypeAlias = AbstractContextManager[Span[TSpanData] | None]
 
-NOTHING: AbstractContextManager[Any] = nullcontext()
+NO_SPAN: AbstractContextManager[Any] = nullcontext()
 
 
-def tool_span(name: str, call_id: str, arguments: str, *, description: str | None = None) -> Maybe[FunctionSpanData]:
+def maybe_tool_span(
+    name: str, call_id: str, arguments: str, *, description: str | None = None
+) -> OptionalSpan[FunctionSpanData]:
     """A call of a tool, with its guardrails and hooks."""
-    above = here()
+    above = get_recorded_parent()
     if above is None:
-        return NOTHING
+        return NO_SPAN
     attributes = {"gen_ai.tool.call.id": call_id}
     if description:
         attributes["gen_ai.tool.description"] = description
-    return new_span(FunctionSpanData(name, arguments if above.contents else None, None), attributes=attributes)
+    return new_span(
+        FunctionSpanData(name, arguments if above.include_sensitive_data else None, None), attributes=attributes
+    )
 
 
-def guarding_span(name: str) -> Maybe[GuardrailSpanData]:
+def maybe_guardrail_span(name: str) -> OptionalSpan[GuardrailSpanData]:
     """A guardrail looks at something."""
-    return NOTHING if here() is None else new_span(GuardrailSpanData(name))
+    return NO_SPAN if get_recorded_parent() is None else new_span(GuardrailSpanData(name))
 
 
-def handing_span(source: str) -> Maybe[HandoffSpanData]:
+def maybe_handoff_span(source: str) -> OptionalSpan[HandoffSpanData]:
     """An agent hands over."""
-    return NOTHING if here() is None else new_span(HandoffSpanData(source, None))
+    return NO_SPAN if get_recorded_parent() is None else new_span(HandoffSpanData(source, None))
 
 
-def listing_span(server: str) -> Maybe[MCPListToolsSpanData]:
+def maybe_mcp_tools_span(server: str) -> OptionalSpan[MCPListToolsSpanData]:
     """An MCP server is asked for its tools."""
-    return NOTHING if here() is None else new_span(MCPListToolsSpanData(server))
+    return NO_SPAN if get_recorded_parent() is None else new_span(MCPListToolsSpanData(server))
 
 
-def note_failure(error: BaseException) -> None:
+def record_span_exception(error: BaseException) -> None:
     """Mark the current span as failed by an error that does not leave it: a model is told of it instead."""
     span = get_current_span()
     if span is not None and span.recorded:
-        span.fail(error)
+        span.record_exception(error)

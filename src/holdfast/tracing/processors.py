@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.tracing.providing import TraceProvider
     from holdfast.tracing.spans import Span, Trace
-    from holdfast.tracing.telemetry import Telemetry
+    from holdfast.tracing.telemetry import OtelBridge
 
 log = logging.getLogger("holdfast.tracing")
 
@@ -42,109 +42,109 @@ class TracingProcessor(ABC):
         """Send now what was collected."""
 
 
-class Registered:
+class TracingState:
     """What this process has been told about tracing."""
 
     processors: tuple[TracingProcessor, ...] = ()
     disabled: bool = False
-    at_exit: bool = False
+    atexit_registered: bool = False
     provider: "TraceProvider | None" = None
 
     @classmethod
-    def listen(cls, processors: Sequence[TracingProcessor]) -> None:
+    def set_processors(cls, processors: Sequence[TracingProcessor]) -> None:
         """Tell exactly these from now on, and end them with the program."""
         cls.processors = tuple(processors)
         if processors:
-            cls.end_with_the_program()
+            cls.register_atexit()
 
     @classmethod
-    def end_with_the_program(cls) -> None:
-        if not cls.at_exit:
-            cls.at_exit = True
-            atexit.register(_shut_down)
+    def register_atexit(cls) -> None:
+        if not cls.atexit_registered:
+            cls.atexit_registered = True
+            atexit.register(_shutdown_at_exit)
 
     @classmethod
     def flush(cls) -> None:
         for processor in cls.processors:
-            contained(processor.force_flush)
+            call_safely(processor.force_flush)
 
     @classmethod
-    def shut_down(cls) -> None:
+    def shutdown(cls) -> None:
         for processor in cls.processors:
-            contained(processor.shutdown)
+            call_safely(processor.shutdown)
 
 
 def add_trace_processor(span_processor: TracingProcessor) -> None:
     """Let a processor see every trace that starts from now on. It is shut down when the program ends."""
-    if Registered.provider is not None:
-        Registered.provider.register_processor(span_processor)
+    if TracingState.provider is not None:
+        TracingState.provider.register_processor(span_processor)
     else:
-        Registered.listen([*Registered.processors, span_processor])
+        TracingState.set_processors([*TracingState.processors, span_processor])
 
 
 def set_trace_processors(processors: list[TracingProcessor]) -> None:
     """Let exactly these processors see the traces that start from now on."""
-    if Registered.provider is not None:
-        Registered.provider.set_processors(processors)
+    if TracingState.provider is not None:
+        TracingState.provider.set_processors(processors)
     else:
-        Registered.listen(processors)
+        TracingState.set_processors(processors)
 
 
 def set_tracing_disabled(disabled: bool) -> None:
     """Make no traces at all in this process, or do so again."""
-    Registered.disabled = disabled
-    if Registered.provider is not None:
-        Registered.provider.set_disabled(disabled)
+    TracingState.disabled = disabled
+    if TracingState.provider is not None:
+        TracingState.provider.set_disabled(disabled)
 
 
 def flush_traces() -> None:
     """Let every processor, and OpenTelemetry's provider, send what it has collected."""
-    if Registered.provider is not None:
-        contained(Registered.provider.force_flush)
+    if TracingState.provider is not None:
+        call_safely(TracingState.provider.force_flush)
     else:
-        Registered.flush()
-    telemetry = _telemetry()
+        TracingState.flush()
+    telemetry = _get_otel_bridge()
     if telemetry is not None:
-        contained(telemetry.flush)
+        call_safely(telemetry.flush)
 
 
-def listeners() -> "tuple[tuple[TracingProcessor, ...], Telemetry | None]":
+def get_listeners() -> "tuple[tuple[TracingProcessor, ...], OtelBridge | None]":
     """Who is to be told about a trace that starts now."""
-    if Registered.disabled:
+    if TracingState.disabled:
         return (), None
-    return Registered.processors, _telemetry()
+    return TracingState.processors, _get_otel_bridge()
 
 
-def somebody_listens() -> bool:
-    processors, telemetry = listeners()
-    return bool(processors) or telemetry is not None or provided()
+def is_tracing_active() -> bool:
+    processors, telemetry = get_listeners()
+    return bool(processors) or telemetry is not None or has_custom_provider()
 
 
-def provided() -> bool:
+def has_custom_provider() -> bool:
     """Whether the program makes its traces itself."""
-    return Registered.provider is not None and not Registered.disabled
+    return TracingState.provider is not None and not TracingState.disabled
 
 
-def _telemetry() -> "Telemetry | None":
+def _get_otel_bridge() -> "OtelBridge | None":
     # Whoever configures OpenTelemetry has imported it; nobody else shall pay for that.
     if "opentelemetry.trace" not in sys.modules:
         return None
-    from holdfast.tracing.telemetry import configured
+    from holdfast.tracing.telemetry import get_otel_bridge
 
-    return configured()
+    return get_otel_bridge()
 
 
-def contained(tell: Callable[..., Any], *what: Any) -> Any:
+def call_safely(function: Callable[..., Any], *args: Any) -> Any:
     """What the function returns; its errors are logged, for watching must not change what is watched."""
     try:
-        return tell(*what)
+        return function(*args)
     except Exception:
-        log.exception("%s failed; the run continues without it", getattr(tell, "__qualname__", tell))
+        log.exception("%s failed; the run continues without it", getattr(function, "__qualname__", function))
         return None
 
 
-def _shut_down() -> None:
-    if Registered.provider is not None:
-        contained(Registered.provider.shutdown)
+def _shutdown_at_exit() -> None:
+    if TracingState.provider is not None:
+        call_safely(TracingState.provider.shutdown)
     else:
-        Registered.shut_down()
+        TracingState.shutdown()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.tracing.processors import Registered, TracingProcessor, contained
+from holdfast.tracing.processors import TracingProcessor, TracingState, call_safely
 from holdfast.tracing.spans import (
     Span,
     Trace,
@@ -12,7 +12,7 @@ from holdfast.tracing.spans import (
     gen_trace_id,
     get_current_span,
     get_current_trace,
-    now,
+    now_iso,
 )
 
 if TYPE_CHECKING:
@@ -60,21 +60,21 @@ class TraceProvider:
         return Span(span_data, span_id=span_id or self.gen_span_id(), parent=parent, recorded=not disabled)
 
     def register_processor(self, processor: TracingProcessor) -> None:
-        Registered.listen([*Registered.processors, processor])
+        TracingState.set_processors([*TracingState.processors, processor])
 
     def set_processors(self, processors: list[TracingProcessor]) -> None:
-        Registered.listen(processors)
+        TracingState.set_processors(processors)
 
     def set_disabled(self, disabled: bool) -> None:
         """Tracing was switched off or on for the process: nothing is made while it is off."""
 
     def force_flush(self) -> None:
         """Send now what was collected."""
-        Registered.flush()
+        TracingState.flush()
 
     def shutdown(self) -> None:
         """The program ends: send what is left and let go of everything."""
-        Registered.shut_down()
+        TracingState.shutdown()
 
     def get_current_trace(self) -> Trace | None:
         return get_current_trace()
@@ -93,7 +93,7 @@ class TraceProvider:
 
     def time_iso(self) -> str:
         """The time that spans begin and end with."""
-        return now()
+        return now_iso()
 
 
 def set_trace_provider(provider: TraceProvider | None) -> None:
@@ -101,9 +101,9 @@ def set_trace_provider(provider: TraceProvider | None) -> None:
 
     Runs are traced as long as there is a provider, whether or not anybody else listens.
     """
-    Registered.provider = provider
+    TracingState.provider = provider
     if provider is not None:
-        Registered.end_with_the_program()
+        TracingState.register_atexit()
 
 
 def new_trace(
@@ -114,18 +114,20 @@ def new_trace(
     metadata: dict[str, Any] | None = None,
     tracing: "TracingConfig | None" = None,
     recorded: bool = True,
-    shown: bool = False,
+    emit_otel_span: bool = False,
 ) -> Trace:
     """A trace, from wherever this process has them. ``shown`` is as in :class:`Trace`."""
-    provider = Registered.provider
-    if provider is not None and not Registered.disabled:
-        made = _made(Trace, provider.create_trace, name, trace_id, group_id, metadata, not recorded, tracing)
+    provider = TracingState.provider
+    if provider is not None and not TracingState.disabled:
+        made = _create_with_provider(
+            Trace, provider.create_trace, name, trace_id, group_id, metadata, not recorded, tracing
+        )
         if made is not None:
-            made.shown = shown
+            made.emit_otel_span = emit_otel_span
             return made
     key = (tracing or {}).get("api_key")
     ids: dict[str, Any] = {"trace_id": trace_id, "group_id": group_id, "metadata": metadata}
-    return Trace(name, **ids, tracing_api_key=key, recorded=recorded, shown=shown)
+    return Trace(name, **ids, tracing_api_key=key, recorded=recorded, emit_otel_span=emit_otel_span)
 
 
 def new_span(
@@ -134,40 +136,42 @@ def new_span(
     span_id: str | None = None,
     parent: Trace | Span[Any] | None = None,
     recorded: bool = True,
-    contents: bool | None = None,
+    include_sensitive_data: bool | None = None,
     attributes: dict[str, Any] | None = None,
-    continues: Mapping[str, str] | None = None,
-    links: Mapping[str, str] | None = None,
+    remote_parent: Mapping[str, str] | None = None,
+    remote_link: Mapping[str, str] | None = None,
 ) -> Span[TSpanData]:
     """A span, from wherever this process has them; the arguments are those of :class:`Span`."""
-    provider = Registered.provider
-    if provider is not None and not Registered.disabled:
-        made = _made(Span, provider.create_span, span_data, span_id, parent, not recorded)
+    provider = TracingState.provider
+    if provider is not None and not TracingState.disabled:
+        made = _create_with_provider(Span, provider.create_span, span_data, span_id, parent, not recorded)
         if made is not None:
-            made.contents = made.contents if contents is None else contents
+            made.include_sensitive_data = (
+                made.include_sensitive_data if include_sensitive_data is None else include_sensitive_data
+            )
             made.attributes.update(attributes or {})
-            made.elsewhere = (parent, continues, links)
+            made.otel_parents = (parent, remote_parent, remote_link)
             return made
     return Span(
         span_data,
         span_id=span_id,
         parent=parent,
         recorded=recorded,
-        contents=contents,
+        include_sensitive_data=include_sensitive_data,
         attributes=attributes,
-        continues=continues,
-        links=links,
+        remote_parent=remote_parent,
+        remote_link=remote_link,
     )
 
 
-def _made(kind: type[T], make: Callable[..., object], *args: Any) -> T | None:
+def _create_with_provider(kind: type[T], create: Callable[..., object], *args: Any) -> T | None:
     """What a provider makes; ``None``, and a line in the log, when it raises or makes something else."""
 
     def provided() -> T:
-        found = make(*args)
-        if not isinstance(found, kind) or not hasattr(found, "contents"):
+        found = create(*args)
+        if not isinstance(found, kind) or not hasattr(found, "include_sensitive_data"):
             raise TypeError(f"the trace provider made {found!r}, which is no whole {kind.__name__}")
         return found
 
-    found: T | None = contained(provided)
+    found: T | None = call_safely(provided)
     return found

@@ -7,9 +7,9 @@ from typing import Any, Generic, TypedDict
 
 from typing_extensions import TypeVar
 
-from holdfast.tracing.processors import contained, listeners, provided
+from holdfast.tracing.processors import call_safely, get_listeners, has_custom_provider
 from holdfast.tracing.span_data import SpanData
-from holdfast.tracing.timed import PLACE, Timed
+from holdfast.tracing.timed import CURRENT_NODE, TraceNode
 
 TSpanData = TypeVar("TSpanData", bound=SpanData, default=Any)
 
@@ -29,38 +29,38 @@ def gen_span_id() -> str:
     return f"span_{secrets.token_hex(12)}"
 
 
-def here() -> "Trace | Span[Any] | None":
+def get_recorded_parent() -> "Trace | Span[Any] | None":
     """The innermost span or trace that is current, if it is recorded."""
-    found = PLACE.get()
+    found = CURRENT_NODE.get()
     return found if found is not None and found.recorded else None
 
 
 def get_current_trace() -> "Trace | None":
     """The trace that this code runs in; ``None`` outside of traces, and in a run that nobody listens to."""
-    found = PLACE.get()
+    found = CURRENT_NODE.get()
     return found.trace if isinstance(found, Span) else found
 
 
 def get_current_span() -> "Span[Any] | None":
     """The innermost span that this code runs in."""
-    found = PLACE.get()
+    found = CURRENT_NODE.get()
     return found if isinstance(found, Span) else None
 
 
-class Trace(Timed):
+class Trace(TraceNode):
     """Everything that belongs to one piece of work, in however many runs and processes it is done.
 
     ``shown`` traces are spans of their own in OpenTelemetry. A trace that is not ``recorded`` hides what is in it.
     """
 
     __slots__ = (
-        "contents",
+        "emit_otel_span",
         "group_id",
+        "include_sensitive_data",
         "metadata",
         "name",
+        "otel_bridge",
         "processors",
-        "shown",
-        "telemetry",
         "trace_id",
         "tracing_api_key",
     )
@@ -74,22 +74,22 @@ class Trace(Timed):
         metadata: dict[str, Any] | None = None,
         tracing_api_key: str | None = None,
         recorded: bool = True,
-        shown: bool = False,
+        emit_otel_span: bool = False,
     ) -> None:
         super().__init__()
         self.name, self.trace_id = name, trace_id or gen_trace_id()
         self.group_id, self.metadata, self.tracing_api_key = group_id, metadata, tracing_api_key
-        self.processors, self.telemetry = listeners() if recorded else ((), None)
-        self.recorded = bool(self.processors) or self.telemetry is not None or (recorded and provided())
-        self.shown = shown
-        self.contents = False
+        self.processors, self.otel_bridge = get_listeners() if recorded else ((), None)
+        self.recorded = bool(self.processors) or self.otel_bridge is not None or (recorded and has_custom_provider())
+        self.emit_otel_span = emit_otel_span
+        self.include_sensitive_data = False
 
-    def go_on(self, saved: Mapping[str, Any]) -> None:
+    def resume_from(self, saved: Mapping[str, Any]) -> None:
         """Be the trace that :meth:`to_json` described, as far as that says."""
         metadata = saved.get("metadata")
-        self.name = _text(saved, "workflow_name") or self.name
-        self.trace_id = _text(saved, "id") or self.trace_id
-        self.group_id = _text(saved, "group_id") or self.group_id
+        self.name = _get_text(saved, "workflow_name") or self.name
+        self.trace_id = _get_text(saved, "id") or self.trace_id
+        self.group_id = _get_text(saved, "group_id") or self.group_id
         self.metadata = metadata if isinstance(metadata, dict) else self.metadata
 
     @property
@@ -110,20 +110,20 @@ class Trace(Timed):
             found["tracing_api_key"] = self.tracing_api_key
         return found
 
-    def _begin(self) -> None:
+    def _on_start(self) -> None:
         for processor in self.processors:
-            contained(processor.on_trace_start, self)
-        if self.telemetry is not None and self.shown:
-            self.mirror = contained(self.telemetry.trace_started, self)
+            call_safely(processor.on_trace_start, self)
+        if self.otel_bridge is not None and self.emit_otel_span:
+            self.otel_span = call_safely(self.otel_bridge.start_trace_span, self)
 
-    def _end(self) -> None:
-        if self.mirror is not None:
-            contained(self.mirror.trace_ended, self)
+    def _on_finish(self) -> None:
+        if self.otel_span is not None:
+            call_safely(self.otel_span.end_trace, self)
         for processor in self.processors:
-            contained(processor.on_trace_end, self)
+            call_safely(processor.on_trace_end, self)
 
 
-class Span(Timed, Generic[TSpanData]):
+class Span(TraceNode, Generic[TSpanData]):
     """One step of a trace. What it is about is in ``span_data``, and can be filled in until the span is finished.
 
     ``attributes`` are for OpenTelemetry only. ``contents`` says whether what people, models and tools said may be told.
@@ -132,11 +132,11 @@ class Span(Timed, Generic[TSpanData]):
 
     __slots__ = (
         "attributes",
-        "contents",
-        "elsewhere",
         "ended_at",
         "error",
         "exception",
+        "include_sensitive_data",
+        "otel_parents",
         "parent_id",
         "span_data",
         "span_id",
@@ -151,24 +151,28 @@ class Span(Timed, Generic[TSpanData]):
         span_id: str | None = None,
         parent: "Trace | Span[Any] | None" = None,
         recorded: bool = True,
-        contents: bool | None = None,
+        include_sensitive_data: bool | None = None,
         attributes: dict[str, Any] | None = None,
-        continues: Mapping[str, str] | None = None,
-        links: Mapping[str, str] | None = None,
+        remote_parent: Mapping[str, str] | None = None,
+        remote_link: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        above: Trace | Span[Any] | None = parent or PLACE.get()
+        above: Trace | Span[Any] | None = parent or CURRENT_NODE.get()
         self.span_data, self.span_id = span_data, span_id or gen_span_id()
         self.trace: Trace = above.trace if above is not None else Trace(recorded=False)
         self.parent_id = above.span_id if isinstance(above, Span) else None
         self.recorded = recorded and above is not None and above.recorded
-        self.contents: bool = contents if contents is not None else above is not None and above.contents
+        self.include_sensitive_data: bool = (
+            include_sensitive_data
+            if include_sensitive_data is not None
+            else above is not None and above.include_sensitive_data
+        )
         self.attributes = attributes or {}
         self.error: SpanError | None = None
         self.exception: BaseException | None = None
         self.started_at: str | None = None
         self.ended_at: str | None = None
-        self.elsewhere = (parent, continues, links)
+        self.otel_parents = (parent, remote_parent, remote_link)
 
     @property
     def trace_id(self) -> str:
@@ -186,12 +190,12 @@ class Span(Timed, Generic[TSpanData]):
         """Mark the span as failed, in the program's words."""
         self.error = error
 
-    def fail(self, error: BaseException) -> None:
+    def record_exception(self, error: BaseException) -> None:
         """Mark the span as failed. The error's message is told only if contents may be."""
-        super().fail(error)
+        super().record_exception(error)
         if self.error is None:
-            self.exception = error if self.contents else None
-            message = f"{self.error_type}: {error}" if self.contents else type(error).__qualname__
+            self.exception = error if self.include_sensitive_data else None
+            message = f"{self.error_type}: {error}" if self.include_sensitive_data else type(error).__qualname__
             self.error = SpanError(message=message, data={"error.type": self.error_type})
 
     def export(self) -> dict[str, Any] | None:
@@ -209,27 +213,27 @@ class Span(Timed, Generic[TSpanData]):
             "error": self.error,
         }
 
-    def _begin(self) -> None:
-        self.started_at = now()
+    def _on_start(self) -> None:
+        self.started_at = now_iso()
         if not self.recorded:
             return
         for processor in self.trace.processors:
-            contained(processor.on_span_start, self)
-        if self.trace.telemetry is not None:
-            self.mirror = contained(self.trace.telemetry.span_started, self)
+            call_safely(processor.on_span_start, self)
+        if self.trace.otel_bridge is not None:
+            self.otel_span = call_safely(self.trace.otel_bridge.start_span, self)
 
-    def _end(self) -> None:
-        self.ended_at = now()
-        if self.mirror is not None:
-            contained(self.mirror.span_ended, self)
+    def _on_finish(self) -> None:
+        self.ended_at = now_iso()
+        if self.otel_span is not None:
+            call_safely(self.otel_span.end_span, self)
         for processor in self.trace.processors if self.recorded else ():
-            contained(processor.on_span_end, self)
+            call_safely(processor.on_span_end, self)
 
 
-def now() -> str:
+def now_iso() -> str:
     return datetime.now(UTC).isoformat()
 
 
-def _text(saved: Mapping[str, Any], name: str) -> str | None:
+def _get_text(saved: Mapping[str, Any], name: str) -> str | None:
     found = saved.get(name)
     return found if isinstance(found, str) and found else None

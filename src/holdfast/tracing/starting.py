@@ -41,11 +41,11 @@ def trace(
         metadata=metadata,
         tracing=tracing,
         recorded=not disabled,
-        shown=True,
+        emit_otel_span=True,
     )
 
 
-Parent = Trace | Span[Any] | None
+SpanParent = Trace | Span[Any] | None
 
 
 def agent_span(
@@ -54,7 +54,7 @@ def agent_span(
     tools: list[str] | None = None,
     output_type: str | None = None,
     span_id: str | None = None,
-    parent: Parent = None,
+    parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[AgentSpanData]:
     data = AgentSpanData(name, handoffs, tools, output_type)
@@ -62,13 +62,13 @@ def agent_span(
 
 
 def task_span(
-    name: str, span_id: str | None = None, parent: Parent = None, disabled: bool = False
+    name: str, span_id: str | None = None, parent: SpanParent = None, disabled: bool = False
 ) -> Span[TaskSpanData]:
     return new_span(TaskSpanData(name), span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def turn_span(
-    turn: int, agent_name: str, span_id: str | None = None, parent: Parent = None, disabled: bool = False
+    turn: int, agent_name: str, span_id: str | None = None, parent: SpanParent = None, disabled: bool = False
 ) -> Span[TurnSpanData]:
     return new_span(TurnSpanData(turn, agent_name), span_id=span_id, parent=parent, recorded=not disabled)
 
@@ -78,7 +78,7 @@ def function_span(
     input: str | None = None,
     output: str | None = None,
     span_id: str | None = None,
-    parent: Parent = None,
+    parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[FunctionSpanData]:
     """What is given here is told as it is: ``trace_include_sensitive_data`` is about what holdfast itself tells."""
@@ -92,7 +92,7 @@ def generation_span(
     model_config: Mapping[str, Any] | None = None,
     usage: dict[str, Any] | None = None,
     span_id: str | None = None,
-    parent: Parent = None,
+    parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[GenerationSpanData]:
     """What is given here is told as it is, as in :func:`function_span`."""
@@ -101,7 +101,7 @@ def generation_span(
 
 
 def response_span(
-    response: Any | None = None, span_id: str | None = None, parent: Parent = None, disabled: bool = False
+    response: Any | None = None, span_id: str | None = None, parent: SpanParent = None, disabled: bool = False
 ) -> Span[ResponseSpanData]:
     return new_span(ResponseSpanData(response), span_id=span_id, parent=parent, recorded=not disabled)
 
@@ -110,14 +110,14 @@ def handoff_span(
     from_agent: str | None = None,
     to_agent: str | None = None,
     span_id: str | None = None,
-    parent: Parent = None,
+    parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[HandoffSpanData]:
     return new_span(HandoffSpanData(from_agent, to_agent), span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def guardrail_span(
-    name: str, triggered: bool = False, span_id: str | None = None, parent: Parent = None, disabled: bool = False
+    name: str, triggered: bool = False, span_id: str | None = None, parent: SpanParent = None, disabled: bool = False
 ) -> Span[GuardrailSpanData]:
     return new_span(GuardrailSpanData(name, triggered), span_id=span_id, parent=parent, recorded=not disabled)
 
@@ -126,7 +126,7 @@ def mcp_tools_span(
     server: str | None = None,
     result: list[str] | None = None,
     span_id: str | None = None,
-    parent: Parent = None,
+    parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[MCPListToolsSpanData]:
     return new_span(MCPListToolsSpanData(server, result), span_id=span_id, parent=parent, recorded=not disabled)
@@ -136,7 +136,7 @@ def custom_span(
     name: str,
     data: dict[str, Any] | None = None,
     span_id: str | None = None,
-    parent: Parent = None,
+    parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[CustomSpanData]:
     """A span about anything; its data is told as it is."""

@@ -4,25 +4,25 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.tracing.processors import contained
+from holdfast.tracing.processors import call_safely
 
 if TYPE_CHECKING:
     from holdfast.tracing.spans import Span, Trace
-    from holdfast.tracing.telemetry import Mirror
+    from holdfast.tracing.telemetry import OtelSpan
 
-PLACE: "ContextVar[Trace | Span[Any] | None]" = ContextVar("holdfast_tracing", default=None)
+CURRENT_NODE: "ContextVar[Trace | Span[Any] | None]" = ContextVar("holdfast_tracing", default=None)
 
 
-class Timed:
+class TraceNode:
     """What begins, may be the current place meanwhile, and ends once, also when an error leaves it."""
 
-    __slots__ = ("__weakref__", "_state", "_token", "error_type", "mirror", "recorded")
+    __slots__ = ("__weakref__", "_state", "_token", "error_type", "otel_span", "recorded")
 
     recorded: bool
 
     def __init__(self) -> None:
         self.error_type: str | None = None
-        self.mirror: Mirror | None = None
+        self.otel_span: OtelSpan | None = None
         self._token: Token[Trace | Span[Any] | None] | None = None
         self._state = "new"
 
@@ -31,34 +31,34 @@ class Timed:
         if self._state != "new":
             return
         self._state = "started"
-        self._begin()
+        self._on_start()
         if mark_as_current:
             own: Any = self
-            self._token = PLACE.set(own)
-            if self.mirror is not None:
-                contained(self.mirror.enter)
+            self._token = CURRENT_NODE.set(own)
+            if self.otel_span is not None:
+                call_safely(self.otel_span.attach)
 
     def finish(self, reset_current: bool = False) -> None:
         """End. With ``reset_current`` what was current before is current again."""
         if self._state == "started":
             self._state = "finished"
-            self._end()
+            self._on_finish()
         if reset_current and self._token is not None:
             token, self._token = self._token, None
             try:
-                PLACE.reset(token)
+                CURRENT_NODE.reset(token)
             except ValueError:
                 return  # It ends in another context than it began in: nothing is current here because of it.
-            if self.mirror is not None:
-                contained(self.mirror.leave)
+            if self.otel_span is not None:
+                call_safely(self.otel_span.detach)
 
-    def _begin(self) -> None:
+    def _on_start(self) -> None:
         raise NotImplementedError
 
-    def _end(self) -> None:
+    def _on_finish(self) -> None:
         raise NotImplementedError
 
-    def fail(self, error: BaseException) -> None:
+    def record_exception(self, error: BaseException) -> None:
         """Say which error ended it."""
         self.error_type = type(error).__qualname__
 
@@ -70,5 +70,5 @@ class Timed:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None and not isinstance(error, GeneratorExit):
-            self.fail(error)
+            self.record_exception(error)
         self.finish(reset_current=True)

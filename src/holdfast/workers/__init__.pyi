@@ -5,7 +5,7 @@ from holdfast.workers.errors import Cause as Cause
 from holdfast.workers.errors import ExecutionTimeout as ExecutionTimeout
 from holdfast.workers.errors import PoolBroken as PoolBroken
 from holdfast.workers.errors import PoolExhausted as PoolExhausted
-from holdfast.workers.errors import RequestFailed as RequestFailed
+from holdfast.workers.errors import WorkerRequestFailed as WorkerRequestFailed
 from holdfast.workers.errors import SandboxUnavailable as SandboxUnavailable
 from holdfast.workers.errors import StartFailed as StartFailed
 from holdfast.workers.errors import WorkerDied as WorkerDied
@@ -15,8 +15,8 @@ from holdfast.workers.probe import SandboxReport as SandboxReport
 from holdfast.workers.probe import probe_sandbox as probe_sandbox
 from holdfast.workers.result import Checkpoint as Checkpoint
 from holdfast.workers.result import ExecutionResult as ExecutionResult
-from holdfast.workers.result import Interrupted as Interrupted
-from holdfast.workers.result import Restored as Restored
+from holdfast.workers.result import InterruptResult as InterruptResult
+from holdfast.workers.result import RestoreResult as RestoreResult
 from holdfast.workers.result import SessionInfo as SessionInfo
 from holdfast.workers.result import SnapshotPoint as SnapshotPoint
 from holdfast.workers.result import WorkerUsage as WorkerUsage
@@ -24,8 +24,8 @@ from holdfast.workers.servers import fork_server as fork_server
 from holdfast.workers.session import WorkerSession as WorkerSession
 from holdfast.workers.states import SessionState as SessionState
 from holdfast.workers.tool import PythonSessions as PythonSessions
-from holdfast.workers.tool import Ran as Ran
-from holdfast.workers.tool import conversation as conversation
+from holdfast.workers.tool import PythonCallResult as PythonCallResult
+from holdfast.workers.tool import current_conversation as current_conversation
 from holdfast.workers.tool import python_function as python_function
 from holdfast.workers.wire.frames import FrameTooLarge as FrameTooLarge
 from holdfast.workers.wire.messages import AckMessage as AckMessage
@@ -49,4 +49,4 @@ from holdfast.workers.wire.messages import RestoreMessage as RestoreMessage
 from holdfast.workers.wire.messages import ResultMessage as ResultMessage
 from holdfast.workers.wire.messages import ShutdownMessage as ShutdownMessage
 from holdfast.workers.wire.messages import SnapshotMessage as SnapshotMessage
-from holdfast.workers.wire.messages import Usage as Usage
+from holdfast.workers.wire.messages import ExecutionUsage as ExecutionUsage

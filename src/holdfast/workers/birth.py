@@ -9,58 +9,67 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from holdfast.workers.cgroups import Groups, made_for
+from holdfast.workers.cgroups import ControlGroups, create_cgroups
 from holdfast.workers.config import SessionConfig
 from holdfast.workers.errors import StartFailed
-from holdfast.workers.family import Family
+from holdfast.workers.family import ProcessGroup
 from holdfast.workers.forkserver import ForkServer
-from holdfast.workers.link import Endpoints, Link, Listener
-from holdfast.workers.proxy import Proxy
+from holdfast.workers.link import ConnectionListener, WorkerConnection, WorkerEndpoints
+from holdfast.workers.proxy import HttpProxy
 from holdfast.workers.servers import fork_server
-from holdfast.workers.wire.frames import frame
+from holdfast.workers.wire.frames import encode_frame
 from holdfast.workers.wire.messages import HelloMessage, encode, new_id
-from holdfast.workers.wire.orders import ForkOrder, Locked, ServerUp
+from holdfast.workers.wire.orders import ForkCommand, SandboxReady, ServerReady
 
 
-class Home:
+class WorkerResources:
     """A family, its directory, and the fork-server it came from; given up when the last resident leaves."""
 
-    def __init__(self, family: Family, locked: Locked, server: ServerUp, owned: AsyncExitStack, fallback: str) -> None:
-        self.family, self.locked, self.server = family, locked, server
-        self.fallback = fallback
+    def __init__(
+        self,
+        process_group: ProcessGroup,
+        sandbox: SandboxReady,
+        server_info: ServerReady,
+        exit_stack: AsyncExitStack,
+        fallback_reason: str,
+    ) -> None:
+        self.process_group, self.sandbox, self.server_info = process_group, sandbox, server_info
+        self.fallback_reason = fallback_reason
         """Why there is no shared fork-server, where one was wanted."""
-        self.residents = 1
-        self._owned = owned
+        self.user_count = 1
+        self._exit_stack = exit_stack
 
-    def joined(self) -> "Home":
+    def acquire(self) -> "WorkerResources":
         """One more resident."""
-        self.residents += 1
+        self.user_count += 1
         return self
 
-    async def leave(self, link: Link) -> None:
-        link.close()
-        await self._left()
+    async def release(self, connection: WorkerConnection) -> None:
+        connection.close()
+        await self._release()
 
     @asynccontextmanager
-    async def directory(self) -> AsyncIterator[int | None]:
+    async def hold_directory(self) -> AsyncIterator[int | None]:
         """The directory, open and in its place until the block ends, whoever leaves meanwhile."""
-        held = self.family.directory
-        self.joined()
+        held = self.process_group.directory_fd
+        self.acquire()
         fd = None if held is None else os.dup(held)
         try:
             yield fd
         finally:
             if fd is not None:
                 os.close(fd)
-            await self._left()
+            await self._release()
 
-    async def _left(self) -> None:
-        self.residents -= 1
-        if self.residents == 0:
-            await self._owned.aclose()
+    async def _release(self) -> None:
+        self.user_count -= 1
+        if self.user_count == 0:
+            await self._exit_stack.aclose()
 
 
-async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tuple[Home, Link]:
+async def start_worker(
+    config: SessionConfig, session_id: str, listener: ConnectionListener
+) -> tuple[WorkerResources, WorkerConnection]:
     """Fork a worker and wait until its walls stand. It has not said hello yet."""
     fallback = ""
     async with AsyncExitStack() as owned:
@@ -73,67 +82,67 @@ async def bear(config: SessionConfig, session_id: str, listener: Listener) -> tu
             # No fork-server to be had, say because a preload breaks it: a plain start is slower and works.
             plain = dataclasses.replace(config, mode="spawn", preload=())
             server = await owned.enter_async_context(fork_server(plain))
-        up = server.up
-        directory = "" if up.level == "namespaces" else _directory(up.uid, owned)
-        groups = await owned.enter_async_context(made_for(config.sandbox, new_id()))
-        family, link = await _fork(server, config, session_id, directory, listener, groups)
+        up = server.ready_message
+        directory = "" if up.level == "namespaces" else _create_directory(up.uid, owned)
+        groups = await owned.enter_async_context(create_cgroups(config.sandbox, new_id()))
+        family, link = await _fork_worker(server, config, session_id, directory, listener, groups)
         owned.callback(family.close)
         try:
-            locked = await asyncio.shield(family.locked)
+            locked = await asyncio.shield(family.sandbox_ready)
             await _open_proxy(config, family, owned)
         except BaseException:
             link.close()
             raise
-        return Home(family, locked, up, owned.pop_all(), fallback), link
+        return WorkerResources(family, locked, up, owned.pop_all(), fallback), link
 
 
-async def _fork(
+async def _fork_worker(
     server: ForkServer,
     config: SessionConfig,
     session_id: str,
     directory: str,
-    listener: Listener,
-    groups: Groups,
-) -> tuple[Family, Link]:
-    endpoints = Endpoints()
+    listener: ConnectionListener,
+    cgroups: ControlGroups,
+) -> tuple[ProcessGroup, WorkerConnection]:
+    endpoints = WorkerEndpoints()
     ours, theirs = socket.socketpair()
     token = new_id()
-    order = ForkOrder(
+    order = ForkCommand(
         id=0,
         token=token,
         session_id=session_id,
         environment=dict(config.environment),
         directory=directory,
         settings=config.worker_settings,
-        gated=bool(groups.paths),
-        counted=groups.counts_processes,
+        gated=bool(cgroups.paths),
+        counted=cgroups.limits_processes,
     )
     # The worker finds our greeting when it opens its eyes: one journey less.
-    endpoints.protocol.send(frame(encode(HelloMessage())))
+    endpoints.protocol_socket.send(encode_frame(encode(HelloMessage())))
     try:
-        offspring = await server.fork(order, (*endpoints.theirs, theirs.fileno()))
+        offspring = await server.fork(order, (*endpoints.remote_fds, theirs.fileno()))
     except BaseException:
         endpoints.close()
         ours.close()
         raise
     finally:
-        endpoints.passed()
+        endpoints.close_remote()
         theirs.close()
-    family = Family(ours, offspring.pidfd, offspring.pid, groups)
-    link = Link(family, token, endpoints, listener, limit=config.frame_limit)
-    if groups.paths:
+    family = ProcessGroup(ours, offspring.pidfd, offspring.pid, cgroups)
+    link = WorkerConnection(family, token, endpoints, listener, limit=config.frame_limit)
+    if cgroups.paths:
         try:
-            family.admit()
+            family.enter_cgroups()
         except StartFailed:
             link.close()
             raise
     return family, link
 
 
-def _directory(uid: int, owned: AsyncExitStack) -> str:
+def _create_directory(uid: int, exit_stack: AsyncExitStack) -> str:
     """A private directory on the host, where the worker has no file tree of its own."""
     path = tempfile.mkdtemp(prefix="holdfast-")
-    owned.callback(shutil.rmtree, path, ignore_errors=True)
+    exit_stack.callback(shutil.rmtree, path, ignore_errors=True)
     for name in ("work", "tmp", "home"):
         os.mkdir(f"{path}/{name}", 0o700)
     if uid != os.geteuid():
@@ -142,8 +151,8 @@ def _directory(uid: int, owned: AsyncExitStack) -> str:
     return path
 
 
-async def _open_proxy(config: SessionConfig, family: Family, owned: AsyncExitStack) -> None:
+async def _open_proxy(config: SessionConfig, process_group: ProcessGroup, exit_stack: AsyncExitStack) -> None:
     allowed = config.sandbox.network
-    if family.proxy is not None and isinstance(allowed, tuple):
-        fd, family.proxy = family.proxy, None
-        await owned.enter_async_context(Proxy.open(fd, allowed))
+    if process_group.proxy_fd is not None and isinstance(allowed, tuple):
+        fd, process_group.proxy_fd = process_group.proxy_fd, None
+        await exit_stack.enter_async_context(HttpProxy.open(fd, allowed))

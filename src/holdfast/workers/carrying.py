@@ -7,10 +7,10 @@ import shutil
 import stat
 from collections.abc import Iterator
 
-from holdfast.workers.files import DEEPEST, as_owner
+from holdfast.workers.files import MAX_DEPTH, as_owner
 
 
-async def carry_work(source: int, target: int) -> tuple[str, ...]:
+async def copy_work_directory(source: int, target: int) -> tuple[str, ...]:
     """Copy what the code of one worker wrote to where that of the next one will look for it.
 
     No link is followed: links are carried as links. Returns the paths of what had to stay behind: sockets and
@@ -20,8 +20,8 @@ async def carry_work(source: int, target: int) -> tuple[str, ...]:
     def work() -> tuple[str, ...]:
         left: list[str] = []
         try:
-            with _opened("work", os.O_DIRECTORY, source) as old, _opened("work", os.O_DIRECTORY, target) as new:
-                _carry(old, new, ".", left)
+            with _open_at("work", os.O_DIRECTORY, source) as old, _open_at("work", os.O_DIRECTORY, target) as new:
+                _copy_tree(old, new, ".", left)
         except OSError:
             # The code itself moved its directory away.
             left.append(".")
@@ -36,22 +36,22 @@ async def carry_work(source: int, target: int) -> tuple[str, ...]:
         raise
 
 
-def _carry(source: int, target: int, where: str, left: list[str], depth: int = 0) -> None:
+def _copy_tree(source: int, target: int, prefix: str, skipped: list[str], depth: int = 0) -> None:
     for name in os.listdir(source):
-        path = os.path.normpath(f"{where}/{name}")
+        path = os.path.normpath(f"{prefix}/{name}")
         try:
             with as_owner(target):
-                carried = _carry_one(name, source, target)
-            if carried is None or (carried and depth == DEEPEST):
-                left.append(path)
+                carried = _copy_entry(name, source, target)
+            if carried is None or (carried and depth == MAX_DEPTH):
+                skipped.append(path)
             elif carried:
-                with _opened(name, os.O_DIRECTORY, source) as inner, _opened(name, os.O_DIRECTORY, target) as copy:
-                    _carry(inner, copy, path, left, depth + 1)
+                with _open_at(name, os.O_DIRECTORY, source) as inner, _open_at(name, os.O_DIRECTORY, target) as copy:
+                    _copy_tree(inner, copy, path, skipped, depth + 1)
         except OSError:
-            left.append(path)
+            skipped.append(path)
 
 
-def _carry_one(name: str, source: int, target: int) -> bool | None:
+def _copy_entry(name: str, source: int, target: int) -> bool | None:
     """Copy one thing: True when its content has to follow, False when that was all, None when it cannot be."""
     facts = os.stat(name, dir_fd=source, follow_symlinks=False)
     mode = stat.S_IMODE(facts.st_mode)
@@ -64,8 +64,8 @@ def _carry_one(name: str, source: int, target: int) -> bool | None:
     if not stat.S_ISREG(facts.st_mode):
         return None
     with (
-        _opened(name, os.O_NONBLOCK, source) as old,
-        _opened(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, target) as new,
+        _open_at(name, os.O_NONBLOCK, source) as old,
+        _open_at(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, target) as new,
         open(old, "rb", closefd=False) as reader,
         open(new, "wb", closefd=False) as writer,
     ):
@@ -75,7 +75,7 @@ def _carry_one(name: str, source: int, target: int) -> bool | None:
 
 
 @contextlib.contextmanager
-def _opened(name: str, flags: int, parent: int) -> Iterator[int]:
+def _open_at(name: str, flags: int, parent: int) -> Iterator[int]:
     fd = os.open(name, flags | os.O_NOFOLLOW, 0o600, dir_fd=parent)
     try:
         yield fd

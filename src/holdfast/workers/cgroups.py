@@ -17,10 +17,10 @@ from contextlib import asynccontextmanager
 from holdfast.workers.config import MB, SandboxPolicy
 
 _ROOT = "/sys/fs/cgroup"
-_OURS = "holdfast-host"
+_HOST_GROUP = "holdfast-host"
 
 
-class Groups:
+class ControlGroups:
     """The groups of one worker: its keeper is admitted before it forks anything.
 
     ``notes`` name what was asked for and cannot be had here.
@@ -29,16 +29,16 @@ class Groups:
     def __init__(self, paths: tuple[str, ...], notes: tuple[str, ...] = ()) -> None:
         self.paths, self.notes = paths, notes
 
-    def admit(self, pid: int) -> None:
+    def add_process(self, pid: int) -> None:
         for path in self.paths:
             _write(f"{path}/cgroup.procs", str(pid))
 
     @property
-    def counts_processes(self) -> bool:
+    def limits_processes(self) -> bool:
         return any(os.path.exists(f"{path}/pids.max") for path in self.paths)
 
     @property
-    def killed_for_memory(self) -> bool:
+    def has_oom_kill(self) -> bool:
         """Whether the kernel killed something in here because memory ran out."""
         for path in self.paths:
             for name in ("memory.events", "memory.oom_control"):
@@ -50,27 +50,27 @@ class Groups:
 
 
 @asynccontextmanager
-async def made_for(policy: SandboxPolicy, name: str) -> AsyncIterator[Groups]:
+async def create_cgroups(policy: SandboxPolicy, name: str) -> AsyncIterator[ControlGroups]:
     """Make the groups this machine allows; they are removed at the end, when their processes are gone."""
     made: list[str] = []
     notes: list[str] = []
     try:
-        wanted = _wanted(policy, f"holdfast-{name}") if policy.cgroup else []
+        wanted = _plan_groups(policy, f"holdfast-{name}") if policy.cgroup else []
         for path, settings in wanted:
-            problem = _make(path, settings)
+            problem = _create_group(path, settings)
             if problem is None:
                 made.append(path)
             else:
                 notes.append(f"no control group for {', '.join(settings)}: {problem}")
         if policy.cgroup and not wanted:
             notes.append("no control group: this process is in none of its own")
-        yield Groups(tuple(made), tuple(notes))
+        yield ControlGroups(tuple(made), tuple(notes))
     finally:
         for path in made:
-            await _remove(path)
+            await _remove_group(path)
 
 
-async def _remove(path: str) -> None:
+async def _remove_group(path: str) -> None:
     """A group can be removed once its last process has been collected, which takes a moment."""
     for _ in range(200):
         try:
@@ -81,12 +81,12 @@ async def _remove(path: str) -> None:
             return
 
 
-def _wanted(policy: SandboxPolicy, name: str) -> list[tuple[str, dict[str, int]]]:
-    whole = policy.whole_memory_mb * MB if policy.whole_memory_mb else None
+def _plan_groups(policy: SandboxPolicy, name: str) -> list[tuple[str, dict[str, int]]]:
+    whole = policy.total_memory_mb * MB if policy.total_memory_mb else None
     # The keeper and the worker themselves are not counted.
     processes = None if policy.processes is None else policy.processes + 2
     if os.path.exists(f"{_ROOT}/cgroup.controllers"):
-        base = _own_group()
+        base = _find_own_group()
         limits = {"memory.max": whole, "memory.swap.max": whole and 0, "pids.max": processes}
         return [(f"{base}/{name}", {k: v for k, v in limits.items() if v is not None})] if base else []
     found: list[tuple[str, dict[str, int]]] = []
@@ -97,16 +97,16 @@ def _wanted(policy: SandboxPolicy, name: str) -> list[tuple[str, dict[str, int]]
     return found
 
 
-def _own_group() -> str:
+def _find_own_group() -> str:
     try:
         with open("/proc/self/cgroup") as file:
             lines = [line.strip().split(":", 2)[2] for line in file if line.startswith("0::")]
     except OSError:
         return ""
-    return f"{_ROOT}{lines[0]}".rstrip("/").removesuffix(f"/{_OURS}") if lines else ""
+    return f"{_ROOT}{lines[0]}".rstrip("/").removesuffix(f"/{_HOST_GROUP}") if lines else ""
 
 
-def hand_on(group: str, controllers: set[str]) -> None:
+def delegate_controllers(group: str, controllers: set[str]) -> None:
     """Let the groups below this one have these controllers, of version 2. Raises OSError with the reason."""
     _check_delegated(group)
     missing = controllers - set(_read(f"{group}/cgroup.subtree_control").split())
@@ -122,7 +122,7 @@ def hand_on(group: str, controllers: set[str]) -> None:
         except OSError as problem:
             if problem.errno != errno.EBUSY:
                 raise
-            _step_down(group)
+            _move_into_subgroup(group)
     raise OSError(errno.EBUSY, f"new processes keep coming into the control group {group}")
 
 
@@ -140,19 +140,19 @@ def _check_delegated(group: str) -> None:
     raise OSError(errno.EPERM, f"the control group {unit} belongs to systemd; start the program with Delegate=yes")
 
 
-def _step_down(group: str) -> None:
+def _move_into_subgroup(group: str) -> None:
     """Move this program and what it started into a group below, if nobody else is here."""
     members = [int(word) for word in _read(f"{group}/cgroup.procs").split()]
-    if not all(_is_ours(pid) for pid in members):
+    if not all(_is_own_process(pid) for pid in members):
         text = f"others are in the control group {group}; give the program one of its own, with Delegate=yes"
         raise OSError(errno.EBUSY, text)
-    os.makedirs(f"{group}/{_OURS}", exist_ok=True)
+    os.makedirs(f"{group}/{_HOST_GROUP}", exist_ok=True)
     for pid in members:
         with contextlib.suppress(ProcessLookupError):
-            _write(f"{group}/{_OURS}/cgroup.procs", str(pid))
+            _write(f"{group}/{_HOST_GROUP}/cgroup.procs", str(pid))
 
 
-def _is_ours(pid: int) -> bool:
+def _is_own_process(pid: int) -> bool:
     """Whether this is our process or descends from it. One that is gone meanwhile is no stranger."""
     while pid not in (0, 1, os.getpid()):
         try:
@@ -172,12 +172,12 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _make(path: str, settings: dict[str, int]) -> OSError | None:
+def _create_group(path: str, settings: dict[str, int]) -> OSError | None:
     """Make a group with these limits, all of them or none. Returns why it cannot be made."""
     parent = os.path.dirname(path)
     try:
         if os.path.exists(f"{parent}/cgroup.subtree_control"):
-            hand_on(parent, {name.partition(".")[0] for name in settings})
+            delegate_controllers(parent, {name.partition(".")[0] for name in settings})
         os.mkdir(path)
     except OSError as problem:
         return problem

@@ -7,25 +7,27 @@ from holdfast.workers.result import ExecutionResult
 from holdfast.workers.wire import messages as m
 
 if TYPE_CHECKING:
-    from holdfast.workers.executing import Executing
+    from holdfast.workers.executing import ExecutionMixin
 
-_LAST = (m.ResultMessage, m.ErrorMessage)
+_FINAL_TYPES = (m.ResultMessage, m.ErrorMessage)
 
 
-async def collect(session: "Executing", message: m.ExecuteMessage, timeout: float | None) -> ExecutionResult:
+async def collect_result(
+    session: "ExecutionMixin", message: m.ExecuteMessage, timeout: float | None
+) -> ExecutionResult:
     """Run and gather. A timeout is a result too: what was printed until then is in it."""
     output: list[m.OutputMessage] = []
     displays: list[m.DisplayMessage] = []
     last: m.ResultMessage | m.ErrorMessage | None = None
     late: ExecutionTimeout | None = None
-    running = await session.open(message, timeout)
-    outlet = running.outlet
+    running = await session.open_execution(message, timeout)
+    outlet = running.queue
     try:
-        while (item := outlet.take() or await outlet.get()) is not None:
+        while (item := outlet.get_nowait() or await outlet.get()) is not None:
             # What every execution has is tried first: that a struct is not of a kind takes long to find out.
             if isinstance(item, m.AckMessage):
                 continue
-            if isinstance(item, _LAST):
+            if isinstance(item, _FINAL_TYPES):
                 last = item
                 break
             if isinstance(item, m.OutputMessage):
@@ -33,10 +35,10 @@ async def collect(session: "Executing", message: m.ExecuteMessage, timeout: floa
             elif isinstance(item, m.DisplayMessage):
                 displays.append(item)
     except TimeoutError:
-        late = await session.overrun(running)
+        late = await session.finish_timed_out(running)
     finally:
-        session.leave(running)
-    stdout, stderr, dropped = _texts(output) if output else ("", "", {})
+        session.close_execution(running)
+    stdout, stderr, dropped = _join_output(output) if output else ("", "", {})
     shown = tuple(displays)
     if late is not None:
         error = m.ErrorMessage(exception_type="ExecutionTimeout", exception_message=str(late), execution_id=message.id)
@@ -59,7 +61,7 @@ async def collect(session: "Executing", message: m.ExecuteMessage, timeout: floa
     )  # fmt: skip
 
 
-def _texts(output: list[m.OutputMessage]) -> tuple[str, str, dict[str, int]]:
+def _join_output(output: list[m.OutputMessage]) -> tuple[str, str, dict[str, int]]:
     """What reached stdout and stderr, and how many bytes of each were left out."""
     text: dict[str, list[str]] = {"stdout": [], "stderr": []}
     dropped: dict[str, int] = {}

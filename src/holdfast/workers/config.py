@@ -10,15 +10,15 @@ from typing import Literal
 
 from holdfast.base.errors import InvalidInput
 from holdfast.workers.wire.frames import DEFAULT_LIMIT
-from holdfast.workers.wire.orders import LEVELS, Level
+from holdfast.workers.wire.orders import SANDBOX_LEVELS, SandboxLevel
 
 MB = 1024 * 1024
-_HOST = re.compile(r"(?=.*[A-Za-z0-9*])[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
+_HOST_PATTERN = re.compile(r"(?=.*[A-Za-z0-9*])[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
 # What no environment has, and what no message carries.
-_UNUSABLE = re.compile("[\0\ud800-\udfff]")
+_FORBIDDEN_CHARACTERS = re.compile("[\0\ud800-\udfff]")
 
 
-def _positive(name: str, value: float | None) -> None:
+def _require_positive(name: str, value: float | None) -> None:
     if value is not None and value <= 0:
         raise InvalidInput(f"{name} must be above zero, not {value}")
 
@@ -32,7 +32,7 @@ def _check_hosts(names: tuple[str, ...]) -> None:
         try:
             ipaddress.ip_address(name)
         except ValueError:
-            if not _HOST.fullmatch(name):
+            if not _HOST_PATTERN.fullmatch(name):
                 raise InvalidInput(
                     f"{name!r} is not a host name: write api.example.org or *.example.org, without scheme, port or path"
                 ) from None
@@ -46,7 +46,7 @@ def _check_paths(name: str, paths: tuple[str, ...]) -> None:
 def _check_environment(environment: Mapping[str, str]) -> None:
     for name, value in environment.items():
         for text in (name, value):
-            if not isinstance(text, str) or _UNUSABLE.search(text):
+            if not isinstance(text, str) or _FORBIDDEN_CHARACTERS.search(text):
                 raise InvalidInput(f"the environment takes text without NUL, not {name!r}: {value!r}")
         if not name or "=" in name:
             raise InvalidInput(f"{name!r} is not the name of an environment variable")
@@ -70,8 +70,8 @@ class SandboxPolicy:
     are reachable by HTTP through a proxy, and nothing else. A list needs the level ``namespaces``.
     """
 
-    level: Level = "namespaces"
-    require: Level = "plain"
+    level: SandboxLevel = "namespaces"
+    require: SandboxLevel = "plain"
     network: Literal["none", "host"] | tuple[str, ...] = "none"
     memory_mb: int | None = 1024
     cpu_seconds: int | None = None
@@ -84,16 +84,16 @@ class SandboxPolicy:
     cgroup: bool = False
 
     @property
-    def whole_memory_mb(self) -> int | None:
+    def total_memory_mb(self) -> int | None:
         """For all processes together: above the limit of one, whose MemoryError code can handle, below its double."""
         return None if self.memory_mb is None else self.memory_mb + self.memory_mb // 2
 
     def __post_init__(self) -> None:
         for name in ("memory_mb", "cpu_seconds", "processes", "open_files", "disk_mb"):
-            _positive(name, getattr(self, name))
-        if self.level not in LEVELS or self.require not in LEVELS:
-            raise InvalidInput(f"sandbox levels are {', '.join(LEVELS)}")
-        if LEVELS.index(self.require) > LEVELS.index(self.level):
+            _require_positive(name, getattr(self, name))
+        if self.level not in SANDBOX_LEVELS or self.require not in SANDBOX_LEVELS:
+            raise InvalidInput(f"sandbox levels are {', '.join(SANDBOX_LEVELS)}")
+        if SANDBOX_LEVELS.index(self.require) > SANDBOX_LEVELS.index(self.level):
             raise InvalidInput(f"cannot require {self.require!r} and use at most {self.level!r}")
         for name in ("readable", "writable"):
             _check_paths(name, getattr(self, name))
@@ -146,7 +146,7 @@ class SessionConfig:
             "output_limit", "output_buffer", "frame_limit", "repr_limit", "value_limit", "general_queue",
             "heartbeat_interval", "interceptor_budget", "interceptor_strikes",
         ):  # fmt: skip
-            _positive(name, getattr(self, name))
+            _require_positive(name, getattr(self, name))
         if self.frame_limit < 4096:
             raise InvalidInput("frame_limit must be at least 4096 bytes")
         _check_environment(self.environment)
@@ -188,6 +188,6 @@ class PoolConfig:
             "idle_timeout", "max_lifetime", "memory_budget_mb", "health_check_interval", "breaker_threshold",
             "breaker_backoff", "breaker_backoff_limit", "drain_timeout",
         ):  # fmt: skip
-            _positive(name, getattr(self, name))
+            _require_positive(name, getattr(self, name))
         if self.max_waiting < 0:
             raise InvalidInput("max_waiting must not be negative")

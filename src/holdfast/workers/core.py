@@ -5,111 +5,111 @@ import time
 from typing import Any
 
 from holdfast.base.errors import Closed
-from holdfast.lifecycle.machine import IllegalTransition, Machine
-from holdfast.workers.birth import Home
+from holdfast.lifecycle.machine import IllegalTransition, StateMachine
+from holdfast.workers.birth import WorkerResources
 from holdfast.workers.config import SessionConfig
 from holdfast.workers.errors import Cause, WorkerDied
 from holdfast.workers.files import Files
 from holdfast.workers.interceptors import Interceptors
-from holdfast.workers.states import TABLE, Event, SessionState
-from holdfast.workers.talking import Conversation
+from holdfast.workers.states import TABLE, SessionState, WorkerSessionEvent
+from holdfast.workers.talking import MessageRouter
 from holdfast.workers.wire import messages as m
 
 UNSET: Any = object()
-_USABLE = (SessionState.READY, SessionState.BUSY, SessionState.IDLE)
+_USABLE_STATES = (SessionState.READY, SessionState.BUSY, SessionState.IDLE)
 
 
-class Queued:
+class QueuedExecution:
     """Code whose turn has not come."""
 
-    withdrawn = False
+    is_cancelled = False
 
-    def __init__(self, patience: asyncio.Timeout) -> None:
-        self.patience = patience
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self.timeout = timeout
 
-    def withdraw(self) -> None:
-        self.withdrawn = True
-        if not self.patience.expired():
-            self.patience.reschedule(0.0)
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        if not self.timeout.expired():
+            self.timeout.reschedule(0.0)
 
 
-class SessionCore:
+class WorkerSessionBase:
     def __init__(self, config: SessionConfig | None = None, *, session_id: str | None = None) -> None:
         self.config = config or SessionConfig()
         self.session_id = session_id or m.new_id()
-        self._machine = Machine(TABLE)
+        self._machine = StateMachine(TABLE)
         self.metadata: dict[str, Any] = {}
         self.metrics = {"cancel_event_triggers": 0, "executions_cancelled": 0}
         self.interceptors = Interceptors(budget=self.config.interceptor_budget, strikes=self.config.interceptor_strikes)
-        self.files = Files(self._directory)
+        self.files = Files(self._get_directory)
         self._created_at = self._last_used_at = time.time()
         self._executions = self._errors = 0
-        self._heartbeat: m.HeartbeatMessage | None = None
-        self._turn = asyncio.Lock()
-        self._changing = asyncio.Lock()
-        self._closing: asyncio.Task[None] | None = None
-        self._birth: asyncio.Task[None] | None = None
+        self._last_heartbeat: m.HeartbeatMessage | None = None
+        self._execution_lock = asyncio.Lock()
+        self._lifecycle_lock = asyncio.Lock()
+        self._close_task: asyncio.Task[None] | None = None
+        self._launch_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._greeted: asyncio.Future[None] | None = None
-        self._home: Home | None = None
-        self._carried: int | None = None
-        self._talk: Conversation | None = None
-        self._cause: Cause | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._resources: WorkerResources | None = None
+        self._previous_directory: int | None = None
+        self._router: MessageRouter | None = None
+        self._exit_cause: Cause | None = None
         self._waiting = 0
-        self._queued: dict[str, Queued] = {}
-        self._beat: asyncio.TimerHandle | None = None
-        self._watch: asyncio.TimerHandle | None = None
+        self._queued_executions: dict[str, QueuedExecution] = {}
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
+        self._memory_timer: asyncio.TimerHandle | None = None
 
     @property
     def state(self) -> SessionState:
         return self._machine.state
 
-    def _apply(self, event: Event) -> None:
+    def _fire(self, event: WorkerSessionEvent) -> None:
         try:
             self._machine.fire(event)
         except IllegalTransition as problem:
             raise Closed(f"a session that is {self.state.value} cannot have {event.value}") from problem
 
-    def _usable(self) -> Conversation:
+    def _require_router(self) -> MessageRouter:
         state = self._machine.state
-        usable = state in _USABLE
-        if not usable and state is SessionState.WARMING and self._changing.locked():
-            usable = self._greeted is not None and self._greeted.done()
-        if usable and self._talk is not None:
-            return self._talk
-        if state is SessionState.ERROR and self._cause is not None:
-            raise WorkerDied(self._cause)
+        usable = state in _USABLE_STATES
+        if not usable and state is SessionState.WARMING and self._lifecycle_lock.locked():
+            usable = self._ready is not None and self._ready.done()
+        if usable and self._router is not None:
+            return self._router
+        if state is SessionState.ERROR and self._exit_cause is not None:
+            raise WorkerDied(self._exit_cause)
         raise Closed(f"a session that is {state.value} runs no code")
 
     async def restart(self) -> None:
         """A new worker for the same session."""
         raise NotImplementedError
 
-    def _count(self, name: str) -> None:
+    def _increment_metric(self, name: str) -> None:
         if self.config.enable_metrics:
             self.metrics[name] += 1
 
-    async def _between(
-        self, message: m.Message, *, fds: tuple[int, ...] = (), talk: Conversation | None = None
+    async def _request_when_idle(
+        self, message: m.Message, *, fds: tuple[int, ...] = (), router: MessageRouter | None = None
     ) -> m.Message:
         """A request that must not meet running code: it queues with the executions."""
-        self._usable()
+        self._require_router()
         self._waiting += 1
         try:
-            await self._turn.acquire()
+            await self._execution_lock.acquire()
         finally:
             self._waiting -= 1
         try:
-            return await (talk or self._usable()).request(message, fds=fds)
+            return await (router or self._require_router()).request(message, fds=fds)
         finally:
-            self._turn.release()
+            self._execution_lock.release()
 
-    def _directory(self) -> tuple[int, str | None]:
-        if self._home is None or self._home.family.directory is None:
+    def _get_directory(self) -> tuple[int, str | None]:
+        if self._resources is None or self._resources.process_group.directory_fd is None:
             raise Closed("the session has no directory: its worker is gone")
-        return self._home.family.directory, self.config.workdir
+        return self._resources.process_group.directory_fd, self.config.workdir
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
+    def _create_task(self, coroutine: Any) -> None:
+        task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

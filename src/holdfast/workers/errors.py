@@ -43,7 +43,7 @@ class StartFailed(WorkerError):
     code = "start-failed"
 
 
-class RequestFailed(WorkerError):
+class WorkerRequestFailed(WorkerError):
     """The worker refused or could not do what was asked. It goes on."""
 
     code = "request-failed"
@@ -58,9 +58,9 @@ class SandboxUnavailable(Unsupported):
 
     code = "sandbox-unavailable"
 
-    def __init__(self, demanded: str, reached: str, reason: str) -> None:
-        super().__init__(f"the sandbox level {demanded!r} cannot be had here ({reached!r} can): {reason}")
-        self.demanded, self.reached, self.reason = demanded, reached, reason
+    def __init__(self, required: str, available: str, reason: str) -> None:
+        super().__init__(f"the sandbox level {required!r} cannot be had here ({available!r} can): {reason}")
+        self.required, self.available, self.reason = required, available, reason
 
 
 class ExecutionTimeout(WorkerError, TimeoutError):
@@ -84,6 +84,6 @@ class PoolBroken(WorkerError):
 
     code = "pool-broken"
 
-    def __init__(self, retry_after: float, last: str) -> None:
-        super().__init__(f"workers do not start ({last}); next attempt in {retry_after:.1f} s")
-        self.retry_after, self.last = retry_after, last
+    def __init__(self, retry_after: float, last_error: str) -> None:
+        super().__init__(f"workers do not start ({last_error}); next attempt in {retry_after:.1f} s")
+        self.retry_after, self.last_error = retry_after, last_error

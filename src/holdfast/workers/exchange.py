@@ -16,107 +16,111 @@ from holdfast.workers.wire import messages as m
 
 
 @final
-class Drain(msgspec.Struct, frozen=True):
+class DrainOutput(msgspec.Struct, frozen=True):
     """Read what the output pipes hold before going on: it was written before what follows."""
 
 
-class Deliver(msgspec.Struct, frozen=True):
+class DeliverToExecution(msgspec.Struct, frozen=True):
     """To the caller of an execution. ``last`` ends it."""
 
     execution_id: str
     message: m.Message
-    last: bool = False
+    is_last: bool = False
 
 
-class Reply(msgspec.Struct, frozen=True):
+class ResolveRequest(msgspec.Struct, frozen=True):
     """To whoever made a request."""
 
     request_id: str
     message: m.Message
 
 
-class General(msgspec.Struct, frozen=True):
+class DeliverToGeneralQueue(msgspec.Struct, frozen=True):
     """To the general queue."""
 
     message: m.Message
 
 
-class Note(msgspec.Struct, frozen=True):
+class NotifySession(msgspec.Struct, frozen=True):
     """For the session itself: greetings and heartbeats."""
 
     message: m.HelloMessage | m.ReadyMessage | m.HeartbeatMessage
 
 
-Step = Drain | Deliver | Reply | General | Note
-DRAIN = Drain()
-Phase = Literal["sent", "acknowledged", "ending"]
+RoutingAction = DrainOutput | DeliverToExecution | ResolveRequest | DeliverToGeneralQueue | NotifySession
+DRAIN_OUTPUT = DrainOutput()
+ExecutionPhase = Literal["sent", "acknowledged", "ending"]
 
 
-class Busy(RuntimeError):
+class ExecutionInProgress(RuntimeError):
     """An execution is running; one at a time."""
 
 
-class Exchange:
+class WorkerProtocol:
     def __init__(self) -> None:
-        self.running: str | None = None
-        self.phase: Phase = "sent"
-        self.requests: set[str] = set()
-        self.questions: dict[str, str] = {}
-        self.violations = 0
-        self._presumed = False
+        self.running_id: str | None = None
+        self.phase: ExecutionPhase = "sent"
+        self.pending_requests: set[str] = set()
+        self.input_requests: dict[str, str] = {}
+        self.violation_count = 0
+        self._ack_presumed = False
 
-    def start(self, execution_id: str) -> None:
-        if self.running is not None:
-            raise Busy(f"execution {self.running} is running")
-        self.running, self.phase, self._presumed = execution_id, "sent", False
+    def start_execution(self, execution_id: str) -> None:
+        if self.running_id is not None:
+            raise ExecutionInProgress(f"execution {self.running_id} is running")
+        self.running_id, self.phase, self._ack_presumed = execution_id, "sent", False
 
-    def presume(self) -> tuple[Deliver, ...]:
+    def presume_ack(self) -> tuple[DeliverToExecution, ...]:
         """The worker is known to have taken up the code: acknowledge it for the worker, whose word is late."""
-        if self.running is None or self.phase != "sent":
+        if self.running_id is None or self.phase != "sent":
             return ()
-        self.phase, self._presumed = "acknowledged", True
-        return (Deliver(self.running, m.AckMessage(of=self.running, execution_id=self.running, note="presumed")),)
+        self.phase, self._ack_presumed = "acknowledged", True
+        return (
+            DeliverToExecution(
+                self.running_id, m.AckMessage(of=self.running_id, execution_id=self.running_id, note="presumed")
+            ),
+        )
 
-    def finish(self) -> None:
+    def finish_execution(self) -> None:
         """The last message was delivered; the next execution may start."""
-        self.running = None
+        self.running_id = None
 
     @property
-    def streaming(self) -> bool:
+    def is_streaming(self) -> bool:
         """Whether text from the pipes belongs to the running execution."""
-        return self.running is not None and self.phase != "sent"
+        return self.running_id is not None and self.phase != "sent"
 
-    def ask(self, request_id: str) -> None:
-        self.requests.add(request_id)
+    def add_request(self, request_id: str) -> None:
+        self.pending_requests.add(request_id)
 
-    def forget(self, request_id: str) -> None:
+    def discard_request(self, request_id: str) -> None:
         """The requester gave up; a late reply goes to the general queue."""
-        self.requests.discard(request_id)
+        self.pending_requests.discard(request_id)
 
-    def answer(self, input_id: str) -> bool:
+    def close_input_request(self, input_id: str) -> bool:
         """Whether this question is open; it is closed by being answered."""
-        return self.questions.pop(input_id, None) is not None
+        return self.input_requests.pop(input_id, None) is not None
 
-    def hear(self, message: m.AnyMessage) -> tuple[Step, ...]:
+    def receive_message(self, message: m.AnyMessage) -> tuple[RoutingAction, ...]:
         """What to do about a message from the worker."""
         match message:
             case m.ResultMessage():
-                return self._end(message, message.execution_id)
+                return self._handle_end(message, message.execution_id)
             case m.AckMessage():
-                return self._ack(message)
+                return self._handle_ack(message)
             case m.ErrorMessage():
-                return self._error(message)
+                return self._handle_error(message)
             case m.InputMessage():
-                steps = self._during(message, message.execution_id)
-                if isinstance(steps[-1], Deliver):
-                    self.questions[message.id] = message.execution_id
+                steps = self._route_during_execution(message, message.execution_id)
+                if isinstance(steps[-1], DeliverToExecution):
+                    self.input_requests[message.id] = message.execution_id
                 return steps
             case m.DisplayMessage() | m.OutputMessage():
-                return self._during(message, message.execution_id)
+                return self._route_during_execution(message, message.execution_id)
             case m.HeartbeatMessage():
-                return (Note(message), *self._reply(message, message.of))
+                return (NotifySession(message), *self._resolve_request(message, message.of))
             case m.HelloMessage() | m.ReadyMessage():
-                return (Note(message),)
+                return (NotifySession(message),)
             case (
                 m.CheckpointMessage()
                 | m.RestoreMessage()
@@ -124,30 +128,30 @@ class Exchange:
                 | m.NamespaceMessage()
                 | m.CompletionMessage()
             ):
-                return self._reply(message, message.of) or (General(message),)
-        return self._stray(message)
+                return self._resolve_request(message, message.of) or (DeliverToGeneralQueue(message),)
+        return self._handle_stray(message)
 
-    def output(self, message: m.OutputMessage) -> Step:
+    def route_output(self, message: m.OutputMessage) -> RoutingAction:
         """Where text from a pipe goes: to the execution that is running, else to nobody in particular."""
-        if self.running is not None and self.streaming:
-            return Deliver(self.running, message)
-        return General(message)
+        if self.running_id is not None and self.is_streaming:
+            return DeliverToExecution(self.running_id, message)
+        return DeliverToGeneralQueue(message)
 
-    def oversize(self, size: int, limit: int) -> tuple[Step, ...]:
+    def receive_oversized_frame(self, size: int, limit: int) -> tuple[RoutingAction, ...]:
         """A frame was skipped. If code is running it may have been the result, so the execution ends here."""
-        self.violations += 1
+        self.violation_count += 1
         text = f"the worker sent {size} bytes in one message; the limit is {limit}"
-        return self._fault("FrameTooLarge", text)
+        return self._end_with_error("FrameTooLarge", text)
 
-    def garbage(self, problem: str) -> tuple[Step, ...]:
+    def receive_invalid_frame(self, problem: str) -> tuple[RoutingAction, ...]:
         """A frame held no message. It is reported, and the exchange goes on."""
-        self.violations += 1
-        return (General(m.ErrorMessage(exception_type="ProtocolError", exception_message=problem)),)
+        self.violation_count += 1
+        return (DeliverToGeneralQueue(m.ErrorMessage(exception_type="ProtocolError", exception_message=problem)),)
 
-    def lost(self, cause: str, detail: str) -> tuple[Step, ...]:
+    def connection_lost(self, cause: str, detail: str) -> tuple[RoutingAction, ...]:
         """The worker is gone: everyone who waits is told, now."""
-        requests, self.requests = self.requests, set()
-        self.questions.clear()
+        requests, self.pending_requests = self.pending_requests, set()
+        self.input_requests.clear()
 
         def gone(of: str) -> m.ErrorMessage:
             return m.ErrorMessage(
@@ -158,64 +162,64 @@ class Exchange:
                 execution_id=of,
             )
 
-        steps: list[Step] = [Reply(request, gone(request)) for request in requests]
-        if self.running is not None:
+        steps: list[RoutingAction] = [ResolveRequest(request, gone(request)) for request in requests]
+        if self.running_id is not None:
             self.phase = "ending"
-            steps.append(Deliver(self.running, gone(self.running), last=True))
+            steps.append(DeliverToExecution(self.running_id, gone(self.running_id), is_last=True))
         return tuple(steps)
 
     # -- cases
 
-    def _ack(self, message: m.AckMessage) -> tuple[Step, ...]:
-        if message.of in self.requests:
-            return self._reply(message, message.of)
-        if message.of == self.running and self.phase == "sent":
+    def _handle_ack(self, message: m.AckMessage) -> tuple[RoutingAction, ...]:
+        if message.of in self.pending_requests:
+            return self._resolve_request(message, message.of)
+        if message.of == self.running_id and self.phase == "sent":
             self.phase = "acknowledged"
-            return (Deliver(message.of, message),)
-        if message.of == self.running and self._presumed:
-            self._presumed = False
+            return (DeliverToExecution(message.of, message),)
+        if message.of == self.running_id and self._ack_presumed:
+            self._ack_presumed = False
             return ()
-        if message.of in self.questions:
+        if message.of in self.input_requests:
             # The code that asked waits no longer.
-            del self.questions[message.of]
+            del self.input_requests[message.of]
             return ()
-        return self._stray(message)
+        return self._handle_stray(message)
 
-    def _during(self, message: m.Message, execution_id: str) -> tuple[Step, ...]:
-        if execution_id and execution_id == self.running and self.phase == "acknowledged":
-            return DRAIN, Deliver(execution_id, message)
+    def _route_during_execution(self, message: m.Message, execution_id: str) -> tuple[RoutingAction, ...]:
+        if execution_id and execution_id == self.running_id and self.phase == "acknowledged":
+            return DRAIN_OUTPUT, DeliverToExecution(execution_id, message)
         if execution_id:
-            return self._stray(message)
-        return DRAIN, General(message)
+            return self._handle_stray(message)
+        return DRAIN_OUTPUT, DeliverToGeneralQueue(message)
 
-    def _end(self, message: m.Message, execution_id: str) -> tuple[Step, ...]:
-        if execution_id != self.running or self.phase == "ending":
-            return self._stray(message)
-        unsaid = self.presume()
+    def _handle_end(self, message: m.Message, execution_id: str) -> tuple[RoutingAction, ...]:
+        if execution_id != self.running_id or self.phase == "ending":
+            return self._handle_stray(message)
+        unsaid = self.presume_ack()
         self.phase = "ending"
-        self.questions.clear()
-        return *unsaid, DRAIN, Deliver(execution_id, message, last=True)
+        self.input_requests.clear()
+        return *unsaid, DRAIN_OUTPUT, DeliverToExecution(execution_id, message, is_last=True)
 
-    def _error(self, message: m.ErrorMessage) -> tuple[Step, ...]:
-        if message.execution_id in self.requests:
-            return self._reply(message, message.execution_id)
+    def _handle_error(self, message: m.ErrorMessage) -> tuple[RoutingAction, ...]:
+        if message.execution_id in self.pending_requests:
+            return self._resolve_request(message, message.execution_id)
         if message.execution_id is None:
-            return (General(message),)
-        return self._end(message, message.execution_id)
+            return (DeliverToGeneralQueue(message),)
+        return self._handle_end(message, message.execution_id)
 
-    def _fault(self, kind: str, text: str) -> tuple[Step, ...]:
-        error = m.ErrorMessage(exception_type=kind, exception_message=text, execution_id=self.running)
-        if self.running is None:
-            return (General(error),)
+    def _end_with_error(self, kind: str, text: str) -> tuple[RoutingAction, ...]:
+        error = m.ErrorMessage(exception_type=kind, exception_message=text, execution_id=self.running_id)
+        if self.running_id is None:
+            return (DeliverToGeneralQueue(error),)
         self.phase = "ending"
-        return DRAIN, Deliver(self.running, error, last=True)
+        return DRAIN_OUTPUT, DeliverToExecution(self.running_id, error, is_last=True)
 
-    def _reply(self, message: m.Message, request: str) -> tuple[Step, ...]:
-        if request not in self.requests:
+    def _resolve_request(self, message: m.Message, request_id: str) -> tuple[RoutingAction, ...]:
+        if request_id not in self.pending_requests:
             return ()
-        self.requests.discard(request)
-        return (Reply(request, message),)
+        self.pending_requests.discard(request_id)
+        return (ResolveRequest(request_id, message),)
 
-    def _stray(self, message: m.Message) -> tuple[Step, ...]:
-        self.violations += 1
-        return (General(message),)
+    def _handle_stray(self, message: m.Message) -> tuple[RoutingAction, ...]:
+        self.violation_count += 1
+        return (DeliverToGeneralQueue(message),)

@@ -9,34 +9,45 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.workers.cgroups import Groups
+from holdfast.workers.cgroups import ControlGroups
 from holdfast.workers.errors import Cause, StartFailed
-from holdfast.workers.line import Line
-from holdfast.workers.wire.frames import Oversize
-from holdfast.workers.wire.orders import Exited, Failed, FromKeeper, Kill, Locked, Proceed, Ring, pack
+from holdfast.workers.line import FrameSocket
+from holdfast.workers.wire.frames import OversizedFrame
+from holdfast.workers.wire.orders import (
+    ContinueCommand,
+    KillCommand,
+    SandboxFailed,
+    SandboxReady,
+    SupervisorMessage,
+    WakeCommand,
+    WorkerExited,
+    encode_control,
+)
 
 if TYPE_CHECKING:
     import socket
 
-_decoder: msgspec.msgpack.Decoder[FromKeeper] = msgspec.msgpack.Decoder(FromKeeper)
-Farewell = Callable[[Cause], None]
+_decoder: msgspec.msgpack.Decoder[SupervisorMessage] = msgspec.msgpack.Decoder(SupervisorMessage)
+ExitCallback = Callable[[Cause], None]
 
 
-class Family:
+class ProcessGroup:
     """Talks to one keeper, tells each worker's end to who joined for it, and ends with its last member."""
 
-    def __init__(self, sock: "socket.socket", pidfd: int | None, pid: int, groups: Groups) -> None:
-        self.pid, self.groups = pid, groups
-        self.directory: int | None = None
-        self.proxy: int | None = None
-        self.locked: asyncio.Future[Locked] = asyncio.get_running_loop().create_future()
-        self.members: dict[str, Farewell] = {}
+    def __init__(self, sock: "socket.socket", pidfd: int | None, pid: int, cgroups: ControlGroups) -> None:
+        self.pid, self.cgroups = pid, cgroups
+        self.directory_fd: int | None = None
+        self.proxy_fd: int | None = None
+        self.sandbox_ready: asyncio.Future[SandboxReady] = asyncio.get_running_loop().create_future()
+        self.exit_callbacks: dict[str, ExitCallback] = {}
         self._pidfd = pidfd
-        self._reasons: dict[str, Cause] = {}
-        self._line = Line(sock, heard=self._heard, gone=self._gone, descriptors=True)
+        self._kill_reasons: dict[str, Cause] = {}
+        self._frame_socket = FrameSocket(
+            sock, on_frame=self._on_frame, on_disconnect=self._on_disconnect, accept_fds=True
+        )
 
     @property
-    def host_pid(self) -> int:
+    def supervisor_pid(self) -> int:
         """The keeper's pid as this process sees it; 0 when it is gone or cannot be known."""
         if self._pidfd is None:
             return self.pid
@@ -47,110 +58,112 @@ class Family:
             return 0
         return max(0, int(found[0])) if found else 0
 
-    def admit(self) -> None:
+    def enter_cgroups(self) -> None:
         """Put the waiting keeper into its control groups and let it go on."""
-        pid = self.host_pid
+        pid = self.supervisor_pid
         if pid == 0:  # To the kernel, that is whoever writes: this process.
             raise StartFailed("the keeper ended before it was in its control group")
         try:
-            self.groups.admit(pid)
+            self.cgroups.add_process(pid)
         except OSError as problem:
             raise StartFailed(f"the keeper cannot be put into its control group: {problem}") from problem
-        self._line.send(pack(Proceed()))
+        self._frame_socket.send(encode_control(ContinueCommand()))
 
-    def join(self, token: str, farewell: Farewell) -> None:
-        self.members[token] = farewell
+    def register(self, token: str, on_exit: ExitCallback) -> None:
+        self.exit_callbacks[token] = on_exit
 
-    def ring(self, token: str) -> None:
+    def wake(self, token: str) -> None:
         """Make a busy worker look at its mail."""
-        self._line.send(pack(Ring(token=token)))
+        self._frame_socket.send(encode_control(WakeCommand(token=token)))
 
     def kill(self, token: str, reason: Cause) -> None:
         """Kill one worker; its farewell will carry ``reason``. The last one takes the keeper along."""
-        self._reasons.setdefault(token, reason)
-        if set(self.members) <= {token}:
-            self._line.send(pack(Kill()))
-            if self._pidfd is not None and self._namespaced:
+        self._kill_reasons.setdefault(token, reason)
+        if set(self.exit_callbacks) <= {token}:
+            self._frame_socket.send(encode_control(KillCommand()))
+            if self._pidfd is not None and self._uses_namespaces:
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         else:
-            self._line.send(pack(Kill(token=token)))
+            self._frame_socket.send(encode_control(KillCommand(token=token)))
 
     def kill_all(self, reason: Cause) -> None:
         """Kill every worker of the family; the keeper takes along whatever else there is."""
-        for token in list(self.members):
-            self._reasons.setdefault(token, reason)
-        self._line.send(pack(Kill()))
+        for token in list(self.exit_callbacks):
+            self._kill_reasons.setdefault(token, reason)
+        self._frame_socket.send(encode_control(KillCommand()))
 
     @property
-    def _namespaced(self) -> bool:
-        done = self.locked.done() and not self.locked.cancelled() and self.locked.exception() is None
-        return done and self.locked.result().level == "namespaces"
+    def _uses_namespaces(self) -> bool:
+        done = (
+            self.sandbox_ready.done() and not self.sandbox_ready.cancelled() and self.sandbox_ready.exception() is None
+        )
+        return done and self.sandbox_ready.result().level == "namespaces"
 
-    def leave(self, token: str) -> None:
+    def unregister(self, token: str) -> None:
         """This member needs nothing more; the last to leave ends the family."""
-        self.members.pop(token, None)
-        if not self.members:
+        self.exit_callbacks.pop(token, None)
+        if not self.exit_callbacks:
             self.close()
 
     def close(self) -> None:
-        self._line.close()
-        if not self.locked.done():
-            self.locked.cancel()
-        for fd in (self.directory, self.proxy, self._pidfd):
+        self._frame_socket.close()
+        if not self.sandbox_ready.done():
+            self.sandbox_ready.cancel()
+        for fd in (self.directory_fd, self.proxy_fd, self._pidfd):
             if fd is not None:
                 with contextlib.suppress(OSError):
                     os.close(fd)
-        self.directory = self.proxy = self._pidfd = None
+        self.directory_fd = self.proxy_fd = self._pidfd = None
 
-    def _heard(self, payload: bytes | Oversize) -> None:
-        if isinstance(payload, Oversize):
+    def _on_frame(self, payload: bytes | OversizedFrame) -> None:
+        if isinstance(payload, OversizedFrame):
             return
         try:
             word = _decoder.decode(payload)
         except msgspec.DecodeError:
-            self._line.close()
-            self._gone()
+            self._frame_socket.close()
+            self._on_disconnect()
             return
-        if isinstance(word, Locked):
-            fds = self._line.take_fds()
-            self.directory = fds.pop(0) if fds else None
-            self.proxy = fds.pop(0) if fds else None
-            if not self.locked.done():
-                self.locked.set_result(word)
-        elif isinstance(word, Failed):
-            if not self.locked.done():
-                self.locked.set_exception(StartFailed(word.error))
-                self.locked.exception()
+        if isinstance(word, SandboxReady):
+            fds = self._frame_socket.take_fds()
+            self.directory_fd = fds.pop(0) if fds else None
+            self.proxy_fd = fds.pop(0) if fds else None
+            if not self.sandbox_ready.done():
+                self.sandbox_ready.set_result(word)
+        elif isinstance(word, SandboxFailed):
+            if not self.sandbox_ready.done():
+                self.sandbox_ready.set_exception(StartFailed(word.error))
+                self.sandbox_ready.exception()
         else:
-            self._farewell(word.token, self._reasons.get(word.token) or self._cause(word))
+            self._notify_exit(word.token, self._kill_reasons.get(word.token) or self._find_cause(word))
 
     @property
-    def out_of_memory(self) -> Cause | None:
+    def oom_cause(self) -> Cause | None:
         """Why the control group killed one of the family's processes; None if it did not."""
-        if not self.groups.killed_for_memory:
+        if not self.cgroups.has_oom_kill:
             return None
         return Cause("memory-limit", "the memory of the control group ran out", signal=signal.SIGKILL)
 
-    def _cause(self, exited: Exited) -> Cause:
-        cause = cause_of(exited)
-        return (cause.signal == signal.SIGKILL and self.out_of_memory) or cause
+    def _find_cause(self, exited: WorkerExited) -> Cause:
+        cause = cause_from_exit(exited)
+        return (cause.signal == signal.SIGKILL and self.oom_cause) or cause
 
-    def _gone(self) -> None:
-        if not self.locked.done():
-            self.locked.set_exception(StartFailed("the keeper ended before the worker was ready"))
-            self.locked.exception()
-        lost = self.out_of_memory or Cause("killed", "the worker's keeper was killed")
-        for token in list(self.members):
-            self._farewell(token, self._reasons.get(token) or lost)
+    def _on_disconnect(self) -> None:
+        if not self.sandbox_ready.done():
+            self.sandbox_ready.set_exception(StartFailed("the keeper ended before the worker was ready"))
+            self.sandbox_ready.exception()
+        lost = self.oom_cause or Cause("killed", "the worker's keeper was killed")
+        for token in list(self.exit_callbacks):
+            self._notify_exit(token, self._kill_reasons.get(token) or lost)
 
-    def _farewell(self, token: str, cause: Cause) -> None:
-        farewell = self.members.get(token)
+    def _notify_exit(self, token: str, cause: Cause) -> None:
+        farewell = self.exit_callbacks.get(token)
         if farewell is not None:
             farewell(cause)
 
 
-def cause_of(exited: Exited) -> Cause:
+def cause_from_exit(exited: WorkerExited) -> Cause:
     """A wait status as a cause."""
     if os.WIFSIGNALED(exited.status):
         number = os.WTERMSIG(exited.status)

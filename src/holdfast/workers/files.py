@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from holdfast.base.errors import InvalidInput, NotFound
 
-DEEPEST = 64
+MAX_DEPTH = 64
 """How many directories may lie in each other; code may make thousands, and each one costs a descriptor."""
 
 
@@ -25,14 +25,14 @@ class FileEntry:
     modified_at: float
 
 
-Entries = list[FileEntry]
+FileEntries = list[FileEntry]
 
 
 class Files:
     """write, read, list and remove, by paths relative to the session's directory."""
 
-    def __init__(self, directory: Callable[[], tuple[int, str | None]]) -> None:
-        self._directory = directory
+    def __init__(self, get_directory: Callable[[], tuple[int, str | None]]) -> None:
+        self._get_directory = get_directory
 
     async def write(self, path: str, data: bytes | str) -> None:
         """Create or replace a file, with its parent directories."""
@@ -43,13 +43,13 @@ class Files:
         """The whole file; InvalidInput above ``limit`` bytes."""
         return await asyncio.to_thread(self._read, path, limit)
 
-    async def list(self, path: str = ".") -> Entries:
+    async def list(self, path: str = ".") -> FileEntries:
         """Every regular file below ``path``, sorted by path."""
         return await asyncio.to_thread(self._list, path)
 
     async def remove(self, path: str) -> None:
         def work() -> None:
-            with self._parent(path, make=False) as (parent, name):
+            with self._open_parent(path, create=False) as (parent, name):
                 os.unlink(name, dir_fd=parent)
 
         try:
@@ -60,13 +60,13 @@ class Files:
             raise InvalidInput(f"{path!r} cannot be removed: {problem.strerror}") from problem
 
     def _write(self, path: str, content: bytes) -> None:
-        with self._parent(path, make=True) as (parent, name):
+        with self._open_parent(path, create=True) as (parent, name):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
             try:
                 with as_owner(parent):
                     fd = os.open(name, flags, 0o644, dir_fd=parent)
                 with open(fd, "wb", buffering=0) as file:
-                    _regular(file.fileno(), path)
+                    _require_regular_file(file.fileno(), path)
                     left = memoryview(content)
                     while left:
                         left = left[file.write(left) :]
@@ -74,7 +74,7 @@ class Files:
                 raise InvalidInput(f"{path!r} cannot be written: {problem.strerror}") from problem
 
     def _read(self, path: str, limit: int) -> bytes:
-        with self._parent(path, make=False) as (parent, name):
+        with self._open_parent(path, create=False) as (parent, name):
             try:
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
             except FileNotFoundError:
@@ -82,22 +82,22 @@ class Files:
             except OSError as problem:
                 raise InvalidInput(f"{path!r} is not a file of the session: {problem.strerror}") from problem
             with open(fd, "rb") as file:
-                _regular(file.fileno(), path)
+                _require_regular_file(file.fileno(), path)
                 if os.fstat(file.fileno()).st_size > limit:
                     raise InvalidInput(f"{path!r} is larger than {limit} bytes")
                 return file.read(limit)
 
-    def _list(self, path: str) -> Entries:
-        found: Entries = []
-        with self._parent(f"{path}/_", make=False) as (top, _):
-            _gather(top, os.path.normpath(path), found)
+    def _list(self, path: str) -> FileEntries:
+        found: FileEntries = []
+        with self._open_parent(f"{path}/_", create=False) as (top, _):
+            _collect_files(top, os.path.normpath(path), found)
         return sorted(found, key=lambda entry: entry.path)
 
     @contextlib.contextmanager
-    def _parent(self, path: str, *, make: bool) -> Iterator[tuple[int, str]]:
+    def _open_parent(self, path: str, *, create: bool) -> Iterator[tuple[int, str]]:
         """The open parent directory and the last name, reached without following a link."""
-        steps = _steps(path)
-        base, outside = self._directory()
+        steps = _split_path(path)
+        base, outside = self._get_directory()
         try:
             if outside is None:
                 at = os.open("work", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=base)
@@ -107,7 +107,7 @@ class Files:
             raise InvalidInput(f"the session's directory was taken away: {problem.strerror}") from problem
         try:
             for step in steps[:-1]:
-                if make:
+                if create:
                     with contextlib.suppress(OSError), as_owner(at):
                         os.mkdir(step, 0o755, dir_fd=at)
                 try:
@@ -123,7 +123,7 @@ class Files:
             os.close(at)
 
 
-def _steps(path: str) -> list[str]:
+def _split_path(path: str) -> list[str]:
     if path.startswith("/") or "\0" in path:
         raise InvalidInput(f"{path!r} is not a path inside the session's directory")
     steps = [step for step in path.split("/") if step not in ("", ".")]
@@ -132,21 +132,21 @@ def _steps(path: str) -> list[str]:
     return steps
 
 
-def _gather(directory: int, where: str, found: Entries, depth: int = 0) -> None:
+def _collect_files(directory: int, prefix: str, found: FileEntries, depth: int = 0) -> None:
     """The regular files in an open directory and below. What vanishes meanwhile is not there."""
     for name in os.listdir(directory):
-        path = os.path.normpath(os.path.join(where, name))
+        path = os.path.normpath(os.path.join(prefix, name))
         with contextlib.suppress(FileNotFoundError):
             facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if stat.S_ISREG(facts.st_mode):
                 found.append(FileEntry(path, facts.st_size, facts.st_mtime))
             elif stat.S_ISDIR(facts.st_mode):
-                _descend(directory, name, path, found, depth)
+                _collect_subdirectory(directory, name, path, found, depth)
 
 
-def _descend(directory: int, name: str, path: str, found: Entries, depth: int) -> None:
-    if depth >= DEEPEST:
-        raise InvalidInput(f"more than {DEEPEST} directories lie in each other: {path!r}")
+def _collect_subdirectory(directory: int, name: str, path: str, found: FileEntries, depth: int) -> None:
+    if depth >= MAX_DEPTH:
+        raise InvalidInput(f"more than {MAX_DEPTH} directories lie in each other: {path!r}")
     try:
         inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
     except NotADirectoryError:
@@ -154,12 +154,12 @@ def _descend(directory: int, name: str, path: str, found: Entries, depth: int) -
     except PermissionError as problem:
         raise InvalidInput(f"{path!r} cannot be listed: {problem.strerror}") from problem
     try:
-        _gather(inner, path, found, depth + 1)
+        _collect_files(inner, path, found, depth + 1)
     finally:
         os.close(inner)
 
 
-def _regular(fd: int, path: str) -> None:
+def _require_regular_file(fd: int, path: str) -> None:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         raise InvalidInput(f"{path!r} is not a regular file")
 

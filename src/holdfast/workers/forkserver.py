@@ -14,43 +14,43 @@ import msgspec
 
 from holdfast.workers.config import MB, SessionConfig
 from holdfast.workers.errors import SandboxUnavailable, StartFailed
-from holdfast.workers.line import Line
-from holdfast.workers.wire.frames import Oversize
+from holdfast.workers.line import FrameSocket
+from holdfast.workers.wire.frames import OversizedFrame
 from holdfast.workers.wire.orders import (
-    LEVELS,
-    ONE_THREAD,
-    Forked,
-    ForkOrder,
-    FromServer,
-    Jail,
-    Level,
-    ServeOrder,
-    ServerDown,
-    ServerUp,
-    pack,
+    SANDBOX_LEVELS,
+    SINGLE_THREAD_ENVIRONMENT,
+    ForkCommand,
+    ForkReply,
+    SandboxLevel,
+    SandboxSpec,
+    ServerMessage,
+    ServerReady,
+    ServerStartFailed,
+    StartServerCommand,
+    encode_control,
 )
 
-_decoder: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
-_START = (
+_decoder: msgspec.msgpack.Decoder[ServerMessage] = msgspec.msgpack.Decoder(ServerMessage)
+_BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]); from holdfast.workers.child.server import main; "
     "sys.path.pop(0); main(int(sys.argv[2]))"
 )
-_ENVIRONMENT = {"LANG": "C.UTF-8", "MPLBACKEND": "agg", **ONE_THREAD}
+_ENVIRONMENT = {"LANG": "C.UTF-8", "MPLBACKEND": "agg", **SINGLE_THREAD_ENVIRONMENT}
 _START_TIMEOUT = 30.0
 
 
-def writable_of(config: SessionConfig) -> tuple[str, ...]:
+def get_writable_paths(config: SessionConfig) -> tuple[str, ...]:
     return (*config.sandbox.writable, *((config.workdir,) if config.workdir else ()))
 
 
-def jail_of(config: SessionConfig, level: Level) -> Jail:
+def build_sandbox_spec(config: SessionConfig, level: SandboxLevel) -> SandboxSpec:
     """The policy in the child's terms, at one level."""
     policy = config.sandbox
     network = policy.network if isinstance(policy.network, str) else "proxy"
-    return Jail(
+    return SandboxSpec(
         level=level,
         readable=policy.readable,
-        writable=writable_of(config),
+        writable=get_writable_paths(config),
         network=network,
         memory=policy.memory_mb * MB if policy.memory_mb else None,
         cpu_seconds=policy.cpu_seconds,
@@ -63,13 +63,13 @@ def jail_of(config: SessionConfig, level: Level) -> Jail:
 
 
 @dataclass(frozen=True)
-class Offspring:
+class ForkedSupervisor:
     """A keeper just forked: its pid in the server's eyes and a descriptor for it, where there are such."""
 
     pid: int
     pidfd: int | None
 
-    def disown(self) -> None:
+    def close(self) -> None:
         """Let go of it. A keeper that nobody speaks to ends by itself."""
         if self.pidfd is not None:
             os.close(self.pidfd)
@@ -80,33 +80,35 @@ class ForkServer:
 
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self.process = process
-        self._first: asyncio.Future[ServerUp] = asyncio.get_running_loop().create_future()
-        self._orders: dict[int, asyncio.Future[Offspring]] = {}
-        self._number = 0
-        self._line = Line(sock, heard=self._heard, gone=self._gone, descriptors=True)
+        self._ready: asyncio.Future[ServerReady] = asyncio.get_running_loop().create_future()
+        self._pending_forks: dict[int, asyncio.Future[ForkedSupervisor]] = {}
+        self._last_id = 0
+        self._frame_socket = FrameSocket(
+            sock, on_frame=self._on_frame, on_disconnect=self._on_disconnect, accept_fds=True
+        )
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, config: SessionConfig, level: Level) -> AsyncIterator["ForkServer"]:
+    async def open(cls, config: SessionConfig, level: SandboxLevel) -> AsyncIterator["ForkServer"]:
         ours, theirs = socket.socketpair()
         try:
-            process = _execute(config.python, theirs)
+            process = _spawn_process(config.python, theirs)
         except StartFailed:
             ours.close()
             raise
         finally:
             theirs.close()
         server = cls(process, ours)
-        order = ServeOrder(
-            jail=jail_of(config, level),
+        order = StartServerCommand(
+            jail=build_sandbox_spec(config, level),
             preload=config.preload if config.mode == "fork" else (),
             import_path=config.import_path,
             host_pid=os.getpid(),
         )
         try:
-            server._line.send(pack(order))
+            server._frame_socket.send(encode_control(order))
             async with asyncio.timeout(_START_TIMEOUT):
-                await asyncio.shield(server._first)
+                await asyncio.shield(server._ready)
             yield server
         except TimeoutError as late:
             raise StartFailed(f"the fork-server was not up within {_START_TIMEOUT} s") from late
@@ -114,76 +116,76 @@ class ForkServer:
             await server._close()
 
     @property
-    def up(self) -> ServerUp:
+    def ready_message(self) -> ServerReady:
         """What the server said when it was up."""
-        return self._first.result()
+        return self._ready.result()
 
     @property
-    def alive(self) -> bool:
-        return not self._line.closed
+    def is_alive(self) -> bool:
+        return not self._frame_socket.closed
 
-    async def fork(self, order: ForkOrder, fds: tuple[int, ...]) -> Offspring:
+    async def fork(self, command: ForkCommand, fds: tuple[int, ...]) -> ForkedSupervisor:
         """Fork one keeper. The caller keeps its own copies of the descriptors."""
-        if not self.alive:
+        if not self.is_alive:
             raise StartFailed("the fork-server is gone")
-        self._number += 1
-        number = self._number
-        answer: asyncio.Future[Offspring] = asyncio.get_running_loop().create_future()
-        self._orders[number] = answer
-        self._line.send(pack(msgspec.structs.replace(order, id=number)), fds)
+        self._last_id += 1
+        number = self._last_id
+        answer: asyncio.Future[ForkedSupervisor] = asyncio.get_running_loop().create_future()
+        self._pending_forks[number] = answer
+        self._frame_socket.send(encode_control(msgspec.structs.replace(command, id=number)), fds)
         try:
             return await answer
         except asyncio.CancelledError:
             # The answer may have come in the very turn in which the caller was cancelled.
             if answer.done() and not answer.cancelled() and answer.exception() is None:
-                answer.result().disown()
+                answer.result().close()
             raise
         finally:
-            self._orders.pop(number, None)
+            self._pending_forks.pop(number, None)
 
-    def _heard(self, payload: bytes | Oversize) -> None:
-        if isinstance(payload, Oversize):
+    def _on_frame(self, payload: bytes | OversizedFrame) -> None:
+        if isinstance(payload, OversizedFrame):
             return
         try:
             word = _decoder.decode(payload)
         except msgspec.DecodeError:
-            self._line.close()
-            self._gone()
+            self._frame_socket.close()
+            self._on_disconnect()
             return
-        if isinstance(word, ServerUp):
-            if not self._first.done():
-                self._first.set_result(word)
-        elif isinstance(word, ServerDown):
-            if not self._first.done():
-                self._first.set_exception(StartFailed(word.error))
+        if isinstance(word, ServerReady):
+            if not self._ready.done():
+                self._ready.set_result(word)
+        elif isinstance(word, ServerStartFailed):
+            if not self._ready.done():
+                self._ready.set_exception(StartFailed(word.error))
         else:
-            self._forked(word)
+            self._on_fork_reply(word)
 
-    def _forked(self, word: Forked) -> None:
-        fds = self._line.take_fds()
+    def _on_fork_reply(self, reply: ForkReply) -> None:
+        fds = self._frame_socket.take_fds()
         pidfd = fds.pop(0) if fds else None
-        answer = self._orders.get(word.id)
+        answer = self._pending_forks.get(reply.id)
         if answer is None or answer.done():
-            Offspring(word.pid, pidfd).disown()
-        elif word.error:
-            answer.set_exception(StartFailed(word.error))
+            ForkedSupervisor(reply.pid, pidfd).close()
+        elif reply.error:
+            answer.set_exception(StartFailed(reply.error))
         else:
-            answer.set_result(Offspring(word.pid, pidfd))
+            answer.set_result(ForkedSupervisor(reply.pid, pidfd))
 
-    def _gone(self) -> None:
+    def _on_disconnect(self) -> None:
         problem = StartFailed("the fork-server ended")
-        if not self._first.done():
-            self._first.set_exception(problem)
-        for waiting in self._orders.values():
+        if not self._ready.done():
+            self._ready.set_exception(problem)
+        for waiting in self._pending_forks.values():
             if not waiting.done():
                 waiting.set_exception(problem)
-        if not self._first.cancelled():
+        if not self._ready.cancelled():
             # Mark as seen: nobody may be waiting any more.
-            self._first.exception()
+            self._ready.exception()
 
     async def _close(self) -> None:
-        self._line.close()
-        self._gone()
+        self._frame_socket.close()
+        self._on_disconnect()
         with contextlib.suppress(OSError):
             self.process.kill()
         # Killed, so this is a matter of a moment; a watcher would be one more thing to own.
@@ -191,10 +193,10 @@ class ForkServer:
             await asyncio.sleep(0.001)
 
 
-def _execute(python: str, sock: socket.socket) -> subprocess.Popen[bytes]:
+def _spawn_process(python: str, sock: socket.socket) -> subprocess.Popen[bytes]:
     # The package's own location, so that a worker runs the same holdfast as its host.
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    command = [python, "-I", "-X", "utf8", "-c", _START, package, str(sock.fileno())]
+    command = [python, "-I", "-X", "utf8", "-c", _BOOTSTRAP, package, str(sock.fileno())]
     try:
         return subprocess.Popen(  # noqa: S603 - our own interpreter and code
             command, pass_fds=(sock.fileno(),), stdin=subprocess.DEVNULL, env=dict(_ENVIRONMENT), cwd="/",
@@ -204,11 +206,11 @@ def _execute(python: str, sock: socket.socket) -> subprocess.Popen[bytes]:
         raise StartFailed(f"cannot start {python}: {problem}") from problem
 
 
-def levels_to_try(config: SessionConfig) -> tuple[Level, ...]:
+def list_candidate_levels(config: SessionConfig) -> tuple[SandboxLevel, ...]:
     """From the strongest the policy uses to the weakest it accepts, as this platform may have them."""
     policy = config.sandbox
-    most, least = LEVELS.index(policy.level), LEVELS.index(policy.require)
-    possible: tuple[Level, ...] = tuple(reversed(LEVELS[least : most + 1]))
+    most, least = SANDBOX_LEVELS.index(policy.level), SANDBOX_LEVELS.index(policy.require)
+    possible: tuple[SandboxLevel, ...] = tuple(reversed(SANDBOX_LEVELS[least : most + 1]))
     if not sys.platform.startswith("linux"):
         possible = tuple(level for level in possible if level == "plain")
         if not possible:
@@ -218,18 +220,18 @@ def levels_to_try(config: SessionConfig) -> tuple[Level, ...]:
 
 def _check_paths(config: SessionConfig) -> None:
     """A path that is not there is a slip for which no level is to blame: a weaker one would only hide it."""
-    for access, paths in (("readable", config.sandbox.readable), ("writable", writable_of(config))):
+    for access, paths in (("readable", config.sandbox.readable), ("writable", get_writable_paths(config))):
         for path in paths:
             if not os.path.isabs(path) or not os.path.exists(path):
                 raise StartFailed(f"{path!r} is to be {access} in the worker, but there is no such absolute path")
 
 
 @asynccontextmanager
-async def best_server(config: SessionConfig) -> AsyncIterator[ForkServer]:
+async def open_best_server(config: SessionConfig) -> AsyncIterator[ForkServer]:
     """A fork-server at the strongest level that can be had. Raises SandboxUnavailable when none is enough."""
     _check_paths(config)
     reasons: list[str] = []
-    for level in levels_to_try(config):
+    for level in list_candidate_levels(config):
         async with contextlib.AsyncExitStack() as owned:
             try:
                 server = await owned.enter_async_context(ForkServer.open(config, level))

@@ -12,7 +12,7 @@ _log = logging.getLogger("holdfast.workers")
 
 
 @dataclass
-class Record:
+class InterceptorStats:
     """What an interceptor cost so far."""
 
     calls: int = 0
@@ -28,22 +28,22 @@ class Interceptors:
 
     def __init__(self, *, budget: float, strikes: int) -> None:
         self.budget, self.strikes = budget, strikes
-        self.records: dict[Interceptor, Record] = {}
+        self.stats: dict[Interceptor, InterceptorStats] = {}
 
     def add(self, interceptor: Interceptor) -> None:
-        self.records.setdefault(interceptor, Record())
+        self.stats.setdefault(interceptor, InterceptorStats())
 
     def remove(self, interceptor: Interceptor) -> None:
-        self.records.pop(interceptor, None)
+        self.stats.pop(interceptor, None)
 
-    def show(self, message: Message) -> None:
-        if not self.records:
+    def notify(self, message: Message) -> None:
+        if not self.stats:
             return
-        for interceptor, record in list(self.records.items()):
-            if not record.quarantined and interceptor in self.records:
-                self._show(interceptor, record, message)
+        for interceptor, record in list(self.stats.items()):
+            if not record.quarantined and interceptor in self.stats:
+                self._notify_one(interceptor, record, message)
 
-    def _show(self, interceptor: Interceptor, record: Record, message: Message) -> None:
+    def _notify_one(self, interceptor: Interceptor, stats: InterceptorStats, message: Message) -> None:
         started = time.perf_counter()
         failed = False
         try:
@@ -52,14 +52,14 @@ class Interceptors:
             raise
         except BaseException:  # noqa: BLE001 - somebody else's code; logged and contained
             failed = True
-            record.errors += 1
+            stats.errors += 1
             _log.exception("an interceptor failed; the message is routed all the same")
         took = time.perf_counter() - started
-        record.calls += 1
-        record.seconds += took
-        record.slowest = max(record.slowest, took)
+        stats.calls += 1
+        stats.seconds += took
+        stats.slowest = max(stats.slowest, took)
         if failed or took > self.budget:
-            record.strikes += 1
-            record.quarantined = record.strikes >= self.strikes
-            if record.quarantined:
-                _log.warning("interceptor %r is quarantined after %d strikes", interceptor, record.strikes)
+            stats.strikes += 1
+            stats.quarantined = stats.strikes >= self.strikes
+            if stats.quarantined:
+                _log.warning("interceptor %r is quarantined after %d strikes", interceptor, stats.strikes)

@@ -7,13 +7,13 @@ import os
 import socket
 from collections.abc import Callable
 
-from holdfast.workers.wire.frames import FrameReader, Oversize, frame
+from holdfast.workers.wire.frames import FrameReader, OversizedFrame, encode_frame
 
-_SPACE = socket.CMSG_SPACE(8 * 4)
-_CHUNK = 65536
+_ANCILLARY_SIZE = socket.CMSG_SPACE(8 * 4)
+_CHUNK_SIZE = 65536
 
 
-class Line:
+class FrameSocket:
     """One end of a socket pair.
 
     ``heard`` gets every payload (or the mark of a skipped one) in order, ``gone`` is called once when the
@@ -21,14 +21,14 @@ class Line:
     """
 
     def __init__(
-        self, sock: socket.socket, *, heard: Callable[[bytes | Oversize], None], gone: Callable[[], None],
+        self, sock: socket.socket, *, on_frame: Callable[[bytes | OversizedFrame], None], on_disconnect: Callable[[], None],
         limit: int = 16 << 20,
-        descriptors: bool = False,
+        accept_fds: bool = False,
     ) -> None:  # fmt: skip
         sock.setblocking(False)
         self.sock, self.limit = sock, limit
         self.fds: list[int] = []
-        self._heard, self._gone, self._descriptors = heard, gone, descriptors
+        self._on_frame, self._on_disconnect, self._accept_fds = on_frame, on_disconnect, accept_fds
         self._reader = FrameReader(limit=limit)
         self._backlog: collections.deque[memoryview] = collections.deque()
         self._loop = asyncio.get_running_loop()
@@ -38,7 +38,7 @@ class Line:
 
     def send(self, payload: bytes, fds: tuple[int, ...] = ()) -> None:
         """Queue one frame; it leaves in order, at once if the socket takes it. Raises FrameTooLarge."""
-        data = frame(payload, limit=self.limit)
+        data = encode_frame(payload, limit=self.limit)
         if self.closed:
             return
         sent = 0
@@ -59,17 +59,17 @@ class Line:
         """Take in what is there, once. Also called to look before something else is believed."""
         try:
             # Without room for them the kernel closes what a worker may send along.
-            data = self._receive() if self._descriptors else self.sock.recv(_CHUNK)
+            data = self._receive_with_fds() if self._accept_fds else self.sock.recv(_CHUNK_SIZE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             data = b""
         if not data:
             self.close()
-            self._gone()
+            self._on_disconnect()
             return
         for payload in self._reader.feed(data):
-            self._heard(payload)
+            self._on_frame(payload)
             if self.closed:
                 return
 
@@ -84,8 +84,8 @@ class Line:
             self._paused = False
             self._loop.add_reader(self.sock, self.read)
 
-    def _receive(self) -> bytes:
-        data, ancillary, _, _ = self.sock.recvmsg(_CHUNK, _SPACE)
+    def _receive_with_fds(self) -> bytes:
+        data, ancillary, _, _ = self.sock.recvmsg(_CHUNK_SIZE, _ANCILLARY_SIZE)
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self.fds.extend(memoryview(content).cast("i"))

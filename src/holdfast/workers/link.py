@@ -14,158 +14,168 @@ from typing import Protocol
 import msgspec
 
 from holdfast.workers.errors import Cause
-from holdfast.workers.family import Family
-from holdfast.workers.line import Line
-from holdfast.workers.outlet import Stream
-from holdfast.workers.wire.frames import Oversize
+from holdfast.workers.family import ProcessGroup
+from holdfast.workers.line import FrameSocket
+from holdfast.workers.outlet import StreamName
+from holdfast.workers.wire.frames import OversizedFrame
 from holdfast.workers.wire.messages import AnyMessage, Message, decode, encode
 
 _FIONREAD = termios.FIONREAD
 _SIOCOUTQ = 0x5411
-_NONE = bytes(4)
-_CHUNK = 65536
-_HANG_UP_GRACE = 0.25
+_ZERO_INT = bytes(4)
+_CHUNK_SIZE = 65536
+_DISCONNECT_GRACE = 0.25
 
 
-class Listener(Protocol):
+class ConnectionListener(Protocol):
     """What a link reports to."""
 
-    def heard(self, message: AnyMessage) -> None: ...
-    def wrote(self, stream: Stream, data: bytes) -> None: ...
-    def garbled(self, problem: str) -> None: ...
-    def overlong(self, size: int) -> None: ...
-    def ended(self, cause: Cause) -> None: ...
+    def on_message(self, message: AnyMessage) -> None: ...
+    def on_output(self, stream: StreamName, data: bytes) -> None: ...
+    def on_decode_error(self, problem: str) -> None: ...
+    def on_oversized_frame(self, size: int) -> None: ...
+    def on_exit(self, cause: Cause) -> None: ...
 
 
-class Endpoints:
+class WorkerEndpoints:
     """The descriptors of a worker to be: ours to keep, theirs to pass on and close."""
 
     def __init__(self) -> None:
-        self.protocol, self._theirs = socket.socketpair()
-        self.out, self._out = os.pipe()
-        self.err, self._err = os.pipe()
+        self.protocol_socket, self._remote_socket = socket.socketpair()
+        self.stdout_fd, self._remote_stdout_fd = os.pipe()
+        self.stderr_fd, self._remote_stderr_fd = os.pipe()
 
     @property
-    def theirs(self) -> tuple[int, int, int]:
-        return self._theirs.fileno(), self._out, self._err
+    def remote_fds(self) -> tuple[int, int, int]:
+        return self._remote_socket.fileno(), self._remote_stdout_fd, self._remote_stderr_fd
 
-    def passed(self) -> None:
+    def close_remote(self) -> None:
         """The worker has them now."""
-        self._theirs.close()
-        for fd in (self._out, self._err):
+        self._remote_socket.close()
+        for fd in (self._remote_stdout_fd, self._remote_stderr_fd):
             os.close(fd)
 
     def close(self) -> None:
-        self.protocol.close()
-        os.close(self.out)
-        os.close(self.err)
+        self.protocol_socket.close()
+        os.close(self.stdout_fd)
+        os.close(self.stderr_fd)
 
 
-class Pipe:
+class OutputPipe:
     """One output stream. Reads one chunk per turn of the loop, so that a flood starves nobody."""
 
-    def __init__(self, fd: int, *, before: Callable[[], None], wrote: Callable[[bytes], None]) -> None:
+    def __init__(self, fd: int, *, before_read: Callable[[], None], on_data: Callable[[bytes], None]) -> None:
         os.set_blocking(fd, False)
-        self.fd, self._before, self._wrote = fd, before, wrote
+        self.fd, self._before_read, self._on_data = fd, before_read, on_data
         self._loop = asyncio.get_running_loop()
-        self.reading = False
-        self.open = True
+        self.is_reading = False
+        self.is_open = True
         self.resume()
 
     def read(self) -> None:
-        self._before()
-        if not self.reading:
+        self._before_read()
+        if not self.is_reading:
             return
         try:
-            data = os.read(self.fd, _CHUNK)
+            data = os.read(self.fd, _CHUNK_SIZE)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if data:
-            self._wrote(data)
+            self._on_data(data)
         else:
             # Every writer is gone. The worker's end is told by its keeper, not by this.
             self.pause()
-            self.open = False
+            self.is_open = False
 
     def drain(self) -> None:
         """Read what is in the pipe now, and no more: later writers may never stop."""
-        if not self.open:
+        if not self.is_open:
             return
-        held = fcntl.ioctl(self.fd, _FIONREAD, _NONE)
-        if held == _NONE:
+        held = fcntl.ioctl(self.fd, _FIONREAD, _ZERO_INT)
+        if held == _ZERO_INT:
             return
         left = int.from_bytes(held, sys.byteorder)
         while left > 0:
             try:
-                data = os.read(self.fd, min(left, _CHUNK))
+                data = os.read(self.fd, min(left, _CHUNK_SIZE))
             except OSError:
                 return
             if not data:
                 return
             left -= len(data)
-            self._wrote(data)
+            self._on_data(data)
 
     def pause(self) -> None:
-        if self.reading:
-            self.reading = False
+        if self.is_reading:
+            self.is_reading = False
             self._loop.remove_reader(self.fd)
 
     def resume(self) -> None:
-        if self.open and not self.reading:
-            self.reading = True
+        if self.is_open and not self.is_reading:
+            self.is_reading = True
             self._loop.add_reader(self.fd, self.read)
 
     def close(self) -> None:
         if self.fd >= 0:
             self.pause()
-            self.open = False
+            self.is_open = False
             os.close(self.fd)
             self.fd = -1
 
 
-class Link:
+class WorkerConnection:
     """Open from fork to farewell. ``ended`` is reported once, after everything the worker had said."""
 
-    def __init__(self, family: Family, token: str, endpoints: Endpoints, listener: Listener, *, limit: int) -> None:
-        self.family, self.token, self.limit = family, token, limit
+    def __init__(
+        self,
+        process_group: ProcessGroup,
+        token: str,
+        endpoints: WorkerEndpoints,
+        listener: ConnectionListener,
+        *,
+        limit: int,
+    ) -> None:
+        self.process_group, self.token, self.limit = process_group, token, limit
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self.line = Line(endpoints.protocol, heard=self._heard, gone=self._hung_up, limit=limit)
-        self.pipes: dict[Stream, Pipe] = {
-            "stdout": self._pipe("stdout", endpoints.out),
-            "stderr": self._pipe("stderr", endpoints.err),
+        self.frame_socket = FrameSocket(
+            endpoints.protocol_socket, on_frame=self._on_frame, on_disconnect=self._on_disconnect, limit=limit
+        )
+        self.pipes: dict[StreamName, OutputPipe] = {
+            "stdout": self._create_pipe("stdout", endpoints.stdout_fd),
+            "stderr": self._create_pipe("stderr", endpoints.stderr_fd),
         }
-        self._by_fd = {pipe.fd: pipe for pipe in self.pipes.values()}
-        self._written = select.poll()
-        for fd in self._by_fd:
-            self._written.register(fd, select.POLLIN)
+        self._pipes_by_fd = {pipe.fd: pipe for pipe in self.pipes.values()}
+        self._output_poll = select.poll()
+        for fd in self._pipes_by_fd:
+            self._output_poll.register(fd, select.POLLIN)
         self._paused = False
-        self.gone: asyncio.Future[Cause] = self._loop.create_future()
-        family.join(token, self._farewell)
+        self.exit_future: asyncio.Future[Cause] = self._loop.create_future()
+        process_group.register(token, self._on_worker_exit)
 
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
         """Raises FrameTooLarge, with nothing sent, for a message the worker would not take."""
-        self.line.send(encode(message), fds)
+        self.frame_socket.send(encode(message), fds)
 
-    def taken(self) -> bool:
+    def is_send_queue_empty(self) -> bool:
         """Whether the worker has read all that was sent to it; False where the system does not tell."""
-        if not sys.platform.startswith("linux") or self.line.closed:
+        if not sys.platform.startswith("linux") or self.frame_socket.closed:
             return False
-        return fcntl.ioctl(self.line.sock, _SIOCOUTQ, _NONE) == _NONE
+        return fcntl.ioctl(self.frame_socket.sock, _SIOCOUTQ, _ZERO_INT) == _ZERO_INT
 
-    def ring(self) -> None:
-        self.family.ring(self.token)
+    def wake(self) -> None:
+        self.process_group.wake(self.token)
 
     def kill(self, reason: Cause) -> None:
-        if not self.gone.done():
-            self.family.kill(self.token, reason)
+        if not self.exit_future.done():
+            self.process_group.kill(self.token, reason)
 
-    def drain(self) -> None:
+    def drain_output(self) -> None:
         """Read what the worker has written so far. One look for both pipes: mostly there is nothing."""
-        for fd, _ in self._written.poll(0):
-            self._by_fd[fd].drain()
+        for fd, _ in self._output_poll.poll(0):
+            self._pipes_by_fd[fd].drain()
 
     def pause(self) -> None:
         self._paused = True
@@ -176,58 +186,60 @@ class Link:
         if not self._paused:
             return
         self._paused = False
-        self.line.resume()
+        self.frame_socket.resume()
         for pipe in self.pipes.values():
             pipe.resume()
 
     def close(self) -> None:
-        self.line.close()
-        self._written = select.poll()
+        self.frame_socket.close()
+        self._output_poll = select.poll()
         for pipe in self.pipes.values():
             pipe.close()
-        self.family.leave(self.token)
+        self.process_group.unregister(self.token)
 
-    def _pipe(self, stream: Stream, fd: int) -> Pipe:
+    def _create_pipe(self, stream: StreamName, fd: int) -> OutputPipe:
         # The acknowledgement of what wrote this is already in the socket: look there before each read.
-        return Pipe(fd, before=self._look, wrote=lambda data: self._listener.wrote(stream, data))
+        return OutputPipe(
+            fd, before_read=self._read_protocol, on_data=lambda data: self._listener.on_output(stream, data)
+        )
 
-    def _look(self) -> None:
-        if not self.line.closed:
-            self.line.read()
+    def _read_protocol(self) -> None:
+        if not self.frame_socket.closed:
+            self.frame_socket.read()
 
-    def _hung_up(self) -> None:
+    def _on_disconnect(self) -> None:
         """The protocol was closed. A dying worker is reported by its keeper; one that lives on is killed."""
 
         def enough() -> None:
             self.kill(Cause("protocol", "the worker closed its end of the protocol"))
 
-        self._loop.call_later(_HANG_UP_GRACE, enough)
+        self._loop.call_later(_DISCONNECT_GRACE, enough)
 
-    def _heard(self, payload: bytes | Oversize) -> None:
-        if isinstance(payload, Oversize):
-            self._listener.overlong(payload.size)
+    def _on_frame(self, payload: bytes | OversizedFrame) -> None:
+        if isinstance(payload, OversizedFrame):
+            self._listener.on_oversized_frame(payload.size)
             return
         try:
             message = decode(payload)
         except (msgspec.DecodeError, RecursionError, ValueError) as problem:
-            self._listener.garbled(str(problem))
+            self._listener.on_decode_error(str(problem))
             return
-        self._listener.heard(message)
+        self._listener.on_message(message)
 
-    def never_was(self) -> None:
+    def mark_never_started(self) -> None:
         """The worker to be at the other end was not made, and nobody will report its end."""
-        self._farewell(Cause("start", "no worker was made"))
+        self._on_worker_exit(Cause("start", "no worker was made"))
 
-    def _farewell(self, cause: Cause) -> None:
-        if self.gone.done():
+    def _on_worker_exit(self, cause: Cause) -> None:
+        if self.exit_future.done():
             return
         # Its last words are still in the socket and the pipes.
         with contextlib.suppress(OSError):
-            while not self.line.closed and self._pending():
-                self.line.read()
-        self.drain()
-        self.gone.set_result(cause)
-        self._listener.ended(cause)
+            while not self.frame_socket.closed and self._has_pending_data():
+                self.frame_socket.read()
+        self.drain_output()
+        self.exit_future.set_result(cause)
+        self._listener.on_exit(cause)
 
-    def _pending(self) -> bool:
-        return fcntl.ioctl(self.line.sock, _FIONREAD, _NONE) != _NONE
+    def _has_pending_data(self) -> bool:
+        return fcntl.ioctl(self.frame_socket.sock, _FIONREAD, _ZERO_INT) != _ZERO_INT

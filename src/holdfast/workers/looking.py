@@ -3,32 +3,32 @@
 import asyncio
 from typing import Any, cast
 
-from holdfast.workers.core import SessionCore
+from holdfast.workers.core import WorkerSessionBase
 from holdfast.workers.errors import WorkerDied
 from holdfast.workers.interceptors import Interceptor
 from holdfast.workers.result import SessionInfo, WorkerUsage
-from holdfast.workers.usage import usage_of
+from holdfast.workers.usage import measure_usage
 from holdfast.workers.wire import messages as m
 
 
-class Looking(SessionCore):
+class InspectionMixin(WorkerSessionBase):
     @property
     def info(self) -> SessionInfo:
         """The session as it is now; a copy."""
-        talk, beat = self._talk, self._heartbeat
+        talk, beat = self._router, self._last_heartbeat
         telemetry: dict[str, Any] = {"waiting": self._waiting}
         if talk is not None:
-            outlet = talk.execution.outlet if talk.execution is not None else None
+            outlet = talk.execution.queue if talk.execution is not None else None
             telemetry |= {
                 "control_messages": talk.counts["control"],
                 "bulk_messages": talk.counts["bulk"],
                 "output_bytes": talk.counts["bytes"],
-                "queued_bytes": outlet.held if outlet is not None else 0,
-                "general_queue": len(talk.general),
-                "general_dropped": talk.general.dropped,
-                "violations": talk.exchange.violations,
-                "open_questions": len(talk.exchange.questions),
-                "interceptors": [vars(record).copy() for record in self.interceptors.records.values()],
+                "queued_bytes": outlet.buffered_bytes if outlet is not None else 0,
+                "general_queue": len(talk.general_queue),
+                "general_dropped": talk.general_queue.dropped,
+                "violations": talk.protocol.violation_count,
+                "open_questions": len(talk.protocol.input_requests),
+                "interceptors": [vars(record).copy() for record in self.interceptors.stats.values()],
             }
         return SessionInfo(
             session_id=self.session_id,
@@ -41,7 +41,7 @@ class Looking(SessionCore):
             cpu_percent=beat.cpu_percent if beat else 0.0,
             namespace_size=beat.namespace_size if beat else 0,
             last_heartbeat_at=beat.timestamp if beat else None,
-            cause=self._cause,
+            cause=self._exit_cause,
             metadata=dict(self.metadata),
             metrics=dict(self.metrics) if self.config.enable_metrics else {},
             telemetry=telemetry,
@@ -58,42 +58,46 @@ class Looking(SessionCore):
 
     async def send_message(self, message: m.Message) -> None:
         """Send any message as it is. Replies that belong to no call arrive by ``receive_message``."""
-        talk = self._usable()
-        talk.live().send(message)
+        talk = self._require_router()
+        talk.require_connection().send(message)
         if talk.execution is not None:
-            talk.live().ring()
+            talk.require_connection().wake()
 
     async def receive_message(
         self, message_type: type[m.Message] | None = None, timeout: float | None = None
     ) -> m.Message:
         """The oldest message (of this type) of the general queue: background output, late and stray ones."""
-        talk = self._usable()
+        talk = self._require_router()
         async with asyncio.timeout(timeout):
             while True:
-                message = talk.general.take(message_type)
+                message = talk.general_queue.pop_oldest(message_type)
                 if message is not None:
                     return message
                 if talk.cause is not None:
                     raise WorkerDied(talk.cause)
-                talk.arrived.clear()
-                await talk.arrived.wait()
+                talk.message_arrived.clear()
+                await talk.message_arrived.wait()
 
     # -- introspection
 
     async def namespace(self) -> tuple[m.NamespaceEntry, ...]:
         """The user's variables: names, types, sizes; never values. Answered also while code runs."""
-        reply = await self._usable().request(m.NamespaceMessage())
+        reply = await self._require_router().request(m.NamespaceMessage())
         return cast(m.NamespaceMessage, reply).entries
 
     async def complete(self, code: str) -> tuple[str, ...]:
         """Names that could continue this text."""
-        reply = await self._usable().request(m.CompletionMessage(code=code))
+        reply = await self._require_router().request(m.CompletionMessage(code=code))
         return cast(m.CompletionMessage, reply).matches
 
     async def heartbeat(self) -> m.HeartbeatMessage:
         """Ask the worker for a sign of life, also while it runs code."""
-        return cast(m.HeartbeatMessage, await self._usable().request(m.HeartbeatMessage()))
+        return cast(m.HeartbeatMessage, await self._require_router().request(m.HeartbeatMessage()))
 
     def usage(self) -> WorkerUsage:
         """What the worker and its processes use, by the kernel's books."""
-        return usage_of(self._home.family.host_pid) if self._home is not None else WorkerUsage()
+        return (
+            measure_usage(self._resources.process_group.supervisor_pid)
+            if self._resources is not None
+            else WorkerUsage()
+        )

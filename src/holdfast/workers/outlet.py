@@ -9,48 +9,48 @@ from typing import Literal
 
 from holdfast.workers.wire.messages import DisplayMessage, InputMessage, Message, OutputMessage, encode
 
-Stream = Literal["stdout", "stderr"]
-_OVERHEAD = 1000
-_HEAVY = (DisplayMessage, InputMessage)
+StreamName = Literal["stdout", "stderr"]
+_MESSAGE_OVERHEAD = 1000
+_ENCODED_TYPES = (DisplayMessage, InputMessage)
 
 
-def weight(message: Message) -> int:
+def estimate_size(message: Message) -> int:
     """About how many bytes a message keeps. Only of what code may send many of."""
     if type(message) is OutputMessage:
         return len(message.data)
-    if type(message) in _HEAVY:
-        return len(encode(message)) + _OVERHEAD
+    if type(message) in _ENCODED_TYPES:
+        return len(encode(message)) + _MESSAGE_OVERHEAD
     return 0
 
 
-class Outlet:
+class MessageQueue:
     """Messages of one execution. ``put`` never waits; ``full`` tells the source to pause.
 
     ``get`` returns None after the last one.
     """
 
-    held = 0
-    ended = False
+    buffered_bytes = 0
+    is_ended = False
     _waiter: asyncio.Future[None] | None = None
     _discarding = False
-    _late = False
+    _expired = False
 
-    def __init__(self, *, limit: int, emptied: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, *, limit: int, on_drained: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self.limit = limit
-        self._emptied, self._loop = emptied, loop
+        self._on_drained, self._loop = on_drained, loop
         self._messages: collections.deque[tuple[int, Message]] = collections.deque()
 
     @property
-    def full(self) -> bool:
-        return self.held > self.limit and not self._late
+    def is_full(self) -> bool:
+        return self.buffered_bytes > self.limit and not self._expired
 
     def put(self, message: Message, *, last: bool = False) -> None:
-        if self.ended or self._late:
+        if self.is_ended or self._expired:
             return
-        self.ended = last
+        self.is_ended = last
         if not self._discarding:
-            size = 0 if last else weight(message)
-            self.held += size
+            size = 0 if last else estimate_size(message)
+            self.buffered_bytes += size
             self._messages.append((size, message))
         if self._waiter is not None:
             self._wake()
@@ -59,42 +59,42 @@ class Outlet:
         """Nobody reads any more: forget what waits and what comes."""
         self._discarding = True
         self._messages.clear()
-        self.held = 0
-        self._emptied()
+        self.buffered_bytes = 0
+        self._on_drained()
 
-    def take(self) -> Message | None:
+    def get_nowait(self) -> Message | None:
         """The next message if one waits."""
         if not self._messages:
             return None
         size, message = self._messages.popleft()
         if size:
-            was_full = self.full
-            self.held -= size
-            if was_full and not self.full:
-                self._emptied()
+            was_full = self.is_full
+            self.buffered_bytes -= size
+            if was_full and not self.is_full:
+                self._on_drained()
         return message
 
     def expire(self) -> None:
         """The reader's time is up: it gets what waits now, and then TimeoutError."""
-        self._late = True
+        self._expired = True
         self._wake()
-        self._emptied()
+        self._on_drained()
 
-    def unbound(self) -> None:
+    def remove_limit(self) -> None:
         """The code is being stopped: its last words must not wait behind what nobody reads."""
         self.limit = sys.maxsize
-        self._emptied()
+        self._on_drained()
 
     async def get(self) -> Message | None:
         while not self._messages:
-            if self._late:
+            if self._expired:
                 raise TimeoutError
-            if self.ended:
+            if self.is_ended:
                 return None
             if self._waiter is None:
                 self._waiter = self._loop.create_future()
             await self._waiter
-        return self.take()
+        return self.get_nowait()
 
     def _wake(self) -> None:
         if self._waiter is not None:
@@ -103,13 +103,13 @@ class Outlet:
             self._waiter = None
 
 
-class Shelf:
+class BoundedQueue:
     """Messages for nobody in particular: the newest, bounded in number and in bytes, the others counted."""
 
-    def __init__(self, *, most: int, heaviest: int) -> None:
-        self.most, self.heaviest = most, heaviest
+    def __init__(self, *, max_messages: int, max_bytes: int) -> None:
+        self.max_messages, self.max_bytes = max_messages, max_bytes
         self.dropped = 0
-        self._held = 0
+        self._buffered_bytes = 0
         self._messages: collections.deque[tuple[int, Message]] = collections.deque()
 
     def __len__(self) -> int:
@@ -118,22 +118,24 @@ class Shelf:
     def put(self, message: Message) -> None:
         size = len(message.data) if isinstance(message, OutputMessage) else len(encode(message))
         self._messages.append((size, message))
-        self._held += size
-        while len(self._messages) > self.most or (self._held > self.heaviest and len(self._messages) > 1):
-            self._held -= self._messages.popleft()[0]
+        self._buffered_bytes += size
+        while len(self._messages) > self.max_messages or (
+            self._buffered_bytes > self.max_bytes and len(self._messages) > 1
+        ):
+            self._buffered_bytes -= self._messages.popleft()[0]
             self.dropped += 1
 
-    def take(self, kind: type[Message] | None) -> Message | None:
+    def pop_oldest(self, kind: type[Message] | None) -> Message | None:
         """The oldest of this kind."""
         for at, (size, message) in enumerate(self._messages):
             if kind is None or isinstance(message, kind):
                 del self._messages[at]
-                self._held -= size
+                self._buffered_bytes -= size
                 return message
         return None
 
 
-class Clip:
+class OutputLimiter:
     """Decodes one stream and keeps its head and its tail within a byte limit, counting what is left out."""
 
     def __init__(self, limit: int | None) -> None:

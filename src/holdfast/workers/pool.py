@@ -10,10 +10,10 @@ from typing import Any, Self
 from holdfast.base.errors import Closed
 from holdfast.workers.errors import PoolBroken, PoolExhausted, WorkerError
 from holdfast.workers.session import WorkerSession
-from holdfast.workers.stocking import Stocking
+from holdfast.workers.stocking import PoolBase
 
 
-class SessionPool(Stocking):
+class SessionPool(PoolBase):
     """``async with SessionPool(config) as pool: async with pool.acquire() as session: ...``"""
 
     # -- life
@@ -23,54 +23,54 @@ class SessionPool(Stocking):
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self.stop()
+        await self.close()
 
     async def start(self) -> None:
         """Start the fork-server and the first workers; returns when ``min_idle`` are ready or failing."""
-        if self._draining or self._opened:
+        if self._draining or self._started:
             raise Closed("a pool is started once")
-        self._opened = True
-        self._adjust()
+        self._started = True
+        self._reconcile()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._spawn(self._watch())
+        self._create_task(self._run_health_checks())
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Drain: nobody waits any longer, leases get ``drain_timeout`` to come back, then everything ends."""
         self._draining = True
-        for tell in self._holders:
+        for tell in self._close_callbacks:
             tell()
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_exception(Closed("the pool is closed"))
-        if self._retry is not None:
-            self._retry.cancel()
-        self._adjust()
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        self._reconcile()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.drain_timeout):
                 while self._leased:
-                    self._returned.clear()
-                    await self._returned.wait()
+                    self._lease_released.clear()
+                    await self._lease_released.wait()
         await asyncio.gather(*(session.terminate() for session in list(self._leased.values())))
         self._leased.clear()
         for task in list(self._tasks):
             if task.get_name() != "retire":
                 task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._adjust()
+        self._reconcile()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server_stack.aclose()
 
-    def on_stop(self, tell: Callable[[], None]) -> None:
+    def add_close_callback(self, callback: Callable[[], None]) -> None:
         """Whoever keeps leases between uses is told when the pool begins to stop, and gives them back."""
-        self._holders.append(tell)
+        self._close_callbacks.append(callback)
 
     # -- leasing
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether a lease would have to wait until another one ends."""
-        view = self._view()
+        view = self._get_status()
         free = len(view.idle) + view.starting - view.waiting
         return free <= 0 and view.total >= self.config.max_sessions
 
@@ -90,13 +90,13 @@ class SessionPool(Stocking):
         """As ``acquire``, for callers who keep the session beyond a block; give it back with ``release``."""
         started = time.monotonic()
         self.metrics["acquisition_attempts"] += 1
-        if self._draining or not self._opened:
+        if self._draining or not self._started:
             raise Closed("the pool is closed" if self._draining else "the pool was not started")
-        self._refuse_hopeless()
+        self._check_capacity()
         waiter: asyncio.Future[WorkerSession] = asyncio.get_running_loop().create_future()
-        self.metrics["pool_hits" if self._stock else "pool_misses"] += 1
+        self.metrics["pool_hits" if self._idle else "pool_misses"] += 1
         self._waiters.append(waiter)
-        self._adjust()
+        self._reconcile()
         try:
             if not waiter.done():
                 async with asyncio.timeout(timeout):
@@ -117,12 +117,12 @@ class SessionPool(Stocking):
         self.metrics["acquisition_microseconds"] += int((time.monotonic() - started) * 1e6)
         return waiter.result()
 
-    def _refuse_hopeless(self) -> None:
-        blocked = self._breaker.blocked(time.monotonic())
-        if blocked and not self._stock:
-            raise PoolBroken(blocked, self._breaker.last)
+    def _check_capacity(self) -> None:
+        blocked = self._breaker.get_retry_delay(time.monotonic())
+        if blocked and not self._idle:
+            raise PoolBroken(blocked, self._breaker.last_error)
         waiting = sum(not waiter.done() for waiter in self._waiters)
-        if waiting >= self.config.max_waiting and len(self._stock) <= waiting:
+        if waiting >= self.config.max_waiting and len(self._idle) <= waiting:
             self.metrics["acquisition_refused"] += 1
             raise PoolExhausted(f"{waiting} callers wait already")
 
@@ -132,17 +132,17 @@ class SessionPool(Stocking):
             raise WorkerError("this session is not leased from this pool")
         self.metrics["sessions_released"] += 1
         self._retire(session)
-        self._returned.set()
-        self._adjust()
+        self._lease_released.set()
+        self._reconcile()
 
     def info(self) -> dict[str, Any]:
         """Counts and counters, for people and exporters."""
-        view = self._view()
+        view = self._get_status()
         return {
             "idle": len(view.idle),
             "starting": view.starting,
             "leased": view.leased,
             "waiting": view.waiting,
-            "breaker": {"failures": self._breaker.failures, "blocked_for": view.blocked},
+            "breaker": {"failures": self._breaker.failures, "blocked_for": view.retry_after},
             "metrics": dict(self.metrics),
         }

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 from holdfast.workers.config import SandboxPolicy, SessionConfig
 from holdfast.workers.errors import SandboxUnavailable, StartFailed
-from holdfast.workers.forkserver import levels_to_try
+from holdfast.workers.forkserver import list_candidate_levels
 from holdfast.workers.session import WorkerSession
-from holdfast.workers.wire.orders import LEVELS, Level
+from holdfast.workers.wire.orders import SANDBOX_LEVELS, SandboxLevel
 
 
 @dataclass(frozen=True)
 class SandboxReport:
     """The strongest level that works here, what it does not enforce, and why stronger ones fail."""
 
-    level: Level | None
+    level: SandboxLevel | None
     notes: tuple[str, ...] = ()
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -23,7 +23,7 @@ async def probe_sandbox(config: SessionConfig | None = None) -> SandboxReport:
     """Start one worker at each level, from the strongest, until one runs code."""
     config = config or SessionConfig()
     reasons: dict[str, str] = {}
-    for level in levels_to_try(dataclasses.replace(config, sandbox=SandboxPolicy())):
+    for level in list_candidate_levels(dataclasses.replace(config, sandbox=SandboxPolicy())):
         policy = dataclasses.replace(config.sandbox, level=level, require=level)
         try:
             async with WorkerSession(dataclasses.replace(config, sandbox=policy)) as session:
@@ -35,4 +35,4 @@ async def probe_sandbox(config: SessionConfig | None = None) -> SandboxReport:
         if result.value == 42:
             return SandboxReport(level, notes, reasons)
         reasons[level] = f"the worker could not run code: {result.error}"
-    return SandboxReport(None, (), reasons or dict.fromkeys(LEVELS, "not tried"))
+    return SandboxReport(None, (), reasons or dict.fromkeys(SANDBOX_LEVELS, "not tried"))

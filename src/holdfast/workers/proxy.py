@@ -12,22 +12,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-_LONGEST_HEAD = 65536
+_MAX_HEAD_BYTES = 65536
 _CONNECT_TIMEOUT = 10.0
 
 
-class Proxy:
-    def __init__(self, allowed: tuple[str, ...]) -> None:
-        self.allowed = tuple(name.lower() for name in allowed)
-        self.connected: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
+class HttpProxy:
+    def __init__(self, allowed_hosts: tuple[str, ...]) -> None:
+        self.allowed_hosts = tuple(name.lower() for name in allowed_hosts)
+        self.connection_counts: Counter[str] = Counter()
+        self.refusal_counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, fd: int, allowed: tuple[str, ...]) -> AsyncIterator["Proxy"]:
-        proxy = cls(allowed)
-        server = await asyncio.start_server(proxy._serve, sock=socket.socket(fileno=fd), limit=_LONGEST_HEAD)
+    async def open(cls, fd: int, allowed_hosts: tuple[str, ...]) -> AsyncIterator["HttpProxy"]:
+        proxy = cls(allowed_hosts)
+        server = await asyncio.start_server(proxy._handle_client, sock=socket.socket(fileno=fd), limit=_MAX_HEAD_BYTES)
         try:
             yield proxy
         finally:
@@ -36,10 +36,10 @@ class Proxy:
                 task.cancel()
             await asyncio.gather(*proxy._tasks, return_exceptions=True)
 
-    def permits(self, host: str) -> bool:
-        return any(fnmatch.fnmatchcase(host.lower(), pattern) for pattern in self.allowed)
+    def is_allowed(self, host: str) -> bool:
+        return any(fnmatch.fnmatchcase(host.lower(), pattern) for pattern in self.allowed_hosts)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (task := asyncio.current_task()) is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -57,12 +57,12 @@ class Proxy:
         tunnel = method.upper() == "CONNECT"
         parts = urlsplit(f"//{target}" if tunnel else target)
         host, port = parts.hostname or "", parts.port or (443 if tunnel else 80)
-        if not self.permits(host):
-            self.refused[host] += 1
+        if not self.is_allowed(host):
+            self.refusal_counts[host] += 1
             writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             await writer.drain()
             return
-        self.connected[host] += 1
+        self.connection_counts[host] += 1
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT):
                 upstream_reader, upstream = await asyncio.open_connection(host, port)

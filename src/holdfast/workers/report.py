@@ -6,45 +6,45 @@ from typing import Any, NamedTuple
 
 from holdfast.workers.result import ExecutionResult
 
-_PICTURES = ("image/png", "image/jpeg")
-_LEFT_OUT = "application/vnd.holdfast.left-out+json"
-_FOUND = {
+_IMAGE_TYPES = ("image/png", "image/jpeg")
+_OMITTED_MIME_TYPE = "application/vnd.holdfast.left-out+json"
+_CARRY_OVER_NOTES = {
     "variables": "",
     "files": "[this is a new Python session: the variables of earlier calls are gone, their files are still there]",
     "nothing": "[this is a new Python session: variables and files of earlier calls are gone]",
 }
 
 
-class Picture(NamedTuple):
+class EncodedImage(NamedTuple):
     mime: str
     base64: str
 
 
-def as_text(result: ExecutionResult, *, found: str = "variables", limit: int = 20_000) -> str:
+def as_text(result: ExecutionResult, *, carried_over: str = "variables", limit: int = 20_000) -> str:
     """What was printed, shown and returned, or the traceback; and what became of the variables if not all is well.
 
     ``found`` is what the code found of earlier calls. A text over the limit keeps head and tail.
     """
-    parts = [_FOUND[found], result.stdout]
+    parts = [_CARRY_OVER_NOTES[carried_over], result.stdout]
     if result.stderr:
         parts.append(f"[stderr]\n{result.stderr}")
-    parts += [_described(item.data) for item in result.displays]
+    parts += [_format_mime_bundle(item.data) for item in result.displays]
     if result.repr:
-        parts.append(_described({**result.data, "text/plain": result.repr}))
-    text = "\n".join(part.rstrip("\n") for part in (*parts, *_trouble(result)) if part)
+        parts.append(_format_mime_bundle({**result.data, "text/plain": result.repr}))
+    text = "\n".join(part.rstrip("\n") for part in (*parts, *_format_problems(result)) if part)
     if len(text) > limit:
         text = f"{text[: limit // 2]}\n... {len(text) - limit} characters left out ...\n{text[-limit // 2 :]}"
     return text or "[no output]"
 
 
-def pictures(result: ExecutionResult) -> list[Picture]:
+def extract_images(result: ExecutionResult) -> list[EncodedImage]:
     """The pictures that were shown, in order, the last value's included."""
     shown = [*(item.data for item in result.displays), result.data]
-    return [Picture(mime, text) for data in shown for mime, text in _pictures(data)]
+    return [EncodedImage(mime, text) for data in shown for mime, text in _find_images(data)]
 
 
-def _pictures(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for mime in _PICTURES:
+def _find_images(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for mime in _IMAGE_TYPES:
         content = data.get(mime)
         if isinstance(content, bytes):
             yield mime, base64.b64encode(content).decode()
@@ -54,16 +54,16 @@ def _pictures(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
             return
 
 
-def _described(data: dict[str, Any]) -> str:
+def _format_mime_bundle(data: dict[str, Any]) -> str:
     words = str(data.get("text/markdown") or data.get("text/plain") or "")
-    marks = [f"[{mime}]" for mime, _ in _pictures(data)]
-    left_out = data.get(_LEFT_OUT)
+    marks = [f"[{mime}]" for mime, _ in _find_images(data)]
+    left_out = data.get(_OMITTED_MIME_TYPE)
     if isinstance(left_out, dict):
         marks += [f"[{mime} left out: {size} bytes are too many]" for mime, size in left_out.items()]
     return "\n".join([words, *marks] if words else marks)
 
 
-def _trouble(result: ExecutionResult) -> Iterator[str]:
+def _format_problems(result: ExecutionResult) -> Iterator[str]:
     error = result.error
     if result.timed_out:
         kept = "; the variables are still there" if result.state == "preserved" else ""

@@ -7,9 +7,9 @@ import msgspec
 
 from holdfast.workers.errors import Cause
 from holdfast.workers.states import SessionState
-from holdfast.workers.wire.messages import DisplayMessage, ErrorMessage, Usage
+from holdfast.workers.wire.messages import DisplayMessage, ErrorMessage, ExecutionUsage
 
-State = Literal["preserved", "lost"]
+NamespaceState = Literal["preserved", "lost"]
 
 
 class ExecutionResult(msgspec.Struct, frozen=True):
@@ -29,10 +29,10 @@ class ExecutionResult(msgspec.Struct, frozen=True):
     displays: tuple[DisplayMessage, ...] = ()
     error: ErrorMessage | None = None
     timed_out: bool = False
-    usage: Usage = Usage()
+    usage: ExecutionUsage = ExecutionUsage()
     execution_time: float = 0.0
     rolled_back: bool = False
-    state: State = "preserved"
+    state: NamespaceState = "preserved"
     reason: str = ""
 
     @property
@@ -41,11 +41,11 @@ class ExecutionResult(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Interrupted:
+class InterruptResult:
     """How an interrupt or a cancel went. ``stopped`` is False when nothing was running."""
 
     stopped: bool
-    state: State
+    state: NamespaceState
     reason: str = ""
 
     def __bool__(self) -> bool:
@@ -73,7 +73,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoreResult:
     """What a checkpoint brought back."""
 
     kept: tuple[str, ...]

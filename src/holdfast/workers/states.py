@@ -2,7 +2,7 @@
 
 from enum import Enum, StrEnum
 
-from holdfast.lifecycle.machine import Table
+from holdfast.lifecycle.machine import TransitionTable
 
 
 class SessionState(StrEnum):
@@ -19,43 +19,59 @@ class SessionState(StrEnum):
     TERMINATED = "terminated"
 
 
-class Event(Enum):
+class WorkerSessionEvent(Enum):
     __hash__ = object.__hash__
 
     STARTED = "started"
-    SAID_READY = "said ready"
-    BEGAN = "began code"
-    ENDED = "ended code"
-    RESTED = "rested"
-    FAILED = "failed to start"
-    EXITED = "exited"
+    BECAME_READY = "said ready"
+    EXECUTION_STARTED = "began code"
+    EXECUTION_ENDED = "ended code"
+    BECAME_IDLE = "rested"
+    START_FAILED = "failed to start"
+    WORKER_EXITED = "exited"
     RESTARTED = "restarted"
-    ASKED_TO_STOP = "asked to stop"
+    SHUTDOWN_REQUESTED = "asked to stop"
     CLOSED = "closed"
 
 
-S, E = SessionState, Event
+S, E = SessionState, WorkerSessionEvent
 
-_STOPPING = {E.ASKED_TO_STOP: S.SHUTTING_DOWN, E.CLOSED: S.TERMINATED}
-_DEAD = {E.EXITED: S.ERROR, E.FAILED: S.ERROR, E.RESTARTED: S.CREATING}
+_SHUTDOWN_TRANSITIONS = {E.SHUTDOWN_REQUESTED: S.SHUTTING_DOWN, E.CLOSED: S.TERMINATED}
+_EXIT_TRANSITIONS = {E.WORKER_EXITED: S.ERROR, E.START_FAILED: S.ERROR, E.RESTARTED: S.CREATING}
 
-TRANSITIONS: dict[SessionState, dict[Event, SessionState]] = {
-    S.CREATING: {E.STARTED: S.WARMING, **_DEAD, **_STOPPING},
+TRANSITIONS: dict[SessionState, dict[WorkerSessionEvent, SessionState]] = {
+    S.CREATING: {E.STARTED: S.WARMING, **_EXIT_TRANSITIONS, **_SHUTDOWN_TRANSITIONS},
     # Warm-up code runs before anybody is told that the session is ready.
-    S.WARMING: {E.SAID_READY: S.READY, E.BEGAN: S.WARMING, E.ENDED: S.WARMING, **_DEAD, **_STOPPING},
-    S.READY: {E.BEGAN: S.BUSY, E.ENDED: S.READY, E.RESTED: S.IDLE, **_DEAD, **_STOPPING},
-    S.BUSY: {E.ENDED: S.READY, **_DEAD, **_STOPPING},
-    S.IDLE: {E.BEGAN: S.BUSY, E.RESTED: S.IDLE, **_DEAD, **_STOPPING},
+    S.WARMING: {
+        E.BECAME_READY: S.READY,
+        E.EXECUTION_STARTED: S.WARMING,
+        E.EXECUTION_ENDED: S.WARMING,
+        **_EXIT_TRANSITIONS,
+        **_SHUTDOWN_TRANSITIONS,
+    },
+    S.READY: {
+        E.EXECUTION_STARTED: S.BUSY,
+        E.EXECUTION_ENDED: S.READY,
+        E.BECAME_IDLE: S.IDLE,
+        **_EXIT_TRANSITIONS,
+        **_SHUTDOWN_TRANSITIONS,
+    },
+    S.BUSY: {E.EXECUTION_ENDED: S.READY, **_EXIT_TRANSITIONS, **_SHUTDOWN_TRANSITIONS},
+    S.IDLE: {E.EXECUTION_STARTED: S.BUSY, E.BECAME_IDLE: S.IDLE, **_EXIT_TRANSITIONS, **_SHUTDOWN_TRANSITIONS},
     # The end of code is told after the end of its worker; it does not bring the session back.
-    S.ERROR: {E.ENDED: S.ERROR, **_DEAD, **_STOPPING},
+    S.ERROR: {E.EXECUTION_ENDED: S.ERROR, **_EXIT_TRANSITIONS, **_SHUTDOWN_TRANSITIONS},
     S.SHUTTING_DOWN: {
-        **dict.fromkeys((E.ENDED, E.EXITED, E.FAILED, E.ASKED_TO_STOP, E.SAID_READY), S.SHUTTING_DOWN),
+        **dict.fromkeys(
+            (E.EXECUTION_ENDED, E.WORKER_EXITED, E.START_FAILED, E.SHUTDOWN_REQUESTED, E.BECAME_READY), S.SHUTTING_DOWN
+        ),
         E.CLOSED: S.TERMINATED,
     },
-    S.TERMINATED: dict.fromkeys((E.ENDED, E.EXITED, E.FAILED, E.ASKED_TO_STOP, E.CLOSED), S.TERMINATED),
+    S.TERMINATED: dict.fromkeys(
+        (E.EXECUTION_ENDED, E.WORKER_EXITED, E.START_FAILED, E.SHUTDOWN_REQUESTED, E.CLOSED), S.TERMINATED
+    ),
 }
 
-TABLE: Table[SessionState, Event] = Table(
+TABLE: TransitionTable[SessionState, WorkerSessionEvent] = TransitionTable(
     states=SessionState,
     transitions=TRANSITIONS,
     initial=S.CREATING,

@@ -14,7 +14,7 @@ from holdfast.base.errors import Closed
 from holdfast.workers.config import PoolConfig
 from holdfast.workers.errors import PoolBroken, StartFailed, WorkerError
 from holdfast.workers.forkserver import ForkServer
-from holdfast.workers.plan import Breaker, Give, Idle, Retire, View, decide
+from holdfast.workers.plan import AssignSession, CircuitBreaker, IdleSession, PoolStatus, RetireSession, plan_actions
 from holdfast.workers.servers import fork_server
 from holdfast.workers.session import WorkerSession
 
@@ -24,88 +24,88 @@ _log = logging.getLogger("holdfast.workers")
 
 
 @dataclass
-class _Stocked:
+class _IdleEntry:
     session: WorkerSession
-    started: float
-    rested: float
+    started_at: float
+    idle_since: float
     memory: int = 0
 
 
-class Stocking:
+class PoolBase:
     def __init__(self, config: PoolConfig | None = None) -> None:
         self.config = config or PoolConfig()
         self.metrics: collections.Counter[str] = collections.Counter()
-        self._stock: dict[str, _Stocked] = {}
+        self._idle: dict[str, _IdleEntry] = {}
         self._leased: dict[str, WorkerSession] = {}
         self._leased_memory = 0
         self._starting = 0
         self._waiters: collections.deque[asyncio.Future[WorkerSession]] = collections.deque()
-        self._breaker = Breaker()
+        self._breaker = CircuitBreaker()
         self._draining = False
-        self._opened = False
-        self._returned = asyncio.Event()
+        self._started = False
+        self._lease_released = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._server: ForkServer | None = None
         self._server_stack = AsyncExitStack()
         self._server_lock = asyncio.Lock()
-        self._retry: asyncio.TimerHandle | None = None
-        self._holders: list[Callable[[], None]] = []
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._close_callbacks: list[Callable[[], None]] = []
 
-    def _view(self) -> View:
+    def _get_status(self) -> PoolStatus:
         now = time.monotonic()
         idle = tuple(
-            Idle(key, item.session.is_alive, now - item.started, now - item.rested, item.memory)
-            for key, item in self._stock.items()
+            IdleSession(key, item.session.is_alive, now - item.started_at, now - item.idle_since, item.memory)
+            for key, item in self._idle.items()
         )
         waiting = sum(not waiter.done() for waiter in self._waiters)
-        return View(
+        return PoolStatus(
             idle,
             self._starting,
             len(self._leased),
             waiting,
             self._leased_memory,
-            self._breaker.blocked(now),
+            self._breaker.get_retry_delay(now),
             self._draining,
         )
 
-    def _adjust(self) -> None:
-        for action in decide(self.config, self._view()):
+    def _reconcile(self) -> None:
+        for action in plan_actions(self.config, self._get_status()):
             match action:
-                case Give(id=key):
-                    self._give(self._stock.pop(key).session)
-                case Retire(id=key, reason=reason):
+                case AssignSession(id=key):
+                    self._assign(self._idle.pop(key).session)
+                case RetireSession(id=key, reason=reason):
                     self.metrics[f"retired_{reason}"] += 1
-                    self._retire(self._stock.pop(key).session)
+                    self._retire(self._idle.pop(key).session)
                 case _:
                     self._starting += action.count
                     for _ in range(action.count):
-                        self._spawn(self._start_one())
+                        self._create_task(self._start_session())
 
-    def _give(self, session: WorkerSession) -> None:
+    def _assign(self, session: WorkerSession) -> None:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 self._leased[session.session_id] = session
                 waiter.set_result(session)
                 return
-        self._shelve(session)
+        self._add_idle(session)
 
-    def _shelve(self, session: WorkerSession) -> None:
-        session.rest()
+    def _add_idle(self, session: WorkerSession) -> None:
+        session.mark_idle()
         now = time.monotonic()
-        self._stock[session.session_id] = _Stocked(session, now, now)
+        self._idle[session.session_id] = _IdleEntry(session, now, now)
 
-    async def _start_one(self) -> None:
+    async def _start_session(self) -> None:
         session = WorkerSession(self.config.session)
         try:
-            await self._hold_server()
+            await self._ensure_fork_server()
             await session.start()
         except Exception as problem:  # noqa: BLE001 - counted; waiting callers are told by the breaker
             self._starting -= 1
             self.metrics["start_failures"] += 1
-            self._breaker = self._breaker.failed(self.config, time.monotonic(), str(problem))
+            self._breaker = self._breaker.record_failure(self.config, time.monotonic(), str(problem))
             await session.terminate()
-            self._broke()
+            self._handle_start_failure()
         except BaseException:
             self._starting -= 1
             await session.terminate()
@@ -113,33 +113,33 @@ class Stocking:
         else:
             self._starting -= 1
             self.metrics["sessions_created"] += 1
-            self._breaker = self._breaker.succeeded()
+            self._breaker = self._breaker.record_success()
             if self._draining:
                 await session.terminate()
             else:
-                self._shelve(session)
-                self._adjust()
+                self._add_idle(session)
+                self._reconcile()
 
-    def _broke(self) -> None:
-        blocked = self._breaker.blocked(time.monotonic())
+    def _handle_start_failure(self) -> None:
+        blocked = self._breaker.get_retry_delay(time.monotonic())
         if blocked:
-            _log.warning("workers do not start: %s", self._breaker.last)
+            _log.warning("workers do not start: %s", self._breaker.last_error)
             while self._waiters:
                 waiter = self._waiters.popleft()
                 if not waiter.done():
-                    waiter.set_exception(PoolBroken(blocked, self._breaker.last))
+                    waiter.set_exception(PoolBroken(blocked, self._breaker.last_error))
         if not self._draining:
             loop = asyncio.get_running_loop()
-            if self._retry is not None:
-                self._retry.cancel()
-            self._retry = loop.call_later(blocked, self._adjust)
+            if self._retry_timer is not None:
+                self._retry_timer.cancel()
+            self._retry_timer = loop.call_later(blocked, self._reconcile)
 
-    async def _hold_server(self) -> None:
+    async def _ensure_fork_server(self) -> None:
         """Keep the fork-server up between sessions; a dead one is replaced. Sessions know what to do without one."""
         if self.config.session.mode == "spawn":
             return
         async with self._server_lock:
-            if self._server is None or not self._server.alive:
+            if self._server is None or not self._server.is_alive:
                 await self._server_stack.aclose()
                 self._server = None
                 self._server_stack = AsyncExitStack()
@@ -148,11 +148,11 @@ class Stocking:
 
     def _retire(self, session: WorkerSession) -> None:
         self.metrics["sessions_removed"] += 1
-        self._spawn(session.terminate(), name="retire")
+        self._create_task(session.terminate(), name="retire")
 
     # -- health
 
-    async def _watch(self) -> None:
+    async def _run_health_checks(self) -> None:
         while True:
             await asyncio.sleep(self.config.health_check_interval)
             await self.check_health()
@@ -160,22 +160,22 @@ class Stocking:
     async def check_health(self) -> None:
         """Look at every idle session, measure memory, and act on it."""
         self.metrics["health_check_runs"] += 1
-        items = list(self._stock.values())
-        await asyncio.gather(*(self._examine(item) for item in items))
+        items = list(self._idle.values())
+        await asyncio.gather(*(self._check_session(item) for item in items))
         self._leased_memory = sum(session.usage().pss for session in self._leased.values())
-        self._adjust()
+        self._reconcile()
 
-    async def _examine(self, item: _Stocked) -> None:
+    async def _check_session(self, entry: _IdleEntry) -> None:
         try:
             async with asyncio.timeout(_HEALTH_TIMEOUT):
-                await item.session.heartbeat()
-            item.memory = item.session.usage().pss
+                await entry.session.heartbeat()
+            entry.memory = entry.session.usage().pss
         except (TimeoutError, WorkerError, Closed):
             self.metrics["health_check_failures"] += 1
-            if self._stock.pop(item.session.session_id, None) is not None:
-                self._retire(item.session)
+            if self._idle.pop(entry.session.session_id, None) is not None:
+                self._retire(entry.session)
 
-    def _spawn(self, work: Any, *, name: str | None = None) -> None:
-        task = asyncio.create_task(work, name=name)
+    def _create_task(self, coroutine: Any, *, name: str | None = None) -> None:
+        task = asyncio.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

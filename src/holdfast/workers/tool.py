@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from holdfast.base.conversation import conversation
+from holdfast.base.conversation import current_conversation
 from holdfast.base.errors import Closed
-from holdfast.workers.collect import collect
+from holdfast.workers.collect import collect_result
 from holdfast.workers.errors import WorkerError
 from holdfast.workers.pool import SessionPool
 from holdfast.workers.report import as_text
@@ -16,42 +16,42 @@ from holdfast.workers.result import ExecutionResult
 from holdfast.workers.session import WorkerSession
 from holdfast.workers.wire.messages import ExecuteMessage
 
-__all__ = ["PythonSessions", "Ran", "conversation", "python_function"]
+__all__ = ["PythonCallResult", "PythonSessions", "current_conversation", "python_function"]
 
-_REMEMBERED = 10_000
+_MAX_EVICTED = 10_000
 
 
-Found: TypeAlias = Literal["variables", "files", "nothing"]
+CarriedOver: TypeAlias = Literal["variables", "files", "nothing"]
 
 
 @dataclass(frozen=True)
-class Ran:
+class PythonCallResult:
     """One call of a conversation, and what it found: the variables of the calls before, their files, or nothing.
 
     ``first`` says that nobody knows of calls before.
     """
 
     result: ExecutionResult
-    found: Found = "variables"
-    first: bool = False
+    carried_over: CarriedOver = "variables"
+    is_first_call: bool = False
 
 
 @dataclass(frozen=True)
-class _Known:
+class _PriorState:
     """What the next call has to be told about its session."""
 
-    found: Found = "variables"
-    first: bool = False
+    carried_over: CarriedOver = "variables"
+    is_first_call: bool = False
 
 
 @dataclass(eq=False)
-class _Seat:
+class _ConversationSlot:
     """A conversation's place: calls take it in turn, and ``callers`` have it or wait for it."""
 
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     session: WorkerSession | None = None
-    callers: int = 0
-    news: _Known = _Known()
+    caller_count: int = 0
+    prior_state: _PriorState = _PriorState()
 
 
 class PythonSessions:
@@ -64,29 +64,31 @@ class PythonSessions:
 
     def __init__(self, pool: SessionPool, *, timeout: float = 30.0) -> None:
         self.pool, self.timeout = pool, timeout
-        self._seats: dict[str, _Seat] = {}
-        self._lost: dict[str, None] = {}
-        self._wanted = 0
+        self._slots: dict[str, _ConversationSlot] = {}
+        self._evicted: dict[str, None] = {}
+        self._pending_leases = 0
         self._closed = False
-        pool.on_stop(self.close)
+        pool.add_close_callback(self.close)
 
     @classmethod
-    def of(cls, pool: SessionPool) -> "PythonSessions":
+    def for_pool(cls, pool: SessionPool) -> "PythonSessions":
         """The sessions of this pool's conversations, the same ones for everybody who asks until they are closed."""
-        if pool not in _shared:
-            _shared[pool] = cls(pool)
-        return _shared[pool]
+        if pool not in _sessions_by_pool:
+            _sessions_by_pool[pool] = cls(pool)
+        return _sessions_by_pool[pool]
 
-    async def run(self, code: str, *, key: str | None = None, timeout: float | None = None) -> Ran:
+    async def run(self, code: str, *, key: str | None = None, timeout: float | None = None) -> PythonCallResult:
         """Run in the session of the conversation ``key`` (by default, the current one).
 
         Whatever the code does is in the result. ``input()`` fails at once, since nobody would answer.
         """
-        async with self._seated(key) as seat:
-            session = await self._provided(seat)
-            news, seat.news = seat.news, _Known()
+        async with self._acquire_slot(key) as seat:
+            session = await self._ensure_session(seat)
+            news, seat.prior_state = seat.prior_state, _PriorState()
             message = ExecuteMessage(code=code, allow_input=False)
-            return Ran(await collect(session, message, timeout or self.timeout), news.found, news.first)
+            return PythonCallResult(
+                await collect_result(session, message, timeout or self.timeout), news.carried_over, news.is_first_call
+            )
 
     @contextlib.asynccontextmanager
     async def session(self, key: str | None = None) -> AsyncIterator[WorkerSession]:
@@ -94,82 +96,84 @@ class PythonSessions:
 
         Calls of the conversation wait until the block ends.
         """
-        async with self._seated(key) as seat:
-            yield await self._provided(seat)
+        async with self._acquire_slot(key) as seat:
+            yield await self._ensure_session(seat)
 
     @contextlib.asynccontextmanager
-    async def _seated(self, key: str | None) -> AsyncIterator[_Seat]:
+    async def _acquire_slot(self, key: str | None) -> AsyncIterator[_ConversationSlot]:
         """The conversation's place, when it is this caller's turn."""
-        name = conversation.get() if key is None else key
-        seat = self._seats[name] = self._seats.pop(name) if name in self._seats else _Seat()
-        seat.callers += 1
+        name = current_conversation.get() if key is None else key
+        seat = self._slots[name] = self._slots.pop(name) if name in self._slots else _ConversationSlot()
+        seat.caller_count += 1
         try:
-            async with seat.turn:
+            async with seat.lock:
                 if seat.session is None:
-                    seat.news = _Known("nothing", first=name not in self._lost)
+                    seat.prior_state = _PriorState("nothing", is_first_call=name not in self._evicted)
                 yield seat
-                self._lost.pop(name, None)
+                self._evicted.pop(name, None)
         finally:
-            seat.callers -= 1
-            if not seat.callers and (self._closed or seat.session is None):
-                self.end(name)
-            elif self._wanted and self.pool.full:
+            seat.caller_count -= 1
+            if not seat.caller_count and (self._closed or seat.session is None):
+                self.end_conversation(name)
+            elif self._pending_leases and self.pool.is_full:
                 # Somebody waits for what this conversation might not need again for long.
-                self._make_room()
+                self._evict_idle_session()
 
-    async def _provided(self, seat: _Seat) -> WorkerSession:
+    async def _ensure_session(self, slot: _ConversationSlot) -> WorkerSession:
         if self._closed:
             raise Closed("these sessions were closed")
-        if seat.session is not None:
-            if seat.session.is_alive:
-                return seat.session
+        if slot.session is not None:
+            if slot.session.is_alive:
+                return slot.session
             with contextlib.suppress(WorkerError, Closed):
-                await seat.session.restart()
-                seat.news = _Known("nothing" if seat.news.found == "nothing" else "files", seat.news.first)
-                return seat.session
-            self._give_back(seat)
-            seat.news = _Known("nothing")
-        if self.pool.full:
-            self._make_room()
-        self._wanted += 1
+                await slot.session.restart()
+                slot.prior_state = _PriorState(
+                    "nothing" if slot.prior_state.carried_over == "nothing" else "files", slot.prior_state.is_first_call
+                )
+                return slot.session
+            self._release_session(slot)
+            slot.prior_state = _PriorState("nothing")
+        if self.pool.is_full:
+            self._evict_idle_session()
+        self._pending_leases += 1
         try:
-            seat.session = await self.pool.lease(self.timeout)
+            slot.session = await self.pool.lease(self.timeout)
         finally:
-            self._wanted -= 1
-        return seat.session
+            self._pending_leases -= 1
+        return slot.session
 
-    def _make_room(self) -> None:
-        for name, seat in self._seats.items():
-            if not seat.callers:
-                self._lost[name] = None
-                if len(self._lost) > _REMEMBERED:
-                    del self._lost[next(iter(self._lost))]
-                self.end(name)
+    def _evict_idle_session(self) -> None:
+        for name, seat in self._slots.items():
+            if not seat.caller_count:
+                self._evicted[name] = None
+                if len(self._evicted) > _MAX_EVICTED:
+                    del self._evicted[next(iter(self._evicted))]
+                self.end_conversation(name)
                 return
 
-    def end(self, key: str = "") -> None:
+    def end_conversation(self, key: str = "") -> None:
         """The conversation is over. Its session ends, after the call that is being made if there is one."""
-        seat = self._seats.get(key)
-        if seat is not None and not seat.callers:
-            del self._seats[key]
-            self._give_back(seat)
+        seat = self._slots.get(key)
+        if seat is not None and not seat.caller_count:
+            del self._slots[key]
+            self._release_session(seat)
 
     def close(self) -> None:
         """Give every session back; those in use when their calls have ended. Nothing can be run any more."""
         self._closed = True
-        if _shared.get(self.pool) is self:
-            del _shared[self.pool]
-        for key in list(self._seats):
-            self.end(key)
+        if _sessions_by_pool.get(self.pool) is self:
+            del _sessions_by_pool[self.pool]
+        for key in list(self._slots):
+            self.end_conversation(key)
 
-    def _give_back(self, seat: _Seat) -> None:
-        session, seat.session = seat.session, None
+    def _release_session(self, slot: _ConversationSlot) -> None:
+        session, slot.session = slot.session, None
         if session is not None:
             with contextlib.suppress(WorkerError):
                 self.pool.release(session)
 
 
-_shared: dict[SessionPool, PythonSessions] = {}
+_sessions_by_pool: dict[SessionPool, PythonSessions] = {}
 
 
 def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[str], Awaitable[str]]:
@@ -179,7 +183,7 @@ def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[st
     ``conversation``; without one, all calls share a session. The text holds what was printed, the last value or
     the traceback, and says so when the variables were lost.
     """
-    sessions = PythonSessions.of(pool)
+    sessions = PythonSessions.for_pool(pool)
 
     async def run_python(code: str) -> str:
         """Run Python code in a persistent, sandboxed session. Returns printed text and the last value.
@@ -188,7 +192,7 @@ def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[st
             code: The Python code to run. Variables, imports and files stay for the next call.
         """
         ran = await sessions.run(code, timeout=timeout)
-        return as_text(ran.result, found="variables" if ran.first else ran.found)
+        return as_text(ran.result, carried_over="variables" if ran.is_first_call else ran.carried_over)
 
     run_python.sessions = sessions  # type: ignore[attr-defined]
     return run_python

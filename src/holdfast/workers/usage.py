@@ -5,13 +5,13 @@ import os
 from holdfast.workers.result import WorkerUsage
 
 
-def usage_of(keeper: int) -> WorkerUsage:
+def measure_usage(root_pid: int) -> WorkerUsage:
     """The keeper and everything below it. Zero where the system keeps no such books."""
-    if keeper <= 0:
+    if root_pid <= 0:
         return WorkerUsage()
     pss = private = processes = 0
     cpu = 0.0
-    for pid in _family(keeper):
+    for pid in _list_process_tree(root_pid):
         try:
             with open(f"/proc/{pid}/smaps_rollup") as file:
                 sizes = {line.split()[0]: int(line.split()[1]) for line in file if line.endswith("kB\n")}
@@ -26,12 +26,12 @@ def usage_of(keeper: int) -> WorkerUsage:
     return WorkerUsage(pss * 1024, private * 1024, cpu, processes)
 
 
-def resident_of(keeper: int) -> int:
+def estimate_resident_bytes(root_pid: int) -> int:
     """At most so many bytes, read quickly: what processes share is counted for each of them."""
-    if keeper <= 0:
+    if root_pid <= 0:
         return 0
     pages = 0
-    for pid in _family(keeper):
+    for pid in _list_process_tree(root_pid):
         try:
             with open(f"/proc/{pid}/statm") as file:
                 pages += int(file.read().split()[1])
@@ -40,8 +40,8 @@ def resident_of(keeper: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _family(root: int) -> list[int]:
-    found, waiting = [], [root]
+def _list_process_tree(root_pid: int) -> list[int]:
+    found, waiting = [], [root_pid]
     while waiting:
         pid = waiting.pop()
         found.append(pid)

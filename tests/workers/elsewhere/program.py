@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 
 from holdfast.workers import PoolConfig, SandboxPolicy, SessionConfig, SessionPool, WorkerSession
-from holdfast.workers.errors import RequestFailed, SandboxUnavailable
+from holdfast.workers.errors import WorkerRequestFailed, SandboxUnavailable
 
 
 async def main(python: str) -> None:
@@ -55,7 +55,7 @@ async def go_back(session: WorkerSession) -> None:
     for attempt in (session.snapshot, session.fork):
         try:
             await attempt()
-        except RequestFailed as refused:
+        except WorkerRequestFailed as refused:
             print("refused:", refused)
     result = await session.run("x = 1", transaction="rollback_on_failure")
     assert result.error is not None

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from holdfast.base.items import Item
-from holdfast.realtime.local.conversation import Entry
-from holdfast.realtime.local.responses import Response
+from holdfast.realtime.local.conversation import ConversationEntry
+from holdfast.realtime.local.responses import EngineResponse
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Say:
 
 
 @dataclass(frozen=True)
-class Call:
+class CallTool:
     """A function call. Arguments that are a string are sent as they are, valid or not."""
 
     name: str
@@ -28,7 +28,7 @@ class Call:
     call_id: str | None = None
 
     @property
-    def json(self) -> str:
+    def arguments_json(self) -> str:
         return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
 
 
@@ -40,7 +40,7 @@ class Pause:
 
 
 @dataclass(frozen=True)
-class Question:
+class ResponderRequest:
     """What a brain is asked: the conversation as items of the Responses API, and the session's settings.
 
     Speech is in there as what a recogniser understood. ``tools`` are declarations in the shape of the wire.
@@ -53,46 +53,46 @@ class Question:
     max_output_tokens: int | None = None
 
 
-class Brain(Protocol):
+class Responder(Protocol):
     """Answers questions, several at a time if it must. The generator is closed early when nobody listens any more."""
 
-    def answer(self, question: Question) -> AsyncGenerator[Say | Call, None]:
+    def respond(self, request: ResponderRequest) -> AsyncGenerator[Say | CallTool, None]:
         """What to say and call, in order, as soon as it is known. Raising fails the response."""
 
 
-Step: TypeAlias = str | Say | Call | Pause | BaseException
-Turn: TypeAlias = Step | Sequence[Step]
+ScriptStep: TypeAlias = str | Say | CallTool | Pause | BaseException
+ScriptTurn: TypeAlias = ScriptStep | Sequence[ScriptStep]
 
 
-class ScriptEnded(Exception):
+class ScriptExhausted(Exception):
     """The brain was asked more often than its script has turns."""
 
 
-class ScriptedBrain:
+class ScriptedResponder:
     """Takes the next turn of a script for every question.
 
     A turn is a text, a :class:`Call`, an exception to raise, or a list of these with :class:`Pause` between them.
     When the script is over, ``otherwise`` is the turn; without it the response fails.
     """
 
-    def __init__(self, turns: Iterable[Turn] = (), *, otherwise: Turn | None = None) -> None:
+    def __init__(self, turns: Iterable[ScriptTurn] = (), *, default: ScriptTurn | None = None) -> None:
         self._turns = deque(turns)
-        self._otherwise = otherwise
-        self.questions: list[Question] = []
+        self._default = default
+        self.requests: list[ResponderRequest] = []
 
     @property
     def remaining(self) -> int:
         return len(self._turns)
 
-    def add(self, turn: Turn) -> None:
+    def add_turn(self, turn: ScriptTurn) -> None:
         """One more turn at the end of the script."""
         self._turns.append(turn)
 
-    async def answer(self, question: Question) -> AsyncGenerator[Say | Call, None]:
-        self.questions.append(question)
-        turn = self._turns.popleft() if self._turns else self._otherwise
+    async def respond(self, request: ResponderRequest) -> AsyncGenerator[Say | CallTool, None]:
+        self.requests.append(request)
+        turn = self._turns.popleft() if self._turns else self._default
         if turn is None:
-            raise ScriptEnded(f"the script has no turn for question {len(self.questions)}")
+            raise ScriptExhausted(f"the script has no turn for question {len(self.requests)}")
         for step in turn if isinstance(turn, Sequence) and not isinstance(turn, str) else [turn]:
             match step:
                 case Pause(seconds):
@@ -105,12 +105,12 @@ class ScriptedBrain:
                     yield step
 
 
-def question_of(response: Response, tools: list[dict[str, Any]]) -> Question:
+def build_responder_request(response: EngineResponse, tools: list[dict[str, Any]]) -> ResponderRequest:
     """What a response is an answer to."""
     settings = response.settings
     limit = settings.max_output_tokens
-    return Question(
-        items=[item for entry in response.context if (item := _item_of(entry)) is not None],
+    return ResponderRequest(
+        items=[item for entry in response.context if (item := _to_model_item(entry)) is not None],
         instructions=settings.instructions,
         tools=tools,
         tool_choice=settings.tool_choice,
@@ -118,7 +118,7 @@ def question_of(response: Response, tools: list[dict[str, Any]]) -> Question:
     )
 
 
-def _item_of(entry: Entry) -> Item | None:
+def _to_model_item(entry: ConversationEntry) -> Item | None:
     """An item as a text model reads it; ``None`` when nothing of it is left."""
     item = entry.item
     match item["type"]:
@@ -127,16 +127,20 @@ def _item_of(entry: Entry) -> Item | None:
         case "function_call_output":
             return {name: item[name] for name in ("type", "call_id", "output")}
     if item["role"] != "assistant":
-        return {"type": "message", "role": item["role"], "content": [_part_of(entry, part) for part in item["content"]]}
+        return {
+            "type": "message",
+            "role": item["role"],
+            "content": [_to_model_part(entry, part) for part in item["content"]],
+        }
     if not entry.text:
         return None
     said = [{"type": "output_text", "text": entry.text, "annotations": []}]
     return {"type": "message", "role": "assistant", "content": said}
 
 
-def _part_of(entry: Entry, part: Item) -> Item:
+def _to_model_part(entry: ConversationEntry, part: Item) -> Item:
     if part["type"] == "input_image":
         return {"type": "input_image", "image_url": part.get("image_url"), "detail": part.get("detail") or "auto"}
-    heard = part.get("text") or part.get("transcript") or (entry.said if part["type"] == "input_audio" else None)
+    heard = part.get("text") or part.get("transcript") or (entry.transcript if part["type"] == "input_audio" else None)
     unheard = f"(speech of {entry.audio_ms / 1000:.1f} seconds that nobody transcribed)"
     return {"type": "input_text", "text": heard if heard is not None else unheard}

@@ -2,27 +2,33 @@
 
 from collections.abc import Iterator
 
-from holdfast.realtime.local.audio import Format
-from holdfast.realtime.local.outbox import Refused
-from holdfast.realtime.local.settings import AudioInput
-from holdfast.realtime.local.vad import DetectorFactory, Started, Stopped, TurnDetector, VoiceDetector
+from holdfast.realtime.local.audio import AudioCodec
+from holdfast.realtime.local.outbox import InvalidRequest
+from holdfast.realtime.local.settings import AudioInputSettings
+from holdfast.realtime.local.vad import (
+    DetectorFactory,
+    SpeechStarted,
+    SpeechStopped,
+    TurnDetector,
+    VoiceActivityDetector,
+)
 
-SHORTEST_MS = 100
+MIN_COMMIT_MS = 100
 
 
-class Hearing:
+class InputAudioBuffer:
     """Takes audio in and hands turns out. Positions are milliseconds since the session began."""
 
-    def __init__(self, settings: AudioInput, format: Format, detector: DetectorFactory) -> None:
+    def __init__(self, settings: AudioInputSettings, codec: AudioCodec, detector: DetectorFactory) -> None:
         self._make_detector = detector
-        self._detector: VoiceDetector | None = None
+        self._detector: VoiceActivityDetector | None = None
         self._audio = bytearray()
         self._start_ms = 0
-        self._turns: TurnDetector | None = None
-        self._turns_from_ms = 0
+        self._turn_detector: TurnDetector | None = None
+        self._detection_start_ms = 0
         self._turn_start_ms: int | None = None
-        self._settings, self.format = settings, format
-        self._listen()
+        self._settings, self.codec = settings, codec
+        self._reset_turn_detection()
 
     @property
     def end_ms(self) -> int:
@@ -31,84 +37,84 @@ class Hearing:
 
     @property
     def length_ms(self) -> int:
-        return self.format.milliseconds(len(self._audio))
+        return self.codec.get_duration_ms(len(self._audio))
 
     @property
     def speaking(self) -> bool:
         return self._turn_start_ms is not None
 
-    def configure(self, settings: AudioInput, format: Format) -> None:
+    def configure(self, settings: AudioInputSettings, codec: AudioCodec) -> None:
         """Listen with other settings from now on. Audio in another format is not kept.
 
         Settings that have nothing to do with listening leave a turn that is being spoken alone.
         """
         changed = settings.turn_detection != self._settings.turn_detection
         self._settings = settings
-        if format is not self.format:
+        if codec is not self.codec:
             self.clear()
-            self.format = format
+            self.codec = codec
         elif changed:
-            self._listen()
+            self._reset_turn_detection()
 
-    def append(self, data: bytes) -> Iterator[Started | Stopped]:
+    def append(self, data: bytes) -> Iterator[SpeechStarted | SpeechStopped]:
         """Take audio in. On ``Stopped`` the turn must be taken with :meth:`take_turn` before going on."""
         self._audio += data
-        if self._turns is None:
+        if self._turn_detector is None:
             return
-        for found in self._turns.feed(self.format.to_pcm(data)):
-            at_ms = max(self._start_ms, self._turns_from_ms + found.at_ms)
-            if isinstance(found, Started):
+        for found in self._turn_detector.feed(self.codec.to_pcm(data)):
+            at_ms = max(self._start_ms, self._detection_start_ms + found.at_ms)
+            if isinstance(found, SpeechStarted):
                 self._turn_start_ms = at_ms
-                yield Started(at_ms)
+                yield SpeechStarted(at_ms)
             else:
-                yield Stopped(at_ms)
+                yield SpeechStopped(at_ms)
                 self._turn_start_ms = None
-        self._forget_silence()
+        self._discard_silence()
 
     def take_turn(self, end_ms: int) -> bytes:
         """The audio of the turn that ended there; what came before it is dropped."""
         start = self._turn_start_ms if self._turn_start_ms is not None else self._start_ms
-        self._drop_until(start)
-        audio = bytes(self._audio[: (end_ms - self._start_ms) * self.format.bytes_per_ms])
-        self._drop_until(end_ms)
+        self._discard_until(start)
+        audio = bytes(self._audio[: (end_ms - self._start_ms) * self.codec.bytes_per_ms])
+        self._discard_until(end_ms)
         return audio
 
     def take_all(self) -> bytes:
         """Everything that is there, in whole samples, or :class:`Refused` when that is next to nothing."""
-        if self.length_ms < SHORTEST_MS:
-            raise Refused(
+        if self.length_ms < MIN_COMMIT_MS:
+            raise InvalidRequest(
                 "input_audio_buffer_commit_empty",
                 "Error committing input audio buffer: buffer too small. Expected at least "
-                f"{SHORTEST_MS}ms of audio, but buffer only has {self.length_ms:.2f}ms of audio.",
+                f"{MIN_COMMIT_MS}ms of audio, but buffer only has {self.length_ms:.2f}ms of audio.",
             )
-        audio = bytes(self._audio[: len(self._audio) // self.format.width * self.format.width])
+        audio = bytes(self._audio[: len(self._audio) // self.codec.sample_width * self.codec.sample_width])
         self.clear()
         return audio
 
     def clear(self) -> None:
         self._start_ms = self.end_ms
         self._audio.clear()
-        self._listen()
+        self._reset_turn_detection()
 
-    def _listen(self) -> None:
+    def _reset_turn_detection(self) -> None:
         wanted = self._settings.turn_detection
-        self._turn_start_ms, self._turns_from_ms, self._turns = None, self.end_ms, None
+        self._turn_start_ms, self._detection_start_ms, self._turn_detector = None, self.end_ms, None
         if wanted is None:
             return
         self._detector = self._detector or self._make_detector()
-        self._turns = TurnDetector(
+        self._turn_detector = TurnDetector(
             self._detector,
             threshold=wanted.threshold,
             prefix_ms=wanted.prefix_padding_ms,
             silence_ms=wanted.silence_duration_ms,
         )
 
-    def _forget_silence(self) -> None:
+    def _discard_silence(self) -> None:
         """Between turns only what the next one may begin with is kept."""
         if self._turn_start_ms is None and self._settings.turn_detection is not None:
-            self._drop_until(self.end_ms - self._settings.turn_detection.prefix_padding_ms - 500)
+            self._discard_until(self.end_ms - self._settings.turn_detection.prefix_padding_ms - 500)
 
-    def _drop_until(self, ms: int) -> None:
+    def _discard_until(self, ms: int) -> None:
         ms = min(max(ms, self._start_ms), self.end_ms)
-        del self._audio[: (ms - self._start_ms) * self.format.bytes_per_ms]
+        del self._audio[: (ms - self._start_ms) * self.codec.bytes_per_ms]
         self._start_ms = ms

@@ -9,13 +9,20 @@ from typing import Any
 
 import msgspec
 
-from holdfast.lifecycle.finishing import told_to_stop
+from holdfast.lifecycle.finishing import is_cancelling
 from holdfast.lifecycle.scope import Scope
-from holdfast.realtime.local.brain import Brain, Call, Say, question_of
+from holdfast.realtime.local.brain import CallTool, Responder, Say, build_responder_request
 from holdfast.realtime.local.engine import Engine
-from holdfast.realtime.local.outbox import Ask, Forget, Frame, HangUp, Transcribe, Wish
-from holdfast.realtime.local.responses import Response
-from holdfast.realtime.local.speech import Voice, words_of
+from holdfast.realtime.local.outbox import (
+    Action,
+    CancelGeneration,
+    CloseConnection,
+    Frame,
+    GenerateResponse,
+    TranscribeAudio,
+)
+from holdfast.realtime.local.responses import EngineResponse
+from holdfast.realtime.local.speech import TextToSpeech, split_words
 from holdfast.realtime.local.transcription import Transcriber
 
 log = logging.getLogger("holdfast.realtime")
@@ -23,7 +30,7 @@ log = logging.getLogger("holdfast.realtime")
 _SENTENCE_END = re.compile(r"[.!?…:;]\s+|\n")
 
 
-class Host:
+class EngineRunner:
     """One engine, alive. Give it frames; it sends frames and, at the end, hangs up.
 
     Its tasks belong to ``scope``: they end with it. ``stop`` keeps it from waking up again.
@@ -34,133 +41,140 @@ class Host:
         engine: Engine,
         *,
         scope: Scope,
-        brain: Brain,
-        voice: Voice,
+        responder: Responder,
+        tts: TextToSpeech,
         transcriber: Transcriber | None,
         send: Callable[[Frame], None],
-        hang_up: Callable[[int, str], None],
+        close_connection: Callable[[int, str], None],
     ) -> None:
         self.engine = engine
-        self._scope, self._brain, self._voice, self._transcriber = scope, brain, voice, transcriber
-        self._send, self._hang_up = send, hang_up
+        self._scope, self._responder, self._tts, self._transcriber = scope, responder, tts, transcriber
+        self._send, self._close_connection = send, close_connection
         self._loop = asyncio.get_running_loop()
-        self._answers: dict[str, asyncio.Task[None]] = {}
-        self._transcripts: dict[str, asyncio.Task[None]] = {}
+        self._response_tasks: dict[str, asyncio.Task[None]] = {}
+        self._transcription_tasks: dict[str, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._stopped = self._settling = self._said_so = False
+        self._stopped = self._flushing = self._warned_no_transcriber = False
 
     def start(self) -> None:
         """Say what a server says first."""
-        self.settle()
+        self.flush()
 
     def receive(self, data: str | bytes | Mapping[str, Any]) -> None:
         """A frame from the client."""
         self.engine.receive(data, self._loop.time())
-        self.settle()
+        self.flush()
 
     def stop(self) -> None:
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Send what there is to send and do what is wished for. To be called after any change of the engine."""
-        self.engine.settle(self._loop.time())
-        if self._settling:  # whoever is at it sends this too, in its turn
+        self.engine.process_ended_responses(self._loop.time())
+        if self._flushing:  # whoever is at it sends this too, in its turn
             return
-        self._settling = True
+        self._flushing = True
         try:
-            while taken := self.engine.take():
+            while taken := self.engine.drain_outbox():
                 for each in taken:
-                    self._fulfil(each)
+                    self._execute(each)
         finally:
-            self._settling = False
+            self._flushing = False
         self._set_timer()
 
     def _set_timer(self) -> None:
-        due = self.engine.due
+        due = self.engine.deadline
         if self._timer is not None:
             if due == self._timer.when():
                 return
             self._timer.cancel()
-        self._timer = None if due is None or self._stopped else self._loop.call_at(due, self._wake)
+        self._timer = None if due is None or self._stopped else self._loop.call_at(due, self._on_timer)
 
-    def _wake(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         # A timer may come a little before its time, and what is due must be due then.
-        self.engine.advance(max(self._loop.time(), self.engine.due or 0.0))
-        self.settle()
+        self.engine.advance(max(self._loop.time(), self.engine.deadline or 0.0))
+        self.flush()
 
-    def _fulfil(self, wish: Frame | Wish) -> None:
+    def _execute(self, action: Frame | Action) -> None:
         if self._stopped:
             return
-        match wish:
+        match action:
             case dict():
-                self._send(wish)
-            case Ask(response_id):
-                self._answers[response_id] = task = self._scope.start(self._answer(response_id))
-                task.add_done_callback(lambda _: self._answers.pop(response_id, None))
-            case Forget(response_id):
-                if response_id in self._answers:
-                    self._answers.pop(response_id).cancel()
-            case Transcribe(item_id, audio):
-                self._begin_to_transcribe(item_id, audio)
-            case HangUp(code, reason):
-                self._hang_up(code, reason)
+                self._send(action)
+            case GenerateResponse(response_id):
+                self._response_tasks[response_id] = task = self._scope.start(self._generate_response(response_id))
+                task.add_done_callback(lambda _: self._response_tasks.pop(response_id, None))
+            case CancelGeneration(response_id):
+                if response_id in self._response_tasks:
+                    self._response_tasks.pop(response_id).cancel()
+            case TranscribeAudio(item_id, audio):
+                self._start_transcription(item_id, audio)
+            case CloseConnection(code, reason):
+                self._close_connection(code, reason)
 
-    async def _answer(self, response_id: str) -> None:
-        if self._transcripts:
-            await asyncio.wait(set(self._transcripts.values()))
-        response = self.engine.response(response_id)
+    async def _generate_response(self, response_id: str) -> None:
+        if self._transcription_tasks:
+            await asyncio.wait(set(self._transcription_tasks.values()))
+        response = self.engine.get_response(response_id)
         if response is None:
             return
         try:
-            await self._give(response)
+            await self._stream_response(response)
         except (Exception, asyncio.CancelledError) as error:  # A brain is anybody's code.
-            if isinstance(error, asyncio.CancelledError) and told_to_stop():
+            if isinstance(error, asyncio.CancelledError) and is_cancelling():
                 raise
             log.warning("the brain of a realtime model failed", exc_info=error)
-            response.fail(str(getattr(error, "code", "") or "server_error"), _told(error))
+            response.fail(str(getattr(error, "code", "") or "server_error"), _describe_error(error))
         else:
             response.finish(self._loop.time())
-        self.settle()
+        self.flush()
 
-    async def _give(self, response: Response) -> None:
+    async def _stream_response(self, response: EngineResponse) -> None:
         tools = msgspec.to_builtins(response.settings.tools)
         unsaid = ""
-        async with aclosing(self._brain.answer(question_of(response, tools))) as parts:
+        async with aclosing(self._responder.respond(build_responder_request(response, tools))) as parts:
             async for part in parts:
                 match part:
                     case Say(text):
-                        unsaid = await self._say(response, unsaid + text)
-                    case Call(name, _, call_id):
-                        await self._say(response, unsaid, all_of_it=True)
+                        unsaid = await self._output_text(response, unsaid + text)
+                    case CallTool(name, _, call_id):
+                        await self._output_text(response, unsaid, final=True)
                         unsaid = ""
-                        response.call(_whole(name), _whole(part.json), self._loop.time(), call_id=call_id)
-                self.settle()
-        await self._say(response, unsaid, all_of_it=True)
+                        response.add_call(
+                            _replace_surrogates(name),
+                            _replace_surrogates(part.arguments_json),
+                            self._loop.time(),
+                            call_id=call_id,
+                        )
+                self.flush()
+        await self._output_text(response, unsaid, final=True)
 
-    async def _say(self, response: Response, text: str, *, all_of_it: bool = False) -> str:
+    async def _output_text(self, response: EngineResponse, text: str, *, final: bool = False) -> str:
         """Say the whole sentences in a text, and give back what is not one yet. Writing waits for none."""
-        if not response.speaks:
-            for piece in words_of(_whole(text)):
-                response.write(piece, self._loop.time())
+        if not response.has_audio_output:
+            for piece in split_words(_replace_surrogates(text)):
+                response.add_text(piece, self._loop.time())
             return ""
         ends = [match.end() for match in _SENTENCE_END.finditer(text)]
-        end = len(text) if all_of_it else (ends[-1] if ends else 0)
+        end = len(text) if final else (ends[-1] if ends else 0)
         if end:
-            for word in await self._voice.speak(_whole(text[:end]), speed=response.settings.audio.output.speed):
-                response.sound(word.text, word.audio, self._loop.time())
-            self.settle()
+            for word in await self._tts.synthesize(
+                _replace_surrogates(text[:end]), speed=response.settings.audio.output.speed
+            ):
+                response.add_word(word.text, word.audio, self._loop.time())
+            self.flush()
         return text[end:]
 
-    def _begin_to_transcribe(self, item_id: str, audio: bytes) -> None:
+    def _start_transcription(self, item_id: str, audio: bytes) -> None:
         if self._transcriber is not None:
             transcribing = self._transcribe(item_id, audio, self._transcriber)
-            self._transcripts[item_id] = task = self._scope.start(transcribing)
-            task.add_done_callback(lambda _: self._transcripts.pop(item_id, None))
-        elif not self._said_so:
-            self._said_so = True
+            self._transcription_tasks[item_id] = task = self._scope.start(transcribing)
+            task.add_done_callback(lambda _: self._transcription_tasks.pop(item_id, None))
+        elif not self._warned_no_transcriber:
+            self._warned_no_transcriber = True
             log.warning(
                 "somebody speaks to a realtime model that has no recogniser: its brain is told for how long, "
                 "but not what was said; give the model a transcriber, or write to it"
@@ -168,18 +182,18 @@ class Host:
 
     async def _transcribe(self, item_id: str, audio: bytes, transcriber: Transcriber) -> None:
         try:
-            self.engine.transcribed(item_id, _whole(await transcriber.transcribe(audio)))
+            self.engine.add_transcript(item_id, _replace_surrogates(await transcriber.transcribe(audio)))
         except (Exception, asyncio.CancelledError) as error:  # A recogniser is anybody's code.
-            if isinstance(error, asyncio.CancelledError) and told_to_stop():
+            if isinstance(error, asyncio.CancelledError) and is_cancelling():
                 raise
-            self.engine.transcription_failed(item_id, _told(error))
-        self.settle()
+            self.engine.report_transcription_failure(item_id, _describe_error(error))
+        self.flush()
 
 
-def _told(error: BaseException) -> str:
-    return _whole(f"{type(error).__name__}: {error}")
+def _describe_error(error: BaseException) -> str:
+    return _replace_surrogates(f"{type(error).__name__}: {error}")
 
 
-def _whole(text: str) -> str:
+def _replace_surrogates(text: str) -> str:
     """The text without halves of characters, as streams may leave behind: no frame could carry them."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -9,23 +9,23 @@ from holdfast.lifecycle.owner import Owner
 from holdfast.lifecycle.scope import Scope
 from holdfast.models.contract import Model
 from holdfast.realtime.errors import NotConnected
-from holdfast.realtime.local.brain import Brain, Turn
+from holdfast.realtime.local.brain import Responder, ScriptTurn
 from holdfast.realtime.local.engine import Engine
-from holdfast.realtime.local.host import Host
-from holdfast.realtime.local.model_brain import as_brain
+from holdfast.realtime.local.host import EngineRunner
+from holdfast.realtime.local.model_brain import as_responder
 from holdfast.realtime.local.outbox import Frame
-from holdfast.realtime.local.speech import Voice, best_voice
+from holdfast.realtime.local.speech import TextToSpeech, create_default_tts
 from holdfast.realtime.local.transcription import Transcriber
-from holdfast.realtime.local.vad import DetectorFactory, best_detector
+from holdfast.realtime.local.vad import DetectorFactory, create_default_detector
 from holdfast.realtime.model import RealtimeModelConfig
-from holdfast.realtime.openai.frames import write
-from holdfast.realtime.openai.link import LinkClosed
+from holdfast.realtime.openai.frames import encode_message
+from holdfast.realtime.openai.link import TransportClosed
 from holdfast.realtime.openai.recording import Recording
-from holdfast.realtime.openai.wire_model import WireModel
-from holdfast.realtime.pace import checked_pace
+from holdfast.realtime.openai.wire_model import RealtimeProtocolModel
+from holdfast.realtime.pace import validate_pace
 
 
-class LocalRealtimeModel(WireModel):
+class LocalRealtimeModel(RealtimeProtocolModel):
     """Hears, thinks and speaks in this process, through the same protocol as a provider.
 
     ``brain`` is a text model, anything else that answers (:class:`~holdfast.realtime.local.Brain`), or a script of
@@ -38,63 +38,65 @@ class LocalRealtimeModel(WireModel):
 
     def __init__(
         self,
-        brain: Model | Brain | Sequence[Turn],
+        responder: Model | Responder | Sequence[ScriptTurn],
         *,
-        voice: Voice | None = None,
+        tts: TextToSpeech | None = None,
         transcriber: Transcriber | None = None,
-        detector: DetectorFactory = best_detector,
+        detector: DetectorFactory = create_default_detector,
         pace: float | None = 1.0,
         session_seconds: float = 3600.0,
         recording: Recording | None = None,
     ) -> None:
         super().__init__(recording=recording)
-        self._brain = as_brain(brain)
-        self._voice, self._transcriber, self._detector = voice or best_voice(), transcriber, detector
-        self._pace, self._session_seconds = checked_pace(pace), session_seconds
-        self._link: EngineLink | None = None
+        self._responder = as_responder(responder)
+        self._tts, self._transcriber, self._detector = tts or create_default_tts(), transcriber, detector
+        self._pace, self._session_seconds = validate_pace(pace), session_seconds
+        self._transport: InProcessTransport | None = None
 
     @property
     def engine(self) -> Engine:
         """The server's side of the latest connection: its conversation, its settings."""
-        if self._link is None:
+        if self._transport is None:
             raise NotConnected("this realtime model was never connected, so it has no engine yet")
-        return self._link.engine
+        return self._transport.engine
 
-    async def dial(self, options: RealtimeModelConfig) -> "EngineLink":
+    async def open_transport(self, options: RealtimeModelConfig) -> "InProcessTransport":
         engine = Engine(
             now=asyncio.get_running_loop().time(),
             detector=self._detector,
             pace=self._pace,
             limit_seconds=self._session_seconds,
             expires_at=int(time.time() + self._session_seconds),
-            transcribes=self._transcriber is not None,
+            has_transcriber=self._transcriber is not None,
         )
-        self._link = link = EngineLink(engine, self._brain, self._voice, self._transcriber)
+        self._transport = link = InProcessTransport(engine, self._responder, self._tts, self._transcriber)
         await link.open()
         return link
 
 
-class EngineLink:
+class InProcessTransport:
     """Carries frames to an engine in the same process, and back."""
 
-    def __init__(self, engine: Engine, brain: Brain, voice: Voice, transcriber: Transcriber | None) -> None:
+    def __init__(
+        self, engine: Engine, responder: Responder, tts: TextToSpeech, transcriber: Transcriber | None
+    ) -> None:
         self.engine = engine
-        self._brain, self._voice, self._transcriber = brain, voice, transcriber
-        self._frames: asyncio.Queue[bytes | LinkClosed] = asyncio.Queue()
-        self._owner = Owner(self._held, name="realtime engine")
-        self._host: Host | None = None
+        self._responder, self._tts, self._transcriber = responder, tts, transcriber
+        self._frames: asyncio.Queue[bytes | TransportClosed] = asyncio.Queue()
+        self._owner = Owner(self._lifespan, name="realtime engine")
+        self._runner: EngineRunner | None = None
 
     async def open(self) -> None:
         await self._owner.start()
 
     async def send(self, frame: bytes) -> None:
-        if self._host is None or self._owner.closing:
-            raise LinkClosed(1000, "closed here")
-        self._host.receive(frame)
+        if self._runner is None or self._owner.closing:
+            raise TransportClosed(1000, "closed here")
+        self._runner.receive(frame)
 
     async def receive(self) -> bytes:
         frame = await self._frames.get()
-        if isinstance(frame, LinkClosed):
+        if isinstance(frame, TransportClosed):
             raise frame
         return frame
 
@@ -102,31 +104,31 @@ class EngineLink:
         await self._owner.close()
 
     @asynccontextmanager
-    async def _held(self) -> AsyncIterator[None]:
+    async def _lifespan(self) -> AsyncIterator[None]:
         async with Scope() as scope:
-            self._host = Host(
+            self._runner = EngineRunner(
                 self.engine,
                 scope=scope,
-                brain=self._brain,
-                voice=self._voice,
+                responder=self._responder,
+                tts=self._tts,
                 transcriber=self._transcriber,
-                send=self._take,
-                hang_up=self._hang_up,
+                send=self._enqueue_frame,
+                close_connection=self._close_connection,
             )
-            scope.push(self._end)
-            self._host.start()
+            scope.push_callback(self._handle_engine_exit)
+            self._runner.start()
             yield
-            self._host.stop()
+            self._runner.stop()
             scope.cancel()
 
-    def _take(self, frame: Frame) -> None:
-        self._frames.put_nowait(write(frame))
+    def _enqueue_frame(self, frame: Frame) -> None:
+        self._frames.put_nowait(encode_message(frame))
 
-    def _end(self) -> None:
+    def _handle_engine_exit(self) -> None:
         """However it came: whoever still waits for a frame hears that there will be none."""
-        if self._host is not None:
-            self._host.stop()
-        self._hang_up(1011, "the engine has ended")
+        if self._runner is not None:
+            self._runner.stop()
+        self._close_connection(1011, "the engine has ended")
 
-    def _hang_up(self, code: int, reason: str) -> None:
-        self._frames.put_nowait(LinkClosed(code, reason))
+    def _close_connection(self, code: int, reason: str) -> None:
+        self._frames.put_nowait(TransportClosed(code, reason))

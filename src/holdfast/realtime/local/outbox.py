@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 Frame: TypeAlias = dict[str, Any]
 
 
-class Refused(Exception):
+class InvalidRequest(Exception):
     """The client asked for something that cannot be. It is told so in an ``error`` frame; nothing was changed."""
 
     def __init__(self, code: str, message: str, *, param: str | None = None) -> None:
@@ -15,21 +15,21 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Ask:
+class GenerateResponse:
     """Let the brain answer, and give its answer to the response."""
 
     response_id: str
 
 
 @dataclass(frozen=True)
-class Forget:
+class CancelGeneration:
     """The response is over: what the brain would still say is of no use."""
 
     response_id: str
 
 
 @dataclass(frozen=True)
-class Transcribe:
+class TranscribeAudio:
     """Find out what was said in an item. ``audio`` is in the engine's own format."""
 
     item_id: str
@@ -37,41 +37,41 @@ class Transcribe:
 
 
 @dataclass(frozen=True)
-class HangUp:
+class CloseConnection:
     """Close the connection with this code."""
 
     code: int
     reason: str
 
 
-Wish: TypeAlias = Ask | Forget | Transcribe | HangUp
+Action: TypeAlias = GenerateResponse | CancelGeneration | TranscribeAudio | CloseConnection
 
 
 class Outbox:
     """Numbers the frames and keeps them, with the wishes, in the order in which they came about."""
 
     def __init__(self) -> None:
-        self._waiting: list[Frame | Wish] = []
-        self._number = 0
+        self._pending: list[Frame | Action] = []
+        self._event_count = 0
 
-    def tell(self, kind: str, **parts: Any) -> None:
-        self._number += 1
-        self._waiting.append({"type": kind, "event_id": f"event_{self._number}", **parts})
+    def emit(self, event_type: str, **fields: Any) -> None:
+        self._event_count += 1
+        self._pending.append({"type": event_type, "event_id": f"event_{self._event_count}", **fields})
 
-    def wish(self, wish: Wish) -> None:
-        self._waiting.append(wish)
+    def add_action(self, action: Action) -> None:
+        self._pending.append(action)
 
-    def error(self, refused: Refused, *, event_id: str | None = None) -> None:
+    def emit_error(self, invalid_request: InvalidRequest, *, event_id: str | None = None) -> None:
         error = {
             "type": "invalid_request_error",
-            "code": refused.code,
-            "message": refused.message,
-            "param": refused.param,
+            "code": invalid_request.code,
+            "message": invalid_request.message,
+            "param": invalid_request.param,
             "event_id": event_id,
         }
-        self.tell("error", error=error)
+        self.emit("error", error=error)
 
-    def take(self) -> list[Frame | Wish]:
+    def drain(self) -> list[Frame | Action]:
         """Everything since the last time."""
-        taken, self._waiting = self._waiting, []
+        taken, self._pending = self._pending, []
         return taken

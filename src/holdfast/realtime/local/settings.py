@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from holdfast.realtime.local.audio import FORMATS, Format
-from holdfast.realtime.local.outbox import Refused
+from holdfast.realtime.local.audio import CODECS, AudioCodec
+from holdfast.realtime.local.outbox import InvalidRequest
 
 
 class Pcm(Struct, tag_field="type", tag="audio/pcm", forbid_unknown_fields=True):
@@ -23,7 +23,7 @@ class Pcma(Struct, tag_field="type", tag="audio/pcma", forbid_unknown_fields=Tru
     pass
 
 
-class Transcription(Struct, forbid_unknown_fields=True):
+class TranscriptionSettings(Struct, forbid_unknown_fields=True):
     model: str | None = None
     language: str | None = None
     prompt: str | None = None
@@ -67,22 +67,22 @@ class CustomVoice(Struct, forbid_unknown_fields=True):
     id: str
 
 
-class AudioInput(Struct, forbid_unknown_fields=True):
+class AudioInputSettings(Struct, forbid_unknown_fields=True):
     format: Pcm | Pcmu | Pcma = field(default_factory=Pcm)
     noise_reduction: NoiseReduction | None = None
-    transcription: Transcription | None = None
+    transcription: TranscriptionSettings | None = None
     turn_detection: ServerVad | SemanticVad | None = field(default_factory=ServerVad)
 
 
-class AudioOutput(Struct, forbid_unknown_fields=True):
+class AudioOutputSettings(Struct, forbid_unknown_fields=True):
     format: Pcm | Pcmu | Pcma = field(default_factory=Pcm)
     voice: str | CustomVoice = "alloy"
     speed: Annotated[float, Meta(ge=0.25, le=1.5)] = 1.0
 
 
-class Audio(Struct, forbid_unknown_fields=True):
-    input: AudioInput = field(default_factory=AudioInput)
-    output: AudioOutput = field(default_factory=AudioOutput)
+class AudioSettings(Struct, forbid_unknown_fields=True):
+    input: AudioInputSettings = field(default_factory=AudioInputSettings)
+    output: AudioOutputSettings = field(default_factory=AudioOutputSettings)
 
 
 class FunctionDeclaration(Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
@@ -101,17 +101,17 @@ class NamedTool(Struct, forbid_unknown_fields=True):
     server_label: str | None = None
 
 
-class Prompt(Struct, forbid_unknown_fields=True):
+class PromptReference(Struct, forbid_unknown_fields=True):
     id: str
     version: str | None = None
     variables: dict[str, Any] | None = None
 
 
-class Reasoning(Struct, forbid_unknown_fields=True):
+class ReasoningSettings(Struct, forbid_unknown_fields=True):
     effort: str | None = None
 
 
-class Tracing(Struct, forbid_unknown_fields=True):
+class TracingSettings(Struct, forbid_unknown_fields=True):
     workflow_name: str | None = None
     group_id: str | None = None
     metadata: Any = None
@@ -127,24 +127,24 @@ MaxTokens = Annotated[int, Meta(ge=1, le=4096)] | Literal["inf"]
 ToolChoice = Literal["auto", "none", "required"] | NamedTool
 
 # Settings that are checked, and then kept and shown as the client wrote them.
-_AS_WRITTEN: dict[str, Any] = {
+_OPAQUE_SETTINGS: dict[str, Any] = {
     "tool_choice": ToolChoice,
     "max_output_tokens": MaxTokens,
-    "prompt": Prompt | None,
-    "reasoning": Reasoning | None,
-    "tracing": Tracing | Literal["auto"] | None,
+    "prompt": PromptReference | None,
+    "reasoning": ReasoningSettings | None,
+    "tracing": TracingSettings | Literal["auto"] | None,
     "truncation": RetentionRatio | Literal["auto", "disabled"] | None,
 }
 
 
-class SessionSettings(Struct, forbid_unknown_fields=True):
+class EngineSessionSettings(Struct, forbid_unknown_fields=True):
     """A session's settings, in the shape of the wire."""
 
     type: Literal["realtime"] = "realtime"
     model: str = "local"
     instructions: str = ""
     output_modalities: Modalities = field(default_factory=lambda: ["audio"])
-    audio: Audio = field(default_factory=Audio)
+    audio: AudioSettings = field(default_factory=AudioSettings)
     tools: list[FunctionDeclaration | McpDeclaration] = field(default_factory=list)
     tool_choice: Any = "auto"
     max_output_tokens: Any = "inf"
@@ -156,12 +156,12 @@ class SessionSettings(Struct, forbid_unknown_fields=True):
     include: list[str] | None = None
 
     @property
-    def input_format(self) -> Format:
-        return FORMATS[_tag(self.audio.input.format)]
+    def input_codec(self) -> AudioCodec:
+        return CODECS[_get_tag(self.audio.input.format)]
 
     @property
-    def output_format(self) -> Format:
-        return FORMATS[_tag(self.audio.output.format)]
+    def output_codec(self) -> AudioCodec:
+        return CODECS[_get_tag(self.audio.output.format)]
 
 
 class ResponseSettings(Struct, forbid_unknown_fields=True):
@@ -180,61 +180,63 @@ class ResponseSettings(Struct, forbid_unknown_fields=True):
     prompt: Any = None
     reasoning: Any = None
 
-    def over(self, session: SessionSettings) -> SessionSettings:
+    def apply_to(self, session: EngineSessionSettings) -> EngineSessionSettings:
         """The session's settings with what is set here in their place."""
         own = ("conversation", "input", "metadata")
         given = {name: value for name, value in msgspec.structs.asdict(self).items() if name not in own}
         given = {name: value for name, value in given.items() if value is not None}
-        return updated(session, given, where="response")
+        return merge_settings(session, given, param_prefix="response")
 
 
 # Settings inside these are changed one by one; everything else is replaced as a whole.
-_MERGED = frozenset(
+_MERGED_PATHS = frozenset(
     ["", "audio", "audio.input", "audio.output", "audio.input.turn_detection", "audio.input.noise_reduction"]
 )
-_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.S)
-_UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`")
+_ERROR_PATH = re.compile(r"^(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.S)
+_UNKNOWN_FIELD = re.compile(r"unknown field `(?P<name>.*)`")
 
 
-def updated(settings: SessionSettings, changes: Mapping[str, Any], *, where: str = "session") -> SessionSettings:
+def merge_settings(
+    settings: EngineSessionSettings, changes: Mapping[str, Any], *, param_prefix: str = "session"
+) -> EngineSessionSettings:
     """New settings, or :class:`Refused` with the parameter that is wrong."""
-    merged = _merged(msgspec.to_builtins(settings), changes, "")
-    found: SessionSettings = converted(merged, SessionSettings, where=where)
-    for name, kind in _AS_WRITTEN.items():
-        converted(getattr(found, name), kind, where=f"{where}.{name}")
+    merged = _merge(msgspec.to_builtins(settings), changes, "")
+    found: EngineSessionSettings = convert(merged, EngineSessionSettings, param_prefix=param_prefix)
+    for name, kind in _OPAQUE_SETTINGS.items():
+        convert(getattr(found, name), kind, param_prefix=f"{param_prefix}.{name}")
     return found
 
 
-def converted(value: Any, kind: Any, *, where: str) -> Any:
+def convert(value: Any, target_type: Any, *, param_prefix: str) -> Any:
     """``value`` in the shape of ``kind``, or :class:`Refused` with the path of what does not fit."""
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, target_type)
     except msgspec.ValidationError as error:
-        told = _PATH.match(str(error))
+        told = _ERROR_PATH.match(str(error))
         problem, path = (str(error), "") if told is None else (told["problem"], told["path"] or "")
-        param = ".".join(part for part in (where, path) if part)
-        unknown = _UNKNOWN.search(problem)
+        param = ".".join(part for part in (param_prefix, path) if part)
+        unknown = _UNKNOWN_FIELD.search(problem)
         if unknown is not None:
             param = f"{param}.{unknown['name']}".strip(".")
-            raise Refused("unknown_parameter", f"Unknown parameter: '{param}'.", param=param) from None
-        raise Refused("invalid_value", f"Invalid value for '{param}': {problem}.", param=param) from None
+            raise InvalidRequest("unknown_parameter", f"Unknown parameter: '{param}'.", param=param) from None
+        raise InvalidRequest("invalid_value", f"Invalid value for '{param}': {problem}.", param=param) from None
 
 
-def wire(settings: SessionSettings) -> dict[str, Any]:
+def settings_to_wire(settings: EngineSessionSettings) -> dict[str, Any]:
     """The settings as a ``session`` frame shows them."""
     shown: dict[str, Any] = msgspec.to_builtins(settings)
     return shown
 
 
-def _merged(old: Any, new: Any, path: str) -> Any:
-    if path not in _MERGED or not isinstance(old, dict) or not isinstance(new, Mapping):
+def _merge(old: Any, new: Any, path: str) -> Any:
+    if path not in _MERGED_PATHS or not isinstance(old, dict) or not isinstance(new, Mapping):
         return new
     if "type" in new and "type" in old and new["type"] != old["type"]:
         return new
-    inner = {name: _merged(old.get(name), value, f"{path}.{name}".strip(".")) for name, value in new.items()}
+    inner = {name: _merge(old.get(name), value, f"{path}.{name}".strip(".")) for name, value in new.items()}
     return {**old, **inner}
 
 
-def _tag(struct: Any) -> str:
+def _get_tag(struct: Any) -> str:
     tag: str = type(struct).__struct_config__.tag
     return tag

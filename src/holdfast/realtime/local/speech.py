@@ -12,89 +12,91 @@ from math import gcd, pi, sin
 from typing import Protocol
 
 from holdfast.base.errors import HoldfastError
-from holdfast.realtime.local.audio import BYTES_PER_MS, RATE, pcm_of, samples, silence
+from holdfast.realtime.local.audio import BYTES_PER_MS, SAMPLE_RATE, make_silence, pcm_to_samples, samples_to_pcm
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class WordAudio:
     """A word, with the space before it if there is one, and its audio: 16 bits mono at 24 kHz."""
 
     text: str
     audio: bytes
 
 
-class Voice(Protocol):
+class TextToSpeech(Protocol):
     """Speaks a piece of text, usually a sentence. The texts of the words are the text again when put together."""
 
-    async def speak(self, text: str, *, speed: float = 1.0) -> list[Word]: ...
+    async def synthesize(self, text: str, *, speed: float = 1.0) -> list[WordAudio]: ...
 
 
-class VoiceFailed(HoldfastError):
+class TextToSpeechFailed(HoldfastError):
     """The program that speaks did not."""
 
     code = "voice-failed"
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words with the spaces before them; spaces at the end stay with the last."""
     return re.findall(r"\s*\S+(?:\s+$)?|\s+$", text)
 
 
-class ToneVoice:
+class ToneTTS:
     """Hums: each word is a tone, as long as the word is. Needs nothing, and always takes the same time."""
 
-    LETTER_MS, LEAST_MS, GAP_MS = 55, 120, 40
+    LETTER_MS, MIN_MS, GAP_MS = 55, 120, 40
 
-    async def speak(self, text: str, *, speed: float = 1.0) -> list[Word]:
-        return [Word(word, self._hum(word.strip(), speed)) for word in words_of(text)]
+    async def synthesize(self, text: str, *, speed: float = 1.0) -> list[WordAudio]:
+        return [WordAudio(word, self._synthesize_word(word.strip(), speed)) for word in split_words(text)]
 
-    def _hum(self, word: str, speed: float) -> bytes:
-        length = max(self.LEAST_MS, len(word) * self.LETTER_MS)
-        return _tone(sum(map(ord, word)) % 12, round(length / speed / 10) * 10) + silence(self.GAP_MS)
+    def _synthesize_word(self, word: str, speed: float) -> bytes:
+        length = max(self.MIN_MS, len(word) * self.LETTER_MS)
+        return _make_tone(sum(map(ord, word)) % 12, round(length / speed / 10) * 10) + make_silence(self.GAP_MS)
 
 
 @lru_cache(maxsize=256)
-def _tone(pitch: int, length_ms: int) -> bytes:
+def _make_tone(pitch: int, length_ms: int) -> bytes:
     """A tone between 120 and 250 Hz with three overtones, as a voice has them, and soft ends."""
     period = 96 + 8 * pitch
     wave_form = [
         round(4000 * sum(sin(2 * pi * part * at / period) / part for part in (1, 2, 3, 5))) for at in range(period)
     ]
-    count = length_ms * RATE // 1000
+    count = length_ms * SAMPLE_RATE // 1000
     whole = array("h", (wave_form * (count // period + 1))[:count])
-    edge = min(RATE // 100, count // 2)
+    edge = min(SAMPLE_RATE // 100, count // 2)
     for at in range(edge):
         whole[at] = whole[at] * at // edge
         whole[-1 - at] = whole[-1 - at] * at // edge
-    return pcm_of(whole)
+    return samples_to_pcm(whole)
 
 
-class EspeakVoice:
+class EspeakTTS:
     """Speaks with the program ``espeak-ng``. Where its words lie is estimated from their lengths."""
 
     WORDS_PER_MINUTE = 175
-    LONGEST_SECONDS = 30.0  # it needs less for half an hour of speech
+    TIMEOUT_SECONDS = 30.0  # it needs less for half an hour of speech
 
     def __init__(self, *, language: str = "en", program: str = "espeak-ng") -> None:
         found = shutil.which(program)
         if found is None:
-            raise VoiceFailed(f"there is no program {program!r} on the PATH; install espeak-ng, or use ToneVoice")
+            raise TextToSpeechFailed(
+                f"there is no program {program!r} on the PATH; install espeak-ng, or use ToneVoice"
+            )
         self._program, self._language = found, language
 
-    async def speak(self, text: str, *, speed: float = 1.0) -> list[Word]:
-        words = words_of(text)
+    async def synthesize(self, text: str, *, speed: float = 1.0) -> list[WordAudio]:
+        words = split_words(text)
         if not text.strip():
-            return [Word(word, b"") for word in words]
+            return [WordAudio(word, b"") for word in words]
         # Half of a character, as a stream may leave one behind, cannot be said.
-        sound = await self._sound_of(text.encode(errors="replace"), speed)
+        sound = await self._synthesize_wav(text.encode(errors="replace"), speed)
         try:
             # Elsewhere: with a long text it would hold up everybody else in the loop.
-            pcm = await asyncio.to_thread(_at_our_rate, sound)
+            pcm = await asyncio.to_thread(_resample_wav, sound)
         except (EOFError, wave.Error) as error:
-            raise VoiceFailed(f"{self._program} wrote no audio: {error or 'nothing'}") from error
-        return _shared_out(words, pcm)
+            raise TextToSpeechFailed(f"{self._program} wrote no audio: {error or 'nothing'}") from error
+        return _split_audio_by_word(words, pcm)
 
-    async def _sound_of(self, text: bytes, speed: float) -> bytes:
+    async def _synthesize_wav(self, text: bytes, speed: float) -> bytes:
         """The WAV file that the program makes of the text. It is gone when this ends, however it ends."""
         pace = str(round(self.WORDS_PER_MINUTE * speed))
         try:
@@ -103,43 +105,45 @@ class EspeakVoice:
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             )  # fmt: skip
         except OSError as error:
-            raise VoiceFailed(f"{self._program} could not be started: {error}") from error
+            raise TextToSpeechFailed(f"{self._program} could not be started: {error}") from error
         try:
-            async with asyncio.timeout(self.LONGEST_SECONDS):
+            async with asyncio.timeout(self.TIMEOUT_SECONDS):
                 sound, problem = await process.communicate(text)
         except TimeoutError as late:
-            raise VoiceFailed(f"{self._program} was not done after {self.LONGEST_SECONDS:g} s") from late
+            raise TextToSpeechFailed(f"{self._program} was not done after {self.TIMEOUT_SECONDS:g} s") from late
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode:
-            raise VoiceFailed(f"{self._program} ended with {process.returncode}: {problem.decode(errors='replace')}")
+            raise TextToSpeechFailed(
+                f"{self._program} ended with {process.returncode}: {problem.decode(errors='replace')}"
+            )
         return sound
 
 
-def best_voice() -> Voice:
+def create_default_tts() -> TextToSpeech:
     """``espeak-ng`` where it is installed, the tone elsewhere."""
-    return EspeakVoice() if shutil.which("espeak-ng") else ToneVoice()
+    return EspeakTTS() if shutil.which("espeak-ng") else ToneTTS()
 
 
-def _at_our_rate(sound: bytes) -> bytes:
+def _resample_wav(wav: bytes) -> bytes:
     """The audio of a WAV file, on straight lines between its samples."""
-    with wave.open(io.BytesIO(sound)) as file:
-        rate, heard = file.getframerate(), samples(file.readframes(file.getnframes()))
+    with wave.open(io.BytesIO(wav)) as file:
+        rate, heard = file.getframerate(), pcm_to_samples(file.readframes(file.getnframes()))
     # A program that writes into a pipe cannot know the length beforehand; the module reads what there is.
     # The places between the samples repeat: so many of ours lie on so many of theirs.
-    ours, theirs = RATE // gcd(RATE, rate), rate // gcd(RATE, rate)
+    ours, theirs = SAMPLE_RATE // gcd(SAMPLE_RATE, rate), rate // gcd(SAMPLE_RATE, rate)
     heard.extend([0] * (-len(heard) % theirs + 1))
     found = array("h", bytes(2 * ((len(heard) - 1) // theirs * ours)))
     for place in range(ours):
         left, part = divmod(place * theirs, ours)
         pairs = zip(heard[left:-1:theirs], heard[left + 1 :: theirs], strict=True)
         found[place::ours] = array("h", [a + (b - a) * part // ours for a, b in pairs])
-    return pcm_of(found)
+    return samples_to_pcm(found)
 
 
-def _shared_out(words: list[str], pcm: bytes) -> list[Word]:
+def _split_audio_by_word(words: list[str], pcm: bytes) -> list[WordAudio]:
     """The audio cut at whole milliseconds, to each word in proportion to its letters and pauses."""
     weights = [
         len(word.strip()) + 2 + (4 if word.rstrip().endswith((",", ".", "!", "?", ";", ":")) else 0) for word in words
@@ -148,6 +152,6 @@ def _shared_out(words: list[str], pcm: bytes) -> list[Word]:
     for word, weight in zip(words, weights, strict=True):
         done += weight
         end = length * done // total
-        found.append(Word(word, pcm[before * BYTES_PER_MS : end * BYTES_PER_MS]))
+        found.append(WordAudio(word, pcm[before * BYTES_PER_MS : end * BYTES_PER_MS]))
         before = end
     return found

@@ -15,9 +15,9 @@ class Transcriber(Protocol):
 class ScriptedTranscriber:
     """Hears the next text of a script in every piece of audio, whatever is in it, and nothing when it is over."""
 
-    def __init__(self, texts: Iterable[str] = (), *, otherwise: str = "") -> None:
+    def __init__(self, texts: Iterable[str] = (), *, default: str = "") -> None:
         self._texts = deque(texts)
-        self._otherwise = otherwise
+        self._default = default
 
     async def transcribe(self, audio: bytes) -> str:
-        return self._texts.popleft() if self._texts else self._otherwise
+        return self._texts.popleft() if self._texts else self._default

@@ -3,31 +3,33 @@
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.realtime.local.conversation import Entry
+from holdfast.realtime.local.conversation import ConversationEntry
 
 
-def tokens_of_text(text: str) -> int:
+def count_text_tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
-def tokens_said(audio_ms: int) -> int:
+def count_output_audio_tokens(audio_ms: int) -> int:
     return -(-audio_ms // 50)
 
 
-def tokens_heard(audio_ms: int) -> int:
+def count_input_audio_tokens(audio_ms: int) -> int:
     return -(-audio_ms // 100)
 
 
-def usage_of(context: Iterable[Entry], output: Iterable[Entry], instructions: str) -> dict[str, Any]:
+def build_usage(
+    context: Iterable[ConversationEntry], output: Iterable[ConversationEntry], instructions: str
+) -> dict[str, Any]:
     """What a response consumed, as ``response.done`` reports it."""
-    text_in, audio_in = tokens_of_text(instructions), 0
+    text_in, audio_in = count_text_tokens(instructions), 0
     for entry in context:
-        text_in += _text_tokens(entry)
-        count = tokens_said if entry.item.get("role") == "assistant" else tokens_heard
+        text_in += _count_entry_text_tokens(entry)
+        count = count_output_audio_tokens if entry.item.get("role") == "assistant" else count_input_audio_tokens
         audio_in += count(entry.audio_ms)
     spoken = list(output)
-    text_out = sum(map(_text_tokens, spoken))
-    audio_out = sum(tokens_said(entry.audio_ms) for entry in spoken)
+    text_out = sum(map(_count_entry_text_tokens, spoken))
+    audio_out = sum(count_output_audio_tokens(entry.audio_ms) for entry in spoken)
     cached = {"text_tokens": 0, "audio_tokens": 0, "image_tokens": 0}
     return {
         "total_tokens": text_in + audio_in + text_out + audio_out,
@@ -44,6 +46,6 @@ def usage_of(context: Iterable[Entry], output: Iterable[Entry], instructions: st
     }
 
 
-def _text_tokens(entry: Entry) -> int:
+def _count_entry_text_tokens(entry: ConversationEntry) -> int:
     parts = (entry.item.get("arguments"), entry.item.get("output"))
-    return tokens_of_text(entry.text) + sum(tokens_of_text(part) for part in parts if isinstance(part, str))
+    return count_text_tokens(entry.text) + sum(count_text_tokens(part) for part in parts if isinstance(part, str))

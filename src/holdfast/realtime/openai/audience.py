@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.lifecycle.finishing import told_to_stop
+from holdfast.lifecycle.finishing import is_cancelling
 from holdfast.realtime.model import RealtimeModelListener
 from holdfast.realtime.model_events import RealtimeModelEvent, RealtimeModelRawServerEvent
 
 log = logging.getLogger("holdfast.realtime")
 
 
-class Audience:
+class ListenerRegistry:
     """The listeners of a model. Each is told every event in order, and never two at a time.
 
     A listener that raises is reported in the log and told the next event all the same.
@@ -21,8 +21,8 @@ class Audience:
 
     def __init__(self) -> None:
         self._listeners: tuple[RealtimeModelListener, ...] = ()
-        self._to_tell: deque[RealtimeModelEvent] = deque()
-        self._teller: asyncio.Task[Any] | None = None
+        self._pending_events: deque[RealtimeModelEvent] = deque()
+        self._notifying_task: asyncio.Task[Any] | None = None
 
     def add(self, listener: RealtimeModelListener) -> None:
         if listener not in self._listeners:
@@ -32,38 +32,38 @@ class Audience:
         self._listeners = tuple(known for known in self._listeners if known != listener)
 
     @property
-    def wants_raw(self) -> bool:
+    def wants_raw_events(self) -> bool:
         """Whether anybody wants the messages of the server as they came."""
-        return True in map(_wants_raw, self._listeners)
+        return True in map(_accepts_raw_events, self._listeners)
 
     @property
-    def told_here(self) -> bool:
+    def is_current_task_notifying(self) -> bool:
         """Whether the current task is telling: then it is a listener that asks."""
-        return self._teller is not None and self._teller is asyncio.current_task()
+        return self._notifying_task is not None and self._notifying_task is asyncio.current_task()
 
-    async def tell(self, events: Iterable[RealtimeModelEvent]) -> None:
+    async def notify(self, events: Iterable[RealtimeModelEvent]) -> None:
         """Tell everybody. If some task is telling already, it tells these too, and this returns at once."""
-        self._to_tell.extend(events)
-        if self._teller is not None:
+        self._pending_events.extend(events)
+        if self._notifying_task is not None:
             return
-        self._teller = asyncio.current_task()
+        self._notifying_task = asyncio.current_task()
         try:
-            while self._to_tell:
-                event = self._to_tell.popleft()
+            while self._pending_events:
+                event = self._pending_events.popleft()
                 raw = isinstance(event, RealtimeModelRawServerEvent)
                 for listener in self._listeners:
-                    if raw and not _wants_raw(listener):
+                    if raw and not _accepts_raw_events(listener):
                         continue
                     try:
                         await listener.on_event(event)
                     except (Exception, asyncio.CancelledError) as error:
-                        if isinstance(error, asyncio.CancelledError) and told_to_stop():
+                        if isinstance(error, asyncio.CancelledError) and is_cancelling():
                             raise
                         log.exception("a listener failed at the event %r", event.type)
         finally:
-            self._teller = None
+            self._notifying_task = None
 
 
-def _wants_raw(listener: RealtimeModelListener) -> bool:
+def _accepts_raw_events(listener: RealtimeModelListener) -> bool:
     # A listener need not inherit from the class that says so.
     return getattr(listener, "raw_server_events", True)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from holdfast.lifecycle import Deadline, Owner, Scope
 from holdfast.realtime.config import RealtimeSessionModelSettings
-from holdfast.realtime.errors import ConnectionLost, NotConnected, Unacknowledged, words_of_error
+from holdfast.realtime.errors import AcknowledgementTimeout, ConnectionLost, NotConnected, describe_error
 from holdfast.realtime.model import RealtimeModelConfig
 from holdfast.realtime.model_events import (
     RealtimeModelConnectionStatusEvent,
@@ -17,49 +17,53 @@ from holdfast.realtime.model_events import (
     RealtimeModelEvent,
 )
 from holdfast.realtime.model_inputs import RealtimeModelSendEvent
-from holdfast.realtime.openai.audience import Audience
+from holdfast.realtime.openai.audience import ListenerRegistry
 from holdfast.realtime.openai.client import RealtimeClient
-from holdfast.realtime.openai.link import Link, LinkClosed
-from holdfast.realtime.openai.outbox import Outbox
-from holdfast.realtime.openai.raw import with_raw
-from holdfast.realtime.openai.updates import Update
+from holdfast.realtime.openai.link import Transport, TransportClosed
+from holdfast.realtime.openai.outbox import FrameWriter
+from holdfast.realtime.openai.raw import prepend_raw_event
+from holdfast.realtime.openai.updates import PendingSessionUpdate
 from holdfast.realtime.playback import Playback
 
-Dial: TypeAlias = Callable[[], Awaitable[Link]]
+TransportFactory: TypeAlias = Callable[[], Awaitable[Transport]]
 
-_IN_A_ROW = 64
-_NOTICED_WITHIN = 0.5
+_MAX_FRAMES_BEFORE_YIELD = 64
+_READER_DRAIN_TIMEOUT = 0.5
 """How long the reader of a link that has ended may take to come to the end of it."""
 
 
-class Connection:
+class ModelConnection:
     """One connection, from dialling to its end. It serves once."""
 
     def __init__(
         self,
-        dial: Dial,
+        open_transport: TransportFactory,
         options: RealtimeModelConfig,
-        audience: Audience,
+        listeners: ListenerRegistry,
         *,
-        acknowledge_within: float,
-        before: Playback | None = None,
+        acknowledge_timeout: float,
+        previous_playback: Playback | None = None,
     ) -> None:
-        self._dial, self._audience, self._patience = dial, audience, acknowledge_within
+        self._open_transport, self._listeners, self._acknowledge_timeout = (
+            open_transport,
+            listeners,
+            acknowledge_timeout,
+        )
         self._loop = asyncio.get_running_loop()
         self._client = RealtimeClient(
-            options, clock=self._loop.time, acknowledge_within=acknowledge_within, before=before
+            options, clock=self._loop.time, acknowledge_timeout=acknowledge_timeout, previous_playback=previous_playback
         )
-        self._outbox = Outbox(self._client.outgoing)
-        self._owner = Owner(self._held, name="realtime connection")
+        self._frame_writer = FrameWriter(self._client.outgoing)
+        self._owner = Owner(self._lifespan, name="realtime connection")
         self._scope = Scope()
         self._reader: asyncio.Task[None] | None = None
-        self._answers: list[tuple[Update, asyncio.Future[None]]] = []
+        self._pending_updates: list[tuple[PendingSessionUpdate, asyncio.Future[None]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
-        self._open = False
-        self._end: LinkClosed | None = None
-        self._complaint: str | None = None
-        self.cut_off = False
+        self._is_open = False
+        self._closure: TransportClosed | None = None
+        self._last_server_error: str | None = None
+        self.was_aborted = False
         """Whether it was ended although the server took no leave."""
 
     @property
@@ -70,7 +74,7 @@ class Connection:
     @property
     def ended(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self._end is not None or self._owner.closing
+        return self._closure is not None or self._owner.closing
 
     @property
     def closed(self) -> bool:
@@ -87,123 +91,125 @@ class Connection:
 
     async def send(self, event: RealtimeModelSendEvent) -> None:
         """Returns when it was written, so that a server that takes nothing holds up the sender."""
-        self._check()
+        self._ensure_connected()
         told = self._client.send(event)
-        self._look_after_client()
+        self._process_client_output()
         if told:
             # In a task of its own: a sender that is cancelled must not take away what listeners are due.
-            await asyncio.wait({self._scope.start(self._audience.tell(told))})
-        await self._outbox.flush()
+            await asyncio.wait({self._scope.start(self._listeners.notify(told))})
+        await self._frame_writer.flush()
 
-    async def update(self, settings: RealtimeSessionModelSettings) -> None:
+    async def update_settings(self, settings: RealtimeSessionModelSettings) -> None:
         """Change the settings. Returns when the server has taken them.
 
         Raises ``SettingsRejected``, ``Unacknowledged`` or ``ConnectionLost``. Inside a listener nobody would
         read the answer, so there it returns when the settings were written.
         """
-        self._check()
-        update = self._client.update(settings)
-        self._look_after_client()
+        self._ensure_connected()
+        update = self._client.update_settings(settings)
+        self._process_client_output()
         if asyncio.current_task() is self._reader:
-            await self._outbox.flush()
+            await self._frame_writer.flush()
         else:
-            await self._answered(update)
+            await self._wait_for_acknowledgement(update)
 
-    def _check(self) -> None:
+    def _ensure_connected(self) -> None:
         if self.ended:
             raise NotConnected("the realtime connection has ended: connect again before sending")
 
     @asynccontextmanager
-    async def _held(self) -> AsyncIterator[None]:
-        last = LinkClosed(1000, "closed here")
+    async def _lifespan(self) -> AsyncIterator[None]:
+        last = TransportClosed(1000, "closed here")
         try:
             async with self._scope as scope:
-                link = await self._dial()
-                scope.push(lambda: self._leave(link), name="realtime link")
+                link = await self._open_transport()
+                scope.push_callback(lambda: self._close_transport(link), name="realtime link")
                 self._reader = scope.start(self._read(link), name="realtime reader")
                 scope.start(self._write(link), name="realtime writer")
-                update = self._client.open()
-                self._look_after_client()
-                await self._answered(update)
-                await self._audience.tell([RealtimeModelConnectionStatusEvent("connected")])
-                self._open = True
-                if self._end is not None:
-                    raise self._lost(self._end)
+                update = self._client.send_initial_settings()
+                self._process_client_output()
+                await self._wait_for_acknowledgement(update)
+                await self._listeners.notify([RealtimeModelConnectionStatusEvent("connected")])
+                self._is_open = True
+                if self._closure is not None:
+                    raise self._make_connection_lost(self._closure)
                 yield
                 scope.cancel()
         except BaseException as failure:
-            last = LinkClosed(None, f"it failed here: {failure!r}", failure if isinstance(failure, Exception) else None)
-            if not self._open and self._complaint is not None:
-                failure.add_note(f"the server had said: {self._complaint}")
-            if not self._open or last.error is None:
-                self._finish(last)
+            last = TransportClosed(
+                None, f"it failed here: {failure!r}", failure if isinstance(failure, Exception) else None
+            )
+            if not self._is_open and self._last_server_error is not None:
+                failure.add_note(f"the server had said: {self._last_server_error}")
+            if not self._is_open or last.error is None:
+                self._mark_ended(last)
                 raise
-        end = self._finish(last)
-        lost = self._client.lose(self._lost(end))
-        error = None if end.proper else self._lost(end)
+        end = self._mark_ended(last)
+        lost = self._client.handle_connection_lost(self._make_connection_lost(end))
+        error = None if end.is_clean else self._make_connection_lost(end)
         gone = RealtimeModelConnectionStatusEvent("disconnected", error=error, code=end.code)
-        await self._audience.tell([*lost, gone, RealtimeModelEndOfStreamEvent()])
+        await self._listeners.notify([*lost, gone, RealtimeModelEndOfStreamEvent()])
 
-    async def _leave(self, link: Link) -> None:
-        self.cut_off = bool(await link.close())
+    async def _close_transport(self, transport: Transport) -> None:
+        self.was_aborted = bool(await transport.close())
 
-    async def _read(self, link: Link) -> None:
+    async def _read(self, transport: Transport) -> None:
         """Understand frames until the link ends. Nothing that a frame or a listener does ends it."""
-        client, audience = self._client, self._audience
+        client, audience = self._client, self._listeners
         for number in count(1):
             try:
-                frame = await link.receive()
-            except LinkClosed as closed:
-                self._finish(closed)
-                if self._open:
+                frame = await transport.receive()
+            except TransportClosed as closed:
+                self._mark_ended(closed)
+                if self._is_open:
                     await self._owner.close()
                 return
             told = client.receive(frame)
-            if not self._open:
-                self._note_complaints(told)
-            answered = self._look_after_client()
-            if audience.wants_raw:
-                told = with_raw(frame, told)
+            if not self._is_open:
+                self._note_server_errors(told)
+            answered = self._process_client_output()
+            if audience.wants_raw_events:
+                told = prepend_raw_event(frame, told)
             if told:
-                await audience.tell(told)
-            if answered or number % _IN_A_ROW == 0:
+                await audience.notify(told)
+            if answered or number % _MAX_FRAMES_BEFORE_YIELD == 0:
                 # Whoever waited for it acts on it before the next frame means anything. And where many frames wait,
                 # because the reader was held up, the others in the loop have their turn all the same.
                 await asyncio.sleep(0)
 
-    def _note_complaints(self, told: Iterable[RealtimeModelEvent]) -> None:
+    def _note_server_errors(self, events: Iterable[RealtimeModelEvent]) -> None:
         """Whoever connects hears of nothing but the failure; the reason may have come before it."""
-        for event in told:
+        for event in events:
             if isinstance(event, RealtimeModelErrorEvent):
-                self._complaint = words_of_error(event.error)
+                self._last_server_error = describe_error(event.error)
 
-    async def _write(self, link: Link) -> None:
+    async def _write(self, transport: Transport) -> None:
         """Write until the link ends. The reader finds that out, too, unless a listener that it tells holds it up."""
         try:
-            await self._outbox.run(link)
-        except LinkClosed as closed:
+            await self._frame_writer.run(transport)
+        except TransportClosed as closed:
             assert self._reader is not None  # noqa: S101
-            await asyncio.wait({self._reader}, timeout=_NOTICED_WITHIN)
-            self._finish(closed)
-            if self._open:
+            await asyncio.wait({self._reader}, timeout=_READER_DRAIN_TIMEOUT)
+            self._mark_ended(closed)
+            if self._is_open:
                 await self._owner.close()
 
-    def _look_after_client(self) -> bool:
+    def _process_client_output(self) -> bool:
         """See to what the client has left behind: frames to write, answers that came, a new deadline.
 
         Tells whether there was an answer that somebody waits for.
         """
         client = self._client
         if client.outgoing:
-            self._outbox.stir()
+            self._frame_writer.wake()
         deadline = client.deadline
         if deadline != self._timer_at:
             self._set_timer(deadline)
-        return bool(self._answers) and self._pass_on_answers()
+        return bool(self._pending_updates) and self._resolve_pending_updates()
 
-    def _pass_on_answers(self) -> bool:
+    def _resolve_pending_updates(self) -> bool:
         passed = False
-        for update, answer in self._answers:
+        for update, answer in self._pending_updates:
             if update.answered and not answer.done():
                 passed = True
                 if update.error is None:
@@ -212,21 +218,21 @@ class Connection:
                     answer.set_exception(update.error)
         return passed
 
-    async def _answered(self, update: Update) -> None:
+    async def _wait_for_acknowledgement(self, update: PendingSessionUpdate) -> None:
         """Wait for the server's word on a change of settings."""
         answer: asyncio.Future[None] = self._loop.create_future()
-        if self._end is not None:
-            raise self._lost(self._end)
-        self._answers.append((update, answer))
+        if self._closure is not None:
+            raise self._make_connection_lost(self._closure)
+        self._pending_updates.append((update, answer))
         update.awaited = True
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._acknowledge_timeout):
                 await answer
         except TimeoutError as late:
-            raise Unacknowledged("the session settings", self._patience) from late
+            raise AcknowledgementTimeout("the session settings", self._acknowledge_timeout) from late
         finally:
             update.abandoned = not update.answered
-            self._answers.remove((update, answer))
+            self._pending_updates.remove((update, answer))
 
     def _set_timer(self, deadline: float | None) -> None:
         if self._timer is not None:
@@ -239,23 +245,23 @@ class Connection:
         if self.ended:
             return
         told = self._client.tick()
-        self._look_after_client()
+        self._process_client_output()
         if told:
-            self._scope.start(self._audience.tell(told))
+            self._scope.start(self._listeners.notify(told))
 
-    def _finish(self, end: LinkClosed) -> LinkClosed:
+    def _mark_ended(self, closure: TransportClosed) -> TransportClosed:
         """Nothing can be sent or answered any more. Gives how it ended, which is the first that was heard."""
-        if self._end is None:
-            self._end = end
+        if self._closure is None:
+            self._closure = closure
             self._set_timer(None)
-            self._outbox.fail(self._lost(end))
-            for _, answer in self._answers:
+            self._frame_writer.fail(self._make_connection_lost(closure))
+            for _, answer in self._pending_updates:
                 if not answer.done():
-                    answer.set_exception(self._lost(end))
-        return self._end
+                    answer.set_exception(self._make_connection_lost(closure))
+        return self._closure
 
-    def _lost(self, end: LinkClosed) -> ConnectionLost:
-        told = f"the realtime connection ended ({end.code}): {end.reason or 'no reason given'}"
-        error = ConnectionLost(told, close_code=end.code, reason=end.reason)
-        error.__cause__ = end.error
+    def _make_connection_lost(self, closure: TransportClosed) -> ConnectionLost:
+        told = f"the realtime connection ended ({closure.code}): {closure.reason or 'no reason given'}"
+        error = ConnectionLost(told, close_code=closure.code, reason=closure.reason)
+        error.__cause__ = closure.error
         return error

@@ -34,39 +34,39 @@ class TextDelta(msgspec.Struct, tag_field="type", tag="response.output_text.delt
     content_index: int = 0
 
 
-class _Append(msgspec.Struct, tag_field="type", tag="input_audio_buffer.append"):
+class _AppendAudioMessage(msgspec.Struct, tag_field="type", tag="input_audio_buffer.append"):
     audio: bytes
 
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_frequent = msgspec.json.Decoder(AudioDelta | TranscriptDelta | TextDelta).decode
-_any = msgspec.json.Decoder().decode
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_decode_delta = msgspec.json.Decoder(AudioDelta | TranscriptDelta | TextDelta).decode
+_decode_json = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-def read(frame: bytes | str) -> Any:
+def decode_message(frame: bytes | str) -> Any:
     """The message in a frame: one of the types above, else a dict with a ``type``.
 
     Raises :class:`BadFrame` for everything that is no message.
     """
     try:
-        return _frequent(frame)
-    except _UNREADABLE:
-        return read_plain(frame)
+        return _decode_delta(frame)
+    except _DECODE_ERRORS:
+        return decode_message_dict(frame)
 
 
-def read_plain(frame: bytes | str) -> dict[str, Any]:
+def decode_message_dict(frame: bytes | str) -> dict[str, Any]:
     """The message in a frame as a dict, whatever it is."""
     try:
-        message = _any(frame)
-    except _UNREADABLE as error:
-        raise BadFrame(str(error), shown(frame)) from error
+        message = _decode_json(frame)
+    except _DECODE_ERRORS as error:
+        raise BadFrame(str(error), frame_to_text(frame)) from error
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise BadFrame("it has no type", shown(frame))
+        raise BadFrame("it has no type", frame_to_text(frame))
     return message
 
 
-def check_names(message: dict[str, Any]) -> None:
+def validate_ids(message: dict[str, Any]) -> None:
     """Raises where a name is no text: whatever is known by it could not be found again."""
     response = message.get("response")
     inner = response.get("id") if isinstance(response, dict) else None
@@ -75,15 +75,15 @@ def check_names(message: dict[str, Any]) -> None:
             raise TypeError(f"{name!r} is no name")
 
 
-def shown(frame: bytes | str) -> str:
+def frame_to_text(frame: bytes | str) -> str:
     """A frame as text, whatever is in it."""
     return frame if isinstance(frame, str) else frame.decode("utf-8", "replace")
 
 
-def write(message: Any) -> bytes:
+def encode_message(message: Any) -> bytes:
     return _encode(message)
 
 
-def write_audio(audio: bytes) -> bytes:
+def encode_audio_append(audio: bytes) -> bytes:
     """The frame that adds audio to the input buffer."""
-    return _encode(_Append(audio))
+    return _encode(_AppendAudioMessage(audio))

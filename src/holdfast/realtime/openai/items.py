@@ -15,29 +15,29 @@ from holdfast.realtime.items import (
     SystemMessageItem,
     UserMessageItem,
 )
-from holdfast.realtime.latest import Latest
+from holdfast.realtime.latest import BoundedDict
 from holdfast.realtime.model_inputs import RealtimeModelUserInput
 
-_REMEMBERED = 512
+_MAX_REMEMBERED_ITEMS = 512
 
 
-def message_item(item: Mapping[str, Any], previous_item_id: str | None) -> RealtimeItem | None:
+def parse_message_item(item: Mapping[str, Any], previous_item_id: str | None) -> RealtimeItem | None:
     """A message; ``None`` if it is not one, or of a role that is not known."""
     place = {"item_id": item["id"], "previous_item_id": previous_item_id}
     content = item.get("content") or ()
     match item.get("role"):
         case "user":
-            return UserMessageItem(**place, content=[part for raw in content if (part := _input_part(raw))])
+            return UserMessageItem(**place, content=[part for raw in content if (part := _parse_input_part(raw))])
         case "system":
             return SystemMessageItem(**place, content=[InputText(text=raw.get("text")) for raw in content])
         case "assistant":
             status = item.get("status")
-            said = [spoken for raw in content if (spoken := _output_part(raw))]
+            said = [spoken for raw in content if (spoken := _parse_output_part(raw))]
             return AssistantMessageItem(**place, status=status, content=said)
     return None
 
 
-def _input_part(raw: Mapping[str, Any]) -> InputText | InputAudio | InputImage | None:
+def _parse_input_part(raw: Mapping[str, Any]) -> InputText | InputAudio | InputImage | None:
     match raw.get("type"):
         case "input_text":
             return InputText(text=raw.get("text"))
@@ -48,7 +48,7 @@ def _input_part(raw: Mapping[str, Any]) -> InputText | InputAudio | InputImage |
     return None
 
 
-def _output_part(raw: Mapping[str, Any]) -> AssistantText | AssistantAudio | None:
+def _parse_output_part(raw: Mapping[str, Any]) -> AssistantText | AssistantAudio | None:
     match raw.get("type"):
         case "output_text" | "text":
             return AssistantText(text=raw.get("text"))
@@ -57,31 +57,31 @@ def _output_part(raw: Mapping[str, Any]) -> AssistantText | AssistantAudio | Non
     return None
 
 
-def user_item(given: RealtimeModelUserInput) -> dict[str, Any]:
+def build_user_item(user_input: RealtimeModelUserInput) -> dict[str, Any]:
     """What the user wrote or showed, for the wire."""
-    if isinstance(given, str):
-        return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}
-    return {**given, "content": [dict(part) for part in given["content"]]}
+    if isinstance(user_input, str):
+        return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": user_input}]}
+    return {**user_input, "content": [dict(part) for part in user_input["content"]]}
 
 
-class Places:
+class ItemTracker:
     """What the server told about items earlier and does not repeat: their place, and the calls behind outputs.
 
     Remembers a bounded number of the latest ones.
     """
 
     def __init__(self) -> None:
-        self._previous: Latest[str, str] = Latest(_REMEMBERED)
-        self._calls: Latest[str, RealtimeToolCallItem] = Latest(_REMEMBERED)
-        self._announced: Latest[str, None] = Latest(_REMEMBERED)
+        self._previous: BoundedDict[str, str] = BoundedDict(_MAX_REMEMBERED_ITEMS)
+        self._calls: BoundedDict[str, RealtimeToolCallItem] = BoundedDict(_MAX_REMEMBERED_ITEMS)
+        self._announced_calls: BoundedDict[str, None] = BoundedDict(_MAX_REMEMBERED_ITEMS)
 
-    def place(self, item_id: str, previous_item_id: str | None) -> str | None:
+    def resolve_previous_id(self, item_id: str, previous_item_id: str | None) -> str | None:
         """The item before this one: as told now, or else as told before."""
         if previous_item_id is not None:
             self._previous[item_id] = previous_item_id
         return self._previous.get(item_id)
 
-    def call(self, item: Mapping[str, Any], previous_item_id: str | None) -> RealtimeToolCallItem:
+    def record_call(self, item: Mapping[str, Any], previous_item_id: str | None) -> RealtimeToolCallItem:
         """A call that the model made, not answered yet."""
         made = RealtimeToolCallItem(
             item_id=item["id"],
@@ -94,13 +94,13 @@ class Places:
         self._calls[item["call_id"]] = made
         return made
 
-    def announce(self, call_id: str) -> bool:
+    def claim_call(self, call_id: str) -> bool:
         """Whether this call is to be made: true the first time only."""
-        first = call_id not in self._announced
-        self._announced[call_id] = None
+        first = call_id not in self._announced_calls
+        self._announced_calls[call_id] = None
         return first
 
-    def output(self, item: Mapping[str, Any]) -> RealtimeToolCallItem | None:
+    def match_output(self, item: Mapping[str, Any]) -> RealtimeToolCallItem | None:
         """The call that an output answers, with the output; ``None`` if the call was never seen."""
         call = self._calls.get(item["call_id"])
         if call is None:

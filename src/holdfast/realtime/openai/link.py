@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class LinkClosed(Exception):
+class TransportClosed(Exception):
     """The other side is gone. ``error`` is what happened to the link, if that is known."""
 
     def __init__(self, code: int | None, reason: str, error: Exception | None = None) -> None:
@@ -11,12 +11,12 @@ class LinkClosed(Exception):
         self.code, self.reason, self.error = code, reason, error
 
     @property
-    def proper(self) -> bool:
+    def is_clean(self) -> bool:
         """Whether it said goodbye, and not because something went wrong."""
         return self.code in (1000, 1001)
 
 
-class Link(Protocol):
+class Transport(Protocol):
     """Frames both ways, in order. One task sends and one receives."""
 
     async def send(self, frame: bytes) -> None:

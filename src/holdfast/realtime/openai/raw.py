@@ -5,10 +5,10 @@ from typing import Any
 
 from holdfast.realtime.errors import BadFrame
 from holdfast.realtime.model_events import RealtimeModelErrorEvent, RealtimeModelEvent, RealtimeModelRawServerEvent
-from holdfast.realtime.openai.frames import read_plain
+from holdfast.realtime.openai.frames import decode_message_dict
 
 
-class UnreadServerEvent(RealtimeModelRawServerEvent):
+class LazyRawServerEvent(RealtimeModelRawServerEvent):
     """A message whose ``data`` is read from the frame when it is asked for."""
 
     __slots__ = ("_data", "_frame", "size")
@@ -22,15 +22,15 @@ class UnreadServerEvent(RealtimeModelRawServerEvent):
     @property
     def data(self) -> Any:
         if self._data is None:
-            self._data, self._frame = read_plain(self._frame), b""
+            self._data, self._frame = decode_message_dict(self._frame), b""
         return self._data
 
 
-def with_raw(frame: bytes | str, told: Sequence[RealtimeModelEvent]) -> Sequence[RealtimeModelEvent]:
+def prepend_raw_event(frame: bytes | str, events: Sequence[RealtimeModelEvent]) -> Sequence[RealtimeModelEvent]:
     """What a frame meant, with the frame itself in front. A frame that is no message has no such event."""
-    if told and type(told[-1]) is RealtimeModelErrorEvent:
+    if events and type(events[-1]) is RealtimeModelErrorEvent:
         try:
-            return [RealtimeModelRawServerEvent(read_plain(frame)), *told]
+            return [RealtimeModelRawServerEvent(decode_message_dict(frame)), *events]
         except BadFrame:
-            return told
-    return [UnreadServerEvent(frame), *told]
+            return events
+    return [LazyRawServerEvent(frame), *events]

@@ -9,16 +9,18 @@ from typing import Any
 from holdfast.base.errors import HoldfastError
 from holdfast.realtime.errors import ConnectFailed
 from holdfast.realtime.model import RealtimeModelConfig
-from holdfast.realtime.openai.frames import read_plain, write
-from holdfast.realtime.openai.link import Link, LinkClosed
-from holdfast.realtime.openai.recording import Entry, read_recording
-from holdfast.realtime.openai.wire_model import WireModel
-from holdfast.realtime.pace import checked_pace
+from holdfast.realtime.openai.frames import decode_message_dict, encode_message
+from holdfast.realtime.openai.link import Transport, TransportClosed
+from holdfast.realtime.openai.recording import RecordingEntry, read_recording
+from holdfast.realtime.openai.wire_model import RealtimeProtocolModel
+from holdfast.realtime.pace import validate_pace
 
 # Of these there are more or fewer each time, so nobody waits for a certain one.
-_UNCOUNTED = ("input_audio_buffer.append", ".delta", "rate_limits.updated")
-_ACKNOWLEDGED_WITHIN = 10.0  # seconds that the server had when it was recorded, unless the program said otherwise
-_NAMES = frozenset(["id", "item_id", "response_id", "call_id", "previous_item_id", "event_id"])
+_UNMATCHED_SUFFIXES = ("input_audio_buffer.append", ".delta", "rate_limits.updated")
+_RECORDED_ACKNOWLEDGE_TIMEOUT = (
+    10.0  # seconds that the server had when it was recorded, unless the program said otherwise
+)
+_ID_KEYS = frozenset(["id", "item_id", "response_id", "call_id", "previous_item_id", "event_id"])
 
 
 class ReplayDiverged(HoldfastError):
@@ -26,108 +28,112 @@ class ReplayDiverged(HoldfastError):
 
     code = "realtime-replay-diverged"
 
-    def __init__(self, line: int, expected: str, heard: Sequence[str]) -> None:
-        super().__init__(f"line {line} of the recording: {expected!r} was expected, heard was {list(heard)}")
-        self.line, self.expected, self.heard = line, expected, tuple(heard)
+    def __init__(self, line: int, expected: str, received: Sequence[str]) -> None:
+        super().__init__(f"line {line} of the recording: {expected!r} was expected, heard was {list(received)}")
+        self.line, self.expected, self.received = line, expected, tuple(received)
 
 
-def _counts(kind: str | None) -> bool:
-    return kind is not None and not kind.endswith(_UNCOUNTED)
+def _is_matched(event_type: str | None) -> bool:
+    return event_type is not None and not event_type.endswith(_UNMATCHED_SUFFIXES)
 
 
-class _Pace:
+class _ReplayClock:
     """When something is due that was said then: as much later, in all, as the other side was too late."""
 
-    def __init__(self, entries: Sequence[Entry], speed: float | None) -> None:
-        self._loop, self._speed = asyncio.get_running_loop(), checked_pace(speed, "speed")
-        self._begin, self._began = entries[0].at if entries else 0.0, self._loop.time()
+    def __init__(self, entries: Sequence[RecordingEntry], speed: float | None) -> None:
+        self._loop, self._speed = asyncio.get_running_loop(), validate_pace(speed, "speed")
+        self._recording_start, self._replay_start = entries[0].at if entries else 0.0, self._loop.time()
 
-    async def until(self, at: float) -> None:
-        if left := self.left(at):
+    async def sleep_until(self, at: float) -> None:
+        if left := self.get_delay(at):
             await asyncio.sleep(left)
 
-    def reached(self, at: float) -> None:
+    def mark_reached(self, at: float) -> None:
         """The other side has said what it said then."""
-        self._began += max(0.0, -self._due_in(at))
+        self._replay_start += max(0.0, -self._get_signed_delay(at))
 
-    def left(self, at: float) -> float:
+    def get_delay(self, at: float) -> float:
         """How long it is until then."""
-        return max(0.0, self._due_in(at))
+        return max(0.0, self._get_signed_delay(at))
 
-    def _due_in(self, at: float) -> float:
-        return 0.0 if self._speed is None else self._began + (at - self._begin) / self._speed - self._loop.time()
+    def _get_signed_delay(self, at: float) -> float:
+        return (
+            0.0
+            if self._speed is None
+            else self._replay_start + (at - self._recording_start) / self._speed - self._loop.time()
+        )
 
 
-class ReplayedLink:
+class ReplayTransport:
     """The server of a recording. It says what it said, when the client has said what came before.
 
     ``speed`` is how fast: 1.0 as it was, ``None`` without pauses. What a client does not say when its time has come is
     waited for ``patience`` seconds; then the link ends with :class:`ReplayDiverged` as its error.
     """
 
-    def __init__(self, entries: Sequence[Entry], *, speed: float | None = None, patience: float = 5.0) -> None:
+    def __init__(self, entries: Sequence[RecordingEntry], *, speed: float | None = None, timeout: float = 5.0) -> None:
         self._entries = deque(entries)
-        self._pace, self._patience = _Pace(entries, speed), patience
-        self._heard: list[str] = []
-        self._news = asyncio.Event()
+        self._clock, self._timeout = _ReplayClock(entries, speed), timeout
+        self._sent_types: list[str] = []
+        self._frame_sent = asyncio.Event()
 
     async def send(self, frame: bytes) -> None:
-        kind = read_plain(frame)["type"]
-        if _counts(kind):
-            self._heard.append(kind)
-            self._news.set()
+        kind = decode_message_dict(frame)["type"]
+        if _is_matched(kind):
+            self._sent_types.append(kind)
+            self._frame_sent.set()
 
     async def receive(self) -> bytes | str:
         while self._entries:
             entry = self._entries.popleft()
             match entry.way:
-                case "sent" if _counts(entry.type):
-                    await self._expect(entry, str(entry.type))
-                    self._pace.reached(entry.at)
+                case "sent" if _is_matched(entry.type):
+                    await self._wait_for_frame(entry, str(entry.type))
+                    self._clock.mark_reached(entry.at)
                 case "received":
-                    await self._pace.until(entry.at)
+                    await self._clock.sleep_until(entry.at)
                     return entry.as_frame()
                 case "closed":
-                    raise LinkClosed(entry.code, entry.reason)
-        raise LinkClosed(1000, "the recording ends here")
+                    raise TransportClosed(entry.code, entry.reason)
+        raise TransportClosed(1000, "the recording ends here")
 
     async def close(self) -> None:
         self._entries.clear()
 
-    async def _expect(self, entry: Entry, kind: str) -> None:
+    async def _wait_for_frame(self, entry: RecordingEntry, event_type: str) -> None:
         try:
-            async with asyncio.timeout(self._pace.left(entry.at) + self._patience):
-                while kind not in self._heard:
-                    self._news.clear()
-                    await self._news.wait()
+            async with asyncio.timeout(self._clock.get_delay(entry.at) + self._timeout):
+                while event_type not in self._sent_types:
+                    self._frame_sent.clear()
+                    await self._frame_sent.wait()
         except TimeoutError:
-            diverged = ReplayDiverged(entry.line, kind, self._heard)
-            raise LinkClosed(None, str(diverged), diverged) from diverged
-        self._heard.remove(kind)
+            diverged = ReplayDiverged(entry.line, event_type, self._sent_types)
+            raise TransportClosed(None, str(diverged), diverged) from diverged
+        self._sent_types.remove(event_type)
 
 
-class ReplayedRealtimeModel(WireModel):
+class ReplayedRealtimeModel(RealtimeProtocolModel):
     """A model that answers as a recording has it: a bug report that can be run.
 
     Each time it is connected, it plays the next connection of the recording.
     """
 
-    def __init__(self, path: str | Path, *, speed: float | None = None, patience: float = 5.0) -> None:
+    def __init__(self, path: str | Path, *, speed: float | None = None, timeout: float = 5.0) -> None:
         # A server that is played slowly takes longer to acknowledge; without pauses it does so at once, or never did.
-        pace = checked_pace(speed, "speed")
-        within = patience / 2 if pace is None else max(patience, _ACKNOWLEDGED_WITHIN / pace)
-        super().__init__(acknowledge_within=within)
+        pace = validate_pace(speed, "speed")
+        within = timeout / 2 if pace is None else max(timeout, _RECORDED_ACKNOWLEDGE_TIMEOUT / pace)
+        super().__init__(acknowledge_timeout=within)
         self._connections = deque(read_recording(path))
-        self._speed, self._patience = speed, patience
+        self._speed, self._timeout = speed, timeout
 
-    async def dial(self, options: RealtimeModelConfig) -> Link:
+    async def open_transport(self, options: RealtimeModelConfig) -> Transport:
         if not self._connections:
             raise ConnectFailed("the recording has no further connection")
-        return ReplayedLink(self._connections.popleft(), speed=self._speed, patience=self._patience)
+        return ReplayTransport(self._connections.popleft(), speed=self._speed, timeout=self._timeout)
 
 
-async def replay_to(
-    link: Link, entries: Sequence[Entry], *, speed: float | None = None, patience: float = 5.0
+async def replay_client(
+    transport: Transport, entries: Sequence[RecordingEntry], *, speed: float | None = None, timeout: float = 5.0
 ) -> list[dict[str, Any]]:
     """Say to a server what the client said, each time after the server has said what came before.
 
@@ -135,63 +141,63 @@ async def replay_to(
     server said up to the last recorded message that is waited for; pieces and rate limits are not. Raises
     :class:`ReplayDiverged`, or ``LinkClosed`` if the server ends it earlier than it did.
     """
-    server = _Hearing(link)
+    server = _MessageReader(transport)
     names: dict[str, str] = {}
-    pace = _Pace(entries, speed)
+    pace = _ReplayClock(entries, speed)
     for entry in entries:
         if entry.way == "sent" and entry.frame is not None:
-            await pace.until(entry.at)
-            await link.send(write(_renamed(read_plain(entry.as_frame()), names)))
-        elif entry.way == "received" and entry.frame is not None and _counts(entry.type):
-            said = await server.next(str(entry.type), entry.line, within=pace.left(entry.at) + patience)
-            _learn(entry.frame, said, names)
-            pace.reached(entry.at)
-    return server.heard
+            await pace.sleep_until(entry.at)
+            await transport.send(encode_message(_replace_ids(decode_message_dict(entry.as_frame()), names)))
+        elif entry.way == "received" and entry.frame is not None and _is_matched(entry.type):
+            said = await server.read_next(str(entry.type), entry.line, timeout=pace.get_delay(entry.at) + timeout)
+            _map_ids(entry.frame, said, names)
+            pace.mark_reached(entry.at)
+    return server.messages
 
 
-class _Hearing:
+class _MessageReader:
     """What a server says, to be taken by type: their order may differ a little from the recording."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._not_taken: list[dict[str, Any]] = []
-        self.heard: list[dict[str, Any]] = []
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._unmatched: list[dict[str, Any]] = []
+        self.messages: list[dict[str, Any]] = []
 
-    async def next(self, kind: str, line: int, *, within: float) -> dict[str, Any]:
+    async def read_next(self, event_type: str, line: int, *, timeout: float) -> dict[str, Any]:
         try:
-            async with asyncio.timeout(within):
-                while (said := self._take(kind)) is None:
-                    self.heard.append(read_plain(await self._link.receive()))
-                    self._not_taken.append(self.heard[-1])
+            async with asyncio.timeout(timeout):
+                while (said := self._pop_message(event_type)) is None:
+                    self.messages.append(decode_message_dict(await self._transport.receive()))
+                    self._unmatched.append(self.messages[-1])
         except TimeoutError:
-            raise ReplayDiverged(line, kind, [message["type"] for message in self._not_taken]) from None
+            raise ReplayDiverged(line, event_type, [message["type"] for message in self._unmatched]) from None
         return said
 
-    def _take(self, kind: str) -> dict[str, Any] | None:
-        for message in self._not_taken:
-            if message["type"] == kind:
-                self._not_taken.remove(message)
+    def _pop_message(self, event_type: str) -> dict[str, Any] | None:
+        for message in self._unmatched:
+            if message["type"] == event_type:
+                self._unmatched.remove(message)
                 return message
         return None
 
 
-def _learn(recorded: Any, said: Any, names: dict[str, str]) -> None:
+def _map_ids(recorded: Any, replayed: Any, id_map: dict[str, str]) -> None:
     """What the server calls now what was called otherwise in the recording."""
-    if isinstance(recorded, dict) and isinstance(said, dict):
-        for key in recorded.keys() & said.keys():
-            if key in _NAMES and isinstance(recorded[key], str) and isinstance(said[key], str):
-                names[recorded[key]] = said[key]
+    if isinstance(recorded, dict) and isinstance(replayed, dict):
+        for key in recorded.keys() & replayed.keys():
+            if key in _ID_KEYS and isinstance(recorded[key], str) and isinstance(replayed[key], str):
+                id_map[recorded[key]] = replayed[key]
             else:
-                _learn(recorded[key], said[key], names)
-    elif isinstance(recorded, list) and isinstance(said, list):
-        for old, new in zip(recorded, said, strict=False):
-            _learn(old, new, names)
+                _map_ids(recorded[key], replayed[key], id_map)
+    elif isinstance(recorded, list) and isinstance(replayed, list):
+        for old, new in zip(recorded, replayed, strict=False):
+            _map_ids(old, new, id_map)
 
 
-def _renamed(value: Any, names: dict[str, str]) -> Any:
+def _replace_ids(value: Any, id_map: dict[str, str]) -> Any:
     if isinstance(value, dict):
         return {
-            key: names.get(part, part) if key in _NAMES and isinstance(part, str) else _renamed(part, names)
+            key: id_map.get(part, part) if key in _ID_KEYS and isinstance(part, str) else _replace_ids(part, id_map)
             for key, part in value.items()
         }
-    return [_renamed(part, names) for part in value] if isinstance(value, list) else value
+    return [_replace_ids(part, id_map) for part in value] if isinstance(value, list) else value

@@ -13,81 +13,81 @@ from holdfast.realtime.model_inputs import (
     RealtimeModelSendToolOutput,
     RealtimeModelSendUserInput,
 )
-from holdfast.realtime.openai.asides import is_aside
-from holdfast.realtime.openai.frames import write, write_audio
-from holdfast.realtime.openai.items import user_item
+from holdfast.realtime.openai.asides import is_out_of_band
+from holdfast.realtime.openai.frames import encode_audio_append, encode_message
+from holdfast.realtime.openai.items import build_user_item
 
 if TYPE_CHECKING:
     from holdfast.realtime.openai.client import RealtimeClient
 
-_PIECE = 2**20  # bytes of audio in one message; servers take 15 MiB
+_MAX_AUDIO_CHUNK = 2**20  # bytes of audio in one message; servers take 15 MiB
 
 
-def audio(client: "RealtimeClient", event: RealtimeModelSendAudio) -> None:
-    for start in range(0, len(event.audio), _PIECE):
-        client.outgoing.append(write_audio(event.audio[start : start + _PIECE]))
+def send_audio(client: "RealtimeClient", event: RealtimeModelSendAudio) -> None:
+    for start in range(0, len(event.audio), _MAX_AUDIO_CHUNK):
+        client.outgoing.append(encode_audio_append(event.audio[start : start + _MAX_AUDIO_CHUNK]))
     if event.commit:
-        client.say({"type": "input_audio_buffer.commit"})
+        client.queue_message({"type": "input_audio_buffer.commit"})
 
 
-def user_input(client: "RealtimeClient", event: RealtimeModelSendUserInput) -> None:
-    item = user_item(event.user_input)
+def send_user_input(client: "RealtimeClient", event: RealtimeModelSendUserInput) -> None:
+    item = build_user_item(event.user_input)
     if event.follow_up:
         item["id"] = new_id("item")  # It is recognised by that when the server has it.
-    client.say({"type": "conversation.item.create", "item": item})
-    client.gate.request("user", follows=item.get("id"))
+    client.queue_message({"type": "conversation.item.create", "item": item})
+    client.response_queue.request("user", after_item_id=item.get("id"))
 
 
-def tool_output(client: "RealtimeClient", event: RealtimeModelSendToolOutput) -> None:
+def send_tool_output(client: "RealtimeClient", event: RealtimeModelSendToolOutput) -> None:
     call_id = event.tool_call.call_id
     item = {"type": "function_call_output", "call_id": call_id, "output": event.output}
-    client.say({"type": "conversation.item.create", "item": item})
+    client.queue_message({"type": "conversation.item.create", "item": item})
     if event.start_response:
-        client.gate.request(f"tool:{call_id}", follows=call_id)
+        client.response_queue.request(f"tool:{call_id}", after_item_id=call_id)
 
 
-def interrupt(client: "RealtimeClient", event: RealtimeModelSendInterrupt) -> None:
-    target = event.response_id or client.gate.active
+def send_interrupt(client: "RealtimeClient", event: RealtimeModelSendInterrupt) -> None:
+    target = event.response_id or client.response_queue.active_response_id
     if not event.cancel_response_only:
-        client.stop_playing(event.response_id, untold=event.playback_only)
+        client.stop_playback(event.response_id, include_previous=event.playback_only)
     if not event.playback_only:
         client.mute(target)
-        client.gate.cancel(event.response_id, force=event.force_response_cancel)
+        client.response_queue.cancel(event.response_id, force=event.force_response_cancel)
     if not event.cancel_response_only:
-        client.hush(event.response_id)
+        client.clear_server_output(event.response_id)
 
 
-def settings(client: "RealtimeClient", event: RealtimeModelSendSessionUpdate) -> None:
-    client.update(event.session_settings)
+def send_settings(client: "RealtimeClient", event: RealtimeModelSendSessionUpdate) -> None:
+    client.update_settings(event.session_settings)
 
 
-def raw(client: "RealtimeClient", event: RealtimeModelSendRawMessage) -> None:
+def send_raw_message(client: "RealtimeClient", event: RealtimeModelSendRawMessage) -> None:
     message = event.message
     parts = message.get("other_data") or {}
     if not isinstance(message.get("type"), str):
         raise UserError("a raw message needs a type: {'type': 'response.create', 'other_data': {...}}")
-    _check(parts)
+    _validate_raw_parts(parts)
     match message["type"]:
         case "response.create":
             wanted = parts.get("response") or {}
-            who = client.asides if is_aside(wanted) else client.gate
+            who = client.out_of_band if is_out_of_band(wanted) else client.response_queue
             who.request("raw", wanted, event_id=parts.get("event_id"))
         case "session.update":
-            update = client.updates.made(parts.get("session"), parts.get("event_id"))
-            client.say({"type": "session.update", **parts, "event_id": update.event_id})
-            client.updates.sent(update)
+            update = client.session_updates.create(parts.get("session"), parts.get("event_id"))
+            client.queue_message({"type": "session.update", **parts, "event_id": update.event_id})
+            client.session_updates.mark_sent(update)
         case kind:
             if kind == "conversation.item.create":
-                client.playback.retold((parts.get("item") or {}).get("id"))
+                client.playback.adopt_item((parts.get("item") or {}).get("id"))
             elif kind == "conversation.item.truncate" and "audio_end_ms" in parts:
-                client.playback.truncated(parts.get("item_id"), parts.get("content_index"), parts["audio_end_ms"])
-            client.say({"type": kind, **parts})
+                client.playback.truncate(parts.get("item_id"), parts.get("content_index"), parts["audio_end_ms"])
+            client.queue_message({"type": kind, **parts})
 
 
-def _check(parts: dict[str, Any]) -> None:
+def _validate_raw_parts(parts: dict[str, Any]) -> None:
     """What cannot be sent is refused at once, and not when its turn has come: then others would wait behind it."""
     try:
-        write(parts)
+        encode_message(parts)
     except (TypeError, ValueError) as error:
         raise UserError(f"a raw message must be JSON: {error}") from error
     response = parts.get("response") or {}
@@ -95,11 +95,11 @@ def _check(parts: dict[str, Any]) -> None:
         raise UserError("the response in a raw message must be a dict, and so must its metadata")
 
 
-SAYERS: dict[type, Callable[["RealtimeClient", Any], None]] = {
-    RealtimeModelSendAudio: audio,
-    RealtimeModelSendUserInput: user_input,
-    RealtimeModelSendToolOutput: tool_output,
-    RealtimeModelSendInterrupt: interrupt,
-    RealtimeModelSendSessionUpdate: settings,
-    RealtimeModelSendRawMessage: raw,
+SEND_HANDLERS: dict[type, Callable[["RealtimeClient", Any], None]] = {
+    RealtimeModelSendAudio: send_audio,
+    RealtimeModelSendUserInput: send_user_input,
+    RealtimeModelSendToolOutput: send_tool_output,
+    RealtimeModelSendInterrupt: send_interrupt,
+    RealtimeModelSendSessionUpdate: send_settings,
+    RealtimeModelSendRawMessage: send_raw_message,
 }

@@ -9,10 +9,10 @@ from holdfast.agents.handoffs import Handoff
 from holdfast.agents.hosted_tools import HostedMCPTool
 from holdfast.agents.model_settings import MCPToolChoice
 from holdfast.agents.tools import FunctionTool
-from holdfast.realtime.audio import audio_format, log
+from holdfast.realtime.audio import log, parse_audio_format
 from holdfast.realtime.config import RealtimeSessionModelSettings
 
-DEFAULT_MODEL = "gpt-realtime-2.1"
+DEFAULT_REALTIME_MODEL = "gpt-realtime-2.1"
 DEFAULT_MODEL_SETTINGS: RealtimeSessionModelSettings = {
     "voice": "ash",
     "modalities": ["audio"],
@@ -22,56 +22,60 @@ DEFAULT_MODEL_SETTINGS: RealtimeSessionModelSettings = {
     "turn_detection": {"type": "semantic_vad", "interrupt_response": True},
 }
 
-_AS_THEY_ARE = ("instructions", "max_output_tokens", "parallel_tool_calls")
+_PASSED_THROUGH_KEYS = ("instructions", "max_output_tokens", "parallel_tool_calls")
 # Nested keys, and the flat ones that mean the same.
-_INPUT = {
+_INPUT_KEYS = {
     "format": "input_audio_format",
     "noise_reduction": "input_audio_noise_reduction",
     "transcription": "input_audio_transcription",
     "turn_detection": "turn_detection",
 }
-_OUTPUT = {"format": "output_audio_format", "voice": "voice", "speed": "speed"}
-_FORMATS = frozenset(["input_audio_format", "output_audio_format"])
+_OUTPUT_KEYS = {"format": "output_audio_format", "voice": "voice", "speed": "speed"}
+_FORMAT_KEYS = frozenset(["input_audio_format", "output_audio_format"])
 # What can be said of turns that end with a silence, and not of those that end with what was meant.
-_OF_SILENCE = frozenset(["threshold", "prefix_padding_ms", "silence_duration_ms", "idle_timeout_ms"])
+_SERVER_VAD_KEYS = frozenset(["threshold", "prefix_padding_ms", "silence_duration_ms", "idle_timeout_ms"])
 
 
-def session_payload(settings: Mapping[str, Any], *, joins_call: bool = False, model: bool = False) -> dict[str, Any]:
+def build_session_payload(
+    settings: Mapping[str, Any], *, joins_call: bool = False, include_model: bool = False
+) -> dict[str, Any]:
     """The ``session`` of a ``session.update``.
 
     ``joins_call``: a call has formats already, so none are sent unless they were asked for. ``model`` names the
     model too, which is for creating a session: an existing one keeps its model.
     """
-    omitted = _FORMATS if joins_call else ()
+    omitted = _FORMAT_KEYS if joins_call else ()
     known = {key: value for key, value in DEFAULT_MODEL_SETTINGS.items() if key not in omitted}
     flat = {**known, **settings}
     nested: Mapping[str, Any] = settings.get("audio") or {}
     session: dict[str, Any] = {"type": "realtime"}
-    if model:
-        session["model"] = settings.get("model_name") or DEFAULT_MODEL
-    session |= {key: flat[key] for key in _AS_THEY_ARE if flat.get(key) is not None}
+    if include_model:
+        session["model"] = settings.get("model_name") or DEFAULT_REALTIME_MODEL
+    session |= {key: flat[key] for key in _PASSED_THROUGH_KEYS if flat.get(key) is not None}
     modalities = settings.get("output_modalities") or flat.get("modalities")
     if modalities:
         session["output_modalities"] = list(modalities)
     audio = {
-        "input": _audio(_INPUT, nested.get("input") or {}, flat),
-        "output": _audio(_OUTPUT, nested.get("output") or {}, flat),
+        "input": _build_audio_settings(_INPUT_KEYS, nested.get("input") or {}, flat),
+        "output": _build_audio_settings(_OUTPUT_KEYS, nested.get("output") or {}, flat),
     }
     session |= {"audio": {way: parts for way, parts in audio.items() if parts}} if any(audio.values()) else {}
     for key in ("prompt", "reasoning"):
         if flat.get(key):
-            session[key] = _without_none(flat[key])
+            session[key] = _drop_none(flat[key])
     if "tools" in flat or "handoffs" in flat:
-        session["tools"] = wire_tools(flat.get("tools") or (), flat.get("handoffs") or ())
-    if (choice := wire_tool_choice(flat.get("tool_choice"))) is not None:
+        session["tools"] = tools_to_wire(flat.get("tools") or (), flat.get("handoffs") or ())
+    if (choice := tool_choice_to_wire(flat.get("tool_choice"))) is not None:
         session["tool_choice"] = choice
     if "tracing" in flat:
         tracing = flat["tracing"]
-        session["tracing"] = _without_none(tracing) or "auto" if isinstance(tracing, Mapping) else tracing
+        session["tracing"] = _drop_none(tracing) or "auto" if isinstance(tracing, Mapping) else tracing
     return session
 
 
-def _audio(keys: Mapping[str, str], nested: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, Any]:
+def _build_audio_settings(
+    keys: Mapping[str, str], nested: Mapping[str, Any], flat: Mapping[str, Any]
+) -> dict[str, Any]:
     """One direction of the audio settings: nested keys go before flat ones, and ``None`` switches off."""
     found: dict[str, Any] = {}
     for key, flat_key in keys.items():
@@ -82,44 +86,44 @@ def _audio(keys: Mapping[str, str], nested: Mapping[str, Any], flat: Mapping[str
         else:
             continue
         if key == "format":
-            if (format := audio_format(value)) is not None:
+            if (format := parse_audio_format(value)) is not None:
                 found[key] = format.as_wire()
             elif value is not None:
                 log.warning("the audio format %r is unknown and not sent: the server uses its own", value)
         elif key == "turn_detection" and isinstance(value, Mapping):
-            found[key] = _turn_detection({_snake(name): part for name, part in value.items()})
+            found[key] = _build_turn_detection({_to_snake_case(name): part for name, part in value.items()})
         elif value is not None or key in ("noise_reduction", "transcription", "turn_detection"):
             found[key] = dict(value) if isinstance(value, Mapping) else value
     return found
 
 
-def _turn_detection(wanted: dict[str, Any]) -> dict[str, Any]:
+def _build_turn_detection(settings: dict[str, Any]) -> dict[str, Any]:
     """The protocol wants to be told which kind it is; a program may leave that to what else it says."""
-    return {"type": "semantic_vad" if _OF_SILENCE.isdisjoint(wanted) else "server_vad", **wanted}
+    return {"type": "semantic_vad" if _SERVER_VAD_KEYS.isdisjoint(settings) else "server_vad", **settings}
 
 
-def _snake(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
 
 
-def _without_none(parts: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_none(parts: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in parts.items() if value is not None}
 
 
-def wire_tools(tools: Iterable[Any], handoffs: Iterable[Handoff[Any, Any]]) -> list[dict[str, Any]]:
+def tools_to_wire(tools: Iterable[Any], handoffs: Iterable[Handoff[Any, Any]]) -> list[dict[str, Any]]:
     """What the model may call. Only functions and MCP servers of the provider are possible here."""
     found = []
     for tool in tools:
         if isinstance(tool, FunctionTool):
-            found.append(_function(tool.name, tool.description, tool.params_json_schema))
+            found.append(_function_to_wire(tool.name, tool.description, tool.params_json_schema))
         elif isinstance(tool, HostedMCPTool):
-            found.append(_hosted(tool))
+            found.append(_hosted_tool_to_wire(tool))
         else:
             raise UserError(f"a realtime model can call functions and hosted MCP servers, but not {tool!r}")
-    return found + [_function(way.tool_name, way.tool_description, way.input_json_schema) for way in handoffs]
+    return found + [_function_to_wire(way.tool_name, way.tool_description, way.input_json_schema) for way in handoffs]
 
 
-def _hosted(tool: HostedMCPTool) -> dict[str, Any]:
+def _hosted_tool_to_wire(tool: HostedMCPTool) -> dict[str, Any]:
     wanted = dict(tool.tool_config)
     if wanted.get("require_approval") != "never":
         raise UserError(
@@ -129,11 +133,11 @@ def _hosted(tool: HostedMCPTool) -> dict[str, Any]:
     return wanted
 
 
-def _function(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
+def _function_to_wire(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "name": name, "description": description, "parameters": parameters}
 
 
-def wire_tool_choice(choice: Any) -> Any:
+def tool_choice_to_wire(choice: Any) -> Any:
     """What the model has to call, as the protocol has it; ``None`` if nothing was said."""
     if isinstance(choice, MCPToolChoice):
         return {"type": "mcp", "server_label": choice.server_label, "name": choice.name}

@@ -8,9 +8,9 @@ from holdfast.base.errors import MissingExtra
 from holdfast.realtime.agent import RealtimeAgent
 from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
 from holdfast.realtime.model import RealtimeModelConfig
-from holdfast.realtime.openai.settings import session_payload
+from holdfast.realtime.openai.settings import build_session_payload
 from holdfast.realtime.openai.websocket import OpenAIRealtimeWebSocketModel
-from holdfast.realtime.snapshot import base_settings, resolve
+from holdfast.realtime.snapshot import build_base_settings, resolve_agent
 
 if TYPE_CHECKING:
     from openai.types.realtime.realtime_session_create_request import (
@@ -43,12 +43,16 @@ class OpenAIRealtimeSIPModel(OpenAIRealtimeWebSocketModel):
         config = run_config or {}
         initial = (model_config or {}).get("initial_model_settings") or {}
         wrapper = context if isinstance(context, RunContextWrapper) else RunContextWrapper(context)
-        snapshot = await resolve(
-            agent, wrapper, config, base=base_settings(config, initial), overrides={**initial, **(overrides or {})}
+        snapshot = await resolve_agent(
+            agent,
+            wrapper,
+            config,
+            base=build_base_settings(config, initial),
+            overrides={**initial, **(overrides or {})},
         )
         try:
             from openai.types.realtime.realtime_session_create_request import RealtimeSessionCreateRequest
         except ImportError as error:
             raise MissingExtra("openai", "the payload of a SIP call") from error
-        payload = session_payload(snapshot.settings, joins_call=True, model=True)
+        payload = build_session_payload(snapshot.settings, joins_call=True, include_model=True)
         return RealtimeSessionCreateRequest.model_validate(payload)

@@ -4,18 +4,18 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from holdfast.realtime.openai.link import LinkClosed
+from holdfast.realtime.openai.link import TransportClosed
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
     from websockets.exceptions import ConnectionClosed
 
-MOST_AHEAD = 16 * 2**20
-_LOOKS = 4
-_NO_GOODBYE = 1006
+MAX_READ_AHEAD_BYTES = 16 * 2**20
+_PING_CHECKS = 4
+_ABNORMAL_CLOSURE = 1006
 
 
-class SocketLink:
+class WebSocketTransport:
     """Reads ahead of whoever receives, up to ``MOST_AHEAD`` bytes, so that pings are answered also by a busy one.
 
     A server is gone when it was asked for a sign of life and gave none for ``ping_timeout`` seconds, although
@@ -26,19 +26,19 @@ class SocketLink:
         self,
         socket: "ClientConnection",
         *,
-        close_within: float,
+        close_timeout: float,
         ping_interval: float | None = None,
         ping_timeout: float | None = None,
     ) -> None:
         from websockets.exceptions import ConnectionClosed
 
-        self._socket, self._close_within = socket, close_within
-        self._closed_error = ConnectionClosed
-        self._ahead: deque[bytes] = deque()
-        self._size = self._signs = 0
-        self._news, self._room = asyncio.Event(), asyncio.Event()
-        self._room.set()
-        self._end: LinkClosed | None = None
+        self._socket, self._close_timeout = socket, close_timeout
+        self._closed_exception = ConnectionClosed
+        self._buffer: deque[bytes] = deque()
+        self._buffered_bytes = self._activity_count = 0
+        self._frame_available, self._space_available = asyncio.Event(), asyncio.Event()
+        self._space_available.set()
+        self._closure: TransportClosed | None = None
         self._tasks = [asyncio.create_task(self._read_ahead(), name="realtime socket")]
         if ping_interval is not None:
             asking = self._keep_alive(ping_interval, ping_timeout)
@@ -47,26 +47,26 @@ class SocketLink:
     async def send(self, frame: bytes) -> None:
         try:
             await self._socket.send(frame, text=True)
-        except self._closed_error as error:
-            raise self._end or _closed(error) from error
+        except self._closed_exception as error:
+            raise self._closure or _to_transport_closed(error) from error
 
     async def receive(self) -> bytes:
-        while not self._ahead:
-            if self._end is not None:
-                raise self._end
-            self._news.clear()
-            await self._news.wait()
-        frame = self._ahead.popleft()
-        self._size -= len(frame)
-        if self._size < MOST_AHEAD:
-            self._room.set()
+        while not self._buffer:
+            if self._closure is not None:
+                raise self._closure
+            self._frame_available.clear()
+            await self._frame_available.wait()
+        frame = self._buffer.popleft()
+        self._buffered_bytes -= len(frame)
+        if self._buffered_bytes < MAX_READ_AHEAD_BYTES:
+            self._space_available.set()
         return frame
 
     async def close(self) -> bool:
         """Say goodbye, and cut the connection if that takes too long or is interrupted."""
         was_up = self._socket.close_code is None
         try:
-            async with asyncio.timeout(self._close_within):
+            async with asyncio.timeout(self._close_timeout):
                 await self._socket.close()
         except TimeoutError:
             pass
@@ -76,61 +76,61 @@ class SocketLink:
                 task.cancel()
         await asyncio.wait(self._tasks)
         await self._socket.wait_closed()
-        return was_up and self._socket.close_code == _NO_GOODBYE
+        return was_up and self._socket.close_code == _ABNORMAL_CLOSURE
 
     async def _read_ahead(self) -> None:
         try:
             while True:
                 frame = await self._socket.recv(decode=False)
-                self._signs += 1
-                self._ahead.append(frame)
-                self._size += len(frame)
-                self._news.set()
-                if self._size >= MOST_AHEAD:
-                    self._room.clear()
-                    await self._room.wait()
-                    self._signs += 1
-        except self._closed_error as error:
-            self._end = self._end or _closed(error)
+                self._activity_count += 1
+                self._buffer.append(frame)
+                self._buffered_bytes += len(frame)
+                self._frame_available.set()
+                if self._buffered_bytes >= MAX_READ_AHEAD_BYTES:
+                    self._space_available.clear()
+                    await self._space_available.wait()
+                    self._activity_count += 1
+        except self._closed_exception as error:
+            self._closure = self._closure or _to_transport_closed(error)
         finally:
-            self._end = self._end or LinkClosed(1000, "closed here")
-            self._news.set()
+            self._closure = self._closure or TransportClosed(1000, "closed here")
+            self._frame_available.set()
 
-    async def _keep_alive(self, interval: float, patience: float | None) -> None:
+    async def _keep_alive(self, interval: float, timeout: float | None) -> None:
         """Ask now and then. A question that cannot even be written, because nobody takes it, has no answer either."""
         pause = interval
         while True:
             await asyncio.sleep(pause)
-            signs, answer = self._signs, asyncio.ensure_future(self._asked())
+            signs, answer = self._activity_count, asyncio.ensure_future(self._ping())
             try:
                 # In several looks: a loop that is held up sees time pass, but neither asks nor reads meanwhile.
-                for _ in range(_LOOKS):
-                    await asyncio.wait({answer}, timeout=None if patience is None else patience / _LOOKS)
+                for _ in range(_PING_CHECKS):
+                    await asyncio.wait({answer}, timeout=None if timeout is None else timeout / _PING_CHECKS)
             finally:
                 answer.cancel()
             if answer.done():
                 if not answer.result():
                     return
                 pause = interval
-            elif self._signs == signs and self._room.is_set():
-                self._end = LinkClosed(
-                    _NO_GOODBYE, f"the server gave no sign of life for {patience:g} s", TimeoutError()
+            elif self._activity_count == signs and self._space_available.is_set():
+                self._closure = TransportClosed(
+                    _ABNORMAL_CLOSURE, f"the server gave no sign of life for {timeout:g} s", TimeoutError()
                 )
                 self._socket.transport.abort()
                 return
             else:
                 pause = 0.0
 
-    async def _asked(self) -> bool:
+    async def _ping(self) -> bool:
         """Whether the server has answered; if not, the connection has ended."""
         try:
             await (await self._socket.ping())
-        except self._closed_error:
+        except self._closed_exception:
             return False
         return True
 
 
-def _closed(error: "ConnectionClosed") -> LinkClosed:
+def _to_transport_closed(error: "ConnectionClosed") -> TransportClosed:
     frame = error.rcvd
-    code, reason = (frame.code, frame.reason) if frame is not None else (_NO_GOODBYE, str(error))
-    return LinkClosed(code, reason, error)
+    code, reason = (frame.code, frame.reason) if frame is not None else (_ABNORMAL_CLOSURE, str(error))
+    return TransportClosed(code, reason, error)

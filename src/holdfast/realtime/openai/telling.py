@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from holdfast.realtime.audio import audio_format
+from holdfast.realtime.audio import parse_audio_format
 from holdfast.realtime.items import InputAudio, RealtimeItem, UserMessageItem
 from holdfast.realtime.model_events import (
     RealtimeModelAudioDoneEvent,
@@ -23,183 +23,187 @@ from holdfast.realtime.model_events import (
     RealtimeModelTurnStartedEvent,
     RealtimeResponseStatus,
 )
-from holdfast.realtime.openai.items import message_item
-from holdfast.realtime.openai.usage import usage_event
+from holdfast.realtime.openai.items import parse_message_item
+from holdfast.realtime.openai.usage import build_usage_event
 
 if TYPE_CHECKING:
     from holdfast.realtime.openai.client import RealtimeClient
 
-Message: TypeAlias = dict[str, Any]
-Handler: TypeAlias = "Callable[[RealtimeClient, Message], None]"
+ServerEvent: TypeAlias = dict[str, Any]
+ServerEventHandler: TypeAlias = "Callable[[RealtimeClient, ServerEvent], None]"
 
 
-def other(client: "RealtimeClient", message: Message) -> None:
+def handle_other(client: "RealtimeClient", message: ServerEvent) -> None:
     """Nothing to be done about it here; a listener may know better."""
-    client.tell(RealtimeModelOtherEvent(message))
+    client.emit(RealtimeModelOtherEvent(message))
 
 
-def session(client: "RealtimeClient", message: Message) -> None:
+def handle_session(client: "RealtimeClient", message: ServerEvent) -> None:
     audio = message["session"].get("audio") or {}
-    if (format := audio_format((audio.get("output") or {}).get("format"))) is not None:
-        client.use_format(format)
+    if (format := parse_audio_format((audio.get("output") or {}).get("format"))) is not None:
+        client.set_audio_format(format)
     heard = audio.get("input") or {}
     client.server_transcribes = heard.get("transcription", "not told") is not None
     detection = heard.get("turn_detection") or {}
     client.server_interrupts = detection.get("interrupt_response") is True
-    client.server_answers = bool(detection) and detection.get("create_response") is not False
+    client.server_creates_responses = bool(detection) and detection.get("create_response") is not False
     if not detection:
-        client.gate.user_stopped(answered=False)  # Nobody listens for the end of it any more.
+        client.response_queue.end_user_turn(server_responds=False)  # Nobody listens for the end of it any more.
     if message["type"] == "session.updated":
-        client.updates.accepted(message["session"])
+        client.session_updates.handle_accepted(message["session"])
     else:
-        client.updates.session = message["session"]
-    other(client, message)
+        client.session_updates.session = message["session"]
+    handle_other(client, message)
 
 
-def error(client: "RealtimeClient", message: Message) -> None:
+def handle_error(client: "RealtimeClient", message: ServerEvent) -> None:
     """What concerns a request or a change of settings is told to whoever made it."""
     told = message["error"]
-    if client.asides.failed(told):
+    if client.out_of_band.handle_error(told):
         return
-    active = client.gate.active
-    settled = client.gate.failed(told)
-    if active is not None and client.gate.active is None:
+    active = client.response_queue.active_response_id
+    settled = client.response_queue.handle_error(told)
+    if active is not None and client.response_queue.active_response_id is None:
         client.end_turn(RealtimeModelTurnEndedEvent(response_id=active, status="lost", reason=told["code"]))
-    if not settled and not client.updates.rejected(told):
-        client.tell(RealtimeModelErrorEvent(told))
+    if not settled and not client.session_updates.handle_rejected(told):
+        client.emit(RealtimeModelErrorEvent(told))
 
 
-def item(client: "RealtimeClient", message: Message) -> None:
+def handle_item(client: "RealtimeClient", message: ServerEvent) -> None:
     raw, response_id = message["item"], message.get("response_id")
-    previous = client.places.place(raw["id"], message.get("previous_item_id"))
+    previous = client.item_tracker.resolve_previous_id(raw["id"], message.get("previous_item_id"))
     found: RealtimeItem | None = None
     match raw.get("type"):
         case "message":
-            client.gate.knows(raw["id"])
-            found = message_item(raw, previous)
+            client.response_queue.confirm_item(raw["id"])
+            found = parse_message_item(raw, previous)
         case "function_call" if message["type"] == "response.output_item.done":
-            function_call(client, raw, response_id)
+            emit_function_call(client, raw, response_id)
             return
         case "function_call" if raw.get("status") == "completed":
-            found = client.places.call(raw, previous)
+            found = client.item_tracker.record_call(raw, previous)
         case "function_call_output":
-            client.gate.knows(raw["call_id"])
-            found = client.places.output(raw)
+            client.response_queue.confirm_item(raw["call_id"])
+            found = client.item_tracker.match_output(raw)
     if found is None:
-        other(client, message)
+        handle_other(client, message)
         return
-    client.tell(RealtimeModelItemUpdatedEvent(found, response_id=response_id))
+    client.emit(RealtimeModelItemUpdatedEvent(found, response_id=response_id))
     if isinstance(found, UserMessageItem) and not client.server_transcribes:
         for index, part in enumerate(found.content):
             if isinstance(part, InputAudio) and part.transcript is None:
-                client.tell(RealtimeModelInputAudioTranscriptionFailedEvent(found.item_id, index, None))
+                client.emit(RealtimeModelInputAudioTranscriptionFailedEvent(found.item_id, index, None))
 
 
-def function_call(client: "RealtimeClient", raw: Message, response_id: str | None) -> None:
+def emit_function_call(client: "RealtimeClient", raw: ServerEvent, response_id: str | None) -> None:
     """A call that is complete is announced once; one that was cut off is not."""
-    if raw.get("status") not in (None, "completed") or not client.places.announce(raw["call_id"]):
+    if raw.get("status") not in (None, "completed") or not client.item_tracker.claim_call(raw["call_id"]):
         return
-    previous = client.places.place(raw["id"], None)
-    client.tell(RealtimeModelItemUpdatedEvent(client.places.call(raw, previous), response_id=response_id))
-    client.tell(
+    previous = client.item_tracker.resolve_previous_id(raw["id"], None)
+    client.emit(RealtimeModelItemUpdatedEvent(client.item_tracker.record_call(raw, previous), response_id=response_id))
+    client.emit(
         RealtimeModelToolCallEvent(
             raw["name"], raw["call_id"], raw["arguments"], raw["id"], previous, response_id=response_id
         )
     )
 
 
-def item_deleted(client: "RealtimeClient", message: Message) -> None:
-    client.playback.forget(message["item_id"])
-    client.tell(RealtimeModelItemDeletedEvent(message["item_id"]))
+def handle_item_deleted(client: "RealtimeClient", message: ServerEvent) -> None:
+    client.playback.remove_item(message["item_id"])
+    client.emit(RealtimeModelItemDeletedEvent(message["item_id"]))
 
 
-def item_truncated(client: "RealtimeClient", message: Message) -> None:
-    client.tell(RealtimeModelItemTruncatedEvent(message["item_id"], message["content_index"], message["audio_end_ms"]))
+def handle_item_truncated(client: "RealtimeClient", message: ServerEvent) -> None:
+    client.emit(RealtimeModelItemTruncatedEvent(message["item_id"], message["content_index"], message["audio_end_ms"]))
 
 
-def transcribed(client: "RealtimeClient", message: Message) -> None:
-    client.tell(
+def handle_transcription_completed(client: "RealtimeClient", message: ServerEvent) -> None:
+    client.emit(
         RealtimeModelInputAudioTranscriptionCompletedEvent(
-            message["item_id"], _text(message["transcript"]), content_index=message.get("content_index", 0)
+            message["item_id"], _require_text(message["transcript"]), content_index=message.get("content_index", 0)
         )
     )
 
 
-def transcription_failed(client: "RealtimeClient", message: Message) -> None:
-    client.tell(
+def handle_transcription_failed(client: "RealtimeClient", message: ServerEvent) -> None:
+    client.emit(
         RealtimeModelInputAudioTranscriptionFailedEvent(
             message["item_id"], message.get("content_index", 0), message.get("error") or {}
         )
     )
 
 
-def speech_started(client: "RealtimeClient", message: Message) -> None:
+def handle_speech_started(client: "RealtimeClient", message: ServerEvent) -> None:
     """The user speaks, so the model stops. Where the server stops its response itself, late audio is dropped."""
-    client.tell(RealtimeModelSpeechStartedEvent(message.get("item_id"), message.get("audio_start_ms")))
-    client.gate.user_speaks()
-    client.stop_playing()
-    active = client.gate.active
+    client.emit(RealtimeModelSpeechStartedEvent(message.get("item_id"), message.get("audio_start_ms")))
+    client.response_queue.start_user_turn()
+    client.stop_playback()
+    active = client.response_queue.active_response_id
     client.mute(active)
     if active is not None and not client.server_interrupts:
-        client.gate.cancel(active)
+        client.response_queue.cancel(active)
     if not client.server_interrupts:
-        client.hush()
+        client.clear_server_output()
 
 
-def speech_stopped(client: "RealtimeClient", message: Message) -> None:
-    client.gate.user_stopped(answered=client.server_answers)
-    client.tell(RealtimeModelSpeechStoppedEvent(message.get("item_id"), message.get("audio_end_ms")))
+def handle_speech_stopped(client: "RealtimeClient", message: ServerEvent) -> None:
+    client.response_queue.end_user_turn(server_responds=client.server_creates_responses)
+    client.emit(RealtimeModelSpeechStoppedEvent(message.get("item_id"), message.get("audio_end_ms")))
 
 
-def buffer_emptied(client: "RealtimeClient", message: Message) -> None:
+def handle_buffer_emptied(client: "RealtimeClient", message: ServerEvent) -> None:
     """What the user was saying was made an item by the program, or thrown away: its end will not be told."""
-    client.gate.user_stopped(answered=False)
-    other(client, message)
+    client.response_queue.end_user_turn(server_responds=False)
+    handle_other(client, message)
 
 
-def server_plays(client: "RealtimeClient", message: Message) -> None:
-    client.server_plays = message["response_id"] if message["type"] == "output_audio_buffer.started" else None
-    other(client, message)
+def handle_server_playback(client: "RealtimeClient", message: ServerEvent) -> None:
+    client.server_playing_response_id = (
+        message["response_id"] if message["type"] == "output_audio_buffer.started" else None
+    )
+    handle_other(client, message)
 
 
-def silence(client: "RealtimeClient", message: Message) -> None:
-    client.tell(
+def handle_idle_timeout(client: "RealtimeClient", message: ServerEvent) -> None:
+    client.emit(
         RealtimeModelInputAudioTimeoutTriggeredEvent(
             message["item_id"], message["audio_start_ms"], message["audio_end_ms"]
         )
     )
 
 
-def response_created(client: "RealtimeClient", message: Message) -> None:
+def handle_response_created(client: "RealtimeClient", message: ServerEvent) -> None:
     response = message["response"]
     # Out of order, its end came first, and it must not seem active for ever.
-    if client.asides.takes(response, claimed=client.gate.claims(response)) or client.is_over(response["id"]):
-        other(client, message)
+    if client.out_of_band.claim(
+        response, in_conversation=client.response_queue.is_own_response(response)
+    ) or client.has_ended(response["id"]):
+        handle_other(client, message)
         return
-    if client.gate.created(response):
+    if client.response_queue.handle_created(response):
         client.mute(response["id"])
-    client.tell(
+    client.emit(
         RealtimeModelTurnStartedEvent(
-            response_id=response["id"], metadata=response.get("metadata"), plain=client.gate.plain
+            response_id=response["id"], metadata=response.get("metadata"), retryable=client.response_queue.retryable
         )
     )
 
 
-def response_done(client: "RealtimeClient", message: Message) -> None:
+def handle_response_done(client: "RealtimeClient", message: ServerEvent) -> None:
     response = message["response"]
     response_id: str | None = response.get("id")
     status: RealtimeResponseStatus = response.get("status") or "completed"
-    if client.asides.takes(response, claimed=client.gate.claims(response)):
-        if response.get("usage") and client.counts(response_id):
-            client.tell(usage_event(response["usage"], response_id))
-        other(client, message)
+    if client.out_of_band.claim(response, in_conversation=client.response_queue.is_own_response(response)):
+        if response.get("usage") and client.mark_usage_counted(response_id):
+            client.emit(build_usage_event(response["usage"], response_id))
+        handle_other(client, message)
         return
-    client.gate.done(response)
+    client.response_queue.handle_done(response)
     for raw in response.get("output") or ():
         if status == "completed" and raw.get("type") == "function_call":
-            function_call(client, raw, response_id)
-    if response.get("usage") and client.counts(response_id):
-        client.tell(usage_event(response["usage"], response_id))
+            emit_function_call(client, raw, response_id)
+    if response.get("usage") and client.mark_usage_counted(response_id):
+        client.emit(build_usage_event(response["usage"], response_id))
     details = response.get("status_details") or {}
     client.end_turn(
         RealtimeModelTurnEndedEvent(
@@ -212,61 +216,61 @@ def response_done(client: "RealtimeClient", message: Message) -> None:
     )
 
 
-def text_done(client: "RealtimeClient", message: Message) -> None:
-    text = _text(message["transcript"] if "transcript" in message else message["text"])
-    client.tell(
+def handle_text_done(client: "RealtimeClient", message: ServerEvent) -> None:
+    text = _require_text(message["transcript"] if "transcript" in message else message["text"])
+    client.emit(
         RealtimeModelTextDoneEvent(
             message["item_id"], text, message["response_id"], content_index=message.get("content_index", 0)
         )
     )
 
 
-def audio_done(client: "RealtimeClient", message: Message) -> None:
+def handle_audio_done(client: "RealtimeClient", message: ServerEvent) -> None:
     response_id = message.get("response_id")
     if not client.is_muted(response_id):
-        client.tell(
+        client.emit(
             RealtimeModelAudioDoneEvent(message["item_id"], message.get("content_index", 0), response_id=response_id)
         )
 
 
-def _text(value: Any) -> str:
+def _require_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
     return value
 
 
-def misshapen(client: "RealtimeClient", message: Message) -> None:
+def reject_malformed_delta(client: "RealtimeClient", message: ServerEvent) -> None:
     """A delta that could not be read as one."""
     raise ValueError("a delta has other parts")
 
 
-HANDLERS: dict[str, Handler] = {
-    "session.created": session,
-    "session.updated": session,
-    "error": error,
-    "conversation.item.added": item,
-    "conversation.item.created": item,
-    "conversation.item.retrieved": item,
-    "conversation.item.deleted": item_deleted,
-    "conversation.item.truncated": item_truncated,
-    "conversation.item.input_audio_transcription.completed": transcribed,
-    "conversation.item.input_audio_transcription.failed": transcription_failed,
-    "input_audio_buffer.speech_started": speech_started,
-    "input_audio_buffer.speech_stopped": speech_stopped,
-    "input_audio_buffer.committed": buffer_emptied,
-    "input_audio_buffer.cleared": buffer_emptied,
-    "input_audio_buffer.timeout_triggered": silence,
-    "output_audio_buffer.started": server_plays,
-    "output_audio_buffer.stopped": server_plays,
-    "output_audio_buffer.cleared": server_plays,
-    "response.created": response_created,
-    "response.done": response_done,
-    "response.output_item.added": item,
-    "response.output_item.done": item,
-    "response.output_text.done": text_done,
-    "response.output_audio_transcript.done": text_done,
-    "response.output_audio.done": audio_done,
-    "response.output_audio.delta": misshapen,
-    "response.output_audio_transcript.delta": misshapen,
-    "response.output_text.delta": misshapen,
+SERVER_EVENT_HANDLERS: dict[str, ServerEventHandler] = {
+    "session.created": handle_session,
+    "session.updated": handle_session,
+    "error": handle_error,
+    "conversation.item.added": handle_item,
+    "conversation.item.created": handle_item,
+    "conversation.item.retrieved": handle_item,
+    "conversation.item.deleted": handle_item_deleted,
+    "conversation.item.truncated": handle_item_truncated,
+    "conversation.item.input_audio_transcription.completed": handle_transcription_completed,
+    "conversation.item.input_audio_transcription.failed": handle_transcription_failed,
+    "input_audio_buffer.speech_started": handle_speech_started,
+    "input_audio_buffer.speech_stopped": handle_speech_stopped,
+    "input_audio_buffer.committed": handle_buffer_emptied,
+    "input_audio_buffer.cleared": handle_buffer_emptied,
+    "input_audio_buffer.timeout_triggered": handle_idle_timeout,
+    "output_audio_buffer.started": handle_server_playback,
+    "output_audio_buffer.stopped": handle_server_playback,
+    "output_audio_buffer.cleared": handle_server_playback,
+    "response.created": handle_response_created,
+    "response.done": handle_response_done,
+    "response.output_item.added": handle_item,
+    "response.output_item.done": handle_item,
+    "response.output_text.done": handle_text_done,
+    "response.output_audio_transcript.done": handle_text_done,
+    "response.output_audio.done": handle_audio_done,
+    "response.output_audio.delta": reject_malformed_delta,
+    "response.output_audio_transcript.delta": reject_malformed_delta,
+    "response.output_text.delta": reject_malformed_delta,
 }

@@ -11,17 +11,17 @@ from typing import Any, TypeAlias
 
 from holdfast.realtime.errors import SettingsRejected
 
-Place: TypeAlias = tuple[str, ...]
+SettingPath: TypeAlias = tuple[str, ...]
 
 _UNKNOWN = object()
 
 
 @dataclass(eq=False, slots=True)
-class Update:
+class PendingSessionUpdate:
     """A change that was sent. ``answered`` with an ``error`` means that the settings before it hold."""
 
     event_id: str
-    wanted: dict[Place, Any]
+    values: dict[SettingPath, Any]
     """Each value, by the names that lead to it."""
     awaited: bool = False
     """Somebody waits for the answer, or has."""
@@ -31,49 +31,53 @@ class Update:
     """Nobody waits for the answer any more."""
 
 
-class Updates:
+class SessionUpdateTracker:
     """The changes of which an answer may come, in order."""
 
     def __init__(self) -> None:
-        self._open: deque[Update] = deque()
+        self._pending: deque[PendingSessionUpdate] = deque()
         self._count = 0
         self.session: Any = None
         """The settings as the server told them last."""
 
-    def made(self, session: Any, event_id: str | None = None) -> Update:
+    def create(self, session: Any, event_id: str | None = None) -> PendingSessionUpdate:
         self._count += 1
-        return Update(event_id or f"hf_session_{self._count}", dict(_values(session)))
+        return PendingSessionUpdate(event_id or f"hf_session_{self._count}", dict(_flatten(session)))
 
-    def sent(self, update: Update) -> None:
+    def mark_sent(self, update: PendingSessionUpdate) -> None:
         """An answer to it may come. One that could not be sent must not take the answer to the next."""
-        self._open.append(update)
+        self._pending.append(update)
 
-    def accepted(self, session: Any) -> None:
+    def handle_accepted(self, session: Any) -> None:
         """The server has taken a change, and has these settings now."""
         before, self.session = self.session, session
-        if not self._open:
+        if not self._pending:
             return
-        awaited = next((update for update in self._open if not (update.abandoned or update.answered)), None)
-        first = self._open.popleft()
-        if awaited is not None and (awaited is first or not _lacks(session, awaited, before=before, first=first)):
+        awaited = next((update for update in self._pending if not (update.abandoned or update.answered)), None)
+        first = self._pending.popleft()
+        if awaited is not None and (
+            awaited is first or not _reflects_only_first(session, awaited, previous=before, first=first)
+        ):
             awaited.answered = True
 
-    def rejected(self, error: dict[str, Any]) -> bool:
+    def handle_rejected(self, error: dict[str, Any]) -> bool:
         """Whether this error of the server was about a change, and whoever made it is told."""
         event_id = error.get("event_id")
-        for update in self._open:
+        for update in self._pending:
             if update.event_id == event_id or (event_id is None and str(error.get("param")).startswith("session")):
-                self._open.remove(update)
+                self._pending.remove(update)
                 too_late, update.answered, update.error = update.answered, True, SettingsRejected(error)
                 return update.awaited and not too_late
         return False
 
 
-def _lacks(session: Any, awaited: Update, *, before: Any, first: Update) -> bool:
+def _reflects_only_first(
+    session: Any, awaited: PendingSessionUpdate, *, previous: Any, first: PendingSessionUpdate
+) -> bool:
     """Whether settings are as the ``first`` change left them, and nothing in them is due to the one ``awaited``."""
     unchanged = False
-    for place, value in awaited.wanted.items():
-        old, now = first.wanted.get(place, _at(before, place)), _at(session, place)
+    for place, value in awaited.values.items():
+        old, now = first.values.get(place, _get_at_path(previous, place)), _get_at_path(session, place)
         if value != old:
             if now == value:
                 return False
@@ -81,14 +85,14 @@ def _lacks(session: Any, awaited: Update, *, before: Any, first: Update) -> bool
     return unchanged
 
 
-def _values(session: Any, place: Place = ()) -> list[tuple[Place, Any]]:
+def _flatten(session: Any, path: SettingPath = ()) -> list[tuple[SettingPath, Any]]:
     if not isinstance(session, dict):
-        return [(place, session)]
-    return [value for name, part in session.items() for value in _values(part, (*place, name))]
+        return [(path, session)]
+    return [value for name, part in session.items() for value in _flatten(part, (*path, name))]
 
 
-def _at(session: Any, place: Place) -> Any:
-    for name in place:
+def _get_at_path(session: Any, path: SettingPath) -> Any:
+    for name in path:
         if not isinstance(session, dict) or name not in session:
             return _UNKNOWN
         session = session[name]

@@ -13,15 +13,15 @@ from holdfast.realtime.model_inputs import (
     RealtimeModelSendInterrupt,
     RealtimeModelSendSessionUpdate,
 )
-from holdfast.realtime.openai.audience import Audience
-from holdfast.realtime.openai.client import interrupted
-from holdfast.realtime.openai.connection import Connection
-from holdfast.realtime.openai.link import Link
-from holdfast.realtime.openai.recording import RecordedLink, Recording
+from holdfast.realtime.openai.audience import ListenerRegistry
+from holdfast.realtime.openai.client import make_interrupted_event
+from holdfast.realtime.openai.connection import ModelConnection
+from holdfast.realtime.openai.link import Transport
+from holdfast.realtime.openai.recording import Recording, RecordingTransport
 from holdfast.realtime.playback import Playback
 
 
-class WireModel(RealtimeModel):
+class RealtimeProtocolModel(RealtimeModel):
     """Connects, sends and closes; a subclass says how to get a link.
 
     ``connect`` returns when the server has taken the initial settings, and ``send_event`` with new settings when it
@@ -29,40 +29,42 @@ class WireModel(RealtimeModel):
     """
 
     def __init__(
-        self, *, acknowledge_within: float = 10.0, close_within: float = 1.0, recording: Recording | None = None
+        self, *, acknowledge_timeout: float = 10.0, close_timeout: float = 1.0, recording: Recording | None = None
     ) -> None:
-        self._acknowledge_within, self._close_within = acknowledge_within, close_within
+        self._acknowledge_timeout, self._close_timeout = acknowledge_timeout, close_timeout
         self._recording = recording
-        self._audience = Audience()
-        self._connection: Connection | None = None
-        self._ending: list[Connection] = []
+        self._listeners = ListenerRegistry()
+        self._connection: ModelConnection | None = None
+        self._closing_connections: list[ModelConnection] = []
         self._playback: Playback | None = None
 
     @abstractmethod
-    async def dial(self, options: RealtimeModelConfig) -> Link:
+    async def open_transport(self, options: RealtimeModelConfig) -> Transport:
         """Open a link. When it raises or is cancelled, nothing is left open."""
 
     def add_listener(self, listener: RealtimeModelListener) -> None:
-        self._audience.add(listener)
+        self._listeners.add(listener)
 
     def remove_listener(self, listener: RealtimeModelListener) -> None:
-        self._audience.remove(listener)
+        self._listeners.remove(listener)
 
     async def connect(self, options: RealtimeModelConfig) -> None:
         """Connect. When it raises, nothing is left open."""
-        if self._live is not None:
+        if self._active_connection is not None:
             raise AlreadyConnected("this realtime model is connected: close it first, or use another one")
-        self._ending = [old for old in (*self._ending, self._connection) if old is not None and not old.closed]
-        self._connection = made = Connection(
-            lambda: self._dial(options),
+        self._closing_connections = [
+            old for old in (*self._closing_connections, self._connection) if old is not None and not old.closed
+        ]
+        self._connection = made = ModelConnection(
+            lambda: self._open_recorded_transport(options),
             options,
-            self._audience,
-            acknowledge_within=self._acknowledge_within,
-            before=self._playback,
+            self._listeners,
+            acknowledge_timeout=self._acknowledge_timeout,
+            previous_playback=self._playback,
         )
         self._playback = made.playback
         try:
-            await self._audience.tell([RealtimeModelConnectionStatusEvent("connecting")])
+            await self._listeners.notify([RealtimeModelConnectionStatusEvent("connecting")])
             await made.open()
         except BaseException:
             if self._connection is made:
@@ -70,38 +72,38 @@ class WireModel(RealtimeModel):
             raise
 
     async def send_event(self, event: RealtimeModelSendEvent) -> None:
-        if isinstance(event, RealtimeModelSendInterrupt) and event.playback_only and self._live is None:
-            await self._stop_playing(event.response_id)
+        if isinstance(event, RealtimeModelSendInterrupt) and event.playback_only and self._active_connection is None:
+            await self._stop_playback(event.response_id)
             return
-        connection = self._connected()
+        connection = self._require_connection()
         if isinstance(event, RealtimeModelSendSessionUpdate):
-            await connection.update(event.session_settings)
+            await connection.update_settings(event.session_settings)
         else:
             await connection.send(event)
 
     async def send_event_if(self, event: RealtimeModelSendEvent, send_if: Callable[[], bool]) -> bool:
         """Send if ``send_if()`` holds. Nothing happens between the question and the sending."""
-        self._connected()
+        self._require_connection()
         if not send_if():
             return False
         await self.send_event(event)
         return True
 
-    def telling(self) -> bool:
-        return self._audience.told_here
+    def is_listener_task(self) -> bool:
+        return self._listeners.is_current_task_notifying
 
     async def close(self) -> None:
         """End the connection, within the time that was set whatever the server does. Harmless if there is none.
 
         Cancelling it cuts the connection at once.
         """
-        deadline = Deadline.after(self._close_within * 2)
+        deadline = Deadline.after(self._close_timeout * 2)
         current = self._connection
-        connections = [*self._ending] if current is None else [*self._ending, current]
+        connections = [*self._closing_connections] if current is None else [*self._closing_connections, current]
         try:
             for connection in connections:
                 await connection.close(deadline=deadline)
-                self.cut_off = connection.cut_off
+                self.was_aborted = connection.was_aborted
         except asyncio.CancelledError:
             now = Deadline.after(0.0)
             await asyncio.gather(
@@ -109,32 +111,34 @@ class WireModel(RealtimeModel):
             )
             raise
         finally:
-            self._ending = [old for old in self._ending if not old.closed]
+            self._closing_connections = [old for old in self._closing_connections if not old.closed]
             if current is not None and current.closed and self._connection is current:
                 self._connection = None
 
-    async def _dial(self, options: RealtimeModelConfig) -> Link:
+    async def _open_recorded_transport(self, options: RealtimeModelConfig) -> Transport:
         if self._recording is None:
-            return await self.dial(options)
+            return await self.open_transport(options)
         self._recording.start()
         try:
-            return RecordedLink(await self.dial(options), self._recording)
+            return RecordingTransport(await self.open_transport(options), self._recording)
         except BaseException:
             self._recording.close(None, "no connection came about")
             raise
 
-    async def _stop_playing(self, response_id: str | None) -> None:
+    async def _stop_playback(self, response_id: str | None) -> None:
         """Cut what still plays of a connection that is gone."""
         if self._playback is not None:
-            cuts = self._playback.cut(asyncio.get_running_loop().time(), response_id=response_id, untold=True)
-            await self._audience.tell([interrupted(cut) for cut in cuts])
+            cuts = self._playback.stop(
+                asyncio.get_running_loop().time(), response_id=response_id, include_previous=True
+            )
+            await self._listeners.notify([make_interrupted_event(cut) for cut in cuts])
 
     @property
-    def _live(self) -> Connection | None:
+    def _active_connection(self) -> ModelConnection | None:
         """The connection, as long as anything can be sent over it."""
         return None if self._connection is None or self._connection.ended else self._connection
 
-    def _connected(self) -> Connection:
-        if self._live is None:
+    def _require_connection(self) -> ModelConnection:
+        if self._active_connection is None:
             raise NotConnected("this realtime model is not connected: call connect() first")
-        return self._live
+        return self._active_connection

@@ -19,50 +19,50 @@ in another slot and can only hint: a name goes in before its session is created,
 """
 
 from holdfast.base.errors import InvalidInput
-from holdfast.base.ids import checked_name
+from holdfast.base.ids import validate_name
 from holdfast.store.redis import wire
-from holdfast.store.redis.server import Script, Server
-from holdfast.store.redis.wire import tag_of
+from holdfast.store.redis.server import RedisConnection, Script
+from holdfast.store.redis.wire import make_tag
 
-HINTS = Script("hints.lua")
+HINTS_SCRIPT = Script("hints.lua")
 
 
 class Keyspace:
     """The keys of one store on its server."""
 
-    def __init__(self, server: Server, prefix: str) -> None:
-        self.server = server
-        self.prefix = checked_prefix(prefix)
-        self.cluster: bool | None = None
+    def __init__(self, connection: RedisConnection, prefix: str) -> None:
+        self.connection = connection
+        self.prefix = validate_prefix(prefix)
+        self.clustered: bool | None = None
 
     @property
-    def list_key(self) -> str:
+    def sessions_key(self) -> str:
         return f"{self.prefix}:sessions"
 
-    def key(self, tag: str) -> str:
+    def make_key(self, tag: str) -> str:
         return f"{self.prefix}:{{{tag}}}"
 
-    async def spread(self) -> bool:
+    async def is_clustered(self) -> bool:
         """Whether sessions may lie in different slots; found out once."""
-        self.server.check_open()
-        if self.cluster is None:
-            self.cluster = await self.server.is_cluster(self.key("a"), self.key("b"))
-        return self.cluster
+        self.connection.check_open()
+        if self.clustered is None:
+            self.clustered = await self.connection.is_cluster(self.make_key("a"), self.make_key("b"))
+        return self.clustered
 
-    async def fields(self, session_id: str) -> dict[bytes, bytes]:
-        return await self.hash(self.key(tag_of(session_id)))
+    async def read_session_fields(self, session_id: str) -> dict[bytes, bytes]:
+        return await self.read_hash(self.make_key(make_tag(session_id)))
 
-    async def hash(self, key: str) -> dict[bytes, bytes]:
-        return wire.pairs(await self.server.call("HGETALL", key.encode(), key=key))
+    async def read_hash(self, key: str) -> dict[bytes, bytes]:
+        return wire.parse_hash(await self.connection.execute("HGETALL", key.encode(), key=key))
 
-    async def listed(self) -> tuple[float, list[tuple[bytes, bytes]]]:
+    async def list_session_names(self) -> tuple[float, list[tuple[bytes, bytes]]]:
         """The server's time, and all listed names with their scores."""
-        now, names = await self.server.run(HINTS, [self.list_key], [b"all"], again=True)
+        now, names = await self.connection.run_script(HINTS_SCRIPT, [self.sessions_key], [b"all"], retry=True)
         return float(now), list(zip(names[::2], names[1::2], strict=True))
 
 
-def checked_prefix(prefix: object) -> str:
-    name = checked_name("key prefix", prefix)
+def validate_prefix(prefix: object) -> str:
+    name = validate_name("key prefix", prefix)
     if "{" in name or "}" in name:
         raise InvalidInput(f"a key prefix has no braces, they mark what a cluster hashes: {name!r}")
     return name

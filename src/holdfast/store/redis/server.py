@@ -17,14 +17,14 @@ except ImportError as error:
     raise MissingExtra("redis", "the Redis store") from error
 
 Client = Redis | RedisCluster
-_CLUSTER = "+cluster"
-_ACROSS = "hash to the same slot"
-_MOST_CONNECTIONS = 32
-_PATIENCE = 10.0
+_CLUSTER_SUFFIX = "+cluster"
+_CROSS_SLOT_MESSAGE = "hash to the same slot"
+_MAX_CONNECTIONS = 32
+_CLOSE_TIMEOUT = 10.0
 """How many seconds closing waits for a server that does not answer."""
 
 
-class CrossSlot(StoreUnavailable):
+class CrossSlotError(StoreUnavailable):
     """The server is a cluster's, and the keys of one call lie in different slots. Nothing was done."""
 
 
@@ -36,7 +36,7 @@ class Script:
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
-class Server:
+class RedisConnection:
     """Talks to Redis through a client that somebody else owns.
 
     Connections are borrowed from the client's pool, but its own way of running a command is not used: it sends
@@ -45,38 +45,38 @@ class Server:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.where = described(client)
+        self.location = describe_client(client)
         self.closed = False
-        self.most = min(_MOST_CONNECTIONS, most_connections(client))
-        self.turns = asyncio.Semaphore(self.most)
+        self.max_connections = min(_MAX_CONNECTIONS, get_max_connections(client))
+        self.semaphore = asyncio.Semaphore(self.max_connections)
 
-    async def run(self, script: Script, keys: list[str], args: list[bytes], *, again: bool) -> Any:
+    async def run_script(self, script: Script, keys: list[str], args: list[bytes], *, retry: bool) -> Any:
         """Run a script; with ``again`` a second time if its answer was lost."""
         words = [str(len(keys)).encode(), *(key.encode() for key in keys), *args]
         try:
-            return await self.call("EVALSHA", script.sha, *words, key=keys[0], again=again)
+            return await self.execute("EVALSHA", script.sha, *words, key=keys[0], retry=retry)
         except NoScriptError:
-            return await self.call("EVAL", script.source, *words, key=keys[0], again=again)
+            return await self.execute("EVAL", script.source, *words, key=keys[0], retry=retry)
 
-    async def call(self, command: str, *args: bytes, key: str, again: bool = True) -> Any:
+    async def execute(self, command: str, *args: bytes, key: str, retry: bool = True) -> Any:
         """The raw answer, never decoded."""
         self.check_open()
         try:
-            async with self.turns:
+            async with self.semaphore:
                 try:
-                    return await self.send(command, *args, key=key)
+                    return await self.send_command(command, *args, key=key)
                 except ConnectionLost:
-                    if not again:
+                    if not retry:
                         raise
-                    return await self.send(command, *args, key=key)
+                    return await self.send_command(command, *args, key=key)
         except NoScriptError:
             raise
         except (RedisError, OSError) as error:
-            if isinstance(error, ResponseError) and _ACROSS in str(error):
-                raise CrossSlot(str(error)) from error
-            raise StoreUnavailable(f"{self.where}: {error}") from error
+            if isinstance(error, ResponseError) and _CROSS_SLOT_MESSAGE in str(error):
+                raise CrossSlotError(str(error)) from error
+            raise StoreUnavailable(f"{self.location}: {error}") from error
 
-    async def send(self, command: str, *args: bytes, key: str) -> Any:
+    async def send_command(self, command: str, *args: bytes, key: str) -> Any:
         if isinstance(self.client, RedisCluster):
             await self.client.initialize()
             # A named node is asked once; otherwise the client tries again by itself.
@@ -96,14 +96,14 @@ class Server:
         if isinstance(self.client, RedisCluster):
             return True
         try:
-            await self.call("EVAL", b"return 1", b"2", one_key.encode(), other_key.encode(), key=one_key)
-        except CrossSlot:
+            await self.execute("EVAL", b"return 1", b"2", one_key.encode(), other_key.encode(), key=one_key)
+        except CrossSlotError:
             return True
         return False
 
     def check_open(self) -> None:
         if self.closed:
-            raise Closed(f"the store {self.where} is closed")
+            raise Closed(f"the store {self.location} is closed")
 
     async def close(self) -> None:
         """Take no more calls and wait for those under way; after this the client is not used any more."""
@@ -111,9 +111,9 @@ class Server:
             return
         self.closed = True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                for _ in range(self.most):
-                    await self.turns.acquire()
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                for _ in range(self.max_connections):
+                    await self.semaphore.acquire()
 
 
 def open_client(url: str, **options: Any) -> tuple[Client, str]:
@@ -121,23 +121,23 @@ def open_client(url: str, **options: Any) -> tuple[Client, str]:
     parts = urlsplit(url)
     where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     try:
-        if parts.scheme.endswith(_CLUSTER):
-            return RedisCluster.from_url(url.replace(_CLUSTER, "", 1), **options), where
+        if parts.scheme.endswith(_CLUSTER_SUFFIX):
+            return RedisCluster.from_url(url.replace(_CLUSTER_SUFFIX, "", 1), **options), where
         return Redis.from_url(url, **options), where
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"{where} cannot be used: {error}") from None
 
 
-def most_connections(client: Client) -> int:
+def get_max_connections(client: Client) -> int:
     if isinstance(client, RedisCluster):
-        return _MOST_CONNECTIONS
+        return _MAX_CONNECTIONS
     return int(client.connection_pool.max_connections)
 
 
-def described(client: Client) -> str:
+def describe_client(client: Client) -> str:
     """The address of a client, without what it logs in with."""
     if isinstance(client, RedisCluster):
-        return "redis" + _CLUSTER
+        return "redis" + _CLUSTER_SUFFIX
     options = client.connection_pool.connection_kwargs
     if "path" in options:
         return f"unix://{options['path']}"

@@ -4,28 +4,28 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.store import contract
-from holdfast.store.contract import Op, Outcome
+from holdfast.store.contract import Op, OpResult
 from holdfast.store.relational import history_writes, run_writes
-from holdfast.store.relational.connection import Connection
+from holdfast.store.relational.connection import DatabaseConnection
 
 
-def apply(connection: Connection, ops: Iterable[Op], now: float) -> list[Outcome]:
+def apply(connection: DatabaseConnection, ops: Iterable[Op], now: float) -> list[OpResult]:
     """Do the operations in order. An exception means that the transaction must be rolled back."""
     return [_APPLIERS[type(op)](connection, op, now) for op in ops]
 
 
-_APPLIERS: dict[type, Callable[[Connection, Any, float], Outcome]] = {
+_APPLIERS: dict[type, Callable[[DatabaseConnection, Any, float], OpResult]] = {
     contract.Splice: history_writes.splice,
     contract.Erase: history_writes.erase,
     contract.Annotate: history_writes.annotate,
-    contract.Require: history_writes.require,
+    contract.RequireVersion: history_writes.require_version,
     contract.Quarantine: history_writes.quarantine,
     contract.SaveRun: run_writes.save_run,
-    contract.Journal: run_writes.journal,
-    contract.Emit: run_writes.emit,
+    contract.AppendJournal: run_writes.append_journal,
+    contract.AppendEvents: run_writes.append_events,
     contract.SaveApproval: run_writes.save_approval,
-    contract.TakeLease: run_writes.take_lease,
+    contract.AcquireLease: run_writes.acquire_lease,
     contract.RenewLease: run_writes.renew_lease,
-    contract.DropLease: run_writes.drop_lease,
-    contract.Fence: run_writes.fence,
+    contract.ReleaseLease: run_writes.release_lease,
+    contract.CheckFence: run_writes.check_fence,
 }

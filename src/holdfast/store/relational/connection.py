@@ -11,7 +11,7 @@ from holdfast.base.errors import InvalidInput
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 
-class Names(msgspec.Struct, frozen=True):
+class TableNames(msgspec.Struct, frozen=True):
     """The tables of one store. Every other table takes the name of the sessions table as its stem."""
 
     sessions: str = "holdfast_sessions"
@@ -25,27 +25,27 @@ class Names(msgspec.Struct, frozen=True):
             raise InvalidInput(f"sessions and items need two tables, both are called {self.sessions!r}")
 
     @property
-    def stem(self) -> str:
+    def prefix(self) -> str:
         return self.sessions.removesuffix("sessions").rstrip("_") + "_"
 
-    def fill(self, sql: str) -> str:
+    def substitute(self, sql: str) -> str:
         """``{sessions}``, ``{items}`` and ``{_other}`` in a statement become this store's table names."""
         names = {"sessions": self.sessions, "items": self.items}
-        return re.sub(r"\{(_?)(\w+)\}", lambda m: self.stem + m[2] if m[1] else names[m[2]], sql)
+        return re.sub(r"\{(_?)(\w+)\}", lambda m: self.prefix + m[2] if m[1] else names[m[2]], sql)
 
 
-class Connection(Protocol):
+class DatabaseConnection(Protocol):
     """One transaction's worth of a database. Statements use ``:name`` parameters and ``{table}`` names."""
 
-    lock: str
+    lock_clause: str
     """Appended to a SELECT that precedes a write: `` FOR UPDATE`` where rows are locked one by one."""
-    words: str
+    words_expression: str
     """What the items table keeps of ``:words`` for searching, as SQL; empty where nothing is indexed on writing."""
 
-    def one(self, sql: str, params: Mapping[str, Any]) -> Sequence[Any] | None: ...
+    def fetch_one(self, sql: str, params: Mapping[str, Any]) -> Sequence[Any] | None: ...
 
-    def all(self, sql: str, params: Mapping[str, Any]) -> Sequence[Sequence[Any]]: ...
+    def fetch_all(self, sql: str, params: Mapping[str, Any]) -> Sequence[Sequence[Any]]: ...
 
-    def run(self, sql: str, params: Mapping[str, Any]) -> None: ...
+    def execute(self, sql: str, params: Mapping[str, Any]) -> None: ...
 
-    def many(self, sql: str, params: Sequence[Mapping[str, Any]]) -> None: ...
+    def execute_many(self, sql: str, params: Sequence[Mapping[str, Any]]) -> None: ...

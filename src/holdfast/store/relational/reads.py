@@ -12,27 +12,27 @@ from holdfast.store.contract import (
     Cursor,
     Generation,
     Lease,
-    Logged,
+    LogEntry,
     Page,
-    Quarantined,
+    QuarantinedItem,
     Row,
     RunRecord,
     SessionRecord,
 )
-from holdfast.store.relational.connection import Connection
-from holdfast.store.view import Spans, cut, join, length
+from holdfast.store.relational.connection import DatabaseConnection
+from holdfast.store.view import TapeSpans, join_spans, slice_spans, total_length
 
-_SESSION = (
+_SESSION_COLUMNS = (
     "session_id, tape, version, length, next_seq, open_from, closed, generation, seal, owner, metadata,"
     " created_at, updated_at"
 )
 _log = logging.getLogger(__name__)
-_spans = msgspec.json.Decoder(Spans)
+_spans_decoder = msgspec.json.Decoder(TapeSpans)
 
-ALL = 2**62
+NO_LIMIT = 2**62
 
 
-def session_record(row: Sequence[Any]) -> SessionRecord:
+def session_record_from_row(row: Sequence[Any]) -> SessionRecord:
     (
         session_id,
         tape,
@@ -51,7 +51,7 @@ def session_record(row: Sequence[Any]) -> SessionRecord:
     if not all(isinstance(number, int) and number >= 0 for number in numbers) or open_from > next_seq:
         raise SessionDamaged(session_id, f"its numbers are {numbers}")
     try:
-        spans = _spans.decode(closed)
+        spans = _spans_decoder.decode(closed)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise SessionDamaged(session_id, f"it does not say what it shows: {error}") from None
     if not all(0 <= span.start <= span.stop for span in spans):
@@ -67,13 +67,13 @@ def session_record(row: Sequence[Any]) -> SessionRecord:
         generation=generation,
         seal=None if seal is None else bytes(seal),
         owner=owner,
-        metadata=annotations(metadata),
+        metadata=parse_metadata(metadata),
         created_at=times[0],
         updated_at=times[1],
     )
 
 
-def annotations(stored: Any) -> dict[str, Any]:
+def parse_metadata(stored: Any) -> dict[str, Any]:
     """What is noted about a session; nothing when that cannot be read, for it must not hide the history."""
     try:
         found = msgspec.json.decode(stored)
@@ -82,58 +82,60 @@ def annotations(stored: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def undamaged(found: Sequence[Sequence[Any]]) -> Iterator[SessionRecord]:
+def iter_undamaged(found: Sequence[Sequence[Any]]) -> Iterator[SessionRecord]:
     """The sessions in these rows. One that cannot be read must not hide the others."""
     for row in found:
         try:
-            yield session_record(row)
+            yield session_record_from_row(row)
         except SessionDamaged as problem:
             _log.warning("left out of a listing: %s", problem)
 
 
-def record(db: Connection, session_id: str) -> SessionRecord | None:
-    row = db.one(f"SELECT {_SESSION} FROM {{sessions}} WHERE session_id = :session_id", {"session_id": session_id})
-    return session_record(row) if row else None
+def get_session(db: DatabaseConnection, session_id: str) -> SessionRecord | None:
+    row = db.fetch_one(
+        f"SELECT {_SESSION_COLUMNS} FROM {{sessions}} WHERE session_id = :session_id", {"session_id": session_id}
+    )
+    return session_record_from_row(row) if row else None
 
 
 def read(
-    db: Connection, session_id: str, *, start: int, stop: int | None, last: int | None, generation: int | None
+    db: DatabaseConnection, session_id: str, *, start: int, stop: int | None, last: int | None, generation: int | None
 ) -> Page | None:
     while True:
-        found = record(db, session_id)
+        found = get_session(db, session_id)
         if found is None:
             return None
-        view = found.view if generation is None else shown_before(db, session_id, generation)
-        size = length(view)
+        view = found.view if generation is None else read_generation_spans(db, session_id, generation)
+        size = total_length(view)
         if last is not None:
             start, stop = max(size - last, 0), size
-        page = Page(found, rows(db, cut(view, start, size if stop is None else stop), start))
-        if all(row.data is not None for row in page.rows) or unchanged(db, found):
+        page = Page(found, read_rows(db, slice_spans(view, start, size if stop is None else stop), start))
+        if all(row.data is not None for row in page.rows) or is_unchanged(db, found):
             return page
         # Erased between the two statements: what was read is a mixture of before and after.
 
 
-def unchanged(db: Connection, found: SessionRecord) -> bool:
-    again = record(db, found.session_id)
+def is_unchanged(db: DatabaseConnection, found: SessionRecord) -> bool:
+    again = get_session(db, found.session_id)
     return again is not None and again.version == found.version
 
 
-def shown_before(db: Connection, session_id: str, generation: int) -> Spans:
-    row = db.one(
+def read_generation_spans(db: DatabaseConnection, session_id: str, generation: int) -> TapeSpans:
+    row = db.fetch_one(
         "SELECT spans FROM {_generations} WHERE session_id = :session_id AND generation = :generation",
         {"session_id": session_id, "generation": generation},
     )
     if row is None:
         raise NotFound("generation", generation)
-    return join(_spans.decode(row[0]))
+    return join_spans(_spans_decoder.decode(row[0]))
 
 
-def rows(db: Connection, spans: Spans, start: int) -> list[Row]:
+def read_rows(db: DatabaseConnection, spans: TapeSpans, start: int) -> list[Row]:
     """The stored bytes of a view that begins at position ``start``; a record that is gone has none."""
     found: list[Row] = []
     for span in spans:
         stored: dict[int, Any] = dict(
-            db.all(
+            db.fetch_all(
                 "SELECT seq, data FROM {items} WHERE tape = :tape AND seq >= :start AND seq < :stop ORDER BY seq",
                 {"tape": span.tape, "start": span.start, "stop": span.stop},
             )  # type: ignore[arg-type]
@@ -153,8 +155,8 @@ def as_bytes(data: Any) -> bytes | None:
     return bytes(data) if isinstance(data, (memoryview, bytearray)) else repr(data).encode()
 
 
-def sessions(
-    db: Connection, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
+def list_sessions(
+    db: DatabaseConnection, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
 ) -> list[SessionRecord]:
     where, params = ["1 = 1"], dict[str, Any](limit=limit)
     if owner is not None:
@@ -164,44 +166,49 @@ def sessions(
         where.append(
             "(LOWER(session_id) LIKE LOWER(:query) ESCAPE '!' OR LOWER(metadata) LIKE LOWER(:query) ESCAPE '!')"
         )
-        params["query"] = "%" + like_literal(query) + "%"
+        params["query"] = "%" + escape_like(query) + "%"
     if after is not None:
         where.append("(updated_at < :at OR (updated_at = :at AND session_id < :after))")
         params.update(at=after.updated_at, after=after.session_id)
-    found = db.all(
-        f"SELECT {_SESSION} FROM {{sessions}} WHERE {' AND '.join(where)}"
+    found = db.fetch_all(
+        f"SELECT {_SESSION_COLUMNS} FROM {{sessions}} WHERE {' AND '.join(where)}"
         " ORDER BY updated_at DESC, session_id DESC LIMIT :limit",
         params,
     )
-    return list(undamaged(found))
+    return list(iter_undamaged(found))
 
 
-def like_literal(text: str) -> str:
+def escape_like(text: str) -> str:
     """A text that LIKE takes letter by letter, with ``!`` as the escape character."""
     return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
 
 
-def generations(db: Connection, session_id: str) -> list[Generation]:
-    found = db.all(
+def list_generations(db: DatabaseConnection, session_id: str) -> list[Generation]:
+    found = db.fetch_all(
         "SELECT generation, length, spans, resumes_at, replaced_at FROM {_generations} WHERE session_id = :session_id"
         " ORDER BY generation",
         {"session_id": session_id},
     )
-    return [Generation(number, size, join(_spans.decode(spans)), *rest) for number, size, spans, *rest in found]
+    return [
+        Generation(number, size, join_spans(_spans_decoder.decode(spans)), *rest)
+        for number, size, spans, *rest in found
+    ]
 
 
-def quarantined(db: Connection, session_id: str) -> list[Quarantined]:
-    found = db.all(
+def list_quarantined(db: DatabaseConnection, session_id: str) -> list[QuarantinedItem]:
+    found = db.fetch_all(
         "SELECT tape, seq, reason, quarantined_at FROM {_quarantine} WHERE session_id = :session_id ORDER BY tape, seq",
         {"session_id": session_id},
     )
-    return [Quarantined(*row) for row in found]
+    return [QuarantinedItem(*row) for row in found]
 
 
-_RUN = "run_id, position, session_id, status, revision, data, journal_length, event_length, created_at, updated_at"
+_RUN_COLUMNS = (
+    "run_id, position, session_id, status, revision, data, journal_length, event_length, created_at, updated_at"
+)
 
 
-def run_record(row: Sequence[Any]) -> RunRecord:
+def run_record_from_row(row: Sequence[Any]) -> RunRecord:
     return RunRecord(
         run_id=row[0],
         order=row[1],
@@ -216,47 +223,49 @@ def run_record(row: Sequence[Any]) -> RunRecord:
     )
 
 
-def run(db: Connection, run_id: str) -> RunRecord | None:
-    row = db.one(f"SELECT {_RUN} FROM {{_runs}} WHERE run_id = :run_id", {"run_id": run_id})
-    return run_record(row) if row else None
+def get_run(db: DatabaseConnection, run_id: str) -> RunRecord | None:
+    row = db.fetch_one(f"SELECT {_RUN_COLUMNS} FROM {{_runs}} WHERE run_id = :run_id", {"run_id": run_id})
+    return run_record_from_row(row) if row else None
 
 
-def runs(
-    db: Connection, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
+def list_runs(
+    db: DatabaseConnection, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
 ) -> list[RunRecord]:
     where, params = ["position > :after"], dict[str, Any](after=after, limit=limit)
     if session_id is not None:
         where.append("session_id = :session_id")
         params["session_id"] = session_id
     if status is None:
-        return [run_record(row) for row in db.all(_listed(where), params)]
+        return [run_record_from_row(row) for row in db.fetch_all(_build_runs_query(where), params)]
     if not status:
         return []
     # One select for each status: each reads from an index no more than it gives, in order. With IN, planners would
     # rather walk through everything that the session ever had.
     names = {f"status_{index}": name for index, name in enumerate(status)}
-    selects = [f"SELECT {_RUN} FROM ({_listed([*where, f'status = :{name}'])}) AS {name}" for name in names]
-    found = db.all(f"{' UNION ALL '.join(selects)} ORDER BY position LIMIT :limit", params | names)
-    return [run_record(row) for row in found]
+    selects = [
+        f"SELECT {_RUN_COLUMNS} FROM ({_build_runs_query([*where, f'status = :{name}'])}) AS {name}" for name in names
+    ]
+    found = db.fetch_all(f"{' UNION ALL '.join(selects)} ORDER BY position LIMIT :limit", params | names)
+    return [run_record_from_row(row) for row in found]
 
 
-def _listed(where: Sequence[str]) -> str:
-    return f"SELECT {_RUN} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY position LIMIT :limit"
+def _build_runs_query(where: Sequence[str]) -> str:
+    return f"SELECT {_RUN_COLUMNS} FROM {{_runs}} WHERE {' AND '.join(where)} ORDER BY position LIMIT :limit"
 
 
-def logged(db: Connection, table: str, run_id: str, *, after: int, limit: int) -> list[Logged]:
-    found = db.all(
+def read_log(db: DatabaseConnection, table: str, run_id: str, *, after: int, limit: int) -> list[LogEntry]:
+    found = db.fetch_all(
         f"SELECT seq, kind, data, logged_at FROM {table} WHERE run_id = :run_id AND seq > :after"
         " ORDER BY seq LIMIT :limit",
         {"run_id": run_id, "after": after, "limit": limit},
     )
-    return [Logged(seq, kind, bytes(data), at) for seq, kind, data, at in found]
+    return [LogEntry(seq, kind, bytes(data), at) for seq, kind, data, at in found]
 
 
-_APPROVAL = "approval_id, run_id, session_id, status, revision, data, requested_at, expires_at"
+_APPROVAL_COLUMNS = "approval_id, run_id, session_id, status, revision, data, requested_at, expires_at"
 
 
-def approval_record(row: Sequence[Any]) -> contract.ApprovalRecord:
+def approval_record_from_row(row: Sequence[Any]) -> contract.ApprovalRecord:
     return contract.ApprovalRecord(
         approval_id=row[0],
         run_id=row[1],
@@ -269,39 +278,40 @@ def approval_record(row: Sequence[Any]) -> contract.ApprovalRecord:
     )
 
 
-def approval(db: Connection, approval_id: str) -> contract.ApprovalRecord | None:
-    row = db.one(f"SELECT {_APPROVAL} FROM {{_approvals}} WHERE approval_id = :id", {"id": approval_id})
-    return approval_record(row) if row else None
+def get_approval(db: DatabaseConnection, approval_id: str) -> contract.ApprovalRecord | None:
+    row = db.fetch_one(f"SELECT {_APPROVAL_COLUMNS} FROM {{_approvals}} WHERE approval_id = :id", {"id": approval_id})
+    return approval_record_from_row(row) if row else None
 
 
-def approvals(
-    db: Connection, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
+def list_approvals(
+    db: DatabaseConnection, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
 ) -> list[contract.ApprovalRecord]:
     where, params = ["approval_id > :after"], dict[str, Any](after=after, limit=limit)
     for column, value in (("status", status), ("run_id", run_id), ("session_id", session_id)):
         if value is not None:
             where.append(f"{column} = :{column}")
             params[column] = value
-    found = db.all(
-        f"SELECT {_APPROVAL} FROM {{_approvals}} WHERE {' AND '.join(where)} ORDER BY approval_id LIMIT :limit",
+    found = db.fetch_all(
+        f"SELECT {_APPROVAL_COLUMNS} FROM {{_approvals}} WHERE {' AND '.join(where)} ORDER BY approval_id LIMIT :limit",
         params,
     )
-    return [approval_record(row) for row in found]
+    return [approval_record_from_row(row) for row in found]
 
 
-def approvals_due(
-    db: Connection, *, status: str, at: float, limit: int, after: contract.ApprovalRecord | None
+def list_due_approvals(
+    db: DatabaseConnection, *, status: str, at: float, limit: int, after: contract.ApprovalRecord | None
 ) -> list[contract.ApprovalRecord]:
     where, params = "status = :status AND expires_at <= :at", dict[str, Any](status=status, at=at, limit=limit)
     if after is not None:
         where += " AND expires_at >= :since AND (expires_at > :since OR approval_id > :behind)"
         params |= {"since": after.expires_at, "behind": after.approval_id}
-    found = db.all(
-        f"SELECT {_APPROVAL} FROM {{_approvals}} WHERE {where} ORDER BY expires_at, approval_id LIMIT :limit", params
+    found = db.fetch_all(
+        f"SELECT {_APPROVAL_COLUMNS} FROM {{_approvals}} WHERE {where} ORDER BY expires_at, approval_id LIMIT :limit",
+        params,
     )
-    return [approval_record(row) for row in found]
+    return [approval_record_from_row(row) for row in found]
 
 
-def lease(db: Connection, name: str) -> Lease | None:
-    row = db.one("SELECT owner, token, expires_at FROM {_leases} WHERE name = :name", {"name": name})
+def get_lease(db: DatabaseConnection, name: str) -> Lease | None:
+    row = db.fetch_one("SELECT owner, token, expires_at FROM {_leases} WHERE name = :name", {"name": name})
     return Lease(name, *row) if row and row[0] else None

@@ -3,11 +3,11 @@
 from holdfast.base.errors import NotFound
 from holdfast.store import contract, rules
 from holdfast.store.contract import Lease
-from holdfast.store.relational.connection import Connection
+from holdfast.store.relational.connection import DatabaseConnection
 
 
-def save_run(db: Connection, op: contract.SaveRun, now: float) -> None:
-    row = db.one("SELECT revision FROM {_runs} WHERE run_id = :run_id" + db.lock, {"run_id": op.run_id})
+def save_run(db: DatabaseConnection, op: contract.SaveRun, now: float) -> None:
+    row = db.fetch_one("SELECT revision FROM {_runs} WHERE run_id = :run_id" + db.lock_clause, {"run_id": op.run_id})
     rules.check_revision(op, found=row[0] if row else 0)
     values = {
         "run_id": op.run_id,
@@ -18,21 +18,21 @@ def save_run(db: Connection, op: contract.SaveRun, now: float) -> None:
         "now": now,
     }
     if row is None:
-        db.run(
+        db.execute(
             "INSERT INTO {_runs} (run_id, session_id, status, revision, data, journal_length, event_length, created_at,"
             " updated_at) VALUES (:run_id, :session_id, :status, :revision, :data, 0, 0, :now, :now)",
             values,
         )
     else:
-        db.run(
+        db.execute(
             "UPDATE {_runs} SET session_id = :session_id, status = :status, revision = :revision, data = :data,"
             " updated_at = :now WHERE run_id = :run_id",
             values,
         )
 
 
-def log(
-    db: Connection,
+def append_log(
+    db: DatabaseConnection,
     *,
     run_id: str,
     table: str,
@@ -41,33 +41,33 @@ def log(
     now: float,
 ) -> None:
     """Append to one of a run's two logs; the run's row is the lock that keeps the sequence gapless."""
-    row = db.one(f"SELECT {counter} FROM {{_runs}} WHERE run_id = :run_id" + db.lock, {"run_id": run_id})
+    row = db.fetch_one(f"SELECT {counter} FROM {{_runs}} WHERE run_id = :run_id" + db.lock_clause, {"run_id": run_id})
     if row is None:
         raise NotFound("run", run_id)
-    db.many(
+    db.execute_many(
         f"INSERT INTO {table} (run_id, seq, kind, data, logged_at) VALUES (:run_id, :seq, :kind, :data, :now)",
         [
             {"run_id": run_id, "seq": seq, "kind": kind, "data": data, "now": now}
             for seq, (kind, data) in enumerate(entries, start=row[0] + 1)
         ],
     )
-    db.run(
+    db.execute(
         f"UPDATE {{_runs}} SET {counter} = :length WHERE run_id = :run_id",
         {"run_id": run_id, "length": row[0] + len(entries)},
     )
 
 
-def journal(db: Connection, op: contract.Journal, now: float) -> None:
-    log(db, run_id=op.run_id, table="{_journal}", counter="journal_length", entries=op.entries, now=now)
+def append_journal(db: DatabaseConnection, op: contract.AppendJournal, now: float) -> None:
+    append_log(db, run_id=op.run_id, table="{_journal}", counter="journal_length", entries=op.entries, now=now)
 
 
-def emit(db: Connection, op: contract.Emit, now: float) -> None:
-    log(db, run_id=op.run_id, table="{_events}", counter="event_length", entries=op.events, now=now)
+def append_events(db: DatabaseConnection, op: contract.AppendEvents, now: float) -> None:
+    append_log(db, run_id=op.run_id, table="{_events}", counter="event_length", entries=op.events, now=now)
 
 
-def save_approval(db: Connection, op: contract.SaveApproval, now: float) -> None:
-    row = db.one(
-        "SELECT revision FROM {_approvals} WHERE approval_id = :approval_id" + db.lock,
+def save_approval(db: DatabaseConnection, op: contract.SaveApproval, now: float) -> None:
+    row = db.fetch_one(
+        "SELECT revision FROM {_approvals} WHERE approval_id = :approval_id" + db.lock_clause,
         {"approval_id": op.approval_id},
     )
     rules.check_revision(op, found=row[0] if row else 0)
@@ -82,57 +82,59 @@ def save_approval(db: Connection, op: contract.SaveApproval, now: float) -> None
         "expires_at": op.expires_at,
     }
     if row is None:
-        db.run(
+        db.execute(
             "INSERT INTO {_approvals} (approval_id, run_id, session_id, status, revision, data, requested_at,"
             " expires_at) VALUES (:approval_id, :run_id, :session_id, :status, :revision, :data, :now, :expires_at)",
             values,
         )
     else:
-        db.run(
+        db.execute(
             "UPDATE {_approvals} SET status = :status, revision = :revision, data = :data, expires_at = :expires_at"
             " WHERE approval_id = :approval_id",
             values,
         )
 
 
-def current_lease(db: Connection, name: str) -> Lease | None:
-    row = db.one("SELECT owner, token, expires_at FROM {_leases} WHERE name = :name" + db.lock, {"name": name})
+def get_lease_for_update(db: DatabaseConnection, name: str) -> Lease | None:
+    row = db.fetch_one(
+        "SELECT owner, token, expires_at FROM {_leases} WHERE name = :name" + db.lock_clause, {"name": name}
+    )
     return Lease(name, *row) if row else None
 
 
-def take_lease(db: Connection, op: contract.TakeLease, now: float) -> Lease:
-    held = current_lease(db, op.name)
-    lease = rules.taken(op, held, now)
+def acquire_lease(db: DatabaseConnection, op: contract.AcquireLease, now: float) -> Lease:
+    held = get_lease_for_update(db, op.name)
+    lease = rules.grant_lease(op, held, now)
     values = {"name": lease.name, "owner": lease.owner, "token": lease.token, "expires_at": lease.expires_at}
     if held is None:
-        db.run(
+        db.execute(
             "INSERT INTO {_leases} (name, owner, token, expires_at) VALUES (:name, :owner, :token, :expires_at)",
             values,
         )
     else:
-        db.run(
+        db.execute(
             "UPDATE {_leases} SET owner = :owner, token = :token, expires_at = :expires_at WHERE name = :name",
             values,
         )
     return lease
 
 
-def renew_lease(db: Connection, op: contract.RenewLease, now: float) -> Lease:
-    held = rules.still_held(op, current_lease(db, op.name))
-    db.run(
+def renew_lease(db: DatabaseConnection, op: contract.RenewLease, now: float) -> Lease:
+    held = rules.check_lease_token(op, get_lease_for_update(db, op.name))
+    db.execute(
         "UPDATE {_leases} SET expires_at = :expires_at WHERE name = :name",
         {"name": op.name, "expires_at": now + op.ttl},
     )
     return Lease(op.name, held.owner, held.token, now + op.ttl)
 
 
-def drop_lease(db: Connection, op: contract.DropLease, now: float) -> None:
+def release_lease(db: DatabaseConnection, op: contract.ReleaseLease, now: float) -> None:
     # The row stays with an empty owner, so that the token of the next owner is still a higher one.
-    db.run(
+    db.execute(
         "UPDATE {_leases} SET owner = '', expires_at = 0 WHERE name = :name AND token = :token",
         {"name": op.name, "token": op.token},
     )
 
 
-def fence(db: Connection, op: contract.Fence, now: float) -> None:
-    rules.still_held(op, current_lease(db, op.name))
+def check_fence(db: DatabaseConnection, op: contract.CheckFence, now: float) -> None:
+    rules.check_lease_token(op, get_lease_for_update(db, op.name))

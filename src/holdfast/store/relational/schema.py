@@ -9,11 +9,11 @@ from importlib import resources
 import msgspec
 
 from holdfast.base.errors import SchemaTooNew
-from holdfast.store.relational.connection import Connection
+from holdfast.store.relational.connection import DatabaseConnection
 
 # How each dialect spells the column types below.
-Types = Mapping[str, str]
-SQLITE: Types = {
+ColumnTypes = Mapping[str, str]
+SQLITE_TYPES: ColumnTypes = {
     "NAME": "TEXT",
     "TEXT": "TEXT",
     "BYTES": "BLOB",
@@ -21,7 +21,7 @@ SQLITE: Types = {
     "SERIAL": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "CLUSTERED": "WITHOUT ROWID",
 }
-POSTGRESQL: Types = {
+POSTGRESQL_TYPES: ColumnTypes = {
     # Names are compared byte by byte, so that listings come in the same order whatever the locale.
     "NAME": 'TEXT COLLATE "C"',
     "TEXT": "TEXT",
@@ -30,7 +30,7 @@ POSTGRESQL: Types = {
     "SERIAL": "BIGSERIAL PRIMARY KEY",
     "CLUSTERED": "",
 }
-MYSQL: Types = {
+MYSQL_TYPES: ColumnTypes = {
     "NAME": "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     "TEXT": "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     "BYTES": "LONGBLOB",
@@ -45,11 +45,11 @@ class Migration(msgspec.Struct, frozen=True):
 
     name: str
     statements: tuple[str, ...] = ()
-    only: str | None = None
+    only_dialect: str | None = None
     scripts: tuple[str, ...] = ()
     """Files of ``holdfast.store`` with functions to create or replace; each function ends with a line ``$$;``."""
 
-    def steps(self) -> Iterator[str]:
+    def iter_statements(self) -> Iterator[str]:
         yield from self.statements
         for script in self.scripts:
             text = resources.files("holdfast.store").joinpath(script).read_text("utf-8")
@@ -58,7 +58,7 @@ class Migration(msgspec.Struct, frozen=True):
                     yield function + "\n$$"
 
 
-VERSIONS = """CREATE TABLE IF NOT EXISTS {_schema} (
+CREATE_SCHEMA_TABLE = """CREATE TABLE IF NOT EXISTS {_schema} (
     version BIGINT NOT NULL PRIMARY KEY, name <NAME> NOT NULL, applied_at <TIME> NOT NULL
 )"""
 
@@ -184,73 +184,73 @@ POSTGRESQL_SEARCH = Migration(
         "ALTER TABLE {items} ADD COLUMN words tsvector",
         "CREATE INDEX {items}_by_word ON {items} USING gin (words)",
     ),
-    only="postgresql",
+    only_dialect="postgresql",
 )
 
-_FUNCTIONS = ("sql/postgres_commit.sql", "sql/postgres_sweep.sql")
-POSTGRESQL_COMMIT = Migration("commits_in_one_statement", only="postgresql", scripts=_FUNCTIONS)
+_COMMIT_SCRIPTS = ("sql/postgres_commit.sql", "sql/postgres_sweep.sql")
+POSTGRESQL_COMMIT = Migration("commits_in_one_statement", only_dialect="postgresql", scripts=_COMMIT_SCRIPTS)
 
-LIVE_RUNS = Migration(
+RUNS_BY_SESSION_STATUS = Migration(
     "live_runs_of_a_session",
     ("CREATE INDEX {_runs}_by_session_status ON {_runs} (session_id, status, position)",),
 )
 
-QUESTIONS_DUE = Migration(
+APPROVALS_BY_EXPIRY = Migration(
     "questions_by_expiry",
     ("CREATE INDEX {_approvals}_by_expiry ON {_approvals} (status, expires_at, approval_id)",),
 )
 
-FORKS_HOLD = Migration(
+LINK_HELD_RANGES = Migration(
     "forks_hold_what_they_began_with",
     ("ALTER TABLE {_links} ADD COLUMN held <TEXT>",),
 )
 
-POSTGRESQL_FORKS_HOLD = Migration("forks_hold_on_postgresql", only="postgresql", scripts=_FUNCTIONS)
+POSTGRESQL_LINK_HELD_RANGES = Migration("forks_hold_on_postgresql", only_dialect="postgresql", scripts=_COMMIT_SCRIPTS)
 
 MIGRATIONS = (
     HISTORIES,
     RUNS,
     POSTGRESQL_SEARCH,
     POSTGRESQL_COMMIT,
-    LIVE_RUNS,
-    QUESTIONS_DUE,
-    FORKS_HOLD,
-    POSTGRESQL_FORKS_HOLD,
+    RUNS_BY_SESSION_STATUS,
+    APPROVALS_BY_EXPIRY,
+    LINK_HELD_RANGES,
+    POSTGRESQL_LINK_HELD_RANGES,
 )
-NEWEST = len(MIGRATIONS)
+LATEST_VERSION = len(MIGRATIONS)
 
 
 def migrate(
-    connection: Connection,
+    connection: DatabaseConnection,
     *,
     dialect: str,
-    types: Types,
-    where: str,
+    types: ColumnTypes,
+    location: str,
     now: float,
 ) -> None:
     """Bring the tables to the newest version. The caller holds the lock under which this is alone."""
-    connection.run(types_filled(VERSIONS, types), {})
-    found = version(connection, where=where)
+    connection.execute(substitute_types(CREATE_SCHEMA_TABLE, types), {})
+    found = get_version(connection, location=location)
     for number, migration in enumerate(MIGRATIONS[found:], start=found + 1):
-        if migration.only in (None, dialect):
-            for statement in migration.steps():
-                connection.run(types_filled(statement, types), {})
-        connection.run(
+        if migration.only_dialect in (None, dialect):
+            for statement in migration.iter_statements():
+                connection.execute(substitute_types(statement, types), {})
+        connection.execute(
             "INSERT INTO {_schema} (version, name, applied_at) VALUES (:version, :name, :now)",
             {"version": number, "name": migration.name, "now": now},
         )
 
 
-def version(connection: Connection, *, where: str) -> int:
+def get_version(connection: DatabaseConnection, *, location: str) -> int:
     """How many migrations were applied, or :class:`SchemaTooNew` when this holdfast does not know them all."""
-    row = connection.one("SELECT MAX(version) FROM {_schema}", {})
+    row = connection.fetch_one("SELECT MAX(version) FROM {_schema}", {})
     found: int = (row[0] if row else None) or 0
-    if found > NEWEST:
-        raise SchemaTooNew(where, found=found, known=NEWEST)
+    if found > LATEST_VERSION:
+        raise SchemaTooNew(location, found=found, supported=LATEST_VERSION)
     return found
 
 
-def types_filled(statement: str, types: Types) -> str:
+def substitute_types(statement: str, types: ColumnTypes) -> str:
     for name, spelling in types.items():
         statement = statement.replace(f"<{name}>", spelling)
     return statement

@@ -29,26 +29,26 @@ try:
 except ImportError as missing:
     raise MissingExtra("sql", "a database server") from missing
 
-from holdfast.store.contract import Found, Op, Outcome, Splice
+from holdfast.store.contract import Op, OpResult, SearchCandidate, Splice
 from holdfast.store.relational import schema
 from holdfast.store.relational.apply import apply
-from holdfast.store.relational.connection import Names
-from holdfast.store.relational.reading import RelationalReads
+from holdfast.store.relational.connection import TableNames
+from holdfast.store.relational.reading import RelationalQueries
 from holdfast.store.sql import errors as sql_errors
 from holdfast.store.sql import postgres
-from holdfast.store.sql.dialects import SqlConnection, dialect_named
-from holdfast.store.sql.engines import PATIENCE, engine_for
-from holdfast.store.sql.errors import NotSent, OutcomeUnknown
-from holdfast.store.sql.loans import Loans, has_hung_up
-from holdfast.store.sql.migrating import Migrating
-from holdfast.store.sql.transactions import Transactions
+from holdfast.store.sql.dialects import SqlConnection, get_dialect
+from holdfast.store.sql.engines import DEFAULT_TIMEOUT, create_engine
+from holdfast.store.sql.errors import CommitOutcomeUnknown, StatementNotSent
+from holdfast.store.sql.loans import BorrowedConnections, is_disconnected
+from holdfast.store.sql.migrating import Migrator
+from holdfast.store.sql.transactions import TransactionRunner
 
 T = TypeVar("T")
 
-_TRIES = 12
+_MAX_ATTEMPTS = 12
 
 
-class SqlBackend(RelationalReads):
+class SqlBackend(RelationalQueries):
     """A store in the tables of a database server.
 
     An engine that is handed in stays the caller's: it is configured by nobody here and never disposed, unless
@@ -59,7 +59,7 @@ class SqlBackend(RelationalReads):
         self,
         engine: AsyncEngine,
         *,
-        names: Names | None = None,
+        names: TableNames | None = None,
         create_tables: bool = True,
         owns_engine: bool = False,
         clock: Clock | None = None,
@@ -68,13 +68,13 @@ class SqlBackend(RelationalReads):
         self.engine = engine
         self.create_tables = create_tables
         self.owns_engine = owns_engine
-        self.where = engine.url.render_as_string(hide_password=True)
-        dialect = dialect_named(engine.dialect.name)
-        self.transactions = Transactions(dialect, names or Names(), clock)
-        self.loans = Loans(engine, self.where)
+        self.location = engine.url.render_as_string(hide_password=True)
+        dialect = get_dialect(engine.dialect.name)
+        self.transactions = TransactionRunner(dialect, names or TableNames(), clock)
+        self.connections = BorrowedConnections(engine, self.location)
         self.indexes_words = dialect.name == "postgresql"
         self.server_side = server_side and dialect.name == "postgresql"
-        self.opening = asyncio.Lock()
+        self.open_lock = asyncio.Lock()
         self.is_open = False
 
     @classmethod
@@ -82,7 +82,7 @@ class SqlBackend(RelationalReads):
         cls,
         url: str | URL,
         *,
-        names: Names | None = None,
+        names: TableNames | None = None,
         create_tables: bool = True,
         clock: Clock | None = None,
         engine_kwargs: Mapping[str, Any] | None = None,
@@ -92,67 +92,70 @@ class SqlBackend(RelationalReads):
         A URL that names no driver gets the one holdfast is tested with; ``engine_kwargs`` go to
         ``create_async_engine``.
         """
-        engine = engine_for(url, {"isolation_level": "AUTOCOMMIT", **(engine_kwargs or {})})
+        engine = create_engine(url, {"isolation_level": "AUTOCOMMIT", **(engine_kwargs or {})})
         return cls(engine, names=names, create_tables=create_tables, owns_engine=True, clock=clock)
 
     async def close(self) -> None:
         """Finish what is under way, and let go of an engine of our own."""
-        await self.loans.close(patience=PATIENCE)
+        await self.connections.close(timeout=DEFAULT_TIMEOUT)
         if self.owns_engine:
             await self.engine.dispose()
 
     async def open(self) -> None:
         """Create and migrate what is missing. Every call does this by itself when it comes first."""
-        self.loans.check_open()
+        self.connections.check_open()
         if self.is_open:
             return
-        async with self.opening:
+        async with self.open_lock:
             if not self.is_open:
-                await self.loans.finish(self.bring_up_to_date())
+                await self.connections.run_to_end(self.migrate())
                 self.is_open = True
 
-    async def bring_up_to_date(self) -> None:
-        migrating = Migrating(self.transactions, self.where, may_turn_on_wal=self.owns_engine)
-        found = await self.loans.on_connection(migrating.installed)
-        if found == schema.NEWEST:
+    async def migrate(self) -> None:
+        migrating = Migrator(self.transactions, self.location, may_enable_wal=self.owns_engine)
+        found = await self.connections.acquire_and_run(migrating.get_installed_version)
+        if found == schema.LATEST_VERSION:
             return
         if not self.create_tables:
-            raise SchemaTooOld(self.where, found=found, known=schema.NEWEST)
-        await self.loans.on_connection(migrating.to_newest)
+            raise SchemaTooOld(self.location, found=found, supported=schema.LATEST_VERSION)
+        await self.connections.acquire_and_run(migrating.upgrade)
 
     # --- writing --------------------------------------------------------------------------------
 
-    async def commit(self, *ops: Op) -> list[Outcome]:
+    async def commit(self, *ops: Op) -> list[OpResult]:
         await self.open()
-        await self.loans.caught_up()
+        await self.connections.wait_for_abandoned()
         # Nobody knows whether a commit arrived that broke off in its last moment. A key makes it safe to ask again.
         repeatable = all(isinstance(op, Splice) and op.key is not None for op in ops)
-        write = self.write_by_call if self.server_side else self.write_by_statements
+        write = self.commit_with_function if self.server_side else self.commit_with_statements
         problem: Exception
-        for attempt in range(_TRIES):
+        for attempt in range(_MAX_ATTEMPTS):
             if attempt:
                 await asyncio.sleep(random.uniform(0, min(0.2, 0.002 * 2**attempt)))
             try:
                 return await write(ops)
-            except NotSent as error:
+            except StatementNotSent as error:
                 problem = error
-            except OutcomeUnknown as lost:
+            except CommitOutcomeUnknown as lost:
                 problem = lost.error
                 if not repeatable:
                     break
             except DBAPIError as error:
                 problem = error
-                if sql_errors.sqlstate(error) == sql_errors.UNTRANSLATABLE and write == self.write_by_call:
-                    write = self.write_by_statements
+                if (
+                    sql_errors.get_sqlstate(error) == sql_errors.UNTRANSLATABLE_CHARACTER
+                    and write == self.commit_with_function
+                ):
+                    write = self.commit_with_statements
                 elif not sql_errors.is_conflict(error) and not error.connection_invalidated:
                     break
-        raise sql_errors.explained(problem, self.where) from problem
+        raise sql_errors.translate_error(problem, self.location) from problem
 
-    async def write_by_call(self, ops: Sequence[Op]) -> list[Outcome]:
+    async def commit_with_function(self, ops: Sequence[Op]) -> list[OpResult]:
         try:
-            call = postgres.Call(ops)
+            call = postgres.CommitPayload(ops)
         except UnicodeEncodeError as error:
-            raise InvalidInput(f"{self.where} cannot hold this: {error}") from None
+            raise InvalidInput(f"{self.location} cannot hold this: {error}") from None
         params = {
             "ops": call.ops,
             "blobs": call.blobs,
@@ -160,66 +163,72 @@ class SqlBackend(RelationalReads):
         }
 
         def send(raw: sqlalchemy.Connection) -> str:
-            if has_hung_up(raw):  # in the moment since it was borrowed
+            if is_disconnected(raw):  # in the moment since it was borrowed
                 raw.invalidate()
-                raise NotSent(f"{self.where}: the connection is closed")
-            answer: str = raw.execute(self.transactions.statements[postgres.CALL], params).scalar_one()
+                raise StatementNotSent(f"{self.location}: the connection is closed")
+            answer: str = raw.execute(self.transactions.statements[postgres.COMMIT_QUERY], params).scalar_one()
             return answer
 
-        connection = await self.loans.borrow()
+        connection = await self.connections.acquire()
         try:
-            answer = await self.loans.finish(self.loans.run_on(connection, send))
+            answer = await self.connections.run_to_end(self.connections.run_and_release(connection, send))
         except DBAPIError as error:
-            refusal = postgres.refusal(sql_errors.sqlstate(error), sql_errors.detail(error))
+            refusal = postgres.error_from_sqlstate(sql_errors.get_sqlstate(error), sql_errors.get_detail(error))
             if refusal is not None:
                 raise refusal from None
             if error.connection_invalidated:
-                raise OutcomeUnknown(error) from error
+                raise CommitOutcomeUnknown(error) from error
             raise
         except (SQLAlchemyError, OSError) as error:
-            raise OutcomeUnknown(error) from error
-        return postgres.outcomes(ops, answer)
+            raise CommitOutcomeUnknown(error) from error
+        return postgres.parse_results(ops, answer)
 
-    async def write_by_statements(self, ops: Sequence[Op]) -> list[Outcome]:
-        def write(connection: SqlConnection) -> list[Outcome]:
-            return apply(connection, ops, self.transactions.now(connection))
+    async def commit_with_statements(self, ops: Sequence[Op]) -> list[OpResult]:
+        def write(connection: SqlConnection) -> list[OpResult]:
+            return apply(connection, ops, self.transactions.get_time(connection))
 
-        connection = await self.loans.borrow()
+        connection = await self.connections.acquire()
         try:
-            return await self.loans.finish(
-                self.loans.run_on(connection, lambda raw: self.transactions.in_transaction(raw, write))
+            return await self.connections.run_to_end(
+                self.connections.run_and_release(
+                    connection, lambda raw: self.transactions.run_in_transaction(raw, write)
+                )
             )
         except (UnicodeEncodeError, OverflowError) as error:
-            raise InvalidInput(f"{self.where} cannot hold this: {error}") from None
+            raise InvalidInput(f"{self.location} cannot hold this: {error}") from None
         except OSError as error:
-            raise OutcomeUnknown(error) from error
+            raise CommitOutcomeUnknown(error) from error
 
     # --- reading --------------------------------------------------------------------------------
 
-    async def time(self) -> float:
-        return await self.see(self.transactions.now)
+    async def get_time(self) -> float:
+        return await self.run_query(self.transactions.get_time)
 
-    async def see(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    async def run_query(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Read on a connection of its own, once more if that turns out to be broken."""
         await self.open()
         try:
-            return await self.see_once(work, *args, **kwargs)
+            return await self.run_query_once(function, *args, **kwargs)
         except DBAPIError as error:
             if not error.connection_invalidated:
-                raise sql_errors.explained(error, self.where) from error
+                raise sql_errors.translate_error(error, self.location) from error
         except (SQLAlchemyError, OSError) as error:
-            raise sql_errors.explained(error, self.where) from error
-        return await self.loans.on_connection(lambda raw: work(self.transactions.adapted(raw), *args, **kwargs))
+            raise sql_errors.translate_error(error, self.location) from error
+        return await self.connections.acquire_and_run(
+            lambda raw: function(self.transactions.wrap_connection(raw), *args, **kwargs)
+        )
 
-    async def see_once(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        connection = await self.loans.borrow()
-        reading = self.loans.run_on(connection, lambda raw: work(self.transactions.adapted(raw), *args, **kwargs))
+    async def run_query_once(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        connection = await self.connections.acquire()
+        reading = self.connections.run_and_release(
+            connection, lambda raw: function(self.transactions.wrap_connection(raw), *args, **kwargs)
+        )
         # A cancelled read costs its connection. For a database in memory that would be the database.
-        return await (self.loans.finish(reading) if self.loans.is_sqlite else reading)
+        return await (self.connections.run_to_end(reading) if self.connections.is_sqlite else reading)
 
     async def search(
         self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
-    ) -> list[Found] | None:
+    ) -> list[SearchCandidate] | None:
         if not self.indexes_words or not terms:
             return None
-        return await self.see(postgres.find, terms, session_id=session_id, owner=owner, limit=limit, skip=skip)
+        return await self.run_query(postgres.find, terms, session_id=session_id, owner=owner, limit=limit, skip=skip)

@@ -10,10 +10,10 @@ from sqlalchemy.pool import AsyncAdaptedQueuePool
 
 from holdfast.base.errors import InvalidInput, MissingExtra
 
-PATIENCE = 30.0
+DEFAULT_TIMEOUT = 30.0
 """How many seconds are waited for somebody else's lock, and in closing for what is under way."""
 
-_DRIVERS = {
+_DEFAULT_DRIVERS = {
     "postgresql": "postgresql+asyncpg",
     "postgres": "postgresql+asyncpg",
     "sqlite": "sqlite+aiosqlite",
@@ -22,13 +22,13 @@ _DRIVERS = {
 }
 
 
-def engine_for(url: str | URL, kwargs: dict[str, Any]) -> AsyncEngine:
-    parsed = taken_apart(url)
+def create_engine(url: str | URL, kwargs: dict[str, Any]) -> AsyncEngine:
+    parsed = parse_url(url)
     try:
-        parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
+        parsed = parsed.set(drivername=_DEFAULT_DRIVERS.get(parsed.drivername, parsed.drivername))
         if parsed.get_backend_name() != "sqlite":
             return create_async_engine(parsed, **kwargs)
-        return sqlite_engine(parsed, kwargs)
+        return create_sqlite_engine(parsed, kwargs)
     except ModuleNotFoundError as error:
         if error.name in ("asyncpg", "aiosqlite"):
             raise MissingExtra("sql", f"the driver {error.name}") from error
@@ -37,7 +37,7 @@ def engine_for(url: str | URL, kwargs: dict[str, Any]) -> AsyncEngine:
         raise InvalidInput(f"not the URL of a database: {error}") from None
 
 
-def taken_apart(url: str | URL) -> URL:
+def parse_url(url: str | URL) -> URL:
     try:
         return sqlalchemy.make_url(url)
     except (ArgumentError, ValueError):  # what they say may quote the password
@@ -47,8 +47,8 @@ def taken_apart(url: str | URL) -> URL:
         ) from None
 
 
-def sqlite_engine(url: URL, kwargs: dict[str, Any]) -> AsyncEngine:
-    kwargs["connect_args"] = {"timeout": PATIENCE, **kwargs.get("connect_args", {})}
+def create_sqlite_engine(url: URL, kwargs: dict[str, Any]) -> AsyncEngine:
+    kwargs["connect_args"] = {"timeout": DEFAULT_TIMEOUT, **kwargs.get("connect_args", {})}
     if url.database in (None, "", ":memory:"):
         kwargs = {"poolclass": AsyncAdaptedQueuePool, "pool_size": 1, "max_overflow": 0, **kwargs}
     engine = create_async_engine(url, **kwargs)

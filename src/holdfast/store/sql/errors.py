@@ -8,11 +8,11 @@ from holdfast.base.errors import HoldfastError, InvalidInput, StoreUnavailable
 _POSTGRESQL_CONFLICTS = frozenset(["40001", "40P01", "23505"])
 _MYSQL_CONFLICTS = frozenset([1062, 1205, 1213])
 _SQLITE_CONFLICTS = frozenset([5, 6])
-UNTRANSLATABLE = "22P05"
+UNTRANSLATABLE_CHARACTER = "22P05"
 """PostgreSQL's JSON functions cannot look into a text that holds a NUL character."""
 
 
-class OutcomeUnknown(Exception):
+class CommitOutcomeUnknown(Exception):
     """The connection broke when the database may already have committed."""
 
     def __init__(self, error: Exception) -> None:
@@ -20,16 +20,16 @@ class OutcomeUnknown(Exception):
         self.error = error
 
 
-class NotSent(Exception):
+class StatementNotSent(Exception):
     """The connection was gone before anything went over it."""
 
 
-def sqlstate(error: DBAPIError) -> str | None:
+def get_sqlstate(error: DBAPIError) -> str | None:
     code = getattr(error.orig, "sqlstate", None)
     return code if isinstance(code, str) else None
 
 
-def detail(error: DBAPIError) -> str | None:
+def get_detail(error: DBAPIError) -> str | None:
     """The DETAIL of a PostgreSQL error: where asyncpg, SQLAlchemy's wrapper of it, or psycopg keep it."""
     original = error.orig
     for holder in (original, getattr(original, "__cause__", None)):
@@ -40,33 +40,33 @@ def detail(error: DBAPIError) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def driver_code(error: DBAPIError) -> object:
+def get_driver_code(error: DBAPIError) -> object:
     return error.orig.args[0] if error.orig is not None and error.orig.args else None
 
 
 def is_conflict(error: DBAPIError) -> bool:
     """The database undid it because of what others did at the same time; again it may go well."""
     return (
-        sqlstate(error) in _POSTGRESQL_CONFLICTS
-        or driver_code(error) in _MYSQL_CONFLICTS
+        get_sqlstate(error) in _POSTGRESQL_CONFLICTS
+        or get_driver_code(error) in _MYSQL_CONFLICTS
         or getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_CONFLICTS
     )
 
 
 def is_bad_value(error: DBAPIError) -> bool:
     """A value that this database cannot hold, such as a name with a NUL character."""
-    state = sqlstate(error)
+    state = get_sqlstate(error)
     if state is not None:
         return state.startswith("22")
     return isinstance(error.orig.__cause__ if error.orig else None, ValueError)
 
 
-def explained(error: Exception, where: str) -> Exception:
+def translate_error(error: Exception, location: str) -> Exception:
     """What a caller of the store is told."""
     if isinstance(error, HoldfastError):
         return error
     if not isinstance(error, DBAPIError):
-        return StoreUnavailable(f"{where}: {error or type(error).__name__}")
+        return StoreUnavailable(f"{location}: {error or type(error).__name__}")
     if is_bad_value(error):
-        return InvalidInput(f"{where} cannot hold this: {error.orig}")
-    return StoreUnavailable(f"{where}: {error.orig}")
+        return InvalidInput(f"{location} cannot hold this: {error.orig}")
+    return StoreUnavailable(f"{location}: {error.orig}")

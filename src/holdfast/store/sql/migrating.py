@@ -11,61 +11,63 @@ from sqlalchemy.exc import DBAPIError
 
 from holdfast.base.errors import StoreUnavailable
 from holdfast.store.relational import adopting, schema
-from holdfast.store.sql.dialects import MigratingConnection, SqlConnection
-from holdfast.store.sql.engines import PATIENCE
+from holdfast.store.sql.dialects import MigrationConnection, SqlConnection
+from holdfast.store.sql.engines import DEFAULT_TIMEOUT
 from holdfast.store.sql.errors import is_conflict
-from holdfast.store.sql.transactions import Transactions
+from holdfast.store.sql.transactions import TransactionRunner
 
 
-class Migrating:
+class Migrator:
     """All of it inside ``run_sync``, on a connection of the store."""
 
-    def __init__(self, transactions: Transactions, where: str, *, may_turn_on_wal: bool) -> None:
+    def __init__(self, transactions: TransactionRunner, location: str, *, may_enable_wal: bool) -> None:
         self.transactions = transactions
         self.names, self.dialect = transactions.names, transactions.dialect
-        self.where = where
-        self.may_turn_on_wal = may_turn_on_wal
+        self.location = location
+        self.may_enable_wal = may_enable_wal
 
-    def to_newest(self, raw: sqlalchemy.Connection) -> None:
+    def upgrade(self, raw: sqlalchemy.Connection) -> None:
         migrate = {"postgresql": self.migrate_postgresql, "mysql": self.migrate_mysql, "sqlite": self.migrate_sqlite}
         migrate[self.dialect.name](raw)
 
-    def installed(self, raw: sqlalchemy.Connection) -> int:
+    def get_installed_version(self, raw: sqlalchemy.Connection) -> int:
         """The version of the tables, 0 when there are none."""
-        table = self.as_stored(self.names.fill("{_schema}"))
+        table = self.to_catalog_name(self.names.substitute("{_schema}"))
         if not sqlalchemy.inspect(raw).has_table(table):
             return 0
-        connection = self.transactions.adapted(raw)
-        adopting.check_names(connection, self.names, partial(self.columns_of, raw))
-        return schema.version(connection, where=self.where)
+        connection = self.transactions.wrap_connection(raw)
+        adopting.check_table_names(connection, self.names, partial(self.get_columns, raw))
+        return schema.get_version(connection, location=self.location)
 
     def migrate_postgresql(self, raw: sqlalchemy.Connection) -> None:
         def alone(connection: SqlConnection) -> None:
-            connection.one("SELECT pg_advisory_xact_lock(:key)", {"key": self.lock_number()})
+            connection.fetch_one("SELECT pg_advisory_xact_lock(:key)", {"key": self.compute_lock_id()})
             self.migrate(raw)
 
-        self.transactions.in_transaction(raw, alone)
+        self.transactions.run_in_transaction(raw, alone)
 
     def migrate_mysql(self, raw: sqlalchemy.Connection) -> None:
         """Definitions are not part of a transaction here, so the lock belongs to the connection."""
-        connection = self.transactions.adapted(raw)
-        lock = {"name": f"holdfast {self.lock_number()}", "patience": int(PATIENCE)}
-        granted = connection.one("SELECT GET_LOCK(:name, :patience)", lock)
+        connection = self.transactions.wrap_connection(raw)
+        lock = {"name": f"holdfast {self.compute_lock_id()}", "patience": int(DEFAULT_TIMEOUT)}
+        granted = connection.fetch_one("SELECT GET_LOCK(:name, :patience)", lock)
         if not granted or not granted[0]:
-            raise StoreUnavailable(f"{self.where}: somebody else has been creating the tables for {PATIENCE} s")
+            raise StoreUnavailable(
+                f"{self.location}: somebody else has been creating the tables for {DEFAULT_TIMEOUT} s"
+            )
         try:
             self.migrate(raw)
         finally:
-            connection.one("SELECT RELEASE_LOCK(:name)", lock)
+            connection.fetch_one("SELECT RELEASE_LOCK(:name)", lock)
 
     def migrate_sqlite(self, raw: sqlalchemy.Connection) -> None:
-        if self.may_turn_on_wal:
-            self.turn_on_wal(raw)
-        self.transactions.in_transaction(raw, lambda connection: self.migrate(raw))
+        if self.may_enable_wal:
+            self.enable_wal(raw)
+        self.transactions.run_in_transaction(raw, lambda connection: self.migrate(raw))
 
-    def turn_on_wal(self, raw: sqlalchemy.Connection) -> None:
+    def enable_wal(self, raw: sqlalchemy.Connection) -> None:
         """SQLite does not wait for others when it changes the journal mode, so this does."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + DEFAULT_TIMEOUT
         while True:
             try:
                 raw.exec_driver_sql("PRAGMA journal_mode = WAL")
@@ -76,22 +78,24 @@ class Migrating:
                 sqlalchemy.util.await_only(asyncio.sleep(random.uniform(0.001, 0.02)))
 
     def migrate(self, raw: sqlalchemy.Connection) -> None:
-        connection = MigratingConnection(raw, self.dialect, self.transactions.statements)
-        now = self.transactions.now(connection)
+        connection = MigrationConnection(raw, self.dialect, self.transactions.statements)
+        now = self.transactions.get_time(connection)
 
         def migrate() -> None:
-            schema.migrate(connection, dialect=self.dialect.name, types=self.dialect.types, where=self.where, now=now)
+            schema.migrate(
+                connection, dialect=self.dialect.name, types=self.dialect.types, location=self.location, now=now
+            )
 
-        adopting.around(migrate, connection, self.names, partial(self.columns_of, raw), now=now)
+        adopting.migrate_and_import(migrate, connection, self.names, partial(self.get_columns, raw), now=now)
 
-    def columns_of(self, raw: sqlalchemy.Connection, table: str) -> list[str]:
-        inspector, name = sqlalchemy.inspect(raw), self.as_stored(table)
+    def get_columns(self, raw: sqlalchemy.Connection, table: str) -> list[str]:
+        inspector, name = sqlalchemy.inspect(raw), self.to_catalog_name(table)
         return [column["name"] for column in inspector.get_columns(name)] if inspector.has_table(name) else []
 
-    def as_stored(self, table: str) -> str:
+    def to_catalog_name(self, table: str) -> str:
         """A table's name as the catalogue has it: PostgreSQL lowers every name that is not quoted."""
         return table.lower() if self.dialect.name == "postgresql" else table
 
-    def lock_number(self) -> int:
-        digest = hashlib.sha256(f"holdfast {self.names.stem.lower()}".encode()).digest()
+    def compute_lock_id(self) -> int:
+        digest = hashlib.sha256(f"holdfast {self.names.prefix.lower()}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)

@@ -10,121 +10,123 @@ import msgspec
 
 from holdfast.base.errors import ApprovalMoved, FenceLost, HistoryMoved, HoldfastError, KeyReused, NotFound, RunMoved
 from holdfast.store import contract, rules
-from holdfast.store.contract import Found, Head, Lease, LeaseHeld, Op, Outcome
-from holdfast.store.relational.connection import Connection
-from holdfast.store.relational.history_writes import closed_json, held_json
+from holdfast.store.contract import Head, Lease, LeaseHeld, Op, OpResult, SearchCandidate
+from holdfast.store.relational.connection import DatabaseConnection
+from holdfast.store.relational.history_writes import encode_closed_spans, encode_held_ranges
 from holdfast.store.relational.reads import as_bytes
 
-CALL = "SELECT CAST({_commit}(CAST(:ops AS jsonb), CAST(:blobs AS bytea[]), CAST(:now AS double precision)) AS text)"
-WORDS = "array_to_tsvector(array_remove(string_to_array(nullif(CAST(:words AS text), ''), ' '), ''))"
+COMMIT_QUERY = (
+    "SELECT CAST({_commit}(CAST(:ops AS jsonb), CAST(:blobs AS bytea[]), CAST(:now AS double precision)) AS text)"
+)
+WORDS_EXPRESSION = "array_to_tsvector(array_remove(string_to_array(nullif(CAST(:words AS text), ''), ' '), ''))"
 
 Fields = dict[str, Any]
 
 
-class Call:
+class CommitPayload:
     """A commit as the function takes it. Bytes may hold anything, so they travel beside the JSON, not in it."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
         self.blobs: list[bytes] = []
-        fields = [{"op": type(op).__struct_config__.tag, **_FIELDS[type(op)](self, op)} for op in ops]
+        fields = [{"op": type(op).__struct_config__.tag, **_ENCODERS[type(op)](self, op)} for op in ops]
         # A field that is not there is NULL over there.
         present = [{name: value for name, value in op.items() if value is not None} for op in fields]
         self.ops = msgspec.json.encode(present).decode()
 
-    def put(self, *blobs: bytes) -> int:
+    def add_blobs(self, *blobs: bytes) -> int:
         """The place of the first of these in the array, which begins with 1."""
         self.blobs.extend(blobs)
         return len(self.blobs) - len(blobs) + 1
 
-    def splice(self, op: contract.Splice) -> Fields:
-        rules.check_shape(op)
+    def encode_splice(self, op: contract.Splice) -> Fields:
+        rules.check_view_update(op)
         return {
             "session_id": op.session_id,
             "added": len(op.add),
-            "blob": self.put(*op.add),
+            "blob": self.add_blobs(*op.add),
             "words": op.words or None,
             "expected": op.expected,
             "key": op.key and op.key.name,
             "digest": op.key and op.key.digest,
-            "seal": None if op.seal is None else self.put(op.seal),
+            "seal": None if op.seal is None else self.add_blobs(op.seal),
             "tape": op.tape,
-            "links": [(tape, upto, held_json(op.shape, tape)) for tape, upto in op.links] or None,
+            "links": [(tape, upto, encode_held_ranges(op.view_update, tape)) for tape, upto in op.links] or None,
             "owner": op.owner,
-            **(self.shape(op.shape) if op.shape else {}),
+            **(self.encode_view_update(op.view_update) if op.view_update else {}),
         }
 
-    def shape(self, shape: contract.Shape) -> Fields:
+    def encode_view_update(self, view_update: contract.ViewUpdate) -> Fields:
         return {
-            "closed": closed_json(shape),
-            "open_from": shape.open_from,
-            "length": shape.length,
-            "archive": shape.archive,
+            "closed": encode_closed_spans(view_update),
+            "open_from": view_update.open_from,
+            "length": view_update.length,
+            "archive": view_update.archive,
         }
 
-    def erase(self, op: contract.Erase) -> Fields:
+    def encode_erase(self, op: contract.Erase) -> Fields:
         return {
             "session_id": op.session_id,
             "expected": op.expected,
             "forget": op.forget,
-            "seal": None if op.seal is None else self.put(op.seal),
+            "seal": None if op.seal is None else self.add_blobs(op.seal),
         }
 
-    def annotate(self, op: contract.Annotate) -> Fields:
+    def encode_annotate(self, op: contract.Annotate) -> Fields:
         # As text, so that its numbers and escapes stay as they are.
         metadata = msgspec.json.encode(op.metadata).decode()
         return {"session_id": op.session_id, "metadata": metadata, "owner": op.owner, "tape": op.tape}
 
-    def save(self, op: contract.SaveRun | contract.SaveApproval) -> Fields:
-        return {**self.as_they_are(op), "data": None, "blob": self.put(op.data)}
+    def encode_save(self, op: contract.SaveRun | contract.SaveApproval) -> Fields:
+        return {**self.encode_fields(op), "data": None, "blob": self.add_blobs(op.data)}
 
-    def journal(self, op: contract.Journal) -> Fields:
-        return self.log(op.run_id, op.entries)
+    def encode_append_journal(self, op: contract.AppendJournal) -> Fields:
+        return self.encode_log_entries(op.run_id, op.entries)
 
-    def emit(self, op: contract.Emit) -> Fields:
-        return self.log(op.run_id, op.events)
+    def encode_append_events(self, op: contract.AppendEvents) -> Fields:
+        return self.encode_log_entries(op.run_id, op.events)
 
-    def log(self, run_id: str, entries: tuple[tuple[str, bytes], ...]) -> Fields:
+    def encode_log_entries(self, run_id: str, entries: tuple[tuple[str, bytes], ...]) -> Fields:
         return {
             "run_id": run_id,
             "kinds": [kind for kind, _ in entries],
-            "blob": self.put(*(data for _, data in entries)),
+            "blob": self.add_blobs(*(data for _, data in entries)),
         }
 
-    def as_they_are(self, op: Op) -> Fields:
+    def encode_fields(self, op: Op) -> Fields:
         return {name: getattr(op, name) for name in op.__struct_fields__}
 
 
-_FIELDS: dict[type, Callable[[Call, Any], Fields]] = {
-    contract.Splice: Call.splice,
-    contract.Erase: Call.erase,
-    contract.Annotate: Call.annotate,
-    contract.Require: Call.as_they_are,
-    contract.Quarantine: Call.as_they_are,
-    contract.SaveRun: Call.save,
-    contract.Journal: Call.journal,
-    contract.Emit: Call.emit,
-    contract.SaveApproval: Call.save,
-    contract.TakeLease: Call.as_they_are,
-    contract.RenewLease: Call.as_they_are,
-    contract.DropLease: Call.as_they_are,
-    contract.Fence: Call.as_they_are,
+_ENCODERS: dict[type, Callable[[CommitPayload, Any], Fields]] = {
+    contract.Splice: CommitPayload.encode_splice,
+    contract.Erase: CommitPayload.encode_erase,
+    contract.Annotate: CommitPayload.encode_annotate,
+    contract.RequireVersion: CommitPayload.encode_fields,
+    contract.Quarantine: CommitPayload.encode_fields,
+    contract.SaveRun: CommitPayload.encode_save,
+    contract.AppendJournal: CommitPayload.encode_append_journal,
+    contract.AppendEvents: CommitPayload.encode_append_events,
+    contract.SaveApproval: CommitPayload.encode_save,
+    contract.AcquireLease: CommitPayload.encode_fields,
+    contract.RenewLease: CommitPayload.encode_fields,
+    contract.ReleaseLease: CommitPayload.encode_fields,
+    contract.CheckFence: CommitPayload.encode_fields,
 }
 
 
-def outcomes(ops: Sequence[Op], answer: str) -> list[Outcome]:
-    return [outcome(op, fields) for op, fields in zip(ops, msgspec.json.decode(answer), strict=True)]
+def parse_results(ops: Sequence[Op], answer: str) -> list[OpResult]:
+    return [parse_result(op, fields) for op, fields in zip(ops, msgspec.json.decode(answer), strict=True)]
 
 
-def outcome(op: Op, fields: list[Any] | None) -> Outcome:
+def parse_result(op: Op, fields: list[Any] | None) -> OpResult:
     if fields is None:
         return None
-    if isinstance(op, (contract.TakeLease, contract.RenewLease)):
+    if isinstance(op, (contract.AcquireLease, contract.RenewLease)):
         owner, token, expires_at = fields
         return Lease(op.name, owner, token, float(expires_at))
     return Head(*fields)
 
 
-_REFUSALS: dict[str, Callable[..., HoldfastError]] = {
+_ERRORS_BY_SQLSTATE: dict[str, Callable[..., HoldfastError]] = {
     "HF001": lambda session_id, expected, version, length: HistoryMoved(
         session_id, expected=expected, found=Head(version, length)
     ),
@@ -134,32 +136,32 @@ _REFUSALS: dict[str, Callable[..., HoldfastError]] = {
     "HF005": lambda session_id, key: KeyReused(session_id, key),
     "HF006": lambda what, name: NotFound(what, name),
     "HF007": lambda name, owner, expires_at: LeaseHeld(name, owner=owner, expires_at=float(expires_at)),
-    "HF008": contract.sealed_against,
+    "HF008": contract.make_wrong_key_error,
 }
 
 
-def refusal(sqlstate: str | None, detail: str | None) -> HoldfastError | None:
+def error_from_sqlstate(sqlstate: str | None, detail: str | None) -> HoldfastError | None:
     """The exception that the function meant, if the error is one of its own."""
-    if sqlstate not in _REFUSALS or detail is None:
+    if sqlstate not in _ERRORS_BY_SQLSTATE or detail is None:
         return None
-    return _REFUSALS[sqlstate](**msgspec.json.decode(detail))
+    return _ERRORS_BY_SQLSTATE[sqlstate](**msgspec.json.decode(detail))
 
 
-def query(terms: Sequence[str]) -> str:
+def build_tsquery(terms: Sequence[str]) -> str:
     """A tsquery for items that have, for every term, a word beginning with it."""
     quoted = (term.replace("\\", "\\\\").replace("'", "''") for term in terms)
     return " & ".join(f"'{term}':*" for term in quoted)
 
 
 def find(
-    db: Connection, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
-) -> list[Found]:
-    where, params = "", {"match": query(terms), "limit": limit, "skip": skip}
+    db: DatabaseConnection, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
+) -> list[SearchCandidate]:
+    where, params = "", {"match": build_tsquery(terms), "limit": limit, "skip": skip}
     if session_id is not None:
         where, params["session_id"] = f"{where} AND v.session_id = :session_id", session_id
     if owner is not None:
         where, params["owner"] = f"{where} AND v.owner = :owner", owner
-    found = db.all(
+    found = db.fetch_all(
         "SELECT v.session_id, i.tape, i.seq, i.data FROM {items} i"
         " JOIN (SELECT tape, session_id, erased_upto AS since, next_seq AS upto, updated_at, owner, 0 AS borrowed"
         "       FROM {sessions} UNION ALL"
@@ -170,4 +172,4 @@ def find(
         " ORDER BY v.updated_at DESC, v.session_id, v.borrowed, i.seq DESC, i.tape LIMIT :limit OFFSET :skip",
         params,
     )
-    return [Found(session, tape, seq, as_bytes(data) or b"") for session, tape, seq, data in found]
+    return [SearchCandidate(session, tape, seq, as_bytes(data) or b"") for session, tape, seq, data in found]

@@ -8,45 +8,45 @@ import sqlalchemy
 from sqlalchemy.exc import DBAPIError
 
 from holdfast.base.clock import Clock
-from holdfast.store.relational.connection import Names
+from holdfast.store.relational.connection import TableNames
 from holdfast.store.sql.dialects import Dialect, SqlConnection, Statements
-from holdfast.store.sql.errors import OutcomeUnknown, is_conflict
+from holdfast.store.sql.errors import CommitOutcomeUnknown, is_conflict
 
 T = TypeVar("T")
 
 
-class Transactions:
+class TransactionRunner:
     """How one store talks to its database."""
 
-    def __init__(self, dialect: Dialect, names: Names, clock: Clock | None) -> None:
+    def __init__(self, dialect: Dialect, names: TableNames, clock: Clock | None) -> None:
         self.dialect = dialect
         self.names = names
         self.statements = Statements(names)
         self.clock = clock
 
-    def adapted(self, raw: sqlalchemy.Connection) -> SqlConnection:
+    def wrap_connection(self, raw: sqlalchemy.Connection) -> SqlConnection:
         return SqlConnection(raw, self.dialect, self.statements)
 
-    def in_transaction(self, raw: sqlalchemy.Connection, work: Callable[[SqlConnection], T]) -> T:
+    def run_in_transaction(self, raw: sqlalchemy.Connection, work: Callable[[SqlConnection], T]) -> T:
         try:
-            for statement in self.dialect.begin:
+            for statement in self.dialect.begin_statements:
                 raw.exec_driver_sql(statement)
-            result = work(self.adapted(raw))
+            result = work(self.wrap_connection(raw))
         except BaseException:
-            self.roll_back(raw)
+            self.rollback(raw)
             raise
         try:
             raw.exec_driver_sql("COMMIT")
         except BaseException as error:
-            self.roll_back(raw)
+            self.rollback(raw)
             if isinstance(error, DBAPIError) and is_conflict(error):
                 raise
             if isinstance(error, Exception):
-                raise OutcomeUnknown(error) from error
+                raise CommitOutcomeUnknown(error) from error
             raise
         return result
 
-    def roll_back(self, raw: sqlalchemy.Connection) -> None:
+    def rollback(self, raw: sqlalchemy.Connection) -> None:
         """Leave the transaction if there is one, and the connection if it will not let go."""
         if raw.invalidated:
             return
@@ -61,8 +61,8 @@ class Transactions:
             raw.invalidate()
             raise
 
-    def now(self, connection: SqlConnection) -> float:
+    def get_time(self, connection: SqlConnection) -> float:
         if self.clock is not None:
             return self.clock()
-        row = connection.one(self.dialect.clock, {}) if self.dialect.clock else None
+        row = connection.fetch_one(self.dialect.clock_query, {}) if self.dialect.clock_query else None
         return float(row[0]) if row else time.time()

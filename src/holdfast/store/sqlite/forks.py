@@ -20,17 +20,17 @@ class Forkable(Protocol):
         ...
 
 
-_known: "weakref.WeakSet[Forkable]" = weakref.WeakSet()
+_registered: "weakref.WeakSet[Forkable]" = weakref.WeakSet()
 _paused: list[Forkable] = []
 
 
-def survives_forks(backend: Forkable) -> None:
+def register_fork_safe(backend: Forkable) -> None:
     """Pause and resume the backend whenever this process forks, as long as it lives."""
-    _known.add(backend)
+    _registered.add(backend)
 
 
 def pause_all() -> None:
-    for backend in list(_known):
+    for backend in list(_registered):
         backend.pause()
         _paused.append(backend)
 

@@ -7,12 +7,12 @@ in one integer. So the index alone says where a match stands, and items are only
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.base.items import decode_item, text_of, words_of
-from holdfast.store.contract import Found
-from holdfast.store.relational.connection import Connection
+from holdfast.base.items import decode_item, extract_text, extract_words
+from holdfast.store.contract import SearchCandidate
+from holdfast.store.relational.connection import DatabaseConnection
 from holdfast.store.relational.reads import as_bytes
 
-_TABLES = (
+_CREATE_INDEX = (
     "CREATE TABLE IF NOT EXISTS {_searched} (number INTEGER PRIMARY KEY, tape INTEGER NOT NULL UNIQUE, upto INTEGER)",
     "CREATE TABLE IF NOT EXISTS {_search_rows} (id INTEGER PRIMARY KEY, words TEXT NOT NULL)",
     """CREATE VIRTUAL TABLE IF NOT EXISTS {_search} USING fts5(
@@ -30,106 +30,106 @@ _TABLES = (
             WHERE id = (SELECT number << 32 | old.seq FROM {_searched} WHERE tape = old.tape);
     END""",
 )
-_FORGET = (  # an index that an earlier version made
+_DROP_OLD_INDEX = (  # an index that an earlier version made
     "DROP TRIGGER IF EXISTS {_search}_forgets",
     "DROP TABLE IF EXISTS {_search}",
     "DROP TABLE IF EXISTS {_search_rows}",
     "DROP TABLE IF EXISTS {_searched}",
 )
-_SHOWN = (  # which sessions have items on an indexed tape, and up to where
+_VISIBLE_TAPES = (  # which sessions have items on an indexed tape, and up to where
     "(SELECT d.number, d.tape, s.session_id, s.next_seq AS upto, 1 AS own, s.updated_at"
     " FROM {_searched} d JOIN {sessions} s ON s.tape = d.tape WHERE <which> UNION ALL"
     " SELECT d.number, d.tape, s.session_id, l.upto, 0, s.updated_at FROM {_searched} d"
     " JOIN {_links} l ON l.tape = d.tape JOIN {sessions} s ON s.session_id = l.session_id WHERE <which>) v"
 )
-_PLACES = 2**32  # on one tape
-_ROOM = 300_000  # bytes of items that are indexed in one transaction, so that other writers get their turn
-_ROW = 64  # bytes that an item or a tape counts for, besides its own
-_AT_ONCE = 50  # items; they may be large
-_SHORT = 10_000  # characters
+_MAX_SEQ = 2**32  # on one tape
+_BATCH_BYTES = 300_000  # bytes of items that are indexed in one transaction, so that other writers get their turn
+_ROW_OVERHEAD = 64  # bytes that an item or a tape counts for, besides its own
+_BATCH_ITEMS = 50  # items; they may be large
+_SHORT_TEXT = 10_000  # characters
 
 
-def available(db: Connection) -> bool:
-    row = db.one("SELECT sqlite_compileoption_used('ENABLE_FTS5')", {})
+def is_available(db: DatabaseConnection) -> bool:
+    row = db.fetch_one("SELECT sqlite_compileoption_used('ENABLE_FTS5')", {})
     return bool(row and row[0])
 
 
-def prepare(db: Connection) -> None:
-    columns = [name for (name,) in db.all("SELECT name FROM pragma_table_info('{_searched}')", {})]
-    for statement in (*(_FORGET if columns and "number" not in columns else ()), *_TABLES):
-        db.run(statement, {})
+def create_index(db: DatabaseConnection) -> None:
+    columns = [name for (name,) in db.fetch_all("SELECT name FROM pragma_table_info('{_searched}')", {})]
+    for statement in (*(_DROP_OLD_INDEX if columns and "number" not in columns else ()), *_CREATE_INDEX):
+        db.execute(statement, {})
 
 
-def behind(db: Connection, session_id: str | None) -> Sequence[Sequence[Any]]:
+def find_unindexed_tapes(db: DatabaseConnection, session_id: str | None) -> Sequence[Sequence[Any]]:
     """Tapes, of one session or of all, on which something was written since they were last indexed; up to where."""
     # One damaged row among the sessions must not keep the others from being found.
-    return db.all(
+    return db.fetch_all(
         "SELECT t.tape, t.upto FROM (SELECT session_id, tape, next_seq AS upto FROM {sessions} UNION ALL"
         " SELECT session_id, tape, upto FROM {_links}) t LEFT JOIN {_searched} d ON d.tape = t.tape"
         " WHERE t.upto > COALESCE(d.upto, 0) AND typeof(t.tape) = 'integer' AND typeof(t.upto) = 'integer'"
-        f" AND t.upto < {_PLACES}" + (" AND t.session_id = :session_id" if session_id is not None else ""),
+        f" AND t.upto < {_MAX_SEQ}" + (" AND t.session_id = :session_id" if session_id is not None else ""),
         {"session_id": session_id},
     )
 
 
-def catch_up(db: Connection, tapes: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+def index_tapes(db: DatabaseConnection, tapes: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
     """Index some of what is on these tapes; answer those on which something is left."""
-    room = _ROOM
+    room = _BATCH_BYTES
     rows: list[dict[str, Any]] = []
     done = 0
     for tape, stop in tapes:
-        room = index(db, tape, stop, room, rows)
+        room = index_tape(db, tape, stop, room, rows)
         if room <= 0:
             break
         done += 1
-    db.many("INSERT INTO {_search_rows} (id, words) VALUES (:id, :words)", rows)
-    db.many("INSERT INTO {_search} (rowid, words) VALUES (:id, :words)", rows)
+    db.execute_many("INSERT INTO {_search_rows} (id, words) VALUES (:id, :words)", rows)
+    db.execute_many("INSERT INTO {_search} (rowid, words) VALUES (:id, :words)", rows)
     return tapes[done:]
 
 
-def index(db: Connection, tape: int, stop: int, room: int, rows: list[dict[str, Any]]) -> int:
+def index_tape(db: DatabaseConnection, tape: int, stop: int, budget: int, rows: list[dict[str, Any]]) -> int:
     """Take up what is new on a tape until there is no more room, and say how much room is left."""
-    db.run("INSERT OR IGNORE INTO {_searched} (tape, upto) VALUES (:tape, 0)", {"tape": tape})
-    number, upto = db.one("SELECT number, upto FROM {_searched} WHERE tape = :tape", {"tape": tape}) or (0, 0)
-    room -= _ROW
-    while upto < stop and room > 0:
-        stored = db.all(
+    db.execute("INSERT OR IGNORE INTO {_searched} (tape, upto) VALUES (:tape, 0)", {"tape": tape})
+    number, upto = db.fetch_one("SELECT number, upto FROM {_searched} WHERE tape = :tape", {"tape": tape}) or (0, 0)
+    budget -= _ROW_OVERHEAD
+    while upto < stop and budget > 0:
+        stored = db.fetch_all(
             "SELECT seq, data FROM {items} WHERE tape = :tape AND seq >= :upto AND seq < :stop ORDER BY seq"
             " LIMIT :limit",
-            {"tape": tape, "upto": upto, "stop": stop, "limit": _AT_ONCE},
+            {"tape": tape, "upto": upto, "stop": stop, "limit": _BATCH_ITEMS},
         )
         for seq, data in stored:
-            room -= _ROW + len(data or b"")
-            words = indexed_text(as_bytes(data) or b"")
+            budget -= _ROW_OVERHEAD + len(data or b"")
+            words = extract_index_text(as_bytes(data) or b"")
             if words:
                 rows.append({"id": number << 32 | seq, "words": words})
-        upto = stored[-1][0] + 1 if len(stored) == _AT_ONCE else stop
-    db.run("UPDATE {_searched} SET upto = :upto WHERE tape = :tape AND upto < :upto", {"tape": tape, "upto": upto})
-    return room
+        upto = stored[-1][0] + 1 if len(stored) == _BATCH_ITEMS else stop
+    db.execute("UPDATE {_searched} SET upto = :upto WHERE tape = :tape AND upto < :upto", {"tape": tape, "upto": upto})
+    return budget
 
 
-def indexed_text(data: bytes) -> str:
+def extract_index_text(data: bytes) -> str:
     """What the index shall know of an item; nothing when it is none, or sealed."""
     try:
-        text = text_of(decode_item(data))
+        text = extract_text(decode_item(data))
     except ValueError:
         return ""
     # The index's own idea of words and capitals is ours as far as ASCII goes.
-    return text if len(text) < _SHORT and text.isascii() else " ".join(words_of(text))
+    return text if len(text) < _SHORT_TEXT and text.isascii() else " ".join(extract_words(text))
 
 
 def find(
-    db: Connection, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
-) -> list[Found]:
+    db: DatabaseConnection, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
+) -> list[SearchCandidate]:
     # One session's tapes are looked up one by one; for all sessions the index is asked once, and then whose it is.
     if session_id is not None:
-        which, tables = "s.session_id = :session_id", f"{_SHOWN} CROSS JOIN {{_search}}"
+        which, tables = "s.session_id = :session_id", f"{_VISIBLE_TAPES} CROSS JOIN {{_search}}"
     else:
         which = "d.number IN (SELECT rowid >> 32 FROM {_search} WHERE {_search} MATCH :match)"
-        tables = f"{{_search}} CROSS JOIN {_SHOWN}"
+        tables = f"{{_search}} CROSS JOIN {_VISIBLE_TAPES}"
     if owner is not None:
         which += " AND s.owner = :owner"
-    found = db.all(
+    found = db.fetch_all(
         f"SELECT v.session_id, v.tape, {{_search}}.rowid - (v.number << 32) FROM {tables.replace('<which>', which)}"
         " WHERE {_search} MATCH :match AND v.number = {_search}.rowid >> 32"
         " AND {_search}.rowid >= v.number << 32 AND {_search}.rowid < (v.number << 32) + v.upto"
@@ -142,9 +142,9 @@ def find(
             "skip": skip,
         },
     )
-    return [Found(name, tape, seq, stored_at(db, tape, seq)) for name, tape, seq in found]
+    return [SearchCandidate(name, tape, seq, read_item(db, tape, seq)) for name, tape, seq in found]
 
 
-def stored_at(db: Connection, tape: int, seq: int) -> bytes:
-    row = db.one("SELECT data FROM {items} WHERE tape = :tape AND seq = :seq", {"tape": tape, "seq": seq})
+def read_item(db: DatabaseConnection, tape: int, seq: int) -> bytes:
+    row = db.fetch_one("SELECT data FROM {items} WHERE tape = :tape AND seq = :seq", {"tape": tape, "seq": seq})
     return (as_bytes(row[0]) if row else None) or b""

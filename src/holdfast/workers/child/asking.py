@@ -7,122 +7,124 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.workers.child.post import Post
-from holdfast.workers.child.signals import due, settle, undisturbed
+from holdfast.workers.child.post import HostChannel
+from holdfast.workers.child.signals import defer_signals, pending_handlers, run_pending_handlers
 from holdfast.workers.wire.messages import AckMessage, InputMessage, InputResponseMessage
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
 
-class Asker(Protocol):
+class InputContext(Protocol):
     """What asking needs of the runtime."""
 
-    post: Post
-    current: str | None
+    channel: HostChannel
+    current_execution: str | None
     settings: dict[str, Any]
 
-    def attend(self) -> None: ...
+    def process_urgent_messages(self) -> None: ...
 
 
-class Asking:
-    def __init__(self, runtime: Asker) -> None:
-        self.runtime = runtime
-        self.allowed = True
+class InputHandler:
+    def __init__(self, worker_loop: InputContext) -> None:
+        self.worker_loop = worker_loop
+        self.is_allowed = True
         self.stdin = Stdin(self)
-        self._plain_input = builtins.input
-        self._threads: dict[str, SimpleQueue[InputResponseMessage]] = {}
+        self._builtin_input = builtins.input
+        self._thread_queues: dict[str, SimpleQueue[InputResponseMessage]] = {}
 
     def input(self, prompt: object = "", /) -> str:
         if sys.stdin is not self.stdin:
             # The code reads from something of its own, as a test of a program would.
-            return self._plain_input(prompt)
-        return self.ask(str(prompt), password=False)
+            return self._builtin_input(prompt)
+        return self.request_input(str(prompt), password=False)
 
     def getpass(self, prompt: str = "Password: ", stream: object = None) -> str:
-        return self.ask(prompt, password=True)
+        return self.request_input(prompt, password=True)
 
-    def ask(self, prompt: str, *, password: bool) -> str:
+    def request_input(self, prompt: str, *, password: bool) -> str:
         """One line from the host.
 
         EOFError when the host has no more input, TimeoutError after the session's input timeout,
         RuntimeError where the execution does not allow input.
         """
-        runtime = self.runtime
-        if not self.allowed or runtime.current is None:
+        runtime = self.worker_loop
+        if not self.is_allowed or runtime.current_execution is None:
             raise RuntimeError("this execution does not allow input()")
         sys.stdout.flush()
         sys.stderr.flush()
         timeout = runtime.settings.get("input_timeout")
-        question = InputMessage(prompt=prompt, execution_id=runtime.current, password=password, timeout=timeout)
+        question = InputMessage(
+            prompt=prompt, execution_id=runtime.current_execution, password=password, timeout=timeout
+        )
         main = threading.current_thread() is threading.main_thread()
         answer: InputResponseMessage | None = None
         try:
-            answer = self._asked(question) if main else self._asked_by_thread(question)
+            answer = self._request_from_main_thread(question) if main else self._request_from_thread(question)
         finally:
             if answer is None:
                 # Nobody waits any more, and the host should know.
-                runtime.post.send(AckMessage(of=question.id, note="withdrawn"))
+                runtime.channel.send(AckMessage(of=question.id, note="withdrawn"))
         if answer is None:
             raise TimeoutError(f"input() got no answer within {timeout} seconds")
         if answer.eof:
             raise EOFError("input() has no more answers: the session is closing")
         return answer.data
 
-    def _asked(self, question: InputMessage) -> InputResponseMessage | None:
-        post = self.runtime.post
-        post.send(question)
-        deadline = None if question.timeout is None else time.monotonic() + question.timeout
+    def _request_from_main_thread(self, request: InputMessage) -> InputResponseMessage | None:
+        post = self.worker_loop.channel
+        post.send(request)
+        deadline = None if request.timeout is None else time.monotonic() + request.timeout
         # A handler that looked at the mail would take away what is waited for.
-        before, post.waiting = post.waiting, True
+        before, post.is_waiting_for_input = post.is_waiting_for_input, True
         try:
-            while (answer := self._answer_to(question.id)) is None:
+            while (answer := self._poll_response(request.id)) is None:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if not post.wait(left):
                     return None
             return answer
         finally:
-            post.waiting = before
+            post.is_waiting_for_input = before
 
-    @undisturbed
-    def _answer_to(self, question: str) -> InputResponseMessage | None:
+    @defer_signals
+    def _poll_response(self, request_id: str) -> InputResponseMessage | None:
         """The answer, if it is in; other mail is attended to as while any code runs."""
-        inbox = self.runtime.post.inbox
-        self.runtime.attend()
+        inbox = self.worker_loop.channel.inbox
+        self.worker_loop.process_urgent_messages()
         found = None
         for message in inbox:
-            if isinstance(message, InputResponseMessage) and message.input_id == question:
+            if isinstance(message, InputResponseMessage) and message.input_id == request_id:
                 found = message
                 inbox.remove(message)
                 break
-        if due:
-            settle(sys._getframe(1))
+        if pending_handlers:
+            run_pending_handlers(sys._getframe(1))
         return found
 
-    def _asked_by_thread(self, question: InputMessage) -> InputResponseMessage | None:
+    def _request_from_thread(self, request: InputMessage) -> InputResponseMessage | None:
         """Only the main thread reads the mail; it hands the answer over when it is rung."""
         from queue import Empty, SimpleQueue
 
-        box = self._threads[question.id] = SimpleQueue()
+        box = self._thread_queues[request.id] = SimpleQueue()
         try:
-            self.runtime.post.send(question)
-            return box.get(timeout=question.timeout)
+            self.worker_loop.channel.send(request)
+            return box.get(timeout=request.timeout)
         except Empty:
             return None
         finally:
-            del self._threads[question.id]
+            del self._thread_queues[request.id]
 
-    def deliver(self, answer: InputResponseMessage) -> bool:
+    def deliver_to_thread(self, response: InputResponseMessage) -> bool:
         """Give an answer to the thread that waits for it, if one does."""
-        box = self._threads.get(answer.input_id)
+        box = self._thread_queues.get(response.input_id)
         if box is not None:
-            box.put(answer)
+            box.put(response)
         return box is not None
 
-    def close(self) -> None:
+    def close_pending(self) -> None:
         """The execution is over, and nobody will answer its threads any more."""
-        for question in list(self._threads):
-            self.deliver(InputResponseMessage(input_id=question, eof=True))
+        for question in list(self._thread_queues):
+            self.deliver_to_thread(InputResponseMessage(input_id=question, eof=True))
 
 
 class Stdin(io.TextIOBase):
@@ -133,9 +135,9 @@ class Stdin(io.TextIOBase):
 
     encoding, errors, mode, name = "utf-8", "strict", "r", "<stdin>"
 
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
-        self._held = ""
+    def __init__(self, handler: InputHandler) -> None:
+        self._handler = handler
+        self._buffer = ""
 
     def readable(self) -> bool:
         return True
@@ -147,23 +149,23 @@ class Stdin(io.TextIOBase):
         return 0
 
     def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
-        if not self._held:
-            self._held = self._answer()
-        end = self._held.find("\n") + 1
-        return self._taken(end if size is None or size < 0 else min(size, end))
+        if not self._buffer:
+            self._buffer = self._request_line()
+        end = self._buffer.find("\n") + 1
+        return self._take(end if size is None or size < 0 else min(size, end))
 
     def read(self, size: int | None = -1, /) -> str:
         most = None if size is None or size < 0 else size
-        while (most is None or len(self._held) < most) and (more := self._answer()):
-            self._held += more
-        return self._taken(len(self._held) if most is None else most)
+        while (most is None or len(self._buffer) < most) and (more := self._request_line()):
+            self._buffer += more
+        return self._take(len(self._buffer) if most is None else most)
 
-    def _answer(self) -> str:
+    def _request_line(self) -> str:
         try:
-            return self._asking.ask("", password=False) + "\n"
+            return self._handler.request_input("", password=False) + "\n"
         except EOFError:
             return ""
 
-    def _taken(self, size: int) -> str:
-        taken, self._held = self._held[:size], self._held[size:]
+    def _take(self, size: int) -> str:
+        taken, self._buffer = self._buffer[:size], self._buffer[size:]
         return taken

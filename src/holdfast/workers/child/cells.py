@@ -6,21 +6,21 @@ import linecache
 from types import CodeType
 from typing import Any, NamedTuple
 
-_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-_REMEMBERED = 512
-_PREPARED = 128
-_LONGEST_KEPT = 10_000
+_COMPILE_FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_MAX_CACHED_SOURCES = 512
+_MAX_CACHED_CELLS = 128
+_MAX_CACHED_LENGTH = 10_000
 
 
-class Prepared(NamedTuple):
+class CompiledCell(NamedTuple):
     """A compiled cell: what runs first, the expression at its end, and the sources it defines."""
 
     body: CodeType | None
-    last: CodeType | None
+    last_expression: CodeType | None
     definitions: dict[str, str]
 
 
-class Cells:
+class CellRunner:
     """Compiles and runs cells in one namespace, and remembers their sources for tracebacks."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
@@ -28,46 +28,46 @@ class Cells:
         self.count = 0
         self.definitions: dict[str, str] = {}
         # An agent's loop sends the same cell again and again; compiling is most of a small cell's time.
-        self._prepared: dict[str, Prepared] = {}
+        self._compiled: dict[str, CompiledCell] = {}
         self._loop: Any = None
 
     def run(self, code: str, *, filename: str | None, capture_source: bool) -> Any:
         """The value of the last expression, evaluated once; None when the cell ends in a statement."""
         self.count += 1
-        prepared = self._prepared.get(code) if filename is None and capture_source else None
+        prepared = self._compiled.get(code) if filename is None and capture_source else None
         if prepared is None:
-            prepared = self._prepare(code, filename or f"<cell {self.count}>", capture_source=capture_source)
+            prepared = self._compile(code, filename or f"<cell {self.count}>", capture_source=capture_source)
         self.definitions.update(prepared.definitions)
         if prepared.body is not None:
             self._execute(prepared.body)
-        if prepared.last is None:
+        if prepared.last_expression is None:
             return None
-        value = self._execute(prepared.last)
+        value = self._execute(prepared.last_expression)
         if value is not None:
             self.namespace["_"] = value
         return value
 
-    def _prepare(self, code: str, name: str, *, capture_source: bool) -> "Prepared":
-        self._remember(name, code)
-        tree = compile(code, name, "exec", _FLAGS | ast.PyCF_ONLY_AST)
-        definitions = _definitions(tree, code) if capture_source else {}
+    def _compile(self, code: str, name: str, *, capture_source: bool) -> "CompiledCell":
+        self._cache_source(name, code)
+        tree = compile(code, name, "exec", _COMPILE_FLAGS | ast.PyCF_ONLY_AST)
+        definitions = _extract_definitions(tree, code) if capture_source else {}
         body, last = tree.body, None
         if body and isinstance(body[-1], ast.Expr):
-            last = compile(ast.Expression(body.pop().value), name, "eval", _FLAGS)
-        prepared = Prepared(compile(tree, name, "exec", _FLAGS) if body else None, last, definitions)
-        if len(code) <= _LONGEST_KEPT and name.startswith("<cell "):
-            if len(self._prepared) >= _PREPARED:
-                del self._prepared[next(iter(self._prepared))]
-            self._prepared[code] = prepared
+            last = compile(ast.Expression(body.pop().value), name, "eval", _COMPILE_FLAGS)
+        prepared = CompiledCell(compile(tree, name, "exec", _COMPILE_FLAGS) if body else None, last, definitions)
+        if len(code) <= _MAX_CACHED_LENGTH and name.startswith("<cell "):
+            if len(self._compiled) >= _MAX_CACHED_CELLS:
+                del self._compiled[next(iter(self._compiled))]
+            self._compiled[code] = prepared
         return prepared
 
     def _execute(self, code: CodeType) -> Any:
         value = eval(code, self.namespace)  # noqa: S307 - running the user's code is what a worker is for
         if code.co_flags & inspect.CO_COROUTINE:
-            return self._await(value)
+            return self._run_coroutine(value)
         return value
 
-    def _await(self, coroutine: Any) -> Any:
+    def _run_coroutine(self, coroutine: Any) -> Any:
         import asyncio
 
         if self._loop is None or self._loop.is_closed():
@@ -89,12 +89,12 @@ class Cells:
         """After a fork: the event loop belongs to the process it was made in."""
         self._loop = None
 
-    def _remember(self, name: str, code: str) -> None:
+    def _cache_source(self, name: str, code: str) -> None:
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
-        linecache.cache.pop(f"<cell {self.count - _REMEMBERED}>", None)
+        linecache.cache.pop(f"<cell {self.count - _MAX_CACHED_SOURCES}>", None)
 
 
-def _definitions(tree: ast.Module, code: str) -> dict[str, str]:
+def _extract_definitions(tree: ast.Module, code: str) -> dict[str, str]:
     found = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

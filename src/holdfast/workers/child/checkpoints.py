@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.workers.child.cells import Cells
-from holdfast.workers.child.inspection import user_names
+from holdfast.workers.child.cells import CellRunner
+from holdfast.workers.child.inspection import list_user_names
 from holdfast.workers.wire.messages import CheckpointMessage, RestoreMessage
 
 _MAGIC = b"holdfast-checkpoint\x01"
@@ -25,7 +25,7 @@ class BadCheckpoint(ValueError):
     """The bytes are not a checkpoint of this kind, or were damaged. Nothing was loaded."""
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointBody(msgspec.Struct, frozen=True, kw_only=True):
     """The body of a checkpoint."""
 
     python: tuple[int, int]
@@ -34,16 +34,16 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     pickled: bytes
 
 
-def save(cells: Cells, request: CheckpointMessage) -> CheckpointMessage:
-    namespace = cells.namespace
-    names = user_names(namespace)
+def save_checkpoint(runner: CellRunner, request: CheckpointMessage) -> CheckpointMessage:
+    namespace = runner.namespace
+    names = list_user_names(namespace)
     modules = {n: namespace[n].__name__ for n in names if isinstance(namespace[n], types.ModuleType)}
-    definitions = _replayable(cells, modules)
+    definitions = _find_replayable_definitions(runner, modules)
     rest = {name: namespace[name] for name in names if name not in modules and name not in definitions}
     references = {id(namespace[name]): name for name in definitions}
-    pickled, lost = _pickle(rest, references)
+    pickled, lost = _pickle_values(rest, references)
     body = msgspec.msgpack.encode(
-        Saved(
+        CheckpointBody(
             python=(sys.version_info.major, sys.version_info.minor),
             modules=modules,
             definitions=definitions,
@@ -63,11 +63,11 @@ def save(cells: Cells, request: CheckpointMessage) -> CheckpointMessage:
     )
 
 
-def load(cells: Cells, request: RestoreMessage) -> RestoreMessage:
-    saved = _open(request.data)
-    namespace, lost = cells.namespace, dict[str, str]()
+def restore_checkpoint(runner: CellRunner, request: RestoreMessage) -> RestoreMessage:
+    saved = _parse_checkpoint(request.data)
+    namespace, lost = runner.namespace, dict[str, str]()
     before = dict(namespace)
-    for name in user_names(namespace) if request.clear_existing else ():
+    for name in list_user_names(namespace) if request.clear_existing else ():
         del namespace[name]
     try:
         for name, module in saved.modules.items():
@@ -77,8 +77,8 @@ def load(cells: Cells, request: RestoreMessage) -> RestoreMessage:
             except Exception as problem:  # noqa: BLE001 - a module missing here is reported, not fatal
                 lost[name] = f"{type(problem).__name__}: {problem}"
         for name, source in saved.definitions.items():
-            cells.run(source, filename=f"<restored {name}>", capture_source=True)
-        restored = _Unpickler(io.BytesIO(saved.pickled), namespace).load()
+            runner.run(source, filename=f"<restored {name}>", capture_source=True)
+        restored = _ReferenceUnpickler(io.BytesIO(saved.pickled), namespace).load()
     except BaseException:
         namespace.clear()
         namespace.update(before)
@@ -88,14 +88,14 @@ def load(cells: Cells, request: RestoreMessage) -> RestoreMessage:
     return RestoreMessage(of=request.id, kept=kept, lost=lost)
 
 
-def _open(data: bytes) -> Saved:
+def _parse_checkpoint(data: bytes) -> CheckpointBody:
     if not data.startswith(_MAGIC):
         raise BadCheckpoint("these bytes are not a holdfast checkpoint")
     digest, body = data[len(_MAGIC) : len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
     if hashlib.sha256(body).digest() != digest:
         raise BadCheckpoint("the checkpoint was damaged: its digest does not match")
     try:
-        saved = msgspec.msgpack.decode(body, type=Saved)
+        saved = msgspec.msgpack.decode(body, type=CheckpointBody)
     except msgspec.DecodeError as problem:
         raise BadCheckpoint(f"the checkpoint has another form: {problem}") from problem
     if saved.python != sys.version_info[:2]:
@@ -104,22 +104,22 @@ def _open(data: bytes) -> Saved:
     return saved
 
 
-def _replayable(cells: Cells, modules: dict[str, str]) -> dict[str, str]:
+def _find_replayable_definitions(runner: CellRunner, modules: dict[str, str]) -> dict[str, str]:
     """The definitions that can be made again from source alone, in their order."""
     known = {*dir(builtins), *modules}
     found: dict[str, str] = {}
-    for name, source in cells.definitions.items():
-        value = cells.namespace.get(name)
+    for name, source in runner.definitions.items():
+        value = runner.namespace.get(name)
         genuine = getattr(value, "__module__", None) == "__main__" and getattr(value, "__name__", None) == name
         if not genuine or not isinstance(value, types.FunctionType | type):
             continue
-        if _needs(ast.parse(source).body[0]) <= known:
+        if _find_required_names(ast.parse(source).body[0]) <= known:
             found[name] = source
             known.add(name)
     return found
 
 
-def _needs(node: ast.stmt) -> set[str]:
+def _find_required_names(node: ast.stmt) -> set[str]:
     """Names a definition reads while it is being made: bases, defaults, decorators, a class's own body."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         parts: list[ast.AST] = [*node.decorator_list, node.args]
@@ -130,14 +130,14 @@ def _needs(node: ast.stmt) -> set[str]:
                   if isinstance(n, ast.Name)}  # fmt: skip
         made: set[str] = set()
         for inner in node.body:
-            needed |= _needs(inner) - made
+            needed |= _find_required_names(inner) - made
             made |= {n.id for n in ast.walk(inner) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
             made |= {inner.name} if hasattr(inner, "name") else set()
         return needed
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
-def _pickle(values: dict[str, Any], references: dict[int, str]) -> tuple[bytes, dict[str, str]]:
+def _pickle_values(values: dict[str, Any], references: dict[int, str]) -> tuple[bytes, dict[str, str]]:
     """Everything in one pickle; names that prevent it are left out one by one, with the reason."""
     lost: dict[str, str] = {}
     try:
@@ -168,7 +168,7 @@ def _dump(values: dict[str, Any], references: dict[int, str]) -> bytes:
     return buffer.getvalue()
 
 
-class _Unpickler:
+class _ReferenceUnpickler:
     """Loads inside the worker; a reference to a replayed definition resolves to the definition."""
 
     def __init__(self, file: io.BytesIO, namespace: dict[str, Any]) -> None:

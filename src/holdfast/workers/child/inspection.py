@@ -8,31 +8,35 @@ from typing import Any
 
 from holdfast.workers.wire.messages import NamespaceEntry
 
-_TAIL = re.compile(r"([A-Za-z_][\w.]*)$")
-_MOST = 2000
-_SIZED = (str, bytes, bytearray, list, tuple, set, frozenset, dict, range)
+_TRAILING_NAME = re.compile(r"([A-Za-z_][\w.]*)$")
+_MAX_ENTRIES = 2000
+_SIZED_TYPES = (str, bytes, bytearray, list, tuple, set, frozenset, dict, range)
 
 
-def user_names(namespace: dict[str, Any]) -> list[str]:
+def list_user_names(namespace: dict[str, Any]) -> list[str]:
     return [name for name in list(namespace) if type(name) is str and not name.startswith("_")]
 
 
-def entries(namespace: dict[str, Any]) -> tuple[NamespaceEntry, ...]:
+def describe_namespace(namespace: dict[str, Any]) -> tuple[NamespaceEntry, ...]:
     """Name, type and size of every variable. Runs no code of the user's: no repr, no ``__len__``."""
-    return tuple(_entry(name, namespace[name]) for name in user_names(namespace)[:_MOST] if name in namespace)
+    return tuple(
+        _describe_variable(name, namespace[name])
+        for name in list_user_names(namespace)[:_MAX_ENTRIES]
+        if name in namespace
+    )
 
 
-def _entry(name: str, value: Any) -> NamespaceEntry:
+def _describe_variable(name: str, value: Any) -> NamespaceEntry:
     kind = type(value)
     module = kind.__module__ if isinstance(kind.__module__, str) else "?"
     label = kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
-    length = len(value) if kind in _SIZED else None
+    length = len(value) if kind in _SIZED_TYPES else None
     shape, size = None, 0
     if _is_exactly(kind, "numpy", "ndarray"):
         shape, size = tuple(int(n) for n in value.shape), int(value.nbytes)
     elif _is_exactly(kind, "pandas", "DataFrame") or _is_exactly(kind, "pandas", "Series"):
         shape, size = tuple(int(n) for n in value.shape), int(value.memory_usage(index=False).sum())
-    elif kind in _SIZED or kind in (int, float, complex, bool):
+    elif kind in _SIZED_TYPES or kind in (int, float, complex, bool):
         size = sys.getsizeof(value)
     else:
         size = object.__sizeof__(value)
@@ -44,33 +48,33 @@ def _is_exactly(kind: type, module: str, name: str) -> bool:
     return kind is getattr(sys.modules.get(module), name, None)
 
 
-def completions(namespace: dict[str, Any], code: str) -> tuple[str, ...]:
+def find_completions(namespace: dict[str, Any], code: str) -> tuple[str, ...]:
     """Names that may continue the text. Follows only plain attributes, so no property is evaluated."""
-    found = _TAIL.search(code)
+    found = _TRAILING_NAME.search(code)
     if not found:
         return ()
     *path, prefix = found.group(1).split(".")
     if not path:
-        pool = {*user_names(namespace), *dir(builtins), *keyword.kwlist}
-        return tuple(sorted(name for name in pool if name.startswith(prefix)))[:_MOST]
+        pool = {*list_user_names(namespace), *dir(builtins), *keyword.kwlist}
+        return tuple(sorted(name for name in pool if name.startswith(prefix)))[:_MAX_ENTRIES]
     head = namespace.get(path[0], getattr(builtins, path[0], None))
     for step in path[1:]:
-        head = _static(head, step)
+        head = _get_static_attribute(head, step)
     if head is None:
         return ()
     stem = ".".join(path)
-    names = {name for name in _names(head) if name.startswith(prefix)}
+    names = {name for name in _list_attributes(head) if name.startswith(prefix)}
     shown = sorted(names if prefix.startswith("_") else {name for name in names if not name.startswith("_")})
-    return tuple(f"{stem}.{name}" for name in shown)[:_MOST]
+    return tuple(f"{stem}.{name}" for name in shown)[:_MAX_ENTRIES]
 
 
-def _static(value: Any, name: str) -> Any:
+def _get_static_attribute(value: Any, name: str) -> Any:
     import inspect
 
     return inspect.getattr_static(value, name, None)
 
 
-def _names(value: Any) -> set[str]:
+def _list_attributes(value: Any) -> set[str]:
     kinds = value.__mro__ if isinstance(value, type) else type(value).__mro__
     names = {name for kind in kinds for name in vars(kind)}
     try:

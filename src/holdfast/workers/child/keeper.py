@@ -17,159 +17,168 @@ from typing import NoReturn
 import msgspec
 
 from holdfast.workers.child import measures, parcels, syscalls, walls, worker
-from holdfast.workers.wire.orders import Exited, Failed, ForkOrder, Kill, Locked, Ring
+from holdfast.workers.wire.orders import (
+    ForkCommand,
+    KillCommand,
+    SandboxFailed,
+    SandboxReady,
+    WakeCommand,
+    WorkerExited,
+)
 
-_orders: msgspec.msgpack.Decoder[Ring | Kill] = msgspec.msgpack.Decoder(Ring | Kill)
+_command_decoder: msgspec.msgpack.Decoder[WakeCommand | KillCommand] = msgspec.msgpack.Decoder(
+    WakeCommand | KillCommand
+)
 
-_CHILD, _TERMINATE, _IGNORE = int(signal.SIGCHLD), int(signal.SIGTERM), int(signal.SIG_IGN)
-_IGNORED = (int(signal.SIGINT), int(signal.SIGHUP))
+_SIGCHLD, _SIGTERM, _SIG_IGN = int(signal.SIGCHLD), int(signal.SIGTERM), int(signal.SIG_IGN)
+_IGNORED_SIGNALS = (int(signal.SIGINT), int(signal.SIGHUP))
 
 
-def main(site: walls.Site, order: ForkOrder, fds: list[int]) -> NoReturn:
+def main(sandbox: walls.SandboxBuilder, command: ForkCommand, fds: list[int]) -> NoReturn:
     """Runs in a freshly forked process; never returns into the server's frames."""
     try:
         protocol, out, err, line = fds
         host = socket.socket(fileno=line)
-        Keeper(site, order, host).run(protocol, out, err)
+        Supervisor(sandbox, command, host).run(protocol, out, err)
     except BaseException:  # noqa: BLE001 - nothing may unwind into the server
         traceback.print_exc()
         os._exit(70)
 
 
-class Keeper:
-    def __init__(self, site: walls.Site, order: ForkOrder, host: socket.socket) -> None:
-        self.site, self.order, self.host = site, order, host
-        self.receiver = parcels.Receiver(host)
-        self.live: dict[int, str] = {}
-        self.lineage, self._worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+class Supervisor:
+    def __init__(self, sandbox: walls.SandboxBuilder, command: ForkCommand, host_socket: socket.socket) -> None:
+        self.sandbox, self.command, self.host_socket = sandbox, command, host_socket
+        self.receiver = parcels.ControlReceiver(host_socket)
+        self.worker_tokens: dict[int, str] = {}
+        self.handover_socket, self._worker_handover_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def run(self, protocol: int, out: int, err: int) -> NoReturn:
         if sys.platform.startswith("linux"):
             # Without a process namespace nobody takes the descendants along but us: we must live to do it.
-            last_word = signal.SIGKILL if self.site.namespaces else signal.SIGTERM
+            last_word = signal.SIGKILL if self.sandbox.uses_namespaces else signal.SIGTERM
             syscalls.prctl(syscalls.PR_SET_PDEATHSIG, last_word)
-            if not self.site.namespaces:
+            if not self.sandbox.uses_namespaces:
                 syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         try:
-            if self.order.gated and self.receiver.receive() is None:
+            if self.command.gated and self.receiver.receive() is None:
                 os._exit(0)
-            listener = self.site.enclose()
-            directory = self._directory()
+            listener = self.sandbox.enter_worker_namespaces()
+            directory = self._get_session_directory()
             opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the host must hear of it
             with contextlib.suppress(OSError):
-                parcels.send(self.host, Failed(error=f"{type(problem).__name__}: {problem}"))
+                parcels.send_control(self.host_socket, SandboxFailed(error=f"{type(problem).__name__}: {problem}"))
             os._exit(71)
-        self._mind_signals()
+        self._install_signal_handlers()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(protocol, out, err, directory, listener)
-        self.live[pid] = self.order.token
+            self._run_worker(protocol, out, err, directory, listener)
+        self.worker_tokens[pid] = self.command.token
         for fd in (protocol, out, err):
             os.close(fd)
-        self._worker_end.close()
+        self._worker_handover_socket.close()
         try:
-            self._report(directory, opened, listener)
+            self._report_ready(directory, opened, listener)
         except (BrokenPipeError, ConnectionResetError):
             # The host has given the worker up.
-            self._end_all()
-        self._watch()
+            self._kill_all_and_exit()
+        self._run_event_loop()
 
-    def _directory(self) -> str:
-        if self.site.namespaces:
+    def _get_session_directory(self) -> str:
+        if self.sandbox.uses_namespaces:
             return walls.SESSION_DIRECTORY
-        return self.order.directory
+        return self.command.directory
 
-    def _report(self, directory: str, opened: int, listener: socket.socket | None) -> None:
-        fds = [opened]
+    def _report_ready(self, directory: str, directory_fd: int, listener: socket.socket | None) -> None:
+        fds = [directory_fd]
         port = 0
         if listener is not None:
             fds.append(listener.fileno())
             port = listener.getsockname()[1]
-        locked = Locked(level=self.site.jail.level, directory=directory, proxy_port=port)
-        parcels.send(self.host, locked, tuple(fds))
-        os.close(opened)
+        locked = SandboxReady(level=self.sandbox.spec.level, directory=directory, proxy_port=port)
+        parcels.send_control(self.host_socket, locked, tuple(fds))
+        os.close(directory_fd)
         if listener is not None:
             listener.close()
 
-    def _become_worker(
+    def _run_worker(
         self, protocol: int, out: int, err: int, directory: str, listener: socket.socket | None
     ) -> NoReturn:
         port = listener.getsockname()[1] if listener is not None else 0
-        place = worker.Place(
-            jail=self.site.jail,
-            readable=self.site.readable,
+        place = worker.SandboxContext(
+            spec=self.sandbox.spec,
+            readable=self.sandbox.readable,
             directory=directory,
             proxy_port=port,
-            lineage=self._worker_end,
+            handover_socket=self._worker_handover_socket,
         )
-        worker.main(place, self.order, protocol, out, err)
+        worker.main(place, self.command, protocol, out, err)
 
-    def _mind_signals(self) -> None:
-        syscalls.set_signal(_CHILD, lambda *_: None)
-        syscalls.set_signal(_TERMINATE, lambda *_: self._end_all())
-        for number in _IGNORED:
-            syscalls.set_signal(number, _IGNORE)
+    def _install_signal_handlers(self) -> None:
+        syscalls.set_signal(_SIGCHLD, lambda *_: None)
+        syscalls.set_signal(_SIGTERM, lambda *_: self._kill_all_and_exit())
+        for number in _IGNORED_SIGNALS:
+            syscalls.set_signal(number, _SIG_IGN)
         # Before the worker exists: a ring that comes early must not kill it.
-        syscalls.set_signal(worker.DOORBELL, lambda *_: None)
+        syscalls.set_signal(worker.WAKE_SIGNAL, lambda *_: None)
 
-    def _watch(self) -> NoReturn:
+    def _run_event_loop(self) -> NoReturn:
         read, write = os.pipe()
         os.set_blocking(write, False)
         os.set_blocking(read, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         receiver = self.receiver
         poll = select.poll()
-        for fd in (self.host.fileno(), self.lineage.fileno(), read):
+        for fd in (self.host_socket.fileno(), self.handover_socket.fileno(), read):
             poll.register(fd, select.POLLIN)
-        self._bury()
+        self._reap_workers()
         while True:
             ready = dict(poll.poll())
             if read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(read, 4096)
-            if self.lineage.fileno() in ready or read in ready:
-                self._bury()
-            if self.host.fileno() in ready:
-                self._obey(receiver)
-                while receiver.pending:
-                    self._obey(receiver)
+            if self.handover_socket.fileno() in ready or read in ready:
+                self._reap_workers()
+            if self.host_socket.fileno() in ready:
+                self._handle_command(receiver)
+                while receiver.has_pending:
+                    self._handle_command(receiver)
 
-    def _obey(self, receiver: parcels.Receiver) -> None:
+    def _handle_command(self, receiver: parcels.ControlReceiver) -> None:
         try:
             payload = receiver.receive()
         except OSError:
             payload = None
         if payload is None:
-            self._end_all()
-        order = _orders.decode(payload)
-        number = signal.SIGKILL if isinstance(order, Kill) else worker.DOORBELL
-        for pid, token in list(self.live.items()):
+            self._kill_all_and_exit()
+        order = _command_decoder.decode(payload)
+        number = signal.SIGKILL if isinstance(order, KillCommand) else worker.WAKE_SIGNAL
+        for pid, token in list(self.worker_tokens.items()):
             if order.token in (None, token):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-        if isinstance(order, Kill) and order.token is None:
-            self._bury()
-            self._end_all()
+        if isinstance(order, KillCommand) and order.token is None:
+            self._reap_workers()
+            self._kill_all_and_exit()
 
-    def _learn(self) -> None:
+    def _read_handovers(self) -> None:
         """A worker that handed over to a fork of itself has named its successor."""
         while True:
             try:
-                word = self.lineage.recv(256, socket.MSG_DONTWAIT).decode()
+                word = self.handover_socket.recv(256, socket.MSG_DONTWAIT).decode()
             except (BlockingIOError, OSError):
                 return
             token, _, number = word.partition(" ")
             if not number.isdecimal() or not _is_child(int(number)):
                 # User code can write here too, and must not make us signal somebody else.
                 continue
-            for pid, name in list(self.live.items()):
+            for pid, name in list(self.worker_tokens.items()):
                 if name == token:
-                    del self.live[pid]
-            self.live[int(number)] = token
+                    del self.worker_tokens[pid]
+            self.worker_tokens[int(number)] = token
 
-    def _bury(self) -> None:
-        self._learn()
+    def _reap_workers(self) -> None:
+        self._read_handovers()
         while True:
             try:
                 pid, status, spent = os.wait4(-1, os.WNOHANG)
@@ -178,22 +187,24 @@ class Keeper:
             if pid == 0:
                 break
             # A predecessor exits only after its successor announced itself: look again before believing.
-            self._learn()
-            token = self.live.pop(pid, None)
+            self._read_handovers()
+            token = self.worker_tokens.pop(pid, None)
             if token is not None:
                 cpu = spent.ru_utime + spent.ru_stime
                 with contextlib.suppress(OSError):
-                    parcels.send(
-                        self.host,
-                        Exited(token=token, status=status, cpu=cpu, peak_rss=measures.peak_of(spent)),
+                    parcels.send_control(
+                        self.host_socket,
+                        WorkerExited(
+                            token=token, status=status, cpu=cpu, peak_rss=measures.peak_rss_from_rusage(spent)
+                        ),
                     )
-        if not self.live:
-            self._end_all()
+        if not self.worker_tokens:
+            self._kill_all_and_exit()
 
-    def _end_all(self) -> NoReturn:
+    def _kill_all_and_exit(self) -> NoReturn:
         """Take every descendant along. As pid 1 the kernel does it; otherwise it is done by hand."""
-        if not self.site.namespaces:
-            for pid in self.live:
+        if not self.sandbox.uses_namespaces:
+            for pid in self.worker_tokens:
                 with contextlib.suppress(OSError):
                     os.killpg(pid, signal.SIGKILL)
             for _ in range(64):

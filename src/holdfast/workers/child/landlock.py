@@ -16,7 +16,7 @@ _PATH_BENEATH = 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _TRUNCATE, _IOCTL_DEVICE = 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
-_ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
+_FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
 
 # How many filesystem rights each version of the interface knows.
 _RIGHTS_BITS = {1: 13, 2: 14, 3: 15, 4: 15}
@@ -24,10 +24,10 @@ _TCP_BIND_CONNECT = 3
 _ABSTRACT_SOCKETS_AND_SIGNALS = 3
 
 
-def abi() -> int:
+def get_abi_version() -> int:
     """The version of Landlock the kernel offers; 0 for none."""
     try:
-        return syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_QUERY), what="landlock version")
+        return syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_QUERY), action="landlock version")
     except (OSError, AttributeError):
         return 0
 
@@ -37,26 +37,26 @@ def restrict(readable: Iterable[str], writable: Iterable[str], *, tcp: bool) -> 
 
     Call it with no-new-privileges set and before any thread is started. Paths that do not exist are skipped.
     """
-    version = abi()
+    version = get_abi_version()
     if version < 1:
         raise OSError("this kernel has no Landlock")
     rights = (1 << _RIGHTS_BITS.get(version, 16)) - 1
     attributes = struct.pack("QQQ", rights, 0 if tcp else _TCP_BIND_CONNECT, _ABSTRACT_SOCKETS_AND_SIGNALS)
     size = 8 if version < 4 else 16 if version < 6 else 24
-    ruleset = syscall(_CREATE, attributes[:size], ctypes.c_size_t(size), ctypes.c_uint32(0), what="landlock")
+    ruleset = syscall(_CREATE, attributes[:size], ctypes.c_size_t(size), ctypes.c_uint32(0), action="landlock")
     try:
         for path in readable:
             _allow(ruleset, path, _READ & rights)
         for path in writable:
             _allow(ruleset, path, rights)
         prctl(38, 1)
-        syscall(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0), what="landlock restrict")
+        syscall(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0), action="landlock restrict")
     finally:
         os.close(ruleset)
     return version
 
 
-def gaps(version: int, *, namespaces: bool, own_network: bool) -> tuple[str, ...]:
+def describe_gaps(version: int, *, namespaces: bool, own_network: bool) -> tuple[str, ...]:
     """What this version lets through and no namespace holds back."""
     lacking = (
         (3, namespaces, "files elsewhere from being emptied"),
@@ -73,7 +73,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             if not stat.S_ISDIR(os.fstat(fd).st_mode):
-                rights &= _ON_FILES
+                rights &= _FILE_RIGHTS
             rule = struct.pack("=Qi", rights, fd)
             syscall(
                 _ADD,
@@ -81,7 +81,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
                 ctypes.c_int(_PATH_BENEATH),
                 rule,
                 ctypes.c_uint32(0),
-                what=f"landlock rule for {path}",
+                action=f"landlock rule for {path}",
             )
         finally:
             os.close(fd)

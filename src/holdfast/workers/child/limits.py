@@ -3,29 +3,29 @@
 import contextlib
 import resource
 
-from holdfast.workers.wire.orders import Jail
+from holdfast.workers.wire.orders import SandboxSpec
 
 
-def apply(jail: Jail, *, own_user_namespace: bool, counted: bool) -> tuple[str, ...]:
+def apply_limits(spec: SandboxSpec, *, own_user_namespace: bool, processes_counted: bool) -> tuple[str, ...]:
     """Set the limits of this process and its descendants. Returns what could not be enforced."""
     notes: list[str] = []
-    _limit(resource.RLIMIT_CORE, 0)
+    _set_limit(resource.RLIMIT_CORE, 0)
     # Not the address space: libraries reserve far more than they use. Private writable memory is what counts.
-    _limit(resource.RLIMIT_DATA, jail.memory)
-    _limit(resource.RLIMIT_NOFILE, jail.open_files)
-    _limit(resource.RLIMIT_FSIZE, jail.file_size)
-    if jail.cpu_seconds is not None:
+    _set_limit(resource.RLIMIT_DATA, spec.memory)
+    _set_limit(resource.RLIMIT_NOFILE, spec.open_files)
+    _set_limit(resource.RLIMIT_FSIZE, spec.file_size)
+    if spec.cpu_seconds is not None:
         # One second between the soft limit, which says why, and the hard one, which cannot be caught.
-        _limit(resource.RLIMIT_CPU, jail.cpu_seconds, hard=jail.cpu_seconds + 1)
-    if jail.processes is not None:
+        _set_limit(resource.RLIMIT_CPU, spec.cpu_seconds, hard=spec.cpu_seconds + 1)
+    if spec.processes is not None:
         if own_user_namespace:
-            _limit(resource.RLIMIT_NPROC, jail.processes + 2)
-        elif not counted:
+            _set_limit(resource.RLIMIT_NPROC, spec.processes + 2)
+        elif not processes_counted:
             notes.append("the number of processes is not limited: that needs a user namespace or a control group")
     return tuple(notes)
 
 
-def _limit(kind: int, soft: int | None, *, hard: int | None = None) -> None:
+def _set_limit(kind: int, soft: int | None, *, hard: int | None = None) -> None:
     if soft is None:
         return
     _, ceiling = resource.getrlimit(kind)

@@ -14,92 +14,92 @@ import threading
 
 import msgspec
 
-from holdfast.workers.child.parcels import SPACE
-from holdfast.workers.child.signals import due, settle, undisturbed
-from holdfast.workers.wire.frames import FrameReader, FrameTooLarge, Oversize, frame
+from holdfast.workers.child.parcels import ANCILLARY_SIZE
+from holdfast.workers.child.signals import defer_signals, pending_handlers, run_pending_handlers
+from holdfast.workers.wire.frames import FrameReader, FrameTooLarge, OversizedFrame, encode_frame
 from holdfast.workers.wire.messages import AckMessage, AnyMessage, ErrorMessage, Message, decode, encode
 
 
-class Gone(Exception):
+class HostDisconnected(Exception):
     """The host closed the socket."""
 
 
-class Post:
+class HostChannel:
     def __init__(self, sock: socket.socket, *, limit: int) -> None:
         self.sock, self.limit = sock, limit
         self.inbox: collections.deque[AnyMessage] = collections.deque()
         self.fds: list[int] = []
-        self.waiting = False
-        self._main = threading.get_ident()
+        self.is_waiting_for_input = False
+        self._main_thread_id = threading.get_ident()
         self._reader = FrameReader(limit=limit)
-        self._pen = threading.Lock()
+        self._write_lock = threading.Lock()
         # Frames, and executions to be acknowledged.
         self._outbox: list[bytes | str] = []
 
     # -- writing
 
-    @undisturbed
+    @defer_signals
     def send(self, message: Message) -> None:
         """Send, or raise FrameTooLarge or the encoder's complaint with nothing sent."""
-        data = frame(encode(message), limit=self.limit)
-        if threading.get_ident() != self._main:
-            with self._pen:
-                self._write()
+        data = encode_frame(encode(message), limit=self.limit)
+        if threading.get_ident() != self._main_thread_id:
+            with self._write_lock:
+                self._write_outbox()
                 self.sock.sendall(data)
-            self._write_if_free()
+            self._try_write_outbox()
             return
         self._outbox.append(data)
-        self._write_if_free()
-        if due:
-            settle(sys._getframe(1))
+        self._try_write_outbox()
+        if pending_handlers:
+            run_pending_handlers(sys._getframe(1))
 
-    def hold(self, execution_id: str) -> None:
+    def queue_ack(self, execution_id: str) -> None:
         """Queue the acknowledgement of an execution, which leaves with the next message, or by ``release``."""
         self._outbox.append(execution_id)
 
-    @undisturbed
-    def conclude(self, outcome: Message) -> None:
+    @defer_signals
+    def send_outcome(self, outcome: Message) -> None:
         """Send the last message of an execution, which stands for its acknowledgement if that has not left yet."""
-        data = frame(encode(outcome), limit=self.limit)
-        if self._pen.acquire(blocking=False):
+        data = encode_frame(encode(outcome), limit=self.limit)
+        if self._write_lock.acquire(blocking=False):
             try:
                 if len(self._outbox) == 1 and isinstance(self._outbox[0], str):
                     self._outbox[0] = data
                 else:
                     self._outbox.append(data)
-                self._write()
+                self._write_outbox()
             finally:
-                self._pen.release()
+                self._write_lock.release()
         else:
             self._outbox.append(data)
-        self._write_if_free()
+        self._try_write_outbox()
 
-    @undisturbed
-    def release(self) -> None:
+    @defer_signals
+    def flush(self) -> None:
         """Write all that is queued, at once: each write may wake the host."""
-        self._write_if_free()
-        if due:
-            settle(sys._getframe(1))
+        self._try_write_outbox()
+        if pending_handlers:
+            run_pending_handlers(sys._getframe(1))
 
-    def _write_if_free(self) -> None:
-        while self._outbox and self._pen.acquire(blocking=False):
+    def _try_write_outbox(self) -> None:
+        while self._outbox and self._write_lock.acquire(blocking=False):
             try:
-                self._write()
+                self._write_outbox()
             finally:
-                self._pen.release()
+                self._write_lock.release()
 
-    def _write(self) -> None:
+    def _write_outbox(self) -> None:
         while batch := self._outbox[:]:
-            self.sock.sendall(batch[0] if isinstance(batch[0], bytes) and len(batch) == 1 else _joined(batch))
+            self.sock.sendall(batch[0] if isinstance(batch[0], bytes) and len(batch) == 1 else _join_batch(batch))
             del self._outbox[: len(batch)]
 
-    def seal(self) -> None:
+    def block_writes(self) -> None:
         """Wait for whoever writes to finish, and let nobody write any more: another process goes on."""
-        self._pen.acquire()
+        self._write_lock.acquire()
 
-    def renew(self) -> None:
+    def reset_after_fork(self) -> None:
         """After a fork: what other threads had in hand is the other process's to finish."""
-        self._pen = threading.Lock()
+        self._write_lock = threading.Lock()
         self._outbox.clear()
 
     # -- reading
@@ -114,8 +114,8 @@ class Post:
         """Wait until there is something to ``glance`` at; False after ``timeout`` seconds."""
         return bool(select.select([self.sock], [], [], timeout)[0])
 
-    @undisturbed
-    def glance(self) -> None:
+    @defer_signals
+    def read_available(self) -> None:
         """Take in what has arrived, without waiting."""
         try:
             while True:
@@ -124,29 +124,29 @@ class Post:
             return
 
     @property
-    def unread(self) -> bytes:
+    def unprocessed_data(self) -> bytes:
         """Everything taken in and not acted on, as a stream of frames: what a successor must be given."""
-        waiting = b"".join(frame(encode(message)) for message in self.inbox)
+        waiting = b"".join(encode_frame(encode(message)) for message in self.inbox)
         return waiting + self._reader.buffered
 
-    def take_up(self, unread: bytes) -> None:
+    def restore_unprocessed(self, data: bytes) -> None:
         """Go on from a predecessor's ``unread``."""
         self.inbox.clear()
         self._reader = FrameReader(limit=self.limit)
-        self._accept(unread)
+        self._decode_frames(data)
 
     def _read(self, flags: int) -> None:
-        data, ancillary, _, _ = self.sock.recvmsg(65536, SPACE, flags)
+        data, ancillary, _, _ = self.sock.recvmsg(65536, ANCILLARY_SIZE, flags)
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self.fds.extend(memoryview(content).cast("i"))
         if not data:
-            raise Gone
-        self._accept(data)
+            raise HostDisconnected
+        self._decode_frames(data)
 
-    def _accept(self, data: bytes) -> None:
+    def _decode_frames(self, data: bytes) -> None:
         for payload in self._reader.feed(data):
-            if isinstance(payload, Oversize):
+            if isinstance(payload, OversizedFrame):
                 problem: Exception = FrameTooLarge(payload.size, self.limit)
             else:
                 try:
@@ -157,7 +157,8 @@ class Post:
             self.send(ErrorMessage(exception_type=type(problem).__name__, exception_message=str(problem)))
 
 
-def _joined(batch: list[bytes | str]) -> bytes:
+def _join_batch(batch: list[bytes | str]) -> bytes:
     return b"".join(
-        frame(encode(AckMessage(of=item, execution_id=item))) if isinstance(item, str) else item for item in batch
+        encode_frame(encode(AckMessage(of=item, execution_id=item))) if isinstance(item, str) else item
+        for item in batch
     )

@@ -19,202 +19,210 @@ from typing import Any
 import msgspec
 
 from holdfast.workers.child import measures, signals
-from holdfast.workers.child.asking import Asking
-from holdfast.workers.child.cells import Cells
-from holdfast.workers.child.post import Gone, Post
-from holdfast.workers.child.requests import Requests
-from holdfast.workers.child.showing import Showing
-from holdfast.workers.child.snapshots import POSSIBLE, CannotCopy, Snapshots
-from holdfast.workers.child.streams import Streams
+from holdfast.workers.child.asking import InputHandler
+from holdfast.workers.child.cells import CellRunner
+from holdfast.workers.child.post import HostChannel, HostDisconnected
+from holdfast.workers.child.requests import RequestHandlers
+from holdfast.workers.child.showing import DisplayPublisher
+from holdfast.workers.child.snapshots import SNAPSHOTS_SUPPORTED, CannotCopy, SnapshotManager
+from holdfast.workers.child.streams import StandardStreams
 from holdfast.workers.child.syscalls import set_signal
-from holdfast.workers.child.tracebacks import describe
+from holdfast.workers.child.tracebacks import format_traceback
 from holdfast.workers.wire import messages as m
 from holdfast.workers.wire.frames import FrameTooLarge
-from holdfast.workers.wire.orders import ForkOrder
+from holdfast.workers.wire.orders import ForkCommand
 
-DOORBELL: int = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
-_INTERRUPT, _IGNORE = int(signal.SIGINT), int(signal.SIG_IGN)
+WAKE_SIGNAL: int = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+_SIGINT, _SIG_IGN = int(signal.SIGINT), int(signal.SIG_IGN)
 # Where the host can see that code was taken up, it does not wait to be told. A timer here would tell it by a
 # signal, which ends the sleep of C code.
-_HOST_KNOWS = sys.platform.startswith("linux")
+_HOST_DETECTS_RECEIPT = sys.platform.startswith("linux")
 # No signal has this number.
-_STRIKE = 0
+_INTERRUPT_KEY = 0
 FEATURES: tuple[str, ...] = ("ack", "display", "input", "checkpoint", "namespace", "completion")
-if POSSIBLE:
+if SNAPSHOTS_SUPPORTED:
     FEATURES += ("snapshot", "transactions")
 
 
-class Leave(Exception):
+class ShutdownRequested(Exception):
     """The host said to shut down."""
 
 
-class Runtime:
+class WorkerLoop:
     def __init__(
-        self, post: Post, lineage: socket.socket, order: ForkOrder, *, namespace: dict[str, Any], streams: Streams
+        self,
+        channel: HostChannel,
+        handover_socket: socket.socket,
+        command: ForkCommand,
+        *,
+        namespace: dict[str, Any],
+        streams: StandardStreams,
     ) -> None:
-        self.post, self.order, self.namespace, self.streams = post, order, namespace, streams
-        self.settings = order.settings
-        self.token = order.token
+        self.channel, self.command, self.namespace, self.streams = channel, command, namespace, streams
+        self.settings = command.settings
+        self.token = command.token
         self.notes: tuple[str, ...] = ()
-        self.cells = Cells(namespace)
-        self.snapshots = Snapshots(self, lineage)
-        self.asking = Asking(self)
-        self.showing = Showing(self)
-        self.current: str | None = None
-        self.meter = measures.Meter()
-        self._answers: dict[type, Callable[[Any], None]] = {
-            **Requests(self).answers,
-            m.HelloMessage: self._hello,
-            m.ExecuteMessage: self._execute,
-            m.CancelMessage: self._interrupt,
-            m.InterruptMessage: self._interrupt,
+        self.cell_runner = CellRunner(namespace)
+        self.snapshots = SnapshotManager(self, handover_socket)
+        self.input_handler = InputHandler(self)
+        self.display_publisher = DisplayPublisher(self)
+        self.current_execution: str | None = None
+        self.meter = measures.UsageMeter()
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            **RequestHandlers(self).handlers,
+            m.HelloMessage: self._handle_hello,
+            m.ExecuteMessage: self._handle_execute,
+            m.CancelMessage: self._handle_interrupt,
+            m.InterruptMessage: self._handle_interrupt,
             m.InputResponseMessage: lambda _: None,
-            m.ShutdownMessage: self._shutdown,
+            m.ShutdownMessage: self._handle_shutdown,
         }
         # What is answered while code runs. The rest waits for the end of the cell.
-        self._urgent = {
+        self._urgent_types = {
             m.NamespaceMessage, m.CompletionMessage, m.HeartbeatMessage, m.CancelMessage, m.InterruptMessage,
             m.ShutdownMessage,
         }  # fmt: skip
 
-    @signals.idle
+    @signals.report_signal_errors
     def serve(self) -> int:
         """Until told to leave. Returns the exit status."""
         signals.install()
-        set_signal(DOORBELL, self._ring)
-        set_signal(_INTERRUPT, signals.Guarded(self._sigint))
-        builtins.input = self.asking.input
-        sys.stdin = sys.__stdin__ = self.asking.stdin  # type: ignore[misc, assignment]
-        getpass.getpass = self.asking.getpass
-        builtins.display = self.showing.display  # type: ignore[attr-defined]
-        os.register_at_fork(after_in_child=self.snapshots.forked)
+        set_signal(WAKE_SIGNAL, self._on_wake_signal)
+        set_signal(_SIGINT, signals.DeferrableHandler(self._on_sigint))
+        builtins.input = self.input_handler.input
+        sys.stdin = sys.__stdin__ = self.input_handler.stdin  # type: ignore[misc, assignment]
+        getpass.getpass = self.input_handler.getpass
+        builtins.display = self.display_publisher.display  # type: ignore[attr-defined]
+        os.register_at_fork(after_in_child=self.snapshots.after_fork_in_child)
         while True:
             try:
-                self.dispatch(self.post.receive())
-                if signals.due:
-                    signals.settle(sys._getframe())
-            except (Leave, Gone, BrokenPipeError, ConnectionResetError):
+                self.dispatch(self.channel.receive())
+                if signals.pending_handlers:
+                    signals.run_pending_handlers(sys._getframe())
+            except (ShutdownRequested, HostDisconnected, BrokenPipeError, ConnectionResetError):
                 return 0
 
     def dispatch(self, message: m.AnyMessage) -> None:
-        answer = self._answers.get(type(message))
+        answer = self._handlers.get(type(message))
         if answer is None:
-            self._complain(f"a worker has no use for {type(message).__name__}")
+            self._send_protocol_error(f"a worker has no use for {type(message).__name__}")
             return
         answer(message)
 
-    @signals.undisturbed
-    def attend(self) -> None:
+    @signals.defer_signals
+    def process_urgent_messages(self) -> None:
         """While code runs: answer the urgent mail that has come, and leave the rest in the inbox."""
-        inbox = self.post.inbox
+        inbox = self.channel.inbox
         try:
-            self.post.glance()
+            self.channel.read_available()
             for _ in range(len(inbox)):
                 message = inbox.popleft()
-                if type(message) in self._urgent:
+                if type(message) in self._urgent_types:
                     self.dispatch(message)
-                elif not isinstance(message, m.InputResponseMessage) or not self.asking.deliver(message):
+                elif not isinstance(message, m.InputResponseMessage) or not self.input_handler.deliver_to_thread(
+                    message
+                ):
                     inbox.append(message)
-        except (Gone, Leave, BrokenPipeError, ConnectionResetError):
+        except (HostDisconnected, ShutdownRequested, BrokenPipeError, ConnectionResetError):
             os._exit(0)
 
     # -- signals
 
-    @signals.undisturbed
-    def _ring(self, _signum: int, frame: Any) -> None:
-        if self.current is None:
-            self.rung = True
-        elif not self.post.waiting:
-            self.attend()
-        signals.settle(frame)
+    @signals.defer_signals
+    def _on_wake_signal(self, _signum: int, frame: Any) -> None:
+        if self.current_execution is None:
+            self.is_wake_pending = True
+        elif not self.channel.is_waiting_for_input:
+            self.process_urgent_messages()
+        signals.run_pending_handlers(frame)
 
-    def _sigint(self, _signum: int, _frame: Any) -> None:
-        if self.current is not None:
+    def _on_sigint(self, _signum: int, _frame: Any) -> None:
+        if self.current_execution is not None:
             raise KeyboardInterrupt
 
-    @signals.undisturbed
-    def _strike(self, _signum: int, _frame: Any) -> None:
+    @signals.defer_signals
+    def _deliver_interrupt(self, _signum: int, _frame: Any) -> None:
         """Interrupt the running code and the processes it started."""
-        if self.current is None:
+        if self.current_execution is None:
             return
-        self.struck = True
-        kept = set_signal(_INTERRUPT, _IGNORE)
+        self.was_interrupted = True
+        kept = set_signal(_SIGINT, _SIG_IGN)
         with contextlib.suppress(OSError):
-            os.killpg(0, _INTERRUPT)
+            os.killpg(0, _SIGINT)
         # None: set by something that is not Python, and not ours to put back.
-        set_signal(_INTERRUPT, signals.Guarded(self._sigint) if kept is None else kept)
+        set_signal(_SIGINT, signals.DeferrableHandler(self._on_sigint) if kept is None else kept)
         raise KeyboardInterrupt
 
-    struck = rung = False
+    was_interrupted = is_wake_pending = False
 
     # -- answers
 
-    def _hello(self, message: m.HelloMessage) -> None:
+    def _handle_hello(self, message: m.HelloMessage) -> None:
         common = [version for version in message.versions if version in m.PROTOCOL_VERSIONS]
         if not common:
-            self._complain(f"no common protocol version: {message.versions} and {m.PROTOCOL_VERSIONS}")
+            self._send_protocol_error(f"no common protocol version: {message.versions} and {m.PROTOCOL_VERSIONS}")
             return
         features = tuple(feature for feature in FEATURES if not message.features or feature in message.features)
         told = {"python": sys.version.split()[0], "pid": os.getpid(), "notes": list(self.notes)}
-        self.post.send(m.HelloMessage(versions=(max(common),), features=features, settings=told))
-        self.post.send(m.ReadyMessage(session_id=self.order.session_id, capabilities=features))
+        self.channel.send(m.HelloMessage(versions=(max(common),), features=features, settings=told))
+        self.channel.send(m.ReadyMessage(session_id=self.command.session_id, capabilities=features))
 
-    def _execute(self, message: m.ExecuteMessage) -> None:
+    def _handle_execute(self, message: m.ExecuteMessage) -> None:
         # It leaves with whatever is said first; the result of code that says nothing stands for it.
-        self.post.hold(message.id)
+        self.channel.queue_ack(message.id)
         if message.transaction_policy == "commit_always":
-            if not _HOST_KNOWS:
-                self.post.release()
-            self._send_outcome(self._outcome(message), message.id)
+            if not _HOST_DETECTS_RECEIPT:
+                self.channel.flush()
+            self._send_outcome(self._run_execution(message), message.id)
             return
-        self.post.release()
+        self.channel.flush()
         point = f"transaction:{message.id}"
         try:
             resumed, _ = self.snapshots.take(point)
         except CannotCopy as problem:
             # Without a way back nothing is begun.
-            self.post.send(measures.failure(message.id, problem))
+            self.channel.send(measures.make_error_reply(message.id, problem))
             return
         if resumed:
             return
-        outcome = self._outcome(message)
+        outcome = self._run_execution(message)
         if message.transaction_policy == "rollback_always" or isinstance(outcome, m.ErrorMessage):
             undone = msgspec.structs.replace(outcome, rolled_back=True)
             try:
-                self.snapshots.hand_over(point, farewell=lambda: self._send_outcome(undone, message.id))
+                self.snapshots.hand_over(point, before_exit=lambda: self._send_outcome(undone, message.id))
             except CannotCopy as problem:
-                outcome = measures.failure(message.id, problem)
+                outcome = measures.make_error_reply(message.id, problem)
         self.snapshots.drop(point)
         self._send_outcome(outcome, message.id)
 
-    def _outcome(self, message: m.ExecuteMessage) -> m.ResultMessage | m.ErrorMessage:
-        signals.due.pop(_STRIKE, None)
-        self.struck = False
+    def _run_execution(self, message: m.ExecuteMessage) -> m.ResultMessage | m.ErrorMessage:
+        signals.pending_handlers.pop(_INTERRUPT_KEY, None)
+        self.was_interrupted = False
         started, spent = time.perf_counter(), time.process_time()
         error: BaseException | None = None
         value: Any = None
         text = ""
         data: dict[str, Any] = {}
-        self.asking.allowed = message.allow_input is not False and self.settings.get("allow_input", True)
-        self.current = message.id
+        self.input_handler.is_allowed = message.allow_input is not False and self.settings.get("allow_input", True)
+        self.current_execution = message.id
         try:
-            value, text, data = self._run(message)
+            value, text, data = self._run_cell(message)
         except BaseException as raised:  # noqa: BLE001 - whatever user code raises is a result
             error = raised
             try:
-                self.showing.figures()
+                self.display_publisher.display_open_figures()
             except KeyboardInterrupt as interrupt:
                 error = interrupt
             except BaseException:  # noqa: BLE001, S110 - the code has failed before
                 pass
-        self.current = None
-        self.asking.close()
-        measures.flush()
-        if self.snapshots.foreign:
+        self.current_execution = None
+        self.input_handler.close_pending()
+        measures.flush_streams()
+        if self.snapshots.is_foreign_fork:
             # The user's code forked and let the copy run on. It has no business with the host.
             os._exit(0)
         took = time.perf_counter() - started
-        usage = self.meter.execution(time.process_time() - spent, took)
+        usage = self.meter.measure_execution(time.process_time() - spent, took)
         if error is None:
             return m.ResultMessage(
                 execution_id=message.id, value=value, repr=text, data=data, execution_time=took, usage=usage
@@ -222,39 +230,39 @@ class Runtime:
         return m.ErrorMessage(
             execution_id=message.id,
             exception_type=type(error).__name__,
-            exception_message=measures.message_of(error),
-            traceback=describe(error, limit=self.settings.get("repr_limit", 100_000)),
+            exception_message=measures.format_exception_message(error),
+            traceback=format_traceback(error, limit=self.settings.get("repr_limit", 100_000)),
             execution_time=took,
             usage=usage,
-            interrupted=self.struck and isinstance(error, KeyboardInterrupt),
+            interrupted=self.was_interrupted and isinstance(error, KeyboardInterrupt),
         )
 
     @signals.interruptible
-    def _run(self, message: m.ExecuteMessage) -> tuple[Any, str, dict[str, Any]]:
-        if self.rung:
+    def _run_cell(self, message: m.ExecuteMessage) -> tuple[Any, str, dict[str, Any]]:
+        if self.is_wake_pending:
             # For this code, it may be, which had not begun.
-            self.rung = False
-            self.attend()
-            signals.settle(sys._getframe())
-        last = self.cells.run(message.code, filename=message.filename, capture_source=message.capture_source)
-        return self.showing.value(last)
+            self.is_wake_pending = False
+            self.process_urgent_messages()
+            signals.run_pending_handlers(sys._getframe())
+        last = self.cell_runner.run(message.code, filename=message.filename, capture_source=message.capture_source)
+        return self.display_publisher.render_value(last)
 
-    def _send_outcome(self, outcome: m.ResultMessage | m.ErrorMessage, execution: str) -> None:
+    def _send_outcome(self, outcome: m.ResultMessage | m.ErrorMessage, execution_id: str) -> None:
         try:
-            self.post.conclude(outcome)
+            self.channel.send_outcome(outcome)
         except (FrameTooLarge, TypeError, ValueError, OverflowError, RecursionError) as problem:
-            failure = measures.failure(execution, problem)
-            self.post.conclude(msgspec.structs.replace(failure, rolled_back=outcome.rolled_back))
+            failure = measures.make_error_reply(execution_id, problem)
+            self.channel.send_outcome(msgspec.structs.replace(failure, rolled_back=outcome.rolled_back))
 
-    def _interrupt(self, message: m.CancelMessage | m.InterruptMessage) -> None:
-        hit = self.current is not None and message.execution_id in (None, self.current)
+    def _handle_interrupt(self, message: m.CancelMessage | m.InterruptMessage) -> None:
+        hit = self.current_execution is not None and message.execution_id in (None, self.current_execution)
         note = "interrupting" if hit else "not running"
-        self.post.send(m.AckMessage(of=message.id, execution_id=message.execution_id, note=note))
+        self.channel.send(m.AckMessage(of=message.id, execution_id=message.execution_id, note=note))
         if hit:
-            signals.due[_STRIKE] = self._strike
+            signals.pending_handlers[_INTERRUPT_KEY] = self._deliver_interrupt
 
-    def _complain(self, text: str) -> None:
-        self.post.send(m.ErrorMessage(exception_type="ProtocolError", exception_message=text))
+    def _send_protocol_error(self, text: str) -> None:
+        self.channel.send(m.ErrorMessage(exception_type="ProtocolError", exception_message=text))
 
-    def _shutdown(self, _message: m.ShutdownMessage) -> None:
-        raise Leave
+    def _handle_shutdown(self, _message: m.ShutdownMessage) -> None:
+        raise ShutdownRequested

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from holdfast.workers.child.syscalls import (
     ANY_NEW_NAMESPACE,
     PR_SET_NO_NEW_PRIVS,
-    checked,
+    check_result,
     libc,
     machine,
     prctl,
@@ -96,50 +96,50 @@ _OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGUMENT_0 = 0, 4, 16
 _MODE_FILTER = 2
 
 
-class Step(NamedTuple):
+class BpfInstruction(NamedTuple):
     """One instruction; ``yes`` and ``no`` are jumps in instructions to skip."""
 
     code: int
-    value: int
-    yes: int = 0
-    no: int = 0
+    operand: int
+    jump_if_true: int = 0
+    jump_if_false: int = 0
 
 
-def available() -> bool:
+def is_available() -> bool:
     return machine() in _ARCHITECTURE
 
 
-def refuse(errno: int) -> Step:
-    return Step(_RETURN, 0x00050000 | errno)
+def return_errno(errno: int) -> BpfInstruction:
+    return BpfInstruction(_RETURN, 0x00050000 | errno)
 
 
-def program(*, families: tuple[int, ...], arch: str) -> list[Step]:
+def build_program(*, families: tuple[int, ...], arch: str) -> list[BpfInstruction]:
     """The filter for one architecture, letting sockets of the given address families be made."""
     column = 0 if arch == "x86_64" else 1
     steps = [
-        Step(_LOAD, _OFFSET_ARCH),
-        Step(_EQUAL, _ARCHITECTURE[arch], yes=1),
-        Step(_RETURN, _KILL),
-        Step(_LOAD, _OFFSET_NUMBER),
+        BpfInstruction(_LOAD, _OFFSET_ARCH),
+        BpfInstruction(_EQUAL, _ARCHITECTURE[arch], jump_if_true=1),
+        BpfInstruction(_RETURN, _KILL),
+        BpfInstruction(_LOAD, _OFFSET_NUMBER),
     ]
     if arch == "x86_64":
-        steps += [Step(_AT_LEAST, _X32_BIT, no=1), Step(_RETURN, _KILL)]
+        steps += [BpfInstruction(_AT_LEAST, _X32_BIT, jump_if_false=1), BpfInstruction(_RETURN, _KILL)]
     for numbers in DENIED.values():
         if numbers[column] >= 0:
-            steps += [Step(_EQUAL, numbers[column], no=1), refuse(_EPERM)]
+            steps += [BpfInstruction(_EQUAL, numbers[column], jump_if_false=1), return_errno(_EPERM)]
     for numbers in ABSENT.values():
-        steps += [Step(_EQUAL, numbers[column], no=1), refuse(_ENOSYS)]
+        steps += [BpfInstruction(_EQUAL, numbers[column], jump_if_false=1), return_errno(_ENOSYS)]
     steps += [
-        Step(_EQUAL, CLONE[column], no=4),
-        Step(_LOAD, _OFFSET_ARGUMENT_0),
-        Step(_ANY_BIT, ANY_NEW_NAMESPACE & ~0x80, no=1),
-        refuse(_EPERM),
-        Step(_RETURN, _ALLOW),
+        BpfInstruction(_EQUAL, CLONE[column], jump_if_false=4),
+        BpfInstruction(_LOAD, _OFFSET_ARGUMENT_0),
+        BpfInstruction(_ANY_BIT, ANY_NEW_NAMESPACE & ~0x80, jump_if_false=1),
+        return_errno(_EPERM),
+        BpfInstruction(_RETURN, _ALLOW),
     ]
-    checks = [Step(_EQUAL, family, yes=len(families) - at) for at, family in enumerate(families)]
-    body = [Step(_LOAD, _OFFSET_ARGUMENT_0), *checks, refuse(_EAFNOSUPPORT)]
-    steps += [Step(_EQUAL, SOCKET[column], no=len(body)), *body]
-    return [*steps, Step(_RETURN, _ALLOW)]
+    checks = [BpfInstruction(_EQUAL, family, jump_if_true=len(families) - at) for at, family in enumerate(families)]
+    body = [BpfInstruction(_LOAD, _OFFSET_ARGUMENT_0), *checks, return_errno(_EAFNOSUPPORT)]
+    steps += [BpfInstruction(_EQUAL, SOCKET[column], jump_if_false=len(body)), *body]
+    return [*steps, BpfInstruction(_RETURN, _ALLOW)]
 
 
 class _Program(ctypes.Structure):
@@ -147,16 +147,16 @@ class _Program(ctypes.Structure):
 
 
 @functools.cache
-def assembled(families: tuple[int, ...]) -> tuple[int, bytes]:
+def assemble_program(families: tuple[int, ...]) -> tuple[int, bytes]:
     """The number of instructions and their bytes. The fork-server asks first, so that workers need not."""
-    steps = program(families=families, arch=machine())
-    return len(steps), b"".join(struct.pack("HBBI", s.code, s.yes, s.no, s.value) for s in steps)
+    steps = build_program(families=families, arch=machine())
+    return len(steps), b"".join(struct.pack("HBBI", s.code, s.jump_if_true, s.jump_if_false, s.operand) for s in steps)
 
 
-def install(*, families: tuple[int, ...]) -> None:
+def install_filter(*, families: tuple[int, ...]) -> None:
     """Filter this thread and its descendants for good. Sets no-new-privileges."""
-    length, packed = assembled(families)
+    length, packed = assemble_program(families)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     described = _Program(length, packed)
     result = libc().prctl(22, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(described))
-    checked(result, "seccomp filter")
+    check_result(result, "seccomp filter")

@@ -19,45 +19,45 @@ from typing import NoReturn
 import msgspec
 
 from holdfast.workers.child import keeper, parcels, seccomp, walls, worker
-from holdfast.workers.wire.orders import Forked, ForkOrder, ServeOrder, ServerDown, ServerUp
+from holdfast.workers.wire.orders import ForkCommand, ForkReply, ServerReady, ServerStartFailed, StartServerCommand
 
-_order = msgspec.msgpack.Decoder(ServeOrder)
-_fork = msgspec.msgpack.Decoder(ForkOrder)
+_setup_decoder = msgspec.msgpack.Decoder(StartServerCommand)
+_fork_decoder = msgspec.msgpack.Decoder(ForkCommand)
 
 
 def main(fd: int) -> NoReturn:
     """Serve the host behind ``fd`` until it goes away."""
     try:
-        begin(socket.socket(fileno=fd))
+        run_server(socket.socket(fileno=fd))
     except (BrokenPipeError, ConnectionResetError):
         os._exit(0)
 
 
-def begin(sock: socket.socket) -> NoReturn:
+def run_server(sock: socket.socket) -> NoReturn:
     """Prepare what all workers share, and serve."""
-    receiver = parcels.Receiver(sock)
+    receiver = parcels.ControlReceiver(sock)
     payload = receiver.receive()
     if payload is None:
         os._exit(0)
-    order = _order.decode(payload)
-    host = _watch(order.host_pid)
+    order = _setup_decoder.decode(payload)
+    host = _open_host_pidfd(order.host_pid)
     try:
-        site = walls.Site(order.jail)
-        with own_home() if order.preload else contextlib.nullcontext():
+        site = walls.SandboxBuilder(order.jail)
+        with use_temporary_home() if order.preload else contextlib.nullcontext():
             preloaded, failed = preload(order.preload, order.import_path)
-        site.prepare()
+        site.prepare_server()
     except Exception as problem:  # noqa: BLE001 - whatever it is, the host must hear of it
-        parcels.send(sock, ServerDown(error=f"{type(problem).__name__}: {problem}"))
+        parcels.send_control(sock, ServerStartFailed(error=f"{type(problem).__name__}: {problem}"))
         os._exit(1)
-    worker.rehearse()
-    worker.common_environment(walls.SESSION_DIRECTORY)
+    worker.warm_up()
+    worker.set_common_environment(walls.SESSION_DIRECTORY)
     if order.jail.level != "plain":
-        seccomp.assembled(walls.families_of(order.jail))
+        seccomp.assemble_program(walls.get_socket_families(order.jail))
     gc.collect()
     gc.disable()
     gc.freeze()
     notes = tuple(site.notes)
-    up = ServerUp(
+    up = ServerReady(
         pid=os.getpid(),
         level=order.jail.level,
         uid=os.geteuid(),
@@ -66,12 +66,12 @@ def begin(sock: socket.socket) -> NoReturn:
         python=sys.version.split()[0],
         notes=notes,
     )
-    parcels.send(sock, up)
+    parcels.send_control(sock, up)
     serve(site, receiver, host)
 
 
 @contextlib.contextmanager
-def own_home() -> Iterator[None]:
+def use_temporary_home() -> Iterator[None]:
     """Modules that are imported keep caches; none of that belongs into the home of the host's user."""
     import tempfile
 
@@ -93,58 +93,58 @@ def preload(modules: tuple[str, ...], path: tuple[str, ...]) -> tuple[dict[str, 
             failed[name] = f"{type(problem).__name__}: {problem}"
             continue
         took[name] = round((time.perf_counter() - started) * 1000, 3)
-        if threads() > 1:
+        if count_threads() > 1:
             raise RuntimeError(f"preloading {name!r} started a thread; it cannot be preloaded")
     return took, failed
 
 
-def threads() -> int:
+def count_threads() -> int:
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:
         return 1
 
 
-def serve(site: walls.Site, receiver: parcels.Receiver, host: int) -> NoReturn:
+def serve(sandbox: walls.SandboxBuilder, receiver: parcels.ControlReceiver, host_pidfd: int) -> NoReturn:
     poll = select.poll()
     poll.register(receiver.sock, select.POLLIN)
-    if host >= 0:
-        poll.register(host, select.POLLIN)
+    if host_pidfd >= 0:
+        poll.register(host_pidfd, select.POLLIN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:
-        if not receiver.pending:
-            ready = dict(poll.poll(500 if host < 0 else 5000))
-            reap()
-            if host in ready or (host < 0 and os.getppid() == 1 and not site.namespaces):
+        if not receiver.has_pending:
+            ready = dict(poll.poll(500 if host_pidfd < 0 else 5000))
+            reap_supervisors()
+            if host_pidfd in ready or (host_pidfd < 0 and os.getppid() == 1 and not sandbox.uses_namespaces):
                 os._exit(0)
             if receiver.sock.fileno() not in ready:
                 continue
         payload = receiver.receive()
         if payload is None:
             os._exit(0)
-        fork(site, receiver, _fork.decode(payload))
+        handle_fork(sandbox, receiver, _fork_decoder.decode(payload))
 
 
-def fork(site: walls.Site, receiver: parcels.Receiver, order: ForkOrder) -> None:
+def handle_fork(sandbox: walls.SandboxBuilder, receiver: parcels.ControlReceiver, command: ForkCommand) -> None:
     fds = receiver.take_fds()
     try:
-        pid = site.fork()
+        pid = sandbox.fork_supervisor()
     except OSError as problem:
-        parcels.send(receiver.sock, Forked(id=order.id, error=str(problem)))
+        parcels.send_control(receiver.sock, ForkReply(id=command.id, error=str(problem)))
         pid = -1
     if pid == 0:
         receiver.sock.close()
-        keeper.main(site, order, fds)
+        keeper.main(sandbox, command, fds)
     if pid > 0:
         pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
-        parcels.send(receiver.sock, Forked(id=order.id, pid=pid), (pidfd,) if pidfd >= 0 else ())
+        parcels.send_control(receiver.sock, ForkReply(id=command.id, pid=pid), (pidfd,) if pidfd >= 0 else ())
         if pidfd >= 0:
             os.close(pidfd)
     for fd in fds:
         os.close(fd)
 
 
-def reap() -> None:
+def reap_supervisors() -> None:
     """Collect dead keepers; their own word on how the worker ended has already reached the host."""
     while True:
         try:
@@ -155,7 +155,7 @@ def reap() -> None:
             return
 
 
-def _watch(pid: int) -> int:
+def _open_host_pidfd(pid: int) -> int:
     """A descriptor that becomes readable when the host dies, even if a fork of it keeps our socket open."""
     try:
         return os.pidfd_open(pid) if pid else -1

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, Literal, TypeVar
 
 from holdfast.workers.child.syscalls import set_signal
-from holdfast.workers.child.tracebacks import describe
+from holdfast.workers.child.tracebacks import format_traceback
 
 Handler = Callable[[int, FrameType | None], Any]
 Zone = Literal["code", "ours", "idle"]
@@ -23,33 +23,33 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _zones: dict[int, Zone] = {}
 _get_signal = _signal.getsignal
-_main = 0
+_main_thread_id = 0
 
-due: dict[int, Handler] = {}
+pending_handlers: dict[int, Handler] = {}
 """What waits to be called, by signal. Whoever marks a function as undisturbed settles it at the end."""
 
 
-def undisturbed(function: _F) -> _F:
+def defer_signals(function: _F) -> _F:
     """Nothing is raised in this function, nor in what it calls, by a handler."""
-    return _marked(function, "ours")
+    return _mark(function, "ours")
 
 
 def interruptible(function: _F) -> _F:
     """This function runs the user's code, which handlers may make leave; its caller takes whatever it raises."""
-    return _marked(function, "code")
+    return _mark(function, "code")
 
 
-def idle(function: _F) -> _F:
+def report_signal_errors(function: _F) -> _F:
     """No code runs that an exception could belong to: handlers are called, and what they raise is shown."""
-    return _marked(function, "idle")
+    return _mark(function, "idle")
 
 
-def _marked(function: _F, zone: Zone) -> _F:
+def _mark(function: _F, zone: Zone) -> _F:
     _zones[id(function.__code__)] = zone
     return function
 
 
-def zone(frame: FrameType | None) -> Zone:
+def find_zone(frame: FrameType | None) -> Zone:
     """Where the main thread stands. A stack without a mark, a greenlet's, is the user's."""
     while frame is not None:
         found = _zones.get(id(frame.f_code))
@@ -59,72 +59,72 @@ def zone(frame: FrameType | None) -> Zone:
     return "code"
 
 
-class Guarded:
+class DeferrableHandler:
     """A handler that is called when it may raise."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
 
-    @undisturbed
+    @defer_signals
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        due[signum] = self.handler
-        settle(frame)
+        pending_handlers[signum] = self.handler
+        run_pending_handlers(frame)
 
 
-@undisturbed
-def settle(frame: FrameType | None) -> None:
+@defer_signals
+def run_pending_handlers(frame: FrameType | None) -> None:
     """Call what is due, if the code that goes on at ``frame`` allows it."""
-    if not due or threading.get_ident() != _main:
+    if not pending_handlers or threading.get_ident() != _main_thread_id:
         return
-    where = zone(frame)
+    where = find_zone(frame)
     if where == "ours":
         return
-    signum, handler = due.popitem()
+    signum, handler = pending_handlers.popitem()
     try:
         if where == "code":
-            _call(handler, signum, frame)
+            _call_handler(handler, signum, frame)
         else:
-            _contain(handler, signum, frame)
+            _call_handler_reporting_errors(handler, signum, frame)
     finally:
-        settle(frame)
+        run_pending_handlers(frame)
 
 
 @interruptible
-def _call(handler: Handler, signum: int, frame: FrameType | None) -> None:
+def _call_handler(handler: Handler, signum: int, frame: FrameType | None) -> None:
     handler(signum, frame)
 
 
-def sent_here(error: BaseException) -> bool:
+def was_raised_by_handler(error: BaseException) -> bool:
     """Whether a handler raised this, so that it is no fault of the code in which it appeared."""
     step = error.__traceback__
     while step is not None:
-        if step.tb_frame.f_code is _call.__code__:
+        if step.tb_frame.f_code is _call_handler.__code__:
             return True
         step = step.tb_next
     return False
 
 
-def _contain(handler: Handler, signum: int, frame: FrameType | None) -> None:
+def _call_handler_reporting_errors(handler: Handler, signum: int, frame: FrameType | None) -> None:
     try:
-        _call(handler, signum, frame)
+        _call_handler(handler, signum, frame)
     except BaseException as error:  # noqa: BLE001 - nothing is running that it could end
         with contextlib.suppress(Exception):
-            sys.stderr.write(describe(error, limit=10_000))
+            sys.stderr.write(format_traceback(error, limit=10_000))
 
 
 def install() -> None:
     """From now on every handler that the user's code sets is a guarded one, and looks to it as it was set."""
-    global _main
-    _main = threading.get_ident()
+    global _main_thread_id
+    _main_thread_id = threading.get_ident()
 
     def signal(signalnum: int, handler: Any, /) -> Any:
-        return _bare(set_signal(signalnum, Guarded(handler) if callable(handler) else handler))
+        return _unwrap_handler(set_signal(signalnum, DeferrableHandler(handler) if callable(handler) else handler))
 
     def getsignal(signalnum: int, /) -> Any:
-        return _bare(_get_signal(signalnum))
+        return _unwrap_handler(_get_signal(signalnum))
 
     _signal.signal, _signal.getsignal = signal, getsignal
 
 
-def _bare(handler: Any) -> Any:
-    return handler.handler if isinstance(handler, Guarded) else handler
+def _unwrap_handler(handler: Any) -> Any:
+    return handler.handler if isinstance(handler, DeferrableHandler) else handler

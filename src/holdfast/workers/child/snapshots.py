@@ -17,17 +17,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.workers.child import measures, parcels, syscalls
-from holdfast.workers.wire.messages import ErrorMessage, ReadyMessage, SnapshotMessage, fresh_origin
+from holdfast.workers.wire.messages import ErrorMessage, ReadyMessage, SnapshotMessage, reset_id_prefix
 
 if TYPE_CHECKING:
-    from holdfast.workers.child.runtime import Runtime
+    from holdfast.workers.child.runtime import WorkerLoop
 
 
-_BURIED_WITHIN = 0.1
-_CHILD, _DEFAULT = int(signal.SIGCHLD), int(signal.SIG_DFL)
+_REAP_TIMEOUT = 0.1
+_SIGCHLD, _SIG_DFL = int(signal.SIGCHLD), int(signal.SIG_DFL)
 
 
-POSSIBLE = sys.platform.startswith("linux")
+SNAPSHOTS_SUPPORTED = sys.platform.startswith("linux")
 """Elsewhere the parent of an orphan cannot be chosen: nobody would look after a copy, or tell how it ended."""
 
 
@@ -35,29 +35,29 @@ class CannotCopy(OSError):
     """No copy could be made or gone back to. The worker goes on as it is."""
 
 
-class Snapshots:
-    def __init__(self, runtime: "Runtime", lineage: socket.socket) -> None:
-        self.runtime, self.lineage = runtime, lineage
+class SnapshotManager:
+    def __init__(self, worker_loop: "WorkerLoop", handover_socket: socket.socket) -> None:
+        self.worker_loop, self.handover_socket = worker_loop, handover_socket
         self.points: dict[str, socket.socket] = {}
-        self.foreign = False
-        self._forking = False
+        self.is_foreign_fork = False
+        self._is_forking = False
 
-    def answer(self, message: SnapshotMessage) -> None:
+    def handle_request(self, message: SnapshotMessage) -> None:
         """Do what the host asks. After a rollback it is the copy that answers."""
-        send = self.runtime.post.send
+        send = self.worker_loop.channel.send
         if message.action == "take":
             resumed, word = self.take(message.point)
             if not resumed:
-                send(SnapshotMessage(of=message.id, point=message.point, hazards=self.hazards()))
+                send(SnapshotMessage(of=message.id, point=message.point, hazards=self.find_hazards()))
             elif word:
                 send(SnapshotMessage(of=word, action="rollback", point=message.point))
         elif message.action == "fork":
-            self._branch(message)
+            self._fork_session(message)
         elif message.point not in self.points:
             problem = f"there is no snapshot {message.point!r} in this worker"
             send(ErrorMessage(execution_id=message.id, exception_type="NotFound", exception_message=problem))
         elif message.action == "rollback":
-            self.hand_over(message.point, word=message.id)
+            self.hand_over(message.point, request_id=message.id)
         else:
             self.drop(message.point)
             send(SnapshotMessage(of=message.id, action="drop", point=message.point))
@@ -66,7 +66,7 @@ class Snapshots:
         """Leave a frozen copy. Returns (False, "") here, and (True, word) in the copy when it is woken."""
         ours, theirs = socket.socketpair()
         try:
-            copy = self._fork_away()
+            copy = self._fork_detached()
         except CannotCopy:
             ours.close()
             theirs.close()
@@ -76,33 +76,33 @@ class Snapshots:
             self.points[point] = ours
             return False, ""
         ours.close()
-        return True, self._freeze(point, theirs)
+        return True, self._wait_until_resumed(point, theirs)
 
-    def hand_over(self, point: str, *, word: str = "", farewell: Callable[[], None] = lambda: None) -> None:
+    def hand_over(self, point: str, *, request_id: str = "", before_exit: Callable[[], None] = lambda: None) -> None:
         """Wake the copy, say a last word and cease to exist. Does not return unless the copy cannot take over."""
         sock = self.points[point]
-        measures.flush()
+        measures.flush_streams()
         answer = b""
         with contextlib.suppress(OSError):
-            parcels.send(sock, {"word": word, "unread": self.runtime.post.unread})
+            parcels.send_control(sock, {"word": request_id, "unread": self.worker_loop.channel.unprocessed_data})
             answer = sock.recv(1)
         if answer != b"!":
             problem = "the limit of processes is reached; drop some snapshots" if answer else "its process is gone"
             raise CannotCopy(f"cannot go back to the snapshot: {problem}")
-        farewell()
-        self.runtime.post.seal()
+        before_exit()
+        self.worker_loop.channel.block_writes()
         with contextlib.suppress(OSError):
             sock.send(b".")
         os._exit(0)
 
     def drop(self, point: str) -> None:
         with self.points.pop(point) as sock, contextlib.suppress(OSError):
-            parcels.send(sock, {})
+            parcels.send_control(sock, {})
 
-    def hazards(self) -> tuple[str, ...]:
+    def find_hazards(self) -> tuple[str, ...]:
         """What a fork does not copy."""
         found = []
-        if threading.active_count() > 1 or _tasks() > 1:
+        if threading.active_count() > 1 or _count_threads() > 1:
             found.append("threads: only the main thread is copied")
         with contextlib.suppress(OSError):
             kinds = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
@@ -114,47 +114,47 @@ class Snapshots:
                 found.append("child processes: they stay with the first copy")
         return tuple(found)
 
-    def forked(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Runs in every forked child. A fork made by user code gets no access to the protocol."""
-        self.runtime.cells.forget_loop()
-        if not self._forking:
-            self.foreign = True
-            for fd in (self.runtime.post.sock.fileno(), self.lineage.fileno()):
+        self.worker_loop.cell_runner.forget_loop()
+        if not self._is_forking:
+            self.is_foreign_fork = True
+            for fd in (self.worker_loop.channel.sock.fileno(), self.handover_socket.fileno()):
                 with contextlib.suppress(OSError):
                     os.close(fd)
 
     # -- inside
 
-    def _fork_away(self) -> bool:
+    def _fork_detached(self) -> bool:
         """Fork a copy whose parent is the keeper. True in the copy."""
-        if not POSSIBLE:
+        if not SNAPSHOTS_SUPPORTED:
             raise CannotCopy("snapshots, forks and transactions of a worker need Linux; a checkpoint does not")
-        measures.flush()
-        self._forking = True
+        measures.flush_streams()
+        self._is_forking = True
         # The user's code may collect its children, or have the kernel do it: not this one.
-        kept = syscalls.set_signal(_CHILD, _DEFAULT)
-        until = time.monotonic() + _BURIED_WITHIN
+        kept = syscalls.set_signal(_SIGCHLD, _SIG_DFL)
+        until = time.monotonic() + _REAP_TIMEOUT
         try:
             while True:
                 try:
-                    return self._forked_twice()
+                    return self._double_fork()
                 except OSError as problem:
                     # One that was dropped a moment ago counts until the keeper has buried it.
                     if problem.errno != errno.EAGAIN or time.monotonic() > until:
                         raise CannotCopy(f"cannot copy the worker: {problem.strerror}") from problem
                     time.sleep(0.001)
         finally:
-            self._forking = False
+            self._is_forking = False
             if kept is not None:
-                syscalls.set_signal(_CHILD, kept)
+                syscalls.set_signal(_SIGCHLD, kept)
 
-    def _forked_twice(self) -> bool:
+    def _double_fork(self) -> bool:
         threads = threading.active_count() > 1
         middle = os.fork()
         if middle == 0:
             if threads:
-                self.runtime.streams.renew()
-            self.runtime.post.renew()
+                self.worker_loop.streams.replace_after_fork()
+            self.worker_loop.channel.reset_after_fork()
             between = os.getpid()
             try:
                 if os.fork():
@@ -166,7 +166,7 @@ class Snapshots:
             while os.getppid() == between:
                 time.sleep(0.0001)
             syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
-            fresh_origin()
+            reset_id_prefix()
             return True
         _, status = os.waitpid(middle, 0)
         if status:
@@ -174,12 +174,12 @@ class Snapshots:
             raise OSError(number, os.strerror(number))
         return False
 
-    def _freeze(self, point: str, line: socket.socket) -> str:
+    def _wait_until_resumed(self, point: str, sock: socket.socket) -> str:
         """Wait to be woken, leaving a copy that waits in turn. Returns the word with which it was woken."""
         import msgspec
 
         while True:
-            payload = parcels.Receiver(line).receive()
+            payload = parcels.ControlReceiver(sock).receive()
             order = msgspec.msgpack.decode(payload) if payload else {}
             if not order:
                 os._exit(0)
@@ -189,44 +189,44 @@ class Snapshots:
                 break
             ours, theirs = socket.socketpair()
             try:
-                copy = self._fork_away()
+                copy = self._fork_detached()
             except CannotCopy:
                 ours.close()
                 theirs.close()
-                line.send(b"?")
+                sock.send(b"?")
                 continue
             if not copy:
                 theirs.close()
                 self.points[point] = ours
                 break
             ours.close()
-            line.close()
-            line = theirs
-        self.runtime.post.take_up(order["unread"])
-        self.announce()
-        line.send(b"!")
+            sock.close()
+            sock = theirs
+        self.worker_loop.channel.restore_unprocessed(order["unread"])
+        self.announce_successor()
+        sock.send(b"!")
         # Until the other has said its last word, the socket is still its own.
-        line.recv(1)
-        line.close()
+        sock.recv(1)
+        sock.close()
         word: str = order["word"]
         return word
 
-    def announce(self) -> None:
+    def announce_successor(self) -> None:
         """Tell the keeper that this process is the worker of its token now."""
-        self.lineage.send(f"{self.runtime.token} {os.getpid()}".encode())
+        self.handover_socket.send(f"{self.worker_loop.token} {os.getpid()}".encode())
 
-    def _branch(self, message: SnapshotMessage) -> None:
-        runtime = self.runtime
-        fds, runtime.post.fds = runtime.post.fds, []
+    def _fork_session(self, message: SnapshotMessage) -> None:
+        runtime = self.worker_loop
+        fds, runtime.channel.fds = runtime.channel.fds, []
         if len(fds) != 3:
             problem = "a fork needs three descriptors"
-            runtime.post.send(
+            runtime.channel.send(
                 ErrorMessage(execution_id=message.id, exception_type="ProtocolError", exception_message=problem)
             )
             return
-        hazards = self.hazards()
+        hazards = self.find_hazards()
         try:
-            copy = self._fork_away()
+            copy = self._fork_detached()
         except CannotCopy:
             for fd in fds:
                 os.close(fd)
@@ -234,23 +234,23 @@ class Snapshots:
         if not copy:
             for fd in fds:
                 os.close(fd)
-            runtime.post.send(SnapshotMessage(of=message.id, action="fork", hazards=hazards))
+            runtime.channel.send(SnapshotMessage(of=message.id, action="fork", hazards=hazards))
             return
         for sock in self.points.values():
             sock.close()
         self.points.clear()
-        os.dup2(fds[0], runtime.post.sock.fileno(), inheritable=False)
+        os.dup2(fds[0], runtime.channel.sock.fileno(), inheritable=False)
         os.dup2(fds[1], 1)
         os.dup2(fds[2], 2)
         for fd in fds:
             os.close(fd)
-        runtime.post.take_up(b"")
+        runtime.channel.restore_unprocessed(b"")
         runtime.token = message.point
-        self.announce()
-        runtime.post.send(ReadyMessage(session_id=message.point))
+        self.announce_successor()
+        runtime.channel.send(ReadyMessage(session_id=message.point))
 
 
-def _tasks() -> int:
+def _count_threads() -> int:
     try:
         return len(os.listdir("/proc/self/task"))
     except OSError:

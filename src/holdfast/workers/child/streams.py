@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.workers.child.signals import Guarded, due, settle, undisturbed
+from holdfast.workers.child.signals import DeferrableHandler, defer_signals, pending_handlers, run_pending_handlers
 from holdfast.workers.child.syscalls import libc, set_signal
 
-_BURST, _WINDOW, _DELAY = 32, 0.01, 0.002
-_ALARM: int = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else 0
-_WRITERS = frozenset(
+_BURST_LINES, _BURST_WINDOW, _FLUSH_DELAY = 32, 0.01, 0.002
+_TIMER_SIGNAL: int = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else 0
+_WRITING_AUDIT_EVENTS = frozenset(
     {
         "subprocess.Popen",
         "os.system",
@@ -34,193 +34,193 @@ _WRITERS = frozenset(
 )
 
 
-class Raw(io.FileIO):
+class CountingFileIO(io.FileIO):
     """A descriptor that counts its writes, and calls ``before`` ahead of each."""
 
-    writes = 0
+    write_count = 0
 
-    def __init__(self, fd: int, before: Callable[[], None]) -> None:
+    def __init__(self, fd: int, before_write: Callable[[], None]) -> None:
         super().__init__(fd, "w", closefd=False)
-        self._before = before
+        self._before_write = before_write
 
-    @undisturbed
+    @defer_signals
     def write(self, data: Any, /) -> int:
-        self.writes += 1
-        self._before()
+        self.write_count += 1
+        self._before_write()
         return super().write(data)
 
 
-_flush, _write = io.BufferedWriter.flush, io.BufferedWriter.write
+_buffered_flush, _buffered_write = io.BufferedWriter.flush, io.BufferedWriter.write
 
 
-class Held(io.BufferedWriter):
+class BurstDetectingWriter(io.BufferedWriter):
     """Its ``flush``, which a text stream calls for every line, notices a flood.
 
     A handler raises after what was given has been taken, or it would be written twice or not at all.
     """
 
-    def __init__(self, fd: int, before: Callable[[], None], flooded: Callable[[], None]) -> None:
-        self.descriptor = Raw(fd, before)
-        super().__init__(self.descriptor, 1 << 16)
-        self._flooded = flooded
-        self._window = 0.0
-        self._lines = 0
+    def __init__(self, fd: int, before_write: Callable[[], None], on_burst: Callable[[], None]) -> None:
+        self.raw_file = CountingFileIO(fd, before_write)
+        super().__init__(self.raw_file, 1 << 16)
+        self._on_burst = on_burst
+        self._window_start = 0.0
+        self._line_count = 0
 
-    @undisturbed
+    @defer_signals
     def write(self, data: Any, /) -> int:
-        taken = _write(self, data)
-        if due:
-            settle(sys._getframe(1))
+        taken = _buffered_write(self, data)
+        if pending_handlers:
+            run_pending_handlers(sys._getframe(1))
         return taken
 
-    @undisturbed
+    @defer_signals
     def flush(self) -> None:
-        written = self.descriptor.writes
-        _flush(self)
+        written = self.raw_file.write_count
+        _buffered_flush(self)
         # Otherwise nothing was held: the end of a cell, not a line.
-        if written != self.descriptor.writes:
+        if written != self.raw_file.write_count:
             self._count_line()
-        if due:
-            settle(sys._getframe(1))
+        if pending_handlers:
+            run_pending_handlers(sys._getframe(1))
 
     def _count_line(self) -> None:
         now = time.monotonic()
-        if now - self._window > _WINDOW:
-            self._window, self._lines = now, 0
-        self._lines += 1
-        if self._lines > _BURST:
-            self._lines = 0
-            self._flooded()
+        if now - self._window_start > _BURST_WINDOW:
+            self._window_start, self._line_count = now, 0
+        self._line_count += 1
+        if self._line_count > _BURST_LINES:
+            self._line_count = 0
+            self._on_burst()
 
 
-class Out(io.TextIOWrapper):
+class OutputStream(io.TextIOWrapper):
     """A real text file over a descriptor, line by line until a flood comes."""
 
-    def __init__(self, fd: int, timer: "Timer", before: Callable[[], None]) -> None:
-        self.held = Held(fd, before, self._flooded)
-        super().__init__(self.held, "utf-8", errors="backslashreplace", line_buffering=True)
+    def __init__(self, fd: int, timer: "FlushTimer", before_write: Callable[[], None]) -> None:
+        self.writer = BurstDetectingWriter(fd, before_write, self._on_burst)
+        super().__init__(self.writer, "utf-8", errors="backslashreplace", line_buffering=True)
         self._timer = timer
-        self._seen = 0
+        self._last_write_count = 0
 
-    def _flooded(self) -> None:
+    def _on_burst(self) -> None:
         if self.line_buffering and self._timer.arm():
             self.reconfigure(line_buffering=False)
 
-    def settle(self) -> bool:
+    def flush_held_lines(self) -> bool:
         """Write out what is held; back to single lines if nothing came since the last time."""
         if self.line_buffering:
             return True
         self.flush()
-        quiet = self._seen == self.held.descriptor.writes
-        self._seen = self.held.descriptor.writes
+        quiet = self._last_write_count == self.writer.raw_file.write_count
+        self._last_write_count = self.writer.raw_file.write_count
         if quiet:
             self.reconfigure(line_buffering=True)
         return quiet
 
 
-class Timer:
+class FlushTimer:
     """A POSIX timer that signals this process once; it belongs to the process that made it."""
 
     def __init__(self) -> None:
-        self._made = False
+        self._is_created = False
         self._timer = ctypes.c_void_p()
-        self.armed = False
+        self.is_armed = False
         # struct itimerspec: no interval, one delay in nanoseconds.
-        self._delay = (ctypes.c_long * 4)(0, 0, 0, int(_DELAY * 1e9))
+        self._delay = (ctypes.c_long * 4)(0, 0, 0, int(_FLUSH_DELAY * 1e9))
 
     def arm(self) -> bool:
         """Whether the signal will come."""
-        if self.armed:
+        if self.is_armed:
             return True
         try:
-            if not self._made:
-                self._make()
-            self.armed = libc().timer_settime(self._timer, 0, ctypes.byref(self._delay), None) == 0
+            if not self._is_created:
+                self._create()
+            self.is_armed = libc().timer_settime(self._timer, 0, ctypes.byref(self._delay), None) == 0
         except (OSError, AttributeError):
-            self.armed = False
-        return self.armed
+            self.is_armed = False
+        return self.is_armed
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         # struct sigevent: value, signal number, kind (0: send a signal); the kernel reads 64 bytes.
-        event = (ctypes.c_int * 16)(0, 0, _ALARM, 0)
-        if not _ALARM or libc().timer_create(1, ctypes.byref(event), ctypes.byref(self._timer)) != 0:
+        event = (ctypes.c_int * 16)(0, 0, _TIMER_SIGNAL, 0)
+        if not _TIMER_SIGNAL or libc().timer_create(1, ctypes.byref(event), ctypes.byref(self._timer)) != 0:
             raise OSError("no timers here")
-        self._made = True
+        self._is_created = True
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """After a fork: the timer belongs to the process that made it."""
-        self._made = self.armed = False
+        self._is_created = self.is_armed = False
 
 
-class Streams:
+class StandardStreams:
     """stdout and stderr of a worker, and what keeps them in order with other writers.
 
     ``release`` is called before anything is written that is seen from here, and when the timer goes off.
     """
 
-    def __init__(self, release: Callable[[], None]) -> None:
-        self._release = release
-        self.timer = Timer()
-        self.outs = self._made()
-        self._write, self._exit = os.write, os._exit
-        self._abandoned: list[Out] = []
+    def __init__(self, flush_channel: Callable[[], None]) -> None:
+        self._flush_channel = flush_channel
+        self.timer = FlushTimer()
+        self.outputs = self._create_streams()
+        self._os_write, self._os_exit = os.write, os._exit
+        self._abandoned: list[OutputStream] = []
 
-    def _made(self) -> list[Out]:
-        return [Out(number, self.timer, self.before) for number in (1, 2)]
+    def _create_streams(self) -> list[OutputStream]:
+        return [OutputStream(number, self.timer, self.run_before_write) for number in (1, 2)]
 
     def install(self) -> None:
-        for out, name in zip(self.outs, ("stdout", "stderr"), strict=True):
+        for out, name in zip(self.outputs, ("stdout", "stderr"), strict=True):
             setattr(sys, name, out)
             setattr(sys, f"__{name}__", out)
-        if _ALARM:
-            set_signal(_ALARM, Guarded(self._alarm))
-        os.register_at_fork(before=self.flush, after_in_child=self.timer.forget)
-        sys.addaudithook(self._audit)
+        if _TIMER_SIGNAL:
+            set_signal(_TIMER_SIGNAL, DeferrableHandler(self._on_timer_signal))
+        os.register_at_fork(before=self.flush, after_in_child=self.timer.reset_after_fork)
+        sys.addaudithook(self._on_audit_event)
         os.write, os._exit = self.write, self.exit
 
-    def before(self) -> None:
+    def run_before_write(self) -> None:
         with contextlib.suppress(OSError):
-            self._release()
+            self._flush_channel()
 
-    def renew(self) -> None:
+    def replace_after_fork(self) -> None:
         """After a fork: a thread that is not here may hold the lock of a stream. New ones take their places."""
         # Kept, for to collect them is to wait for their locks.
-        self._abandoned += self.outs
-        self.outs = self._made()
-        for old, out in zip(self._abandoned[-2:], self.outs, strict=True):
+        self._abandoned += self.outputs
+        self.outputs = self._create_streams()
+        for old, out in zip(self._abandoned[-2:], self.outputs, strict=True):
             for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
                 if getattr(sys, name) is old:
                     setattr(sys, name, out)
 
-    @undisturbed
+    @defer_signals
     def flush(self) -> None:
-        self.before()
-        for out in self.outs:
+        self.run_before_write()
+        for out in self.outputs:
             with contextlib.suppress(OSError, ValueError, RuntimeError):
                 out.flush()
-        if due:
-            settle(sys._getframe(1))
+        if pending_handlers:
+            run_pending_handlers(sys._getframe(1))
 
     def write(self, fd: int, data: Any, /) -> int:
         """``os.write``, after what was printed before it."""
         if fd == 1 or fd == 2:
             self.flush()
-        return self._write(fd, data)
+        return self._os_write(fd, data)
 
     def exit(self, status: int) -> Any:
         """``os._exit``, with nothing that was printed lost."""
         self.flush()
-        self._exit(status)
+        self._os_exit(status)
 
-    def _audit(self, event: str, _arguments: Any) -> None:
-        if event in _WRITERS:
+    def _on_audit_event(self, event: str, _arguments: Any) -> None:
+        if event in _WRITING_AUDIT_EVENTS:
             self.flush()
 
-    @undisturbed
-    def _alarm(self, _signum: int, _frame: Any) -> None:
-        self.timer.armed = False
-        self.before()
-        for out in self.outs:
+    @defer_signals
+    def _on_timer_signal(self, _signum: int, _frame: Any) -> None:
+        self.timer.is_armed = False
+        self.run_before_write()
+        for out in self.outputs:
             with contextlib.suppress(OSError, ValueError):
-                if not out.settle():
+                if not out.flush_held_lines():
                     self.timer.arm()

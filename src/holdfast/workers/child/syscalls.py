@@ -45,28 +45,28 @@ def libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def checked(result: int, what: str) -> int:
+def check_result(result: int, action: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{action}: {os.strerror(number)}")
     return result
 
 
-def syscall(number: int, *arguments: object, what: str) -> int:
-    return checked(libc().syscall(ctypes.c_long(number), *arguments), what)
+def syscall(number: int, *arguments: object, action: str) -> int:
+    return check_result(libc().syscall(ctypes.c_long(number), *arguments), action)
 
 
 def unshare(flags: int) -> None:
-    checked(libc().unshare(ctypes.c_int(flags)), f"unshare({flags:#x})")
+    check_result(libc().unshare(ctypes.c_int(flags)), f"unshare({flags:#x})")
 
 
 def setns(fd: int, kind: int) -> None:
-    checked(libc().setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
+    check_result(libc().setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
 
 
 def prctl(option: int, value: int) -> None:
     zero = ctypes.c_ulong(0)
-    checked(libc().prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero), f"prctl({option})")
+    check_result(libc().prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero), f"prctl({option})")
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
@@ -74,7 +74,7 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
         return None if text is None else os.fsencode(text)
 
     result = libc().mount(encoded(source), encoded(target), encoded(kind), ctypes.c_ulong(flags), encoded(options))
-    checked(result, f"mount {source or kind} on {target}")
+    check_result(result, f"mount {source or kind} on {target}")
 
 
 def make_readonly(target: str) -> None:
@@ -87,15 +87,15 @@ def make_readonly(target: str) -> None:
         ctypes.c_uint(_AT_RECURSIVE),
         ctypes.byref(attributes),
         ctypes.c_size_t(ctypes.sizeof(attributes)),
-        what=f"make {target} read-only",
+        action=f"make {target} read-only",
     )
 
 
 def pivot_into(new_root: str) -> None:
     """Make ``new_root`` (a mount point) the root and let go of the old one."""
     os.chdir(new_root)
-    syscall(_PIVOT_ROOT[machine()], b".", b".", what="pivot_root")
-    checked(libc().umount2(b".", ctypes.c_int(MNT_DETACH)), "detach the old root")
+    syscall(_PIVOT_ROOT[machine()], b".", b".", action="pivot_root")
+    check_result(libc().umount2(b".", ctypes.c_int(MNT_DETACH)), "detach the old root")
     os.chdir("/")
 
 
@@ -103,7 +103,7 @@ def drop_capabilities() -> None:
     """Give up every capability in this user namespace. With no-new-privileges, exec brings none back."""
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
     nothing = (ctypes.c_uint32 * 6)()
-    syscall(_CAPSET[machine()], ctypes.byref(header), ctypes.byref(nothing), what="capset")
+    syscall(_CAPSET[machine()], ctypes.byref(header), ctypes.byref(nothing), action="capset")
 
 
 def map_identity(uid: int, gid: int) -> None:

@@ -4,14 +4,14 @@ import inspect
 import os
 import traceback
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_ASYNCIO = os.path.dirname(os.path.abspath(inspect.__file__)) + os.sep + "asyncio" + os.sep
+_PACKAGE_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_ASYNCIO_DIRECTORY = os.path.dirname(os.path.abspath(inspect.__file__)) + os.sep + "asyncio" + os.sep
 
 
-def describe(error: BaseException, *, limit: int) -> str:
+def format_traceback(error: BaseException, *, limit: int) -> str:
     """The traceback as the user should see it: the user's frames and what they called, none of ours."""
     shown = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
-    _strip(shown)
+    _strip_internal_frames(shown)
     text = "".join(shown.format()).encode("utf-8", "backslashreplace").decode()
     if len(text) > limit:
         half = limit // 2
@@ -19,11 +19,11 @@ def describe(error: BaseException, *, limit: int) -> str:
     return text
 
 
-def _strip(shown: traceback.TracebackException) -> None:
-    stack = [frame for frame in shown.stack if not frame.filename.startswith(_HERE)]
-    while stack and stack[0].filename.startswith(_ASYNCIO):
+def _strip_internal_frames(summary: traceback.TracebackException) -> None:
+    stack = [frame for frame in summary.stack if not frame.filename.startswith(_PACKAGE_DIRECTORY)]
+    while stack and stack[0].filename.startswith(_ASYNCIO_DIRECTORY):
         del stack[0]
-    shown.stack[:] = stack
-    for inner in (shown.__cause__, shown.__context__):
+    summary.stack[:] = stack
+    for inner in (summary.__cause__, summary.__context__):
         if inner is not None:
-            _strip(inner)
+            _strip_internal_frames(inner)

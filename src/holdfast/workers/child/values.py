@@ -3,15 +3,15 @@
 import sys
 from typing import Any
 
-from holdfast.workers.child.signals import sent_here
+from holdfast.workers.child.signals import was_raised_by_handler
 
-LEFT_OUT = "application/vnd.holdfast.left-out+json"
-_PLAIN = (bool, int, float, str, bytes, type(None))
-_NUMBERS = (int, float, bool)
+OMITTED_MIME_TYPE = "application/vnd.holdfast.left-out+json"
+_PLAIN_TYPES = (bool, int, float, str, bytes, type(None))
+_NUMBER_TYPES = (int, float, bool)
 # What MessagePack can carry.
-_LEAST, _MOST = -(2**63), 2**64 - 1
-_MEASURED = (str, bytes, list, tuple, dict)
-_REPRESENTATIONS = {
+_MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
+_SIZED_TYPES = (str, bytes, list, tuple, dict)
+_REPR_METHODS = {
     "_repr_html_": "text/html",
     "_repr_markdown_": "text/markdown",
     "_repr_svg_": "image/svg+xml",
@@ -23,13 +23,13 @@ _REPRESENTATIONS = {
 }
 
 
-def plain(value: Any, *, limit: int) -> Any:
+def to_plain(value: Any, *, limit: int) -> Any:
     """The value itself when it is plain data of at most ``limit`` parts and characters, else None.
 
     Only exact built-in types count, so that no code of the user's runs here.
     """
-    if type(value) in _NUMBERS:
-        return value if type(value) is not int or _LEAST <= value <= _MOST else None
+    if type(value) in _NUMBER_TYPES:
+        return value if type(value) is not int or _MIN_INT <= value <= _MAX_INT else None
     return value if _is_plain(value, [limit], depth=0) else None
 
 
@@ -38,12 +38,12 @@ def _is_plain(value: Any, budget: list[int], *, depth: int) -> bool:
     budget[0] -= 1
     if budget[0] < 0 or depth > 32:
         return False
-    if kind in _PLAIN:
+    if kind in _PLAIN_TYPES:
         if kind is int:
-            return bool(_LEAST <= value <= _MOST)
+            return bool(_MIN_INT <= value <= _MAX_INT)
         if kind is str:
             budget[0] -= len(value)
-            return budget[0] >= 0 and _encodable(value)
+            return budget[0] >= 0 and _is_encodable(value)
         if kind is bytes:
             budget[0] -= len(value)
             return budget[0] >= 0
@@ -60,7 +60,7 @@ def _is_plain(value: Any, budget: list[int], *, depth: int) -> bool:
     return False
 
 
-def _encodable(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -68,14 +68,14 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def text(value: Any, *, limit: int) -> str:
+def format_repr(value: Any, *, limit: int) -> str:
     """``repr`` that neither fails nor floods."""
     try:
         shown = str.__str__(repr(value))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a broken __repr__ must not cost the result
-        if sent_here(error):
+        if was_raised_by_handler(error):
             raise
         shown = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     if not shown.isascii():
@@ -85,35 +85,35 @@ def text(value: Any, *, limit: int) -> str:
     return shown
 
 
-def bundle(value: Any, *, limit: int) -> dict[str, Any]:
+def make_mime_bundle(value: Any, *, limit: int) -> dict[str, Any]:
     """The MIME bundle of a rich object; empty when it has only a repr.
 
     Forms over the limit are left out and named, with their sizes, under ``LEFT_OUT``.
     """
-    if type(value) in _PLAIN or issubclass(type(value), type):
+    if type(value) in _PLAIN_TYPES or issubclass(type(value), type):
         return {}
     found: dict[str, Any] = {}
-    given = _given(value, "_repr_mimebundle_", include=None, exclude=None)
+    given = _call_repr_method(value, "_repr_mimebundle_", include=None, exclude=None)
     if issubclass(type(given), dict):
-        found.update({mime: _builtin(item) for mime, item in given.items() if type(mime) is str})
-    for method, mime in _REPRESENTATIONS.items():
-        if mime not in found and (given := _given(value, method)) is not None:
-            found[mime] = _builtin(given)
-    found.update(_quietly(_figure, value) or {})
-    found.update(_quietly(_table, value) or {})
-    kept = {mime: item for mime, item in found.items() if plain(item, limit=limit) is not None}
-    left_out = {mime: len(item) for mime, item in found.items() if mime not in kept and type(item) in _MEASURED}
-    return {**kept, LEFT_OUT: left_out} if left_out else kept
+        found.update({mime: _to_builtin(item) for mime, item in given.items() if type(mime) is str})
+    for method, mime in _REPR_METHODS.items():
+        if mime not in found and (given := _call_repr_method(value, method)) is not None:
+            found[mime] = _to_builtin(given)
+    found.update(_call_suppressing_errors(_render_figure, value) or {})
+    found.update(_call_suppressing_errors(_describe_table, value) or {})
+    kept = {mime: item for mime, item in found.items() if to_plain(item, limit=limit) is not None}
+    left_out = {mime: len(item) for mime, item in found.items() if mime not in kept and type(item) in _SIZED_TYPES}
+    return {**kept, OMITTED_MIME_TYPE: left_out} if left_out else kept
 
 
-def _given(value: Any, method: str, **arguments: Any) -> Any:
+def _call_repr_method(value: Any, method: str, **arguments: Any) -> Any:
     """What the object's own method gives for it, without the metadata that may come along."""
-    produce = _quietly(getattr, value, method, None)
-    given = _quietly(produce, **arguments) if callable(produce) else None
+    produce = _call_suppressing_errors(getattr, value, method, None)
+    given = _call_suppressing_errors(produce, **arguments) if callable(produce) else None
     return given[0] if type(given) is tuple and given else given
 
 
-def _builtin(item: Any) -> Any:
+def _to_builtin(item: Any) -> Any:
     """Text and bytes of the library's own kind as what they are."""
     for kind in (str, bytes):
         if issubclass(type(item), kind):
@@ -121,18 +121,18 @@ def _builtin(item: Any) -> Any:
     return item
 
 
-def _quietly(produce: Any, *arguments: Any, **named: Any) -> Any:
+def _call_suppressing_errors(produce: Any, *arguments: Any, **named: Any) -> Any:
     try:
         return produce(*arguments, **named)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a failing representation is left out, as notebooks do
-        if sent_here(error):
+        if was_raised_by_handler(error):
             raise
         return None
 
 
-def _figure(value: Any) -> dict[str, Any]:
+def _render_figure(value: Any) -> dict[str, Any]:
     figure = sys.modules.get("matplotlib.figure")
     if figure is None or not isinstance(value, figure.Figure):
         return {}
@@ -143,7 +143,7 @@ def _figure(value: Any) -> dict[str, Any]:
     return {"image/png": buffer.getvalue()}
 
 
-def _table(value: Any) -> dict[str, Any]:
+def _describe_table(value: Any) -> dict[str, Any]:
     """A DataFrame's first rows as data, beside the HTML it renders itself."""
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(value, pandas.DataFrame):
@@ -160,7 +160,7 @@ def _table(value: Any) -> dict[str, Any]:
     return {"application/vnd.holdfast.table+json": described}
 
 
-def open_figures() -> list[Any]:
+def pop_open_figures() -> list[Any]:
     """The figures a cell left open, which are then closed, as notebooks do."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is None:

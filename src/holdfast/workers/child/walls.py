@@ -14,18 +14,18 @@ import sysconfig
 
 from holdfast.workers.child import landlock, limits, seccomp
 from holdfast.workers.child import syscalls as sys_
-from holdfast.workers.wire.orders import Jail
+from holdfast.workers.wire.orders import SandboxSpec
 
 SESSION_DIRECTORY = "/session"
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt/python")
-_SETTINGS = (
+_SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt/python")
+_ETC_FILES = (
     "passwd group hosts host.conf resolv.conf nsswitch.conf localtime timezone ld.so.cache ld.so.conf "
     "ld.so.conf.d ssl ca-certificates alternatives mime.types fonts matplotlibrc python3 services protocols"
 )
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
-def interpreter_paths(extra: tuple[str, ...] = ()) -> tuple[str, ...]:
+def find_interpreter_paths(extra: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Every directory this interpreter needs, none of them inside another, shortest first."""
     wanted = [
         sys.base_prefix,
@@ -35,7 +35,7 @@ def interpreter_paths(extra: tuple[str, ...] = ()) -> tuple[str, ...]:
         *sys.path,
         *extra,
     ]
-    wanted += [os.path.dirname(os.path.realpath(sys.executable)), *_SYSTEM]
+    wanted += [os.path.dirname(os.path.realpath(sys.executable)), *_SYSTEM_PATHS]
     kept: list[str] = []
     for path in sorted({os.path.abspath(path) for path in wanted if path}, key=len):
         inside = any(path == other or path.startswith(other.rstrip("/") + "/") for other in kept)
@@ -44,36 +44,36 @@ def interpreter_paths(extra: tuple[str, ...] = ()) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def settings_paths() -> tuple[str, ...]:
-    return tuple(f"/etc/{name}" for name in _SETTINGS.split() if os.path.exists(f"/etc/{name}"))
+def find_etc_paths() -> tuple[str, ...]:
+    return tuple(f"/etc/{name}" for name in _ETC_FILES.split() if os.path.exists(f"/etc/{name}"))
 
 
-class Site:
+class SandboxBuilder:
     """What a fork-server prepares once for all its workers."""
 
-    def __init__(self, jail: Jail) -> None:
-        self.jail = jail
-        self.readable = (*interpreter_paths(jail.readable), *settings_paths())
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.spec = spec
+        self.readable = (*find_interpreter_paths(spec.readable), *find_etc_paths())
         self.notes: list[str] = []
         self._pid_namespace = -1
-        outside = (*self.readable, *jail.writable)
+        outside = (*self.readable, *spec.writable)
         # What lies below /tmp, say an interpreter, must be seen inside the worker's own, writable /tmp.
         self._below_tmp = () if "/tmp" in outside else tuple(path for path in outside if path.startswith("/tmp/"))
 
     @property
-    def namespaces(self) -> bool:
-        return self.jail.level == "namespaces"
+    def uses_namespaces(self) -> bool:
+        return self.spec.level == "namespaces"
 
-    def prepare(self) -> None:
+    def prepare_server(self) -> None:
         """Leave the host's file tree and privileges. In namespaces, this forks: the caller becomes pid 1."""
-        if not self.namespaces:
-            self._become_user()
+        if not self.uses_namespaces:
+            self._drop_privileges()
             return
         if os.geteuid() == 0:
             # While root may still read the interpreter's files wherever they are, e.g. below /root.
             sys_.unshare(sys_.CLONE_NEWNS)
             self._build_root()
-            self._become_user()
+            self._drop_privileges()
             sys_.unshare(sys_.CLONE_NEWUSER | sys_.CLONE_NEWNS | sys_.CLONE_NEWPID)
             sys_.map_identity(os.geteuid(), os.getegid())
         else:
@@ -84,9 +84,9 @@ class Site:
         _continue_as_init()
         self._pid_namespace = os.open("/proc/thread-self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
-    def fork(self) -> int:
+    def fork_supervisor(self) -> int:
         """Fork a keeper; in namespaces, it is pid 1 of its own."""
-        if not self.namespaces:
+        if not self.uses_namespaces:
             return os.fork()
         sys_.unshare(sys_.CLONE_NEWPID)
         try:
@@ -97,39 +97,39 @@ class Site:
                     sys_.setns(self._pid_namespace, sys_.CLONE_NEWPID)
         return pid
 
-    def enclose(self) -> socket.socket | None:
+    def enter_worker_namespaces(self) -> socket.socket | None:
         """Build one worker's namespaces and private directory. Returns the proxy's listener if asked for."""
-        if not self.namespaces:
+        if not self.uses_namespaces:
             return None
         flags = sys_.CLONE_NEWNS | sys_.CLONE_NEWIPC | sys_.CLONE_NEWUTS
-        if self.jail.network != "host":
+        if self.spec.network != "host":
             flags |= sys_.CLONE_NEWNET
         sys_.unshare(flags)
         below_tmp = {path: os.open(f"{SESSION_DIRECTORY}{path}", os.O_PATH) for path in self._below_tmp}
         quiet = sys_.MS_NOSUID | sys_.MS_NODEV
         sys_.mount("proc", "/proc", "proc", quiet | sys_.MS_NOEXEC)
-        size = self.jail.disk or 64 << 20
+        size = self.spec.disk or 64 << 20
         sys_.mount("tmpfs", SESSION_DIRECTORY, "tmpfs", quiet, f"size={size},nr_inodes=65536,mode=755")
         for name in ("work", "tmp", "shm", "home"):
             os.mkdir(f"{SESSION_DIRECTORY}/{name}", 0o700)
         for path, fd in below_tmp.items():
-            _bind(fd, path, SESSION_DIRECTORY, writable=path in self.jail.writable)
+            _bind_mount(fd, path, SESSION_DIRECTORY, writable=path in self.spec.writable)
             os.close(fd)
         socket.sethostname("worker")
-        listener = _proxy_listener() if self.jail.network == "proxy" else None
+        listener = _create_proxy_listener() if self.spec.network == "proxy" else None
         uid, gid = os.geteuid(), os.getegid()
         sys_.unshare(sys_.CLONE_NEWUSER)
         sys_.map_identity(uid, gid)
         return listener
 
-    def _become_user(self) -> None:
-        uid, gid = self.jail.uid, self.jail.gid
+    def _drop_privileges(self) -> None:
+        uid, gid = self.spec.uid, self.spec.gid
         if uid is None or os.geteuid() != 0:
             return
         if not sys.platform.startswith("linux"):
             self.notes.append("runs as root: changing the user is done on Linux only")
             return
-        if not self.namespaces and not _readable_by_all(self.readable):
+        if not self.uses_namespaces and not _are_readable_by_all(self.readable):
             self.notes.append("runs as root: the interpreter's files are closed to other users")
             return
         os.setgroups([])
@@ -139,7 +139,7 @@ class Site:
         sys_.prctl(sys_.PR_SET_DUMPABLE, 1)
 
     def _build_root(self) -> None:
-        sources = {path: os.open(path, os.O_PATH) for path in (*self.readable, *self.jail.writable)}
+        sources = {path: os.open(path, os.O_PATH) for path in (*self.readable, *self.spec.writable)}
         devices = {f"/dev/{name}": os.open(f"/dev/{name}", os.O_PATH) for name in _DEVICES}
         proc = os.open("/proc", os.O_PATH)
         sys_.mount(None, "/", None, sys_.MS_REC | sys_.MS_PRIVATE)
@@ -148,12 +148,12 @@ class Site:
         os.mkdir(root + SESSION_DIRECTORY)
         for path, fd in sources.items():
             place = root + SESSION_DIRECTORY if path in self._below_tmp else root
-            _bind(fd, path, place, writable=path in self.jail.writable)
+            _bind_mount(fd, path, place, writable=path in self.spec.writable)
         for path, fd in devices.items():
-            _bind(fd, path, root, writable=True)
+            _bind_mount(fd, path, root, writable=True)
         os.symlink(f"{SESSION_DIRECTORY}/shm", f"{root}/dev/shm")
         os.symlink("/proc/self/fd", f"{root}/dev/fd")
-        _bind(proc, "/proc", root, writable=True)
+        _bind_mount(proc, "/proc", root, writable=True)
         if not os.path.lexists(f"{root}/tmp"):
             os.symlink(f"{SESSION_DIRECTORY}/tmp", f"{root}/tmp")
         for fd in (*sources.values(), *devices.values(), proc):
@@ -161,14 +161,16 @@ class Site:
         sys_.pivot_into(root)
 
 
-def lock(jail: Jail, directory: str, readable: tuple[str, ...], *, counted: bool) -> tuple[str, ...]:
+def confine_process(
+    spec: SandboxSpec, directory: str, readable: tuple[str, ...], *, processes_counted: bool
+) -> tuple[str, ...]:
     """Lock the calling process in for good, as far as its level says. Returns what could not be enforced.
 
     ``counted`` says that a control group limits the number of processes.
     """
-    own = jail.level == "namespaces"
-    notes = limits.apply(jail, own_user_namespace=own, counted=counted)
-    if jail.level == "plain":
+    own = spec.level == "namespaces"
+    notes = limits.apply_limits(spec, own_user_namespace=own, processes_counted=processes_counted)
+    if spec.level == "plain":
         return notes
     sys_.drop_capabilities()
     devices = tuple(f"/dev/{name}" for name in _DEVICES)
@@ -177,23 +179,23 @@ def lock(jail: Jail, directory: str, readable: tuple[str, ...], *, counted: bool
         readable, private = ("/",), (directory, "/proc/self")
     else:
         readable, private = (*readable, "/dev"), (directory, f"/proc/{os.getpid()}")
-    open_network = jail.network == "host" or own
-    version = landlock.restrict(readable, (*jail.writable, *devices, *private), tcp=open_network)
-    seccomp.install(families=families_of(jail))
-    return notes + landlock.gaps(version, namespaces=own, own_network=own and jail.network != "host")
+    open_network = spec.network == "host" or own
+    version = landlock.restrict(readable, (*spec.writable, *devices, *private), tcp=open_network)
+    seccomp.install_filter(families=get_socket_families(spec))
+    return notes + landlock.describe_gaps(version, namespaces=own, own_network=own and spec.network != "host")
 
 
-def families_of(jail: Jail) -> tuple[int, ...]:
+def get_socket_families(spec: SandboxSpec) -> tuple[int, ...]:
     """The socket families a worker may use. Never vsock or packet sockets, which no namespace holds back."""
     families = [socket.AF_UNIX]
-    if jail.network == "host" or jail.level == "namespaces":
+    if spec.network == "host" or spec.level == "namespaces":
         families += [socket.AF_INET, socket.AF_INET6]
-    if jail.network == "host":
+    if spec.network == "host":
         families.append(socket.AF_NETLINK)
     return tuple(int(family) for family in families)
 
 
-def _bind(fd: int, path: str, root: str, *, writable: bool) -> None:
+def _bind_mount(fd: int, path: str, root: str, *, writable: bool) -> None:
     target = root + path
     if os.path.dirname(path) == "/" and os.path.islink(path):
         os.symlink(os.readlink(path), target)
@@ -209,7 +211,7 @@ def _bind(fd: int, path: str, root: str, *, writable: bool) -> None:
         sys_.make_readonly(target)
 
 
-def _proxy_listener() -> socket.socket:
+def _create_proxy_listener() -> socket.socket:
     import fcntl
     import struct
 
@@ -233,7 +235,7 @@ def _continue_as_init() -> None:
     sys_.prctl(sys_.PR_SET_PDEATHSIG, 9)
 
 
-def _readable_by_all(paths: tuple[str, ...]) -> bool:
+def _are_readable_by_all(paths: tuple[str, ...]) -> bool:
     for path in paths:
         while path != "/":
             if not os.stat(path).st_mode & stat.S_IXOTH and os.path.isdir(path):

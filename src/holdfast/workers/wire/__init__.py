@@ -3,7 +3,7 @@
 Shared by both ends, so it imports nothing but the standard library and msgspec.
 """
 
-from holdfast.workers.wire.frames import FrameReader, FrameTooLarge, Oversize, frame
+from holdfast.workers.wire.frames import FrameReader, FrameTooLarge, OversizedFrame, encode_frame
 from holdfast.workers.wire.messages import PROTOCOL_VERSIONS, Message, decode, encode
 
 __all__ = [
@@ -11,8 +11,8 @@ __all__ = [
     "FrameReader",
     "FrameTooLarge",
     "Message",
-    "Oversize",
+    "OversizedFrame",
     "decode",
     "encode",
-    "frame",
+    "encode_frame",
 ]

@@ -21,13 +21,13 @@ class FrameTooLarge(ValueError):
         self.size, self.limit = size, limit
 
 
-class Oversize(NamedTuple):
+class OversizedFrame(NamedTuple):
     """Stands where a frame above the limit was skipped."""
 
     size: int
 
 
-def frame(payload: bytes, *, limit: int = DEFAULT_LIMIT) -> bytes:
+def encode_frame(payload: bytes, *, limit: int = DEFAULT_LIMIT) -> bytes:
     """The payload as one frame. Raises FrameTooLarge instead of sending what the peer would refuse."""
     if len(payload) > limit:
         raise FrameTooLarge(len(payload), limit)
@@ -40,17 +40,17 @@ class FrameReader:
     def __init__(self, *, limit: int = DEFAULT_LIMIT) -> None:
         self.limit = limit
         self._buffer = bytearray()
-        self._skip = 0
+        self._bytes_to_skip = 0
 
     @property
     def buffered(self) -> bytes:
         """The bytes of the frame that is not complete yet."""
         return bytes(self._buffer)
 
-    def feed(self, data: bytes) -> list[bytes | Oversize]:
-        if self._skip:
-            dropped = min(self._skip, len(data))
-            self._skip -= dropped
+    def feed(self, data: bytes) -> list[bytes | OversizedFrame]:
+        if self._bytes_to_skip:
+            dropped = min(self._bytes_to_skip, len(data))
+            self._bytes_to_skip -= dropped
             data = data[dropped:]
         buffer = self._buffer
         if not buffer and 4 <= len(data) <= self.limit and HEADER.unpack_from(data)[0] == len(data) - 4:
@@ -61,14 +61,14 @@ class FrameReader:
         if not whole:
             buffer += data
         source: bytes | bytearray = data if whole else buffer
-        complete: list[bytes | Oversize] = []
+        complete: list[bytes | OversizedFrame] = []
         start, held = 0, len(source)
         while held - start >= 4:
             (size,) = HEADER.unpack_from(source, start)
             end = start + 4 + size
             if size > self.limit:
-                complete.append(Oversize(size))
-                self._skip = max(0, end - held)
+                complete.append(OversizedFrame(size))
+                self._bytes_to_skip = max(0, end - held)
                 start = min(end, held)
             elif end <= held:
                 complete.append(data[start + 4 : end] if whole else bytes(memoryview(buffer)[start + 4 : end]))

@@ -14,18 +14,18 @@ import msgspec
 PROTOCOL_VERSIONS = (1,)
 
 _sequence = itertools.count(1)
-_origin = os.urandom(6).hex()
+_id_prefix = os.urandom(6).hex()
 
 
-def fresh_origin() -> None:
+def reset_id_prefix() -> None:
     """Give this process its own id prefix. A forked process calls it first, or ids would repeat."""
-    global _origin
-    _origin = os.urandom(6).hex()
+    global _id_prefix
+    _id_prefix = os.urandom(6).hex()
 
 
 def new_id() -> str:
     """An id that no other message of this process or of another one has."""
-    return f"{_origin}-{next(_sequence)}"
+    return f"{_id_prefix}-{next(_sequence)}"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -111,14 +111,14 @@ class InputResponseMessage(Message, frozen=True, tag="input_response"):
     execution_id: str | None = None
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+class ExecutionUsage(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an execution cost: processor seconds, with reaped children, and the peak of resident bytes."""
 
     cpu: float = 0.0
     peak_rss: int = 0
 
 
-State = Literal["preserved", "lost"]
+NamespaceState = Literal["preserved", "lost"]
 
 
 class ResultMessage(Message, frozen=True, tag="result"):
@@ -129,7 +129,7 @@ class ResultMessage(Message, frozen=True, tag="result"):
     repr: str = ""
     data: dict[str, Any] = {}
     execution_time: float = 0.0
-    usage: Usage = Usage()
+    usage: ExecutionUsage = ExecutionUsage()
     rolled_back: bool = False
     warnings: tuple[str, ...] = ()
 
@@ -147,9 +147,9 @@ class ErrorMessage(Message, frozen=True, tag="error"):
     execution_time: float = 0.0
     interrupted: bool = False
     rolled_back: bool = False
-    state: State = "preserved"
+    state: NamespaceState = "preserved"
     cause: str = ""
-    usage: Usage = Usage()
+    usage: ExecutionUsage = ExecutionUsage()
     warnings: tuple[str, ...] = ()
 
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 
-Level = Literal["plain", "locked", "namespaces"]
+SandboxLevel = Literal["plain", "locked", "namespaces"]
 # Libraries that would start threads when they are imported, which forking does not survive.
-ONE_THREAD = dict.fromkeys(
+SINGLE_THREAD_ENVIRONMENT = dict.fromkeys(
     (
         "OPENBLAS_NUM_THREADS",
         "OMP_NUM_THREADS",
@@ -19,14 +19,14 @@ ONE_THREAD = dict.fromkeys(
     ),
     "1",
 )
-LEVELS: tuple[Level, ...] = ("plain", "locked", "namespaces")
+SANDBOX_LEVELS: tuple[SandboxLevel, ...] = ("plain", "locked", "namespaces")
 """From the weakest to the strongest sandbox. Each level has all that the one before has."""
 
 
-class Jail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sandbox in the child's terms: only data, resolved by the host."""
 
-    level: Level = "plain"
+    level: SandboxLevel = "plain"
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     network: Literal["none", "host", "proxy"] = "none"
@@ -40,16 +40,16 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gid: int | None = None
 
 
-class ServeOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StartServerCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a fork-server sets itself up, once."""
 
-    jail: Jail = Jail()
+    jail: SandboxSpec = SandboxSpec()
     preload: tuple[str, ...] = ()
     import_path: tuple[str, ...] = ()
     host_pid: int = 0
 
 
-class ForkOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fork"):
+class ForkCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="fork"):
     """Make one worker. Carries four descriptors: protocol, stdout, stderr, keeper."""
 
     id: int
@@ -62,11 +62,11 @@ class ForkOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     counted: bool = False
 
 
-class ServerUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="up"):
+class ServerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="up"):
     """The fork-server is ready: what it preloaded, in milliseconds each, and what it could not."""
 
     pid: int
-    level: Level
+    level: SandboxLevel
     uid: int = -1
     preloaded: dict[str, float] = {}
     failed: dict[str, str] = {}
@@ -74,7 +74,7 @@ class ServerUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     notes: tuple[str, ...] = ()
 
 
-class Forked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="forked"):
+class ForkReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="forked"):
     """One worker was forked (its pidfd comes along where the system has them), or ``error`` says why not."""
 
     id: int
@@ -82,38 +82,38 @@ class Forked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     error: str = ""
 
 
-class ServerDown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="down"):
+class ServerStartFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="down"):
     """The fork-server could not set itself up."""
 
     error: str
 
 
-class Ring(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ring"):
+class WakeCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ring"):
     """Tell the busy worker ``token`` that it has mail."""
 
     token: str
 
 
-class Proceed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="proceed"):
+class ContinueCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="proceed"):
     """The gated keeper has been put where it belongs and may go on."""
 
 
-class Kill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="kill"):
+class KillCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="kill"):
     """Kill the worker ``token``, or the whole family."""
 
     token: str | None = None
 
 
-class Locked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="locked"):
+class SandboxReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="locked"):
     """The keeper has built the walls. Carries the session's directory, and the proxy's listener."""
 
-    level: Level
+    level: SandboxLevel
     directory: str = ""
     proxy_port: int = 0
     notes: tuple[str, ...] = ()
 
 
-class Exited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="exited"):
+class WorkerExited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="exited"):
     """The worker ``token`` is gone. ``status`` is a wait status."""
 
     token: str
@@ -122,13 +122,13 @@ class Exited(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     peak_rss: int = 0
 
 
-class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="failed"):
+class SandboxFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="failed"):
     """The walls could not be built; no code ran."""
 
     error: str
 
 
-FromServer = ServerUp | ServerDown | Forked
-FromKeeper = Locked | Exited | Failed
+ServerMessage = ServerReady | ServerStartFailed | ForkReply
+SupervisorMessage = SandboxReady | WorkerExited | SandboxFailed
 
-pack = msgspec.msgpack.Encoder().encode
+encode_control = msgspec.msgpack.Encoder().encode
