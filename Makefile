@@ -17,7 +17,7 @@ setup: .venv/.ready
 	touch $@
 
 demo: .venv/.light  ## a payment survives a killed process, a call remembers what was heard
-	$(BIN)/holdfast demo
+	$(BIN)/standfast demo
 
 .venv/.light: pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -1,1 +1,1 @@
-"""The measuring stick: holdfast side by side with its peers, in one run."""
+"""The measuring stick: standfast side by side with its peers, in one run."""

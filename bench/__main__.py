@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from bench.effort import VARIABLE
 from bench.machine import cores, warning
+from bench.quick import VARIABLE
 from bench.report import Group, Report
 
 GROUPS = ("history", "runs", "runtime", "realtime", "workers")
@@ -25,7 +25,7 @@ def loaded(name: str) -> Group:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure holdfast side by side with its peers."
+        prog="python -m bench", description="Measure standfast side by side with its peers."
     )
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"some of: {', '.join(GROUPS)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="few rounds and small sizes: that it works, not how fast")

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from bench.effort import pick
+from bench.quick import pick
 from bench.rows import percentile
-from bench.starting import CONFIG
-from holdfast.workers import WorkerSession, fork_server
+from bench.startup import CONFIG
+from standfast.workers import WorkerSession, fork_server
 
 SERVERS, BLOCKS, BLOCK = pick(9, 3), pick(8, 3), 50
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

@@ -7,13 +7,13 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bench.effort import pick
-from bench.peers import AGENTS, Peer, peers_started
+from bench.competitors.histories import TURN
+from bench.environments import AGENTS, Peer, peers_started
 from bench.progress import tell
-from bench.rivals.histories import TURN
+from bench.quick import pick
 from bench.rows import Figure, Work, at_least, at_most, clocked, micro, side_by_side, without_peer
-from holdfast.history.session import StoredSession
-from holdfast.store.sqlite.backend import SqliteBackend
+from standfast.history.stored_session import StoredSession
+from standfast.store.sqlite.backend import SqliteBackend
 
 PEER = "openai-agents"
 ROUNDS, CALLERS, MANY = pick(12, 3), 32, pick(100_000, 10_000)
@@ -26,20 +26,20 @@ def bare_append(path: Path) -> Callable[[], None]:
     asyncio.run(prepare(path))
     db = sqlite3.connect(path, isolation_level=None, cached_statements=256)
     db.execute("PRAGMA synchronous = NORMAL")
-    tape = db.execute("SELECT tape FROM holdfast_sessions").fetchone()[0]
+    tape = db.execute("SELECT tape FROM standfast_sessions").fetchone()[0]
 
     def append() -> None:
         rows = [json.dumps(item).encode() for item in TURN]
         db.execute("BEGIN IMMEDIATE")
         version, length, seq = db.execute(
-            "SELECT version, length, next_seq FROM holdfast_sessions WHERE session_id = ?", ("bare",)
+            "SELECT version, length, next_seq FROM standfast_sessions WHERE session_id = ?", ("bare",)
         ).fetchone()
         db.execute(
-            "UPDATE holdfast_sessions SET version = ?, length = ?, next_seq = ?, updated_at = ? WHERE session_id = ?",
+            "UPDATE standfast_sessions SET version = ?, length = ?, next_seq = ?, updated_at = ? WHERE session_id = ?",
             (version + 1, length + 2, seq + 2, 1e9 + version, "bare"),
         )
         db.executemany(
-            "INSERT INTO holdfast_items (tape, seq, data) VALUES (?, ?, ?)",
+            "INSERT INTO standfast_items (tape, seq, data) VALUES (?, ?, ?)",
             [(tape, seq + index, row) for index, row in enumerate(rows)],
         )
         db.execute("COMMIT")
@@ -136,7 +136,7 @@ async def measure(folder: Path, bare: Callable[[], None], peer: Peer | None) -> 
 
 
 def figures() -> Iterable[Figure]:
-    wanted = {PEER: (AGENTS, ("bench.rivals.histories",))}
+    wanted = {PEER: (AGENTS, ("bench.competitors.histories",))}
     with tempfile.TemporaryDirectory() as name, peers_started(wanted) as peers:
         folder = Path(name)
         yield from asyncio.run(measure(folder, bare_append(folder / "bare.db"), peers.get(PEER)))

@@ -7,9 +7,9 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from bench.peers import AGENTS, JUPYTER, versions
+from bench.environments import AGENTS, JUPYTER, versions
 
-PACKAGES = ("holdfast", "msgspec", "pydantic", "openai", "websockets", "matplotlib")
+PACKAGES = ("standfast", "msgspec", "pydantic", "openai", "websockets", "matplotlib")
 SHOWN = ("openai-agents", "pydantic-ai-slim", "langgraph", "langgraph-checkpoint-sqlite", "jupyter_client", "ipykernel")
 
 

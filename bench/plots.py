@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.rows import Series, percentile
 
-COLOURS = {"holdfast": "#0b6e4f", "openai-agents": "#c44536", "pydantic-ai": "#8e6bbf", "langgraph": "#2f6690"}
+COLOURS = {"standfast": "#0b6e4f", "openai-agents": "#c44536", "pydantic-ai": "#8e6bbf", "langgraph": "#2f6690"}
 OTHER, STARTS = "#7f8c8d", "start"
 
 
@@ -74,7 +74,7 @@ def dots(series: Sequence[Series], note: str, pyplot: Any) -> Any:
     figure, axis = pyplot.subplots(figsize=(9, 3.9))
     for row, one in enumerate(ordered):
         times = [second * 1e3 for second in one.seconds]
-        middle, colour = percentile(times, 0.5), COLOURS["holdfast"] if "worker" in one.name else OTHER
+        middle, colour = percentile(times, 0.5), COLOURS["standfast"] if "worker" in one.name else OTHER
         axis.plot(times, [row] * len(times), "o", color=colour, alpha=0.2, markersize=5, markeredgewidth=0)
         axis.plot(middle, row, "o", color=colour, markersize=11)
         value = f"{middle:,.0f} ms" if middle >= 100 else f"{middle:.1f} ms"

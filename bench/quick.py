@@ -3,7 +3,7 @@
 import os
 from typing import TypeVar
 
-VARIABLE = "HOLDFAST_BENCH_QUICK"
+VARIABLE = "STANDFAST_BENCH_QUICK"
 
 Size = TypeVar("Size")
 

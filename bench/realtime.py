@@ -9,17 +9,16 @@ import time
 import tracemalloc
 from typing import Any
 
-from bench.effort import pick
-from bench.peers import AGENTS, Once, best_of
+from bench.competitors.sessions import Sessions
+from bench.environments import AGENTS, Once, best_of
 from bench.progress import tell
+from bench.quick import pick
 from bench.realtime_server import server_process
-from bench.rivals.sessions import Sessions
 from bench.rows import Figure, at_least, at_most, without_peer
-from holdfast.realtime import RealtimeAgent, RealtimeModelAudioEvent, RealtimeRunner, RealtimeSession
-from holdfast.realtime.openai.audience import ListenerRegistry
-from holdfast.realtime.openai.client import RealtimeClient
-from holdfast.realtime.openai.frames import decode_message
-from holdfast.realtime.openai.raw import prepend_raw_event
+from standfast.realtime import RealtimeAgent, RealtimeModelAudioEvent, RealtimeRunner, RealtimeSession
+from standfast.realtime.openai._protocol.client import RealtimeClient
+from standfast.realtime.openai._protocol.codec import decode_message, prepend_raw_event
+from standfast.realtime.openai.listeners import ListenerRegistry
 
 FRAMES, UNREAD, INTERRUPTIONS = 5_000, 10_000, 10
 CALLS, TALKING = 500, 50
@@ -33,14 +32,14 @@ def micro(seconds: float) -> str:
 def side_by_side() -> list[Figure]:
     """Ours and theirs, each in its own process and environment, taking turns."""
     rivals: dict[str, Once] = {
-        "holdfast": (None, ("bench.rivals.sessions", "holdfast")),
-        "openai-agents": (AGENTS, ("bench.rivals.sessions", "agents")),
+        "standfast": (None, ("bench.competitors.sessions", "standfast")),
+        "openai-agents": (AGENTS, ("bench.competitors.sessions", "agents")),
     }
     found = best_of(rivals, pick(3, 1))
     rows = []
     for key, name in (("event", "an event, read"), ("audio", "an audio delta"), ("transcript", "a transcript delta")):
         label, limit = f"{name}, beside openai-agents", 3.0 if key == "event" else None
-        ours, theirs = found["holdfast"][key], found.get("openai-agents", {}).get(key)
+        ours, theirs = found["standfast"][key], found.get("openai-agents", {}).get(key)
         if theirs is None:
             rows.append(without_peer(label, micro(ours), ">= 3x" if limit else ""))
         else:
@@ -51,7 +50,7 @@ def side_by_side() -> list[Figure]:
 async def frames(kind: str, text: str) -> tuple[float, float]:
     """Seconds at the median from a frame of the server to the event in the hands of whoever iterates, and the part
     of it that JSON and base64 take. The session tells raw messages, too, as it does unless told otherwise."""
-    session = RealtimeSession(Sessions("holdfast").silent_model(), RealtimeAgent(name="a"), None)
+    session = RealtimeSession(Sessions("standfast").silent_model(), RealtimeAgent(name="a"), None)
     wanted = {"audio": "audio", "audio_transcript": "transcript_delta"}[kind]
     part = {"response_id": "r", "item_id": "i", "output_index": 0, "content_index": 0, "event_id": "e"}
     frame = json.dumps({"type": f"response.output_{kind}.delta", "delta": text, **part}).encode()
@@ -87,7 +86,7 @@ async def costs() -> list[Figure]:
 
 async def unread() -> list[Figure]:
     """What is kept of many deltas that nobody reads."""
-    session = RealtimeSession(Sessions("holdfast").silent_model(), RealtimeAgent(name="a"), None)
+    session = RealtimeSession(Sessions("standfast").silent_model(), RealtimeAgent(name="a"), None)
     async with session:
         gc.collect()
         tracemalloc.start()

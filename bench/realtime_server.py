@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.realtime.local import ToneTTS
-from holdfast.testing import RealtimeServer
+from standfast.realtime.local import ToneTTS
+from standfast.testing import RealtimeServer
 
 LONG = "a long answer that goes on and on " * 8
 

@@ -6,17 +6,17 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from bench.effort import pick, quick
-from bench.peers import AGENTS, Peer, PeerMissing, peers_started
+from bench.competitors.measuring import EXCHANGES, LENGTHS, LONG, SHORT, SNAPSHOT
+from bench.environments import AGENTS, Peer, PeerMissing, peers_started
 from bench.progress import tell
-from bench.rivals.measuring import EXCHANGES, LENGTHS, LONG, SHORT, SNAPSHOT
+from bench.quick import pick, quick
 from bench.rows import Figure, Series, at_least, at_most, compared, micro, without_peer
 
-OURS, MAIN = "holdfast", "openai-agents"
+OURS, MAIN = "standfast", "openai-agents"
 PEERS = {
-    MAIN: (AGENTS, ("bench.rivals.runners", "agents")),
-    "pydantic-ai": (AGENTS, ("bench.rivals.pydantic_ai",)),
-    "langgraph": (AGENTS, ("bench.rivals.langgraph",)),
+    MAIN: (AGENTS, ("bench.competitors.runners", "agents")),
+    "pydantic-ai": (AGENTS, ("bench.competitors.pydantic_ai",)),
+    "langgraph": (AGENTS, ("bench.competitors.langgraph",)),
 }
 STORES = {"no session": "", "SQLite": " stored"}
 ROUNDS = pick(5, 2)
@@ -66,7 +66,7 @@ class Rounds:
 
 
 def measured() -> Found:
-    with peers_started(PEERS) as peers, Peer.started(OURS, sys.executable, "bench.rivals.runners", OURS) as ours:
+    with peers_started(PEERS) as peers, Peer.started(OURS, sys.executable, "bench.competitors.runners", OURS) as ours:
         rounds = Rounds({OURS: ours, **peers})
         rounds.take((), "warm")
         for suffix in STORES.values():
@@ -147,7 +147,7 @@ def size(found: Found) -> Figure:
 
 def imports(found: Found) -> Iterable[Figure]:
     ours, work = found[OURS]["import"], found[OURS]["import, processor time"]
-    yield at_most("import holdfast; holdfast.Runner", f"{ours:.2f} s", "0.3 s", ours / 0.3, 1)
+    yield at_most("import standfast; standfast.Runner", f"{ours:.2f} s", "0.3 s", ours / 0.3, 1)
     yield compared("  ... in processor time", f"{work:.2f} s", "0.3 s", work / 0.3)
     for rival, own in found.items():
         if rival != OURS and "import" in own:

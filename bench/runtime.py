@@ -10,18 +10,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.effort import pick
-from bench.peers import AGENTS, Once, best_of
+from bench.competitors.durable import LONG, TURNS
+from bench.environments import AGENTS, Once, best_of
 from bench.progress import tell
-from bench.rivals.durable import LONG, TURNS
+from bench.quick import pick
 from bench.rows import Figure, at_least, at_most, compared, micro, without_peer
-from holdfast import Agent, Runtime, function_tool
-from holdfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
+from standfast import Agent, Runtime, function_tool
+from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
-MODULE = "bench.rivals.durable"
+MODULE = "bench.competitors.durable"
 RIVALS: dict[str, Once] = {
-    "NORMAL": (None, (MODULE, "holdfast", "NORMAL")),
-    "FULL": (None, (MODULE, "holdfast", "FULL")),
+    "NORMAL": (None, (MODULE, "standfast", "NORMAL")),
+    "FULL": (None, (MODULE, "standfast", "FULL")),
     "langgraph": (AGENTS, (MODULE, "langgraph")),
 }
 FEW, MANY, ROUNDS = 10, pick(1000, 100), pick(60, 10)

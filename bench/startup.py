@@ -6,11 +6,11 @@ import sys
 import time
 from collections.abc import Iterable
 
-from bench.effort import pick
-from bench.peers import Peer
+from bench.environments import Peer
 from bench.progress import tell
+from bench.quick import pick
 from bench.rows import Figure, Series, at_least, compared, micro, percentile, without_peer
-from holdfast.workers import PoolConfig, SandboxPolicy, SessionConfig, SessionPool, WorkerSession, fork_server
+from standfast.workers import PoolConfig, SandboxPolicy, SessionConfig, SessionPool, WorkerSession, fork_server
 
 CONFIG = SessionConfig(sandbox=SandboxPolicy(require="namespaces"), output_limit=None)
 SPAWNED = SessionConfig(mode="spawn", sandbox=SandboxPolicy(require="namespaces"))

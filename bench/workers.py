@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterable
 from contextlib import nullcontext
 
-from bench.echoing import Plain, in_the_middle, placed, placements, plain_python, timed, trips
-from bench.effort import pick
-from bench.peers import JUPYTER, Peer, peers_started
+from bench.echo_server import Plain, in_the_middle, placed, placements, plain_python, timed, trips
+from bench.environments import JUPYTER, Peer, peers_started
 from bench.progress import tell
+from bench.quick import pick
 from bench.rows import Figure, Series, at_least, at_most, micro, percentile, without_peer
-from bench.starting import CONFIG, KERNEL, acquires, first_start, started, starts
-from holdfast.workers import ExecuteMessage, OutputMessage, WorkerSession, fork_server
+from bench.startup import CONFIG, KERNEL, acquires, first_start, started, starts
+from standfast.workers import ExecuteMessage, OutputMessage, WorkerSession, fork_server
 
 LINES, LIVE = pick(200_000, 50_000), pick(300, 60)
 STOPS, DEATHS, OUTPUTS = pick(20, 8), pick(20, 5), pick(5, 2)
@@ -183,5 +183,5 @@ async def measure(kernel: Peer | None) -> list[Figure | Series]:
 
 
 def figures() -> Iterable[Figure | Series]:
-    with peers_started({KERNEL: (JUPYTER, ("bench.rivals.jupyter",))}) as peers:
+    with peers_started({KERNEL: (JUPYTER, ("bench.competitors.jupyter",))}) as peers:
         yield from asyncio.run(measure(peers.get(KERNEL)))

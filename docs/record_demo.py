@@ -1,4 +1,4 @@
-"""Records `holdfast demo` as a picture: ``python docs/record_demo.py`` writes ``docs/demo.svg``."""
+"""Records `standfast demo` as a picture: ``python docs/record_demo.py`` writes ``docs/demo.svg``."""
 
 import io
 import os
@@ -19,7 +19,7 @@ SPINNER = re.compile("\\s*[\u2800-\u28ff]")
 def shown() -> str:
     """What the demonstration prints on a terminal, with its colours."""
     ours, theirs = pty.openpty()
-    program = Path(sys.executable).with_name("holdfast")
+    program = Path(sys.executable).with_name("standfast")
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
     screen = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(WIDTH), "PATH": path}
     process = subprocess.Popen([program, "demo"], stdout=theirs, env=os.environ | screen)
@@ -42,11 +42,11 @@ def _read(terminal: int) -> bytes:
 
 def main() -> None:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-    console.print(Text("$ holdfast demo", style="bold"))
+    console.print(Text("$ standfast demo", style="bold"))
     for line in Text.from_ansi(shown()).split("\n"):
         if not SPINNER.match(line.plain):  # a terminal takes it away again
             console.print(line)
-    drawn = console.export_svg(title="holdfast demo", unique_id="demo")
+    drawn = console.export_svg(title="standfast demo", unique_id="demo")
     # The font is the reader's own: a picture asks nobody's server for one.
     PICTURE.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.S).replace("Fira Code, ", ""))
     print(f"wrote {PICTURE}")

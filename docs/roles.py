@@ -23,7 +23,7 @@ def linked(place: griffe.Object, match: re.Match[str]) -> str:
 def path_of(place: griffe.Object, name: str) -> str:
     """Where the name leads, as seen from its docstring."""
     first, dot, rest = name.partition(".")
-    if first == "holdfast":
+    if first == "standfast":
         return name
     try:
         found = place.resolve(first)

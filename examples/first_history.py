@@ -6,11 +6,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from holdfast import open_store
+from standfast import open_store
 
 READ_AGAIN = """
 import asyncio, sys
-from holdfast import open_store
+from standfast import open_store
 
 async def main():
     async with open_store(sys.argv[1]) as store:

@@ -2,7 +2,7 @@ import signal
 
 import pytest
 
-pytest_plugins = ["pytester", "holdfast.testing.leaks", "servers", "redis_server", "telemetry"]
+pytest_plugins = ["pytester", "standfast.testing.leaks", "servers", "redis_server", "telemetry"]
 
 PATIENCE = 180
 

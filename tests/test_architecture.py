@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent / "src" / "holdfast"
+ROOT = Path(__file__).parent.parent / "src" / "standfast"
 
 LEVELS = {
     "base": 0,
@@ -67,7 +67,7 @@ def test_imports_go_down_only(path: Path) -> None:
     home = parts[0]
     assert home in LEVELS, f"{home} has no level yet: give it one here and in docs/architecture.md"
     for name in imports_of(path):
-        if not name.startswith("holdfast."):
+        if not name.startswith("standfast."):
             continue
         other = name.split(".")[1]
         if other in LEVELS and other != home:
@@ -75,7 +75,7 @@ def test_imports_go_down_only(path: Path) -> None:
 
 
 def test_a_realtime_session_knows_no_wire() -> None:
-    wire = ("holdfast.realtime.openai", "holdfast.realtime.local")
+    wire = ("standfast.realtime.openai", "standfast.realtime.local")
     parts = [path for path in (ROOT / "realtime").glob("*.py") if path.name != "runner.py"]  # It has the default model.
     assert [(path.name, name) for path in parts for name in imports_of(path) if name.startswith(wire)] == []
 
@@ -92,17 +92,17 @@ def test_heavy_libraries_stay_in_their_rooms(path: Path) -> None:
 def test_the_child_of_a_worker_imports_only_its_own_words() -> None:
     for path in sorted((ROOT / "workers" / "child").rglob("*.py")):
         for name in imports_of(path):
-            if name.startswith("holdfast"):
-                assert name.startswith(("holdfast.workers.wire", "holdfast.workers.child")), f"{path.name}: {name}"
+            if name.startswith("standfast"):
+                assert name.startswith(("standfast.workers.wire", "standfast.workers.child")), f"{path.name}: {name}"
 
 
 def run_python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_importing_holdfast_imports_nothing_heavy() -> None:
+def test_importing_standfast_imports_nothing_heavy() -> None:
     heavy = run_python(
-        "import sys, holdfast; "
+        "import sys, standfast; "
         "heavy = 'openai sqlalchemy redis pydantic cryptography opentelemetry asyncio mcp'.split(); "
         "print([name for name in heavy if name in sys.modules])"
     )
@@ -111,15 +111,15 @@ def test_importing_holdfast_imports_nothing_heavy() -> None:
 
 def test_a_store_in_sqlite_needs_no_extra() -> None:
     loaded = run_python(
-        "import sys; from holdfast import open_store, SQLiteSession; "
+        "import sys; from standfast import open_store, SQLiteSession; "
         "print([m for m in ('openai', 'sqlalchemy', 'redis', 'cryptography') if m in sys.modules])"
     )
     assert loaded == "[]"
 
 
-def test_importing_holdfast_takes_less_than_a_fifth_of_a_second() -> None:
+def test_importing_standfast_takes_less_than_a_fifth_of_a_second() -> None:
     times = [
-        float(run_python("import time; t = time.perf_counter(); import holdfast; print(time.perf_counter() - t)"))
+        float(run_python("import time; t = time.perf_counter(); import standfast; print(time.perf_counter() - t)"))
         for _ in range(3)
     ]
     assert min(times) < 0.2

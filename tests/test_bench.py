@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench.environments import Environment, Peer, PeerMissing, peers_started
 from bench.machine import warning
-from bench.peers import Environment, Peer, PeerMissing, peers_started
 from bench.report import Report
 from bench.rows import at_least, at_most, clocked, in_turns, side_by_side, table, without_peer
 
 ROOT = Path(__file__).parent.parent
 RIVAL = """
-from bench.rivals.serving import serve
+from bench.competitors.serving import serve
 
 async def double(number):
     print("a library that talks on standard output")
@@ -35,7 +35,7 @@ from bench.rows import Series
 
 report = Report(quick=True)
 report.keep("drawn", [
-    Series("a turn, no session", "holdfast", (10, 100), (0.001, 0.002)),
+    Series("a turn, no session", "standfast", (10, 100), (0.001, 0.002)),
     Series("start", "sandboxed worker", (0, 1, 2), (0.01, 0.02, 0.03)),
 ], load=0.0, seconds=1.0)
 paths = report.write(Path(sys.argv[1]))

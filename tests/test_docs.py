@@ -13,7 +13,7 @@ from draw_lifecycles import DRAWN, redrawn
 from pages import PAGES, PICTURES, ROOT, Block, Shell, blocks, run_page
 from test_architecture import LEVELS
 
-SOURCES = ROOT / "src" / "holdfast"
+SOURCES = ROOT / "src" / "standfast"
 PUBLIC = ["agents", "history", "mcp", "models", "realtime", "realtime.local", "runs", "runtime", "tracing", "workers"]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RUNNABLE = ("python", "console")

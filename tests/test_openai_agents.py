@@ -11,8 +11,8 @@ from agents.extensions.memory import SQLAlchemySession as PeerSQLAlchemySession
 from agents.testing import ScriptedModel, assistant_message, function_call
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from holdfast import AdvancedSQLiteSession, SQLAlchemySession, SQLiteSession, open_store
-from holdfast.testing import assert_replayable
+from standfast import AdvancedSQLiteSession, SQLAlchemySession, SQLiteSession, open_store
+from standfast.testing import assert_replayable
 
 
 @agents.function_tool

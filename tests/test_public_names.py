@@ -21,7 +21,7 @@ def test_every_public_name_is_there(package: str) -> None:
 
 
 def checked(tmp_path: Path, program: str) -> str:
-    """What mypy says about a program that uses holdfast."""
+    """What mypy says about a program that uses standfast."""
     file = tmp_path / "program.py"
     file.write_text(program)
     done = subprocess.run(
@@ -37,14 +37,14 @@ def checked(tmp_path: Path, program: str) -> str:
 def test_a_type_checker_knows_the_public_names(tmp_path: Path) -> None:
     told = checked(
         tmp_path,
-        "import holdfast\n"
+        "import standfast\n"
         "async def main() -> None:\n"
-        "    async with holdfast.open_store('memory://') as store:\n"
+        "    async with standfast.open_store('memory://') as store:\n"
         "        session = store.session('s')\n"
         "        reveal_type(await session.head())\n"
         "        await session.add_items('not a list', key=7)\n",
     )
-    assert 'Revealed type is "holdfast.store.contract.Head"' in told
+    assert 'Revealed type is "standfast.store.contract.Head"' in told
     assert told.count("[arg-type]") == 2, told
 
 
@@ -52,7 +52,7 @@ def test_the_rules_of_a_function_model_can_be_typed(tmp_path: Path) -> None:
     told = checked(
         tmp_path,
         "from typing import Any\n"
-        "from holdfast import FunctionModel, FunctionRequest\n"
+        "from standfast import FunctionModel, FunctionRequest\n"
         "def rules(request: FunctionRequest) -> str | dict[str, Any]:\n"
         "    if request.input[-1].get('type') == 'function_call_output':\n"
         "        return str(request.input[-1]['output'])\n"

@@ -1,4 +1,4 @@
-"""Durable turns: every step is in SQLite before the next. ``holdfast NORMAL``, ``holdfast FULL`` or ``langgraph``."""
+"""Durable turns: every step is in SQLite before the next. ``standfast NORMAL``, ``standfast FULL`` or ``langgraph``."""
 
 import asyncio
 import gc
@@ -22,16 +22,16 @@ class Durable(Protocol):
     async def run(self, opened: Any, turns: int) -> None: ...
 
 
-class Holdfast:
+class Standfast:
     def __init__(self, synchronous: str) -> None:
         self.synchronous = synchronous
 
     @asynccontextmanager
     async def opened(self, path: Path, turns: int) -> Any:
-        from bench.rivals.runners import Runners
-        from holdfast import Runtime
+        from bench.competitors.runners import Runners
+        from standfast import Runtime
 
-        agent = Runners("holdfast").agent(turns)
+        agent = Runners("standfast").agent(turns)
         async with Runtime.open(f"sqlite:///{path}?synchronous={self.synchronous}", agents=[agent]) as runtime:
             yield runtime
 
@@ -43,7 +43,7 @@ class Holdfast:
 class LangGraph:
     @asynccontextmanager
     async def opened(self, path: Path, turns: int) -> Any:
-        from bench.rivals import langgraph
+        from bench.competitors import langgraph
 
         rival = langgraph.LangGraph()
         store = await rival.opened(path.parent, path.stem)
@@ -92,6 +92,6 @@ async def measured(rival: Durable, folder: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    one: Durable = LangGraph() if sys.argv[1] == "langgraph" else Holdfast(sys.argv[2])
+    one: Durable = LangGraph() if sys.argv[1] == "langgraph" else Standfast(sys.argv[2])
     with tempfile.TemporaryDirectory() as place:
         print(json.dumps(asyncio.run(measured(one, Path(place)))))

@@ -6,7 +6,7 @@ from typing import Any
 
 from jupyter_client.manager import start_new_async_kernel  # type: ignore[import-not-found]
 
-from bench.rivals.serving import serve
+from bench.competitors.serving import serve
 
 
 class Kernel:

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.effort import pick
-from bench.rivals.serving import serve
+from bench.competitors.serving import serve
+from bench.quick import pick
 
 SHORT, LONG = 10, pick(400, 100)
 LENGTHS = (SHORT, 50, 100, 200, 400) if LONG == 400 else (SHORT, 30, LONG)

@@ -1,4 +1,4 @@
-"""holdfast and openai-agents: the same program, but for its import. The name of the module is the argument."""
+"""standfast and openai-agents: the same program, but for its import. The name of the module is the argument."""
 
 import gc
 import importlib
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.rivals.measuring import SNAPSHOT, report
+from bench.competitors.measuring import SNAPSHOT, report
 
 
 class Runners:
@@ -16,7 +16,7 @@ class Runners:
         self.library: Any = importlib.import_module(module)
         self.words: Any = importlib.import_module(f"{module}.testing")
         self.imported = f"import {module}; {module}.Runner"
-        if module != "holdfast":
+        if module != "standfast":
             self.library.set_tracing_disabled(True)
 
     async def opened(self, folder: Path, name: str) -> Any:

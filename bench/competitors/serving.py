@@ -1,4 +1,4 @@
-"""The other end of ``bench.peers.Peer``. It needs nothing but the standard library."""
+"""The other end of ``bench.environments.Peer``. It needs nothing but the standard library."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""holdfast's and openai-agents' realtime sessions: the same program, but for its import, and the same conversation
+"""standfast's and openai-agents' realtime sessions: the same program, but for its import, and the same conversation
 told by a model that is only there. The name of the module is the argument."""
 
 import asyncio

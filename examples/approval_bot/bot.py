@@ -22,7 +22,7 @@ from fastapi import FastAPI, HTTPException, Request
 from releases import agent
 from signing import is_genuine
 
-from holdfast import Approval, Event, HoldfastError, NotFound, RunHandle, Runtime
+from standfast import Approval, Event, NotFound, RunHandle, Runtime, StandfastError
 
 BUTTONS = {
     "approval": {"approve": "Approve", "reject": "Reject"},
@@ -77,7 +77,7 @@ class Bot:
             given = {"output": "It happened."} if action["action_id"] == "done" else {}
             try:
                 await self.rt.decide(action["value"], action["action_id"], by=user, **given)
-            except HoldfastError as refused:
+            except StandfastError as refused:
                 problem = str(refused)
         if problem is not None:
             await self.chat.call("chat.postEphemeral", channel=channel, user=user, text=problem)

@@ -1,12 +1,12 @@
 """The agent behind the bot: it releases software, after somebody agreed.
 
-holdfast chat examples/approval_bot/releases.py          (say: release shop 1.4.2)
+standfast chat examples/approval_bot/releases.py          (say: release shop 1.4.2)
 """
 
 import re
 
-from holdfast import Agent, FunctionModel, ItemHelpers, function_tool
-from holdfast.models import ModelRequest
+from standfast import Agent, FunctionModel, ItemHelpers, function_tool
+from standfast.models import ModelRequest
 
 
 @function_tool(needs_approval=True)

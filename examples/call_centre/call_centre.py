@@ -8,7 +8,7 @@
 It plays one call. The caller writes, the agents speak: by espeak-ng where that is installed, else by a tone. Without
 an option they follow fixed rules, offline. Afterwards a clerk goes on with the same conversation in writing:
 
-    holdfast chat examples/call_centre/call_centre.py --session caller-7 --store sqlite:///calls.db
+    standfast chat examples/call_centre/call_centre.py --session caller-7 --store sqlite:///calls.db
 
 What to look at:
 
@@ -25,7 +25,7 @@ import wave
 from pathlib import Path
 from typing import Any
 
-from holdfast import (
+from standfast import (
     Agent,
     FunctionModel,
     GuardrailFunctionOutput,
@@ -38,8 +38,8 @@ from holdfast import (
     open_store,
     output_guardrail,
 )
-from holdfast.models import ModelRequest
-from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner, RealtimeSession
+from standfast.models import ModelRequest
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner, RealtimeSession
 
 CALLER = [
     "Hello, my last bill seems too high.",

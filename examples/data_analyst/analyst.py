@@ -22,9 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, FunctionModel, ItemHelpers, LocalModel, Runner, SQLiteSession, python_tool
-from holdfast.models import ModelRequest
-from holdfast.workers import PoolConfig, PythonSessions, SessionConfig, SessionPool
+from standfast import Agent, FunctionModel, ItemHelpers, LocalModel, Runner, SQLiteSession, python_tool
+from standfast.models import ModelRequest
+from standfast.workers import PoolConfig, PythonSessions, SessionConfig, SessionPool
 
 HERE = Path(__file__).parent
 LIBRARIES = tuple(name for name in ("pandas", "matplotlib.pyplot") if find_spec(name.partition(".")[0]))

@@ -33,16 +33,16 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from holdfast import (
+from standfast import (
     Approval,
     ApprovalSettled,
-    HoldfastError,
     InvalidInput,
     KeyReused,
     LocalModel,
     NotFound,
     RunHandle,
     Runtime,
+    StandfastError,
 )
 
 STATIC = Path(__file__).parent / "static"
@@ -93,8 +93,8 @@ def make_app(folder: Path, *, model: Any = None, lease: float = 5.0) -> FastAPI:
     app.state.stopping = lambda: False
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
 
-    @app.exception_handler(HoldfastError)
-    async def explained(request: Request, error: HoldfastError) -> JSONResponse:
+    @app.exception_handler(StandfastError)
+    async def explained(request: Request, error: StandfastError) -> JSONResponse:
         status = next((status for kind, status in HTTP_STATUS.items() if isinstance(error, kind)), 500)
         return JSONResponse({"code": error.code, "detail": str(error)}, status)
 

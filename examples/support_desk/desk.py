@@ -2,16 +2,16 @@
 
 The web app next to this file runs it. The same agent in a terminal, with the same approvals:
 
-    holdfast chat examples/support_desk/desk.py
-    holdfast chat examples/support_desk/desk.py --model gpt-4.1-mini     (or: --model local)
+    standfast chat examples/support_desk/desk.py
+    standfast chat examples/support_desk/desk.py --model gpt-4.1-mini     (or: --model local)
 """
 
 import asyncio
 import re
 from pathlib import Path
 
-from holdfast import Agent, FunctionModel, FunctionTool, ItemHelpers, Model, function_tool
-from holdfast.models import ModelRequest
+from standfast import Agent, FunctionModel, FunctionTool, ItemHelpers, Model, function_tool
+from standfast.models import ModelRequest
 
 ORDERS = {"A7": ("teapot", 49.90), "B2": ("lamp", 120.00), "C9": ("chair", 310.50)}
 BANK_SECONDS = 2.0

@@ -3,7 +3,7 @@
 Public names are resolved on first use, so importing the package imports nothing heavy.
 """
 
-from holdfast.base.lazy import attach_stub
+from standfast.base.lazy import attach_stub
 
 __version__ = "0.1.0"
 

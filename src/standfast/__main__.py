@@ -1,5 +1,5 @@
-"""``python -m holdfast`` is ``holdfast``."""
+"""``python -m standfast`` is ``standfast``."""
 
-from holdfast.cli import main
+from standfast.cli import main
 
 main()

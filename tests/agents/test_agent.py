@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-import holdfast
-from holdfast import (
+import standfast
+from standfast import (
     Agent,
     AgentBase,
     AgentHooks,
     AgentsException,
-    HoldfastError,
     InvalidDeclaration,
     ModelBehaviorError,
     ModelSettings,
     RunContextWrapper,
     RunHooks,
+    StandfastError,
     StopAtTools,
     ToolContext,
     ToolOriginType,
     UserError,
 )
-from holdfast.agents.agent_tool import AgentTool
+from standfast.agents.agent_tool import AgentTool
 
 CONTEXT = RunContextWrapper("ann")
 
@@ -208,17 +208,17 @@ def test_every_error_has_a_code_of_its_own() -> None:
     def kinds(kind: type[Any]) -> list[type[Any]]:
         return [kind, *(found for below in kind.__subclasses__() for found in kinds(below))]
 
-    found = [kind for kind in kinds(AgentsException) if kind.__module__.startswith("holdfast")]
+    found = [kind for kind in kinds(AgentsException) if kind.__module__.startswith("standfast")]
     assert len({kind.code for kind in found}) == len(found)
-    assert issubclass(AgentsException, HoldfastError)
+    assert issubclass(AgentsException, StandfastError)
 
 
 def test_declaring_an_agent_needs_no_pydantic() -> None:
     code = (
-        "import sys, holdfast; a = holdfast.Agent('a'); "
-        "holdfast.Agent('b', tools=[a.as_tool('t', '')], handoffs=[holdfast.handoff(a)]); "
+        "import sys, standfast; a = standfast.Agent('a'); "
+        "standfast.Agent('b', tools=[a.as_tool('t', '')], handoffs=[standfast.handoff(a)]); "
         "print([name for name in ('pydantic', 'openai') if name in sys.modules])"
     )
-    env = {"PYTHONPATH": str(Path(holdfast.__file__).parent.parent)}
+    env = {"PYTHONPATH": str(Path(standfast.__file__).parent.parent)}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     assert found.stdout == "[]\n"

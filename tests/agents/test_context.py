@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import InvalidDeclaration, ModelBehaviorError, RunContextWrapper, ToolContext, Usage
-from holdfast.agents import ApprovalDecision, Approvals, RecordedDecision, ToolRef
+from standfast import InvalidDeclaration, ModelBehaviorError, RunContextWrapper, ToolContext, Usage
+from standfast.agents import ApprovalDecision, Approvals, RecordedDecision, ToolRef
 
 
 @dataclass

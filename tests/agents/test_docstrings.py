@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents import function_schema
-from holdfast.agents.docstrings import parse_docstring
+from standfast.agents import function_schema
+from standfast.agents.docstrings import parse_docstring
 
 
 def google() -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from holdfast import InvalidDeclaration, ModelBehaviorError, RunContextWrapper, ToolContext, UserError
-from holdfast.agents import function_schema
-from holdfast.agents.strict_schema import to_strict_schema
+from standfast import InvalidDeclaration, ModelBehaviorError, RunContextWrapper, ToolContext, UserError
+from standfast.agents import function_schema
+from standfast.agents.strict_schema import to_strict_schema
 
 
 class Point(BaseModel):

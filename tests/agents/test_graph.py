@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from holdfast import (
+from standfast import (
     Agent,
     AgentChanged,
     AgentHooks,
@@ -22,8 +22,8 @@ from holdfast import (
     handoff,
     tool_namespace,
 )
-from holdfast.agents import AgentGraph, AgentRef, resolve_agent
-from holdfast.agents.graph import compute_signature, diff_signatures
+from standfast.agents import AgentGraph, AgentRef, resolve_agent
+from standfast.agents.graph import compute_signature, diff_signatures
 
 
 async def nothing(ctx: Any, arguments: str) -> str:

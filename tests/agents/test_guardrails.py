@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from standfast import (
     Agent,
     GuardrailFunctionOutput,
     InputGuardrail,
@@ -98,7 +98,7 @@ def test_a_tripwire_says_which_guardrail_it_was() -> None:
     @tool_input_guardrail
     def cheap(*_: Any) -> Any: ...
 
-    from holdfast import InputGuardrailResult
+    from standfast import InputGuardrailResult
 
     tripped = InputGuardrailTripwireTriggered(InputGuardrailResult(polite, GuardrailFunctionOutput(None, True)))
     assert "'polite'" in str(tripped)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from holdfast import (
+from standfast import (
     Agent,
     Handoff,
     HandoffInputData,
@@ -24,7 +24,7 @@ from holdfast import (
     reset_conversation_history_wrappers,
     set_conversation_history_wrappers,
 )
-from holdfast.handoff_filters import remove_all_tools
+from standfast.agents.handoff_filters import remove_all_tools
 
 BILLING = Agent("Billing Desk", handoff_description="Knows about money.")
 CONTEXT = RunContextWrapper("ann")

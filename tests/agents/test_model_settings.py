@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import InvalidDeclaration, ModelRetryBackoffSettings, ModelRetrySettings, ModelSettings, Usage
+from standfast import InvalidDeclaration, ModelRetryBackoffSettings, ModelRetrySettings, ModelSettings, Usage
 
 
 def test_what_is_set_wins_and_the_rest_shows_through() -> None:

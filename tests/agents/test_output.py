@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from holdfast import AgentOutputSchema, InvalidDeclaration, ModelBehaviorError, UserError
+from standfast import AgentOutputSchema, InvalidDeclaration, ModelBehaviorError, UserError
 
 
 class Answer(BaseModel):

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from holdfast.agents import function_schema
+from standfast.agents import function_schema
 
 peer = pytest.importorskip("agents.function_schema")
 

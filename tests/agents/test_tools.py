@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from holdfast import (
+from standfast import (
     Agent,
     FunctionTool,
     HostedMCPTool,
@@ -29,7 +29,7 @@ from holdfast import (
     function_tool,
     tool_namespace,
 )
-from holdfast.agents import ToolRef, find_tool, index_tools_by_ref
+from standfast.agents import ToolRef, find_tool, index_tools_by_ref
 
 
 def context(name: str = "tool") -> ToolContext[None]:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.base.errors import InvalidItem
-from holdfast.base.items import decode_item, encode_item, encode_items, extract_text, extract_words, matches_terms
+from standfast.base.errors import InvalidItem
+from standfast.base.items import decode_item, encode_item, encode_items, extract_text, extract_words, matches_terms
 
 often = settings(derandomize=True, deadline=None, max_examples=200)
 texts = st.text(st.characters(exclude_categories=["Cs"]))

@@ -7,13 +7,13 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "first", ["holdfast.agents.function_tool", "holdfast.agents.function_schema", "holdfast.agents"]
+    "first", ["standfast.agents.function_tool", "standfast.agents.function_schema", "standfast.agents"]
 )
 def test_a_module_does_not_hide_a_name_that_it_shares(first: str) -> None:
     code = f"""
-import {first}, holdfast
-from holdfast.agents import function_schema
-print([type(name).__name__ for name in (holdfast.function_tool, holdfast.agents.function_tool, function_schema)])
+import {first}, standfast
+from standfast.agents import function_schema
+print([type(name).__name__ for name in (standfast.function_tool, standfast.agents.function_tool, function_schema)])
 """
     path = {"PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.base.pairing import PairingProblem, drop_unpaired, find_pair_ends, find_unpaired, group_into_units
-from holdfast.testing import NotReplayable, assert_replayable
+from standfast.base.pairing import PairingProblem, drop_unpaired, find_pair_ends, find_unpaired, group_into_units
+from standfast.testing import NotReplayable, assert_replayable
 
 PAIRS = {
     "function_call": "function_call_output",

@@ -5,8 +5,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, FunctionModel, function_tool
-from holdfast.models import ModelRequest
+from standfast import Agent, FunctionModel, function_tool
+from standfast.models import ModelRequest
 
 
 @function_tool

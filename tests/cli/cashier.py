@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, FunctionModel, function_tool
-from holdfast.models import ModelRequest
+from standfast import Agent, FunctionModel, function_tool
+from standfast.models import ModelRequest
 
 
 @function_tool(needs_approval=True)

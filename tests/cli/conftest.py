@@ -8,8 +8,8 @@ import pytest
 from terminals import Terminal
 from typer.testing import CliRunner, Result
 
-from holdfast import open_store
-from holdfast.cli.app import app
+from standfast import open_store
+from standfast.cli.app import app
 
 TURN = [
     {"role": "user", "content": "Refund order 7, please."},
@@ -37,21 +37,21 @@ def kept(url: str) -> str:
 
 
 @pytest.fixture
-def holdfast(url: str) -> Callable[..., Result]:
+def standfast(url: str) -> Callable[..., Result]:
     """Run a command on the test's store."""
 
     def run(*words: str, stdin: str | None = None) -> Result:
-        return CliRunner(env={"HOLDFAST_STORE": url}).invoke(app, list(words), input=stdin)
+        return CliRunner(env={"STANDFAST_STORE": url}).invoke(app, list(words), input=stdin)
 
     return run
 
 
 @pytest.fixture
-def told(holdfast: Callable[..., Result]) -> Callable[..., Any]:
+def told(standfast: Callable[..., Result]) -> Callable[..., Any]:
     """Run a command with --json and read what it says."""
 
     def run(*words: str, code: int = 0, stdin: str | None = None) -> Any:
-        result = holdfast(*words, "--json", stdin=stdin)
+        result = standfast(*words, "--json", stdin=stdin)
         assert result.exit_code == code, result.output
         return json.loads(result.stdout)
 

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast import Agent, FunctionModel, python_tool
-from holdfast.models import ModelRequest
-from holdfast.workers import PoolConfig, SessionPool
+from standfast import Agent, FunctionModel, python_tool
+from standfast.models import ModelRequest
+from standfast.workers import PoolConfig, SessionPool
 
 
 def rules(request: ModelRequest) -> str | dict[str, Any]:

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from holdfast import Agent, FunctionModel, function_tool
-from holdfast.models import ModelRequest
+from standfast import Agent, FunctionModel, function_tool
+from standfast.models import ModelRequest
 
 
 @function_tool

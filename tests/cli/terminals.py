@@ -1,4 +1,4 @@
-"""``holdfast`` on a pseudo-terminal, for tests that press its keys."""
+"""``standfast`` on a pseudo-terminal, for tests that press its keys."""
 
 import os
 import pty
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import standfast
 
-SOURCE = str(Path(holdfast.__file__).parents[1])
+SOURCE = str(Path(standfast.__file__).parents[1])
 
 
 class Terminal:
@@ -26,7 +26,7 @@ class Terminal:
         if self.pid == 0:
             os.chdir(folder)
             os.environ.update({"TERM": "xterm", "COLUMNS": "200", "PYTHONPATH": SOURCE, **environment})
-            os.execv(sys.executable, [sys.executable, "-m", "holdfast", *words])
+            os.execv(sys.executable, [sys.executable, "-m", "standfast", *words])
 
     def press(self, keys: str) -> None:
         os.write(self.keys, keys.encode())

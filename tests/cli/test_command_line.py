@@ -1,4 +1,4 @@
-"""``holdfast`` as a program: help, usage errors, pipes, what it imports."""
+"""``standfast`` as a program: help, usage errors, pipes, what it imports."""
 
 import json
 import subprocess
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import typer
 
-import holdfast as package
-from holdfast.cli.app import app
-from holdfast.cli.lazily import LazyCommand
+import standfast as package
+from standfast.cli.app import app
+from standfast.cli.lazy_commands import LazyCommand
 
 SOURCE = str(Path(package.__file__).parents[1])
 
@@ -40,7 +40,7 @@ def commands(found: Any = None, *names: str) -> Iterator[tuple[tuple[str, ...], 
 
 @pytest.mark.parametrize(("names", "command"), [pytest.param(*one, id=" ".join(one[0])) for one in commands()])
 def test_every_command_has_an_example_and_json(names, command):
-    assert f"holdfast {' '.join(names)}" in command.help
+    assert f"standfast {' '.join(names)}" in command.help
     if names != ("chat",):
         assert "--json" in [word for option in command.params for word in option.opts]
 
@@ -48,12 +48,12 @@ def test_every_command_has_an_example_and_json(names, command):
 def test_help_imports_no_command():
     code = """
 import sys
-from holdfast.cli import main
-sys.argv = ["holdfast", "--help"]
+from standfast.cli import main
+sys.argv = ["standfast", "--help"]
 try:
     main()
 except SystemExit:
-    heavy = ("asyncio", "openai", "holdfast.runtime.runtime", "holdfast.history.store", "holdfast.workers.session")
+    heavy = ("asyncio", "openai", "standfast.runtime.runtime", "standfast.history.store", "standfast.workers.session")
     print([name for name in heavy if name in sys.modules])
 """
     shown = program("-c", code).stdout
@@ -63,22 +63,22 @@ except SystemExit:
 
 @pytest.mark.parametrize("words", [("frob",), ("runs", "show"), ("sessions", "list", "-n", "x"), ("run", "a", "--no")])
 def test_wrong_use_is_told_in_json_to_a_program(words):
-    ended = program("-m", "holdfast", *words, "--json")
+    ended = program("-m", "standfast", *words, "--json")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert json.loads(ended.stderr)["error"]["code"] == "usage"
 
 
 def test_a_reader_that_leaves_is_no_error():
     code = "for i in range(50000): print(i)"
-    shell = f"{sys.executable} -m holdfast workers exec '{code}' | head -1"
+    shell = f"{sys.executable} -m standfast workers exec '{code}' | head -1"
     ended = program("-c", f"import subprocess; subprocess.run({shell!r}, shell=True)")
     assert (ended.stdout, ended.stderr) == ("0\n", "")
 
 
 def test_without_typer_it_says_what_to_install():
-    ended = program("-c", "import sys; sys.modules['typer'] = None; from holdfast.cli import main; main()")
+    ended = program("-c", "import sys; sys.modules['typer'] = None; from standfast.cli import main; main()")
     assert ended.returncode == 1
-    assert ended.stderr == "holdfast: the command line needs the extra 'cli': pip install 'holdfast[cli]'\n"
+    assert ended.stderr == "standfast: the command line needs the extra 'cli': pip install 'standfast[cli]'\n"
 
 
 def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback():
@@ -87,11 +87,11 @@ import sys
 
 class Pressed:
     def find_spec(self, name, *rest):
-        if name == "holdfast.cli.output":
+        if name == "standfast.cli.commands._output":
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Pressed())
-from holdfast.cli import main
+from standfast.cli import main
 main()
 """
     ended = program("-c", code)
@@ -103,7 +103,7 @@ def test_ctrl_c_is_noticed_also_when_it_comes_just_before_the_command_begins_to_
     # waiting, just as one that the main thread takes a moment before it begins to wait.
     code = """
 import asyncio, signal, threading, time
-from holdfast.cli.failing import command
+from standfast.cli.commands._errors import command
 
 def press():
     time.sleep(0.5)
@@ -127,30 +127,30 @@ except typer.Exit as left:
 
 def completed(words: str, **environment: str) -> list[str]:
     """What the shell offers for the last of these words."""
-    asked = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
-    code = "import sys; sys.argv = ['holdfast']; from holdfast.cli import main; main()"
+    asked = {"_STANDFAST_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    code = "import sys; sys.argv = ['standfast']; from standfast.cli import main; main()"
     ended = program("-c", code, **asked, **environment)
     assert ended.stderr == ""
     return ended.stdout.split()
 
 
 def test_completion_offers_commands_and_options():
-    assert completed("holdfast sess") == ["sessions"]
-    assert completed("holdfast sessions sh") == ["show"]
-    assert "--arguments" in completed("holdfast approvals approve --a")
+    assert completed("standfast sess") == ["sessions"]
+    assert completed("standfast sessions sh") == ["show"]
+    assert "--arguments" in completed("standfast approvals approve --a")
 
 
 def test_completion_offers_the_ids_in_the_store(kept, told):
     asked = told("run", "pay", "--agent", CASHIER, "--session", "bob", code=3)["approvals"][0]
-    here = {"HOLDFAST_STORE": kept}
+    here = {"STANDFAST_STORE": kept}
     for words in ("sessions show u", "sessions check u", "chat --session u", "runs list --session u"):
-        assert completed(f"holdfast {words}", **here) == ["user-7"]
-    assert completed("holdfast runs show run", **here) == [asked["run_id"]]
-    assert completed("holdfast approvals approve app", **here) == [asked["id"]]
-    assert completed(f"holdfast sessions show --store {kept} u") == ["user-7"]
+        assert completed(f"standfast {words}", **here) == ["user-7"]
+    assert completed("standfast runs show run", **here) == [asked["run_id"]]
+    assert completed("standfast approvals approve app", **here) == [asked["id"]]
+    assert completed(f"standfast sessions show --store {kept} u") == ["user-7"]
 
 
 def test_completion_is_silent_and_makes_nothing_where_there_is_no_store(tmp_path):
-    assert completed("holdfast sessions show u", HOLDFAST_STORE=f"sqlite:///{tmp_path / 'none.db'}") == []
-    assert completed("holdfast runs show r", HOLDFAST_STORE="postgresql+asyncpg://127.0.0.1:1/x") == []
+    assert completed("standfast sessions show u", STANDFAST_STORE=f"sqlite:///{tmp_path / 'none.db'}") == []
+    assert completed("standfast runs show r", STANDFAST_STORE="postgresql+asyncpg://127.0.0.1:1/x") == []
     assert list(tmp_path.iterdir()) == []

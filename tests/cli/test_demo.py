@@ -5,14 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import holdfast
+import standfast
 
 ROOT = Path(__file__).parents[2]
-SOURCE = str(Path(holdfast.__file__).parents[1])
+SOURCE = str(Path(standfast.__file__).parents[1])
 
 
 def test_the_demonstration_pays_once_and_remembers_what_was_heard():
-    command = [sys.executable, "-m", "holdfast", "demo"]
+    command = [sys.executable, "-m", "standfast", "demo"]
     environment = os.environ | {"PYTHONPATH": SOURCE}
     shown = subprocess.run(
         command, check=True, capture_output=True, text=True, timeout=90, env=environment, cwd=ROOT
@@ -23,8 +23,8 @@ def test_the_demonstration_pays_once_and_remembers_what_was_heard():
         "It may have happened",
         "payments in the ledger: 1",
         "2618.0 euros",
-        "python -m holdfast chat examples/support_desk/desk.py",  # as it was called here, where the examples are
-        "python -m holdfast doctor",
+        "python -m standfast chat examples/support_desk/desk.py",  # as it was called here, where the examples are
+        "python -m standfast doctor",
     ):
         assert line in shown
     remembered = shown.split("it remembers:")[1].split("\n")[0].strip()

@@ -1,4 +1,4 @@
-"""``holdfast run``, ``chat``, ``runs`` and ``approvals``, each command a program of its own on one store."""
+"""``standfast run``, ``chat``, ``runs`` and ``approvals``, each command a program of its own on one store."""
 
 import json
 from pathlib import Path
@@ -21,8 +21,8 @@ def waiting(told, paid):
     return outcome["approvals"][0]
 
 
-def test_one_input_is_answered_and_kept(holdfast, told):
-    result = holdfast("run", "hello", "--agent", AGENT, "--session", "user-7")
+def test_one_input_is_answered_and_kept(standfast, told):
+    result = standfast("run", "hello", "--agent", AGENT, "--session", "user-7")
     assert (result.exit_code, result.stdout) == (0, "You said hello, item 1.\n")
     assert told("run", "again", "--agent", AGENT, "--session", "user-7")["final_output"] == "You said again, item 3."
     assert [run["status"] for run in told("runs", "list", "--session", "user-7")] == ["completed"] * 2
@@ -34,20 +34,20 @@ def test_the_same_key_runs_once(told):
     assert len(told("runs", "list")) == 1
 
 
-def test_an_approved_call_is_made_once_and_a_second_decision_is_a_conflict(told, holdfast, waiting, paid):
+def test_an_approved_call_is_made_once_and_a_second_decision_is_a_conflict(told, standfast, waiting, paid):
     assert [one["id"] for one in told("approvals", "list")] == [waiting["id"]]
     outcome = told("approvals", "approve", waiting["id"], "--agent", AGENT, "--by", "ann")
     assert (outcome["status"], outcome["final_output"], paid()) == ("completed", "It says: paid 5.", ["5"])
     shown = told("approvals", "show", waiting["id"])
     assert (shown["status"], shown["decided_by"]) == ("approved", "ann")
-    again = holdfast("approvals", "approve", waiting["id"])
+    again = standfast("approvals", "approve", waiting["id"])
     assert again.exit_code == 4
     assert "ann" in again.stderr
     assert told("approvals", "list") == []
 
 
-def test_arguments_are_edited_and_checked(told, holdfast, waiting, paid):
-    bad = holdfast("approvals", "approve", waiting["id"], "--arguments", '{"amount": "much"}', "--agent", AGENT)
+def test_arguments_are_edited_and_checked(told, standfast, waiting, paid):
+    bad = standfast("approvals", "approve", waiting["id"], "--arguments", '{"amount": "much"}', "--agent", AGENT)
     assert bad.exit_code == 2
     assert "amount" in bad.stderr
     told("approvals", "approve", waiting["id"], "--arguments", '{"amount": 3}', "--agent", AGENT)
@@ -61,41 +61,41 @@ def test_a_rejection_is_told_to_the_model_and_another_program_can_go_on(told, wa
     assert paid() == []
 
 
-def test_an_answer_without_an_agent_says_how_the_run_goes_on(holdfast, waiting):
-    decided = holdfast("approvals", "approve", waiting["id"])
+def test_an_answer_without_an_agent_says_how_the_run_goes_on(standfast, waiting):
+    decided = standfast("approvals", "approve", waiting["id"])
     assert decided.stdout.splitlines()[0] == f"{waiting['id']} is approved"
-    assert f"holdfast runs resume {waiting['run_id']} --agent AGENT" in decided.stderr
+    assert f"standfast runs resume {waiting['run_id']} --agent AGENT" in decided.stderr
 
 
-def test_a_waiting_run_names_commands_that_let_it_go_on(holdfast, paid):
-    asked = holdfast("run", "pay", "--agent", AGENT)
-    assert f"holdfast approvals approve ID --agent {AGENT}\n" in asked.stderr
+def test_a_waiting_run_names_commands_that_let_it_go_on(standfast, paid):
+    asked = standfast("run", "pay", "--agent", AGENT)
+    assert f"standfast approvals approve ID --agent {AGENT}\n" in asked.stderr
 
 
-def test_what_is_named_to_go_on_with_is_in_the_store_of_the_run(holdfast, told, paid, tmp_path):
+def test_what_is_named_to_go_on_with_is_in_the_store_of_the_run(standfast, told, paid, tmp_path):
     there = ["--store", f"sqlite:///{tmp_path / 'other.db'}"]
-    asked = holdfast("run", "pay", "--agent", AGENT, *there)
+    asked = standfast("run", "pay", "--agent", AGENT, *there)
     assert f"approvals approve ID --agent {AGENT} {' '.join(there)}\n" in asked.stderr
     [approval] = told("approvals", "list", *there)
-    shown = holdfast("runs", "show", approval["run_id"], *there)
+    shown = standfast("runs", "show", approval["run_id"], *there)
     assert f"approvals approve ID --agent AGENT {' '.join(there)}\n" in shown.stderr
-    decided = holdfast("approvals", "approve", approval["id"], *there)
+    decided = standfast("approvals", "approve", approval["id"], *there)
     assert f"runs resume {approval['run_id']} --agent AGENT {' '.join(there)}\n" in decided.stderr
 
 
-def test_resuming_a_completed_run_shows_its_answer(holdfast, told):
+def test_resuming_a_completed_run_shows_its_answer(standfast, told):
     run = told("run", "hello", "--agent", AGENT)["run_id"]
-    resumed = holdfast("runs", "resume", run, "--agent", AGENT)
+    resumed = standfast("runs", "resume", run, "--agent", AGENT)
     assert (resumed.exit_code, resumed.stdout) == (0, "You said hello, item 1.\n")
 
 
-def test_a_run_is_shown_with_its_events(told, holdfast, waiting):
+def test_a_run_is_shown_with_its_events(told, standfast, waiting):
     shown = told("runs", "show", waiting["run_id"])
     assert (shown["status"], len(shown["approvals"])) == ("waiting", 1)
-    lines = holdfast("runs", "events", waiting["run_id"], "--json").stdout.splitlines()
+    lines = standfast("runs", "events", waiting["run_id"], "--json").stdout.splitlines()
     events = [json.loads(line) for line in lines]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-    later = holdfast("runs", "events", waiting["run_id"], "--after", str(len(events) - 1))
+    later = standfast("runs", "events", waiting["run_id"], "--after", str(len(events) - 1))
     assert "run.waiting" in later.stdout
     assert len(later.stdout.splitlines()) == 1
 
@@ -107,11 +107,11 @@ def test_a_waiting_run_is_cancelled_and_forked(told, waiting):
     assert told("runs", "show", waiting["run_id"])["status"] == "cancelled"
 
 
-def test_a_run_whose_tool_is_gone_goes_on_when_the_change_is_accepted(told, holdfast, waiting, paid, tmp_path):
+def test_a_run_whose_tool_is_gone_goes_on_when_the_change_is_accepted(told, standfast, waiting, paid, tmp_path):
     changed = tmp_path / "changed.py"
     changed.write_text(Path(AGENT.partition(":")[0]).read_text().replace("tools=[pay]", "tools=[]"))
     agent = ["--agent", f"{changed}:cashier"]
-    stuck = holdfast("approvals", "approve", waiting["id"], *agent)
+    stuck = standfast("approvals", "approve", waiting["id"], *agent)
     assert stuck.exit_code != 0
     assert "--accept-changes" in stuck.stderr
     outcome = told("runs", "resume", waiting["run_id"], "--accept-changes", *agent)
@@ -140,31 +140,31 @@ def test_the_newest_runs_are_listed_first(told):
     assert [run["id"] for run in told("runs", "list", "-n", "2")] == [ids[2], ids[1]]
 
 
-def test_other_arguments_need_the_agent_that_checks_them(holdfast, waiting):
+def test_other_arguments_need_the_agent_that_checks_them(standfast, waiting):
     for words in (("--arguments", "{}"), ("--edit",), ("--edit", "--arguments", "{}", "--agent", AGENT)):
-        result = holdfast("approvals", "approve", waiting["id"], *words)
+        result = standfast("approvals", "approve", waiting["id"], *words)
         assert result.exit_code == 2
         assert "--a" in result.stderr
 
 
-def test_a_run_does_not_wait_for_a_session_that_waits_for_a_person(holdfast, waiting):
-    result = holdfast("run", "hello", "--agent", AGENT, "--session", "user-7")
+def test_a_run_does_not_wait_for_a_session_that_waits_for_a_person(standfast, waiting):
+    result = standfast("run", "hello", "--agent", AGENT, "--session", "user-7")
     assert result.exit_code == 4
-    assert f"holdfast runs show {waiting['run_id']}" in result.stderr
+    assert f"standfast runs show {waiting['run_id']}" in result.stderr
 
 
-def test_a_chat_asks_inline_and_keeps_the_conversation(holdfast, told, paid):
+def test_a_chat_asks_inline_and_keeps_the_conversation(standfast, told, paid):
     words = "hello\npay\ny\npay\nn\nno money\n"
-    result = holdfast("chat", AGENT, "--session", "user-7", stdin=words)
+    result = standfast("chat", AGENT, "--session", "user-7", stdin=words)
     assert result.exit_code == 0
     for part in ("You said hello", "wants to call pay", "It says: paid 5.", "no money", "--session user-7"):
         assert part in result.stdout
     assert paid() == ["5"]
-    assert "item 11" in holdfast("chat", AGENT, "--session", "user-7", stdin="more\n").stdout
+    assert "item 11" in standfast("chat", AGENT, "--session", "user-7", stdin="more\n").stdout
 
 
-def test_a_chat_of_programs_is_lines_in_and_json_out_until_somebody_must_decide(holdfast, paid):
-    result = holdfast("chat", AGENT, "--session", "user-7", "--json", stdin="hello\n\nmore\npay\nnever said\n")
+def test_a_chat_of_programs_is_lines_in_and_json_out_until_somebody_must_decide(standfast, paid):
+    result = standfast("chat", AGENT, "--session", "user-7", "--json", stdin="hello\n\nmore\npay\nnever said\n")
     outcomes = [json.loads(line) for line in result.stdout.splitlines()]
     assert result.exit_code == 3
     assert [outcome["status"] for outcome in outcomes] == ["completed", "completed", "waiting"]
@@ -172,20 +172,20 @@ def test_a_chat_of_programs_is_lines_in_and_json_out_until_somebody_must_decide(
     assert outcomes[0]["final_output"].startswith("You said hello")
     assert [approval["tool"] for approval in outcomes[2]["approvals"]] == ["pay"]
     assert paid() == []
-    assert "never said" not in holdfast("sessions", "show", "user-7").stdout
+    assert "never said" not in standfast("sessions", "show", "user-7").stdout
 
 
-def test_a_chat_ends_with_the_words_that_go_on_with_it(holdfast, tmp_path):
+def test_a_chat_ends_with_the_words_that_go_on_with_it(standfast, tmp_path):
     other = f"sqlite:///{tmp_path / 'other.db'}"
-    said = holdfast("chat", AGENT, "--session", "my chat", stdin="hello\n").stdout
-    assert said.endswith(f"holdfast chat {AGENT} --session 'my chat'\n")
-    said = holdfast("chat", AGENT, "--session", "s", "--store", other, stdin="hello\n").stdout
-    again = said.partition("Go on with: holdfast ")[2].split()
-    assert "item 3" in holdfast(*again, stdin="hello\n").stdout
+    said = standfast("chat", AGENT, "--session", "my chat", stdin="hello\n").stdout
+    assert said.endswith(f"standfast chat {AGENT} --session 'my chat'\n")
+    said = standfast("chat", AGENT, "--session", "s", "--store", other, stdin="hello\n").stdout
+    again = said.partition("Go on with: standfast ")[2].split()
+    assert "item 3" in standfast(*again, stdin="hello\n").stdout
 
 
-def test_a_question_left_open_in_a_chat_waits(holdfast, told, paid):
-    result = holdfast("chat", AGENT, "--session", "user-7", stdin="pay\nl\n")
+def test_a_question_left_open_in_a_chat_waits(standfast, told, paid):
+    result = standfast("chat", AGENT, "--session", "user-7", stdin="pay\nl\n")
     assert "waits for approval" in result.stderr
     assert len(told("approvals", "list")) == 1
     assert paid() == []
@@ -204,8 +204,8 @@ def test_a_question_left_open_in_a_chat_waits(holdfast, told, paid):
         ("tests/cli", 2, "module:attribute"),
     ],
 )
-def test_an_agent_that_cannot_be_found_is_said_so(holdfast, agent, code, said):
-    result = holdfast("run", "hi", "--agent", agent)
+def test_an_agent_that_cannot_be_found_is_said_so(standfast, agent, code, said):
+    result = standfast("run", "hi", "--agent", agent)
     assert result.exit_code == code
     assert said in result.stderr
 
@@ -219,19 +219,19 @@ def test_an_agent_that_cannot_be_found_is_said_so(holdfast, agent, code, said):
         ("import sys; sys.exit(3)", "SystemExit: 3"),
     ],
 )
-def test_an_agent_that_cannot_be_imported_is_said_in_one_line(holdfast, tmp_path, code, said):
+def test_an_agent_that_cannot_be_imported_is_said_in_one_line(standfast, tmp_path, code, said):
     file = tmp_path / "broken_agent.py"
     file.write_text(code)
-    result = holdfast("run", "hi", "--agent", str(file))
+    result = standfast("run", "hi", "--agent", str(file))
     assert result.exit_code == 2
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
-    assert json.loads(holdfast("run", "hi", "--agent", str(file), "--json").stderr)["error"]["code"] == "broken-agent"
+    assert json.loads(standfast("run", "hi", "--agent", str(file), "--json").stderr)["error"]["code"] == "broken-agent"
 
 
-def test_an_agent_may_bring_a_pool_of_workers_that_lives_as_long_as_the_command(holdfast, told):
+def test_an_agent_may_bring_a_pool_of_workers_that_lives_as_long_as_the_command(standfast, told):
     where = f"{Path(__file__).with_name('counter.py')}:counter"
-    result = holdfast("chat", where, "--session", "s", stdin="n = 41\nn + 1\n")
+    result = standfast("chat", where, "--session", "s", stdin="n = 41\nn + 1\n")
     assert (result.exit_code, "It is 42." in result.stdout) == (0, True), result.output
     assert told("run", "6 * 7", "--agent", where)["final_output"] == "It is 42."
     assert told("run", "6 * 7", "--agent", where.replace(":counter", ":plain"))["final_output"] == "6 * 7"
@@ -243,19 +243,19 @@ def test_an_agent_in_a_package_may_import_relatively(told, tmp_path):
     (package / "__init__.py").touch()
     (package / "words.py").write_text("GREETING = 'good day'")
     (package / "agents.py").write_text(
-        "from holdfast import Agent, FunctionModel\nfrom .words import GREETING\n"
+        "from standfast import Agent, FunctionModel\nfrom .words import GREETING\n"
         "clerk = Agent('clerk', model=FunctionModel(lambda request: GREETING))\n"
     )
     assert told("run", "hi", "--agent", str(package / "agents.py"))["final_output"] == "good day"
 
 
-def test_a_failed_run_is_named_by_its_error(holdfast, tmp_path):
+def test_a_failed_run_is_named_by_its_error(standfast, tmp_path):
     file = tmp_path / "failing_agent.py"
     file.write_text(
-        "from holdfast import Agent, FunctionModel\ndef rules(request): raise KeyError('[red]')\n"
+        "from standfast import Agent, FunctionModel\ndef rules(request): raise KeyError('[red]')\n"
         "agent = Agent('failing', model=FunctionModel(rules))\n"
     )
-    result = holdfast("run", "hi", "--agent", str(file))
+    result = standfast("run", "hi", "--agent", str(file))
     assert (result.exit_code, result.stderr) == (1, "failed: KeyError: '[red]' (--debug shows where)\n")
 
 
@@ -264,8 +264,8 @@ def test_a_file_with_one_agent_needs_no_attribute(told):
 
 
 @pytest.mark.local
-def test_without_a_key_the_embedded_model_answers(holdfast, monkeypatch):
+def test_without_a_key_the_embedded_model_answers(standfast, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    result = holdfast("chat", stdin="Say hi.\n")
+    result = standfast("chat", stdin="Say hi.\n")
     assert result.exit_code == 0
     assert "LocalModel" in result.stdout

@@ -1,4 +1,4 @@
-"""``holdfast sessions``: what a person and a program see of a store."""
+"""``standfast sessions``: what a person and a program see of a store."""
 
 import asyncio
 import json
@@ -6,29 +6,29 @@ import sqlite3
 
 import pytest
 
-from holdfast import SQLiteSession
+from standfast import SQLiteSession
 
 pytestmark = pytest.mark.usefixtures("kept")
 
 
-def test_listing_shows_sessions_and_filters_them(told, holdfast):
+def test_listing_shows_sessions_and_filters_them(told, standfast):
     assert [(row["id"], row["items"], row["owner"]) for row in told("sessions", "list")] == [("user-7", 4, "ann")]
     assert told("sessions", "list", "--owner", "bob") == []
-    assert "no sessions" in holdfast("sessions", "list", "--query", "nobody").stdout
+    assert "no sessions" in standfast("sessions", "list", "--query", "nobody").stdout
 
 
-def test_showing_prints_what_was_said(told, holdfast):
-    shown = holdfast("sessions", "show", "user-7").stdout
+def test_showing_prints_what_was_said(told, standfast):
+    shown = standfast("sessions", "show", "user-7").stdout
     for part in ("Refund order 7", "find(", "delivered", "Shall I go on?"):
         assert part in shown
     assert [item.get("role") for item in told("sessions", "show", "user-7", "-n", "1")["items"]] == ["assistant"]
 
 
-def test_what_was_said_is_never_taken_for_markup(told, holdfast):
+def test_what_was_said_is_never_taken_for_markup(told, standfast):
     line = {"item": {"role": "user", "content": "[bold]mark[/nonsense]"}}
-    lines = [json.dumps({"holdfast": "session", "format": 1, "session_id": "odd"}), json.dumps(line)]
+    lines = [json.dumps({"standfast": "session", "format": 1, "session_id": "odd"}), json.dumps(line)]
     assert told("sessions", "import", "-", stdin="\n".join(lines))["items"] == 1
-    assert "[bold]mark[/nonsense]" in holdfast("sessions", "show", "odd").stdout
+    assert "[bold]mark[/nonsense]" in standfast("sessions", "show", "odd").stdout
 
 
 def test_searching_finds_items_across_sessions_or_in_one(told):
@@ -43,35 +43,35 @@ def test_forking_and_rewinding(told):
     assert len(told("sessions", "show", "twin")["items"]) == 1
 
 
-def test_an_earlier_generation_is_shown_and_restored(told, holdfast):
+def test_an_earlier_generation_is_shown_and_restored(told, standfast):
     told("sessions", "rewind", "user-7", "--to", "1")
     (generation,) = told("sessions", "show", "user-7")["generations"]
-    assert "--generation" in holdfast("sessions", "show", "user-7").stdout
+    assert "--generation" in standfast("sessions", "show", "user-7").stdout
     assert len(told("sessions", "show", "user-7", "--generation", str(generation))["items"]) == 4
-    assert holdfast("sessions", "show", "user-7", "--generation", "99").exit_code == 5
+    assert standfast("sessions", "show", "user-7", "--generation", "99").exit_code == 5
     assert told("sessions", "restore", "user-7", "--generation", str(generation))["items"] == 4
 
 
-def test_a_table_that_is_not_on_a_screen_has_a_line_per_row(told, holdfast):
+def test_a_table_that_is_not_on_a_screen_has_a_line_per_row(told, standfast):
     told("sessions", "fork", "user-7", "--as", "x" * 200)
-    assert len(holdfast("sessions", "list").stdout.splitlines()) == 3
+    assert len(standfast("sessions", "list").stdout.splitlines()) == 3
 
 
 @pytest.mark.parametrize("words", [("rewind", "user-7", "--to", "9"), ("search", " "), ("list", "-n", "0")])
-def test_what_cannot_be_meant_is_refused(holdfast, words):
-    assert holdfast("sessions", *words).exit_code == 2
+def test_what_cannot_be_meant_is_refused(standfast, words):
+    assert standfast("sessions", *words).exit_code == 2
 
 
-def test_a_file_that_is_not_there_is_named(holdfast):
-    result = holdfast("sessions", "import", "nowhere.jsonl")
+def test_a_file_that_is_not_there_is_named(standfast):
+    result = standfast("sessions", "import", "nowhere.jsonl")
     assert (result.exit_code, result.stderr) == (5, "error: nowhere.jsonl: No such file or directory\n")
 
 
-def test_an_export_comes_back_under_another_name(told, holdfast, tmp_path):
+def test_an_export_comes_back_under_another_name(told, standfast, tmp_path):
     file = tmp_path / "out.jsonl"
     assert told("sessions", "export", "user-7", "-o", str(file))["items"] == 4
     assert told("sessions", "import", str(file), "--as", "copy")["items"] == 4
-    again = holdfast("sessions", "import", str(file))
+    again = standfast("sessions", "import", str(file))
     assert again.exit_code == 4
     assert "user-7" in again.stderr
 
@@ -85,8 +85,8 @@ def test_checking_says_what_is_damaged_and_fails(told, url):
     assert (report["ok"], len(report["corrupt"])) == (False, 1)
 
 
-def test_deleting_asks_first(told, holdfast):
-    refused = holdfast("sessions", "delete", "user-7")
+def test_deleting_asks_first(told, standfast):
+    refused = standfast("sessions", "delete", "user-7")
     assert refused.exit_code == 2
     assert "--yes" in refused.stderr
     assert told("sessions", "delete", "user-7", "--yes") == {"id": "user-7", "deleted": True}
@@ -94,36 +94,36 @@ def test_deleting_asks_first(told, holdfast):
 
 
 @pytest.mark.parametrize("words", [("show", "nobody"), ("fork", "nobody"), ("rewind", "nobody", "--to", "0")])
-def test_what_is_not_there_is_said_in_one_line_with_its_own_exit_code(holdfast, words):
-    result = holdfast("sessions", *words)
+def test_what_is_not_there_is_said_in_one_line_with_its_own_exit_code(standfast, words):
+    result = standfast("sessions", *words)
     assert result.exit_code == 5
     assert "nobody" in result.stderr
     assert "Traceback" not in result.output
-    assert json.loads(holdfast("sessions", *words, "--json").stderr)["error"]["code"] == "not-found"
+    assert json.loads(standfast("sessions", *words, "--json").stderr)["error"]["code"] == "not-found"
 
 
-def test_a_store_that_is_not_there_is_not_made(holdfast, tmp_path):
-    result = holdfast("sessions", "list", "--store", f"sqlite:///{tmp_path / 'other.db'}")
+def test_a_store_that_is_not_there_is_not_made(standfast, tmp_path):
+    result = standfast("sessions", "list", "--store", f"sqlite:///{tmp_path / 'other.db'}")
     assert result.exit_code == 5
     assert "--store" in result.stderr
     assert not (tmp_path / "other.db").exists()
 
 
-async def test_what_ready_made_sessions_wrote_is_found_by_following_the_hint(holdfast, told, tmp_path):
+async def test_what_ready_made_sessions_wrote_is_found_by_following_the_hint(standfast, told, tmp_path):
     session = SQLiteSession("chat-1", tmp_path / "chat.db")
     await session.add_items([{"role": "user", "content": "Where is my teapot?"}])
     session.close()
     plain = f"sqlite:///{tmp_path / 'chat.db'}"
     for words in (("list",), ("search", "teapot"), ("show", "chat-1"), ("export", "chat-1")):
-        hint = await asyncio.to_thread(holdfast, "sessions", *words, "--store", plain)
+        hint = await asyncio.to_thread(standfast, "sessions", *words, "--store", plain)
         found = hint.stderr.partition("--store ")[2].strip().strip("'")
         assert found == f"{plain}?tables=agent_sessions,agent_messages"
-        result = await asyncio.to_thread(holdfast, "sessions", *words, "--store", found)
+        result = await asyncio.to_thread(standfast, "sessions", *words, "--store", found)
         assert (result.exit_code, result.stderr) == (0, "")
         assert ("chat-1" if words == ("list",) else "teapot") in result.stdout
 
 
-def test_tables_are_named_in_pairs(holdfast, url):
-    result = holdfast("sessions", "list", "--store", f"{url}?tables=agent_sessions")
+def test_tables_are_named_in_pairs(standfast, url):
+    result = standfast("sessions", "list", "--store", f"{url}?tables=agent_sessions")
     assert result.exit_code == 2
     assert "two names" in result.stderr

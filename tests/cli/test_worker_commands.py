@@ -1,49 +1,49 @@
-"""``holdfast workers`` and ``holdfast doctor``, with real workers."""
+"""``standfast workers`` and ``standfast doctor``, with real workers."""
 
 import asyncio
 import json
 
-import holdfast as package
-from holdfast.workers import WorkerSession
+import standfast as package
+from standfast.workers import WorkerSession
 
 
-def test_code_runs_and_its_value_is_printed(holdfast, told):
-    result = holdfast("workers", "exec", "print('hi'); 6 * 7")
+def test_code_runs_and_its_value_is_printed(standfast, told):
+    result = standfast("workers", "exec", "print('hi'); 6 * 7")
     assert (result.exit_code, result.stdout) == (0, "hi\n42\n")
     answer = told("workers", "exec", "print('hi'); 6 * 7")
     assert (answer["ok"], answer["repr"], answer["stdout"], answer["state"]) == (True, "42", "hi\n", "preserved")
 
 
-def test_failing_code_fails_the_command_with_its_traceback(holdfast, told):
-    result = holdfast("workers", "exec", "1/0")
+def test_failing_code_fails_the_command_with_its_traceback(standfast, told):
+    result = standfast("workers", "exec", "1/0")
     assert result.exit_code == 1
     assert "ZeroDivisionError" in result.stderr
     assert told("workers", "exec", "1/0", code=1)["error"]["type"] == "ZeroDivisionError"
 
 
-def test_code_comes_from_a_file_or_from_standard_input(holdfast, tmp_path):
+def test_code_comes_from_a_file_or_from_standard_input(standfast, tmp_path):
     (tmp_path / "code.py").write_text("print(input('name? '))")
-    assert "ann" in holdfast("workers", "exec", "--file", str(tmp_path / "code.py"), stdin="ann\n").stdout
-    assert holdfast("workers", "exec", "-", stdin="2 + 2").stdout == "4\n"
-    assert holdfast("workers", "exec").exit_code == 2
+    assert "ann" in standfast("workers", "exec", "--file", str(tmp_path / "code.py"), stdin="ann\n").stdout
+    assert standfast("workers", "exec", "-", stdin="2 + 2").stdout == "4\n"
+    assert standfast("workers", "exec").exit_code == 2
 
 
-def test_a_host_that_cannot_be_one_is_refused(holdfast):
-    result = holdfast("workers", "exec", "--network", "bad host!", "1")
+def test_a_host_that_cannot_be_one_is_refused(standfast):
+    result = standfast("workers", "exec", "--network", "bad host!", "1")
     assert result.exit_code == 2
     assert "'bad host!' is not a host name" in result.stderr
 
 
-def test_a_timeout_ends_the_code(holdfast):
-    result = holdfast("workers", "exec", "while True: pass", "--timeout", "0.3")
+def test_a_timeout_ends_the_code(standfast):
+    result = standfast("workers", "exec", "while True: pass", "--timeout", "0.3")
     assert result.exit_code == 1
 
 
-def test_the_prompt_keeps_variables_and_survives_errors_and_lost_workers(holdfast):
+def test_the_prompt_keeps_variables_and_survives_errors_and_lost_workers(standfast):
     lines = (
         "x = 20\ndef twice():\n    return 2 * x\n\ntwice() + 2\n1/0\nx\nimport os; os.kill(os.getpid(), 9)\n'again'\n"
     )
-    result = holdfast("workers", "repl", stdin=lines)
+    result = standfast("workers", "repl", stdin=lines)
     assert result.exit_code == 0
     assert "42" in result.stdout
     assert "20" in result.stdout
@@ -52,19 +52,19 @@ def test_the_prompt_keeps_variables_and_survives_errors_and_lost_workers(holdfas
     assert "'again'" in result.stdout
 
 
-def test_the_prompt_answers_a_program_with_a_line_per_statement(holdfast):
-    lines = holdfast("workers", "repl", "--json", stdin="x = 20\nx + 1\n").stdout.splitlines()
+def test_the_prompt_answers_a_program_with_a_line_per_statement(standfast):
+    lines = standfast("workers", "repl", "--json", stdin="x = 20\nx + 1\n").stdout.splitlines()
     assert [json.loads(line)["repr"] for line in lines] == ["", "21"]
 
 
-def test_code_that_asks_where_nobody_answers_is_said_so(holdfast):
-    result = holdfast("workers", "exec", "input()", stdin="")
+def test_code_that_asks_where_nobody_answers_is_said_so(standfast):
+    result = standfast("workers", "exec", "input()", stdin="")
     assert result.exit_code == 2
     assert "asks for input" in result.stderr
 
 
-def test_a_module_that_cannot_be_imported_beforehand_is_named(holdfast):
-    result = holdfast("workers", "exec", "1", "--preload", "no_such_module")
+def test_a_module_that_cannot_be_imported_beforehand_is_named(standfast):
+    result = standfast("workers", "exec", "1", "--preload", "no_such_module")
     assert result.exit_code == 0
     assert "no_such_module" in result.stderr
 
@@ -77,15 +77,15 @@ async def test_running_workers_are_listed(told):
     assert all(process["memory_mb"] > 0 for process in listed)
 
 
-def test_the_doctor_reports_the_sandbox_and_the_extras(told, holdfast):
+def test_the_doctor_reports_the_sandbox_and_the_extras(told, standfast):
     report = told("doctor")
-    assert report["versions"]["holdfast"] == package.__version__
+    assert report["versions"]["standfast"] == package.__version__
     assert report["sandbox"]["level"] is not None
     assert report["extras"]["cli"] == {"installed": True, "missing": [], "for": "the command line"}
-    assert "sandbox level" in holdfast("doctor").stdout
+    assert "sandbox level" in standfast("doctor").stdout
     assert told("workers", "doctor")["level"] == report["sandbox"]["level"]
 
 
-def test_the_version(told, holdfast):
+def test_the_version(told, standfast):
     assert told("version") == {"version": package.__version__}
-    assert holdfast("--version").stdout == holdfast("version").stdout == f"holdfast {package.__version__}\n"
+    assert standfast("--version").stdout == standfast("version").stdout == f"standfast {package.__version__}\n"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kit import printed
 
-from holdfast import FunctionModel, Runner, open_store
-from holdfast.realtime import LocalRealtimeModel
+from standfast import FunctionModel, Runner, open_store
+from standfast.realtime import LocalRealtimeModel
 
 
 @pytest.fixture

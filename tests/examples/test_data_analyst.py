@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from kit import printed
 
-from holdfast import FunctionModel
-from holdfast.workers import PoolConfig, SessionPool
+from standfast import FunctionModel
+from standfast.workers import PoolConfig, SessionPool
 
 CSV = "month,product,euros\n2025-01,tea,10\n2025-02,tea,30\n2025-01,cocoa,5\n2025-02,cocoa,2\n"
 QUESTIONS = ["What do we sell?", "Which month was the worst?"]

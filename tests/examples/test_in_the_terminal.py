@@ -19,9 +19,9 @@ CASES = {
 async def test_an_agent_of_an_example_can_be_run(path: str, tmp_path: Path) -> None:
     said, code, expected = CASES[path]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "holdfast", "run", said, "--agent", str(EXAMPLES / path),
+        sys.executable, "-m", "standfast", "run", said, "--agent", str(EXAMPLES / path),
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "HOLDFAST_STORE": "sqlite:///terminal.db"},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "STANDFAST_STORE": "sqlite:///terminal.db"},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     shown = (await process.communicate())[0].decode()

@@ -56,8 +56,8 @@ class Page:
         self.browser.find_element(By.XPATH, f"//button[text()='{label}']").click()
 
     def picture(self, name: str) -> None:
-        """Kept where HOLDFAST_SCREENSHOTS points, for people to look at."""
-        if folder := os.environ.get("HOLDFAST_SCREENSHOTS"):
+        """Kept where STANDFAST_SCREENSHOTS points, for people to look at."""
+        if folder := os.environ.get("STANDFAST_SCREENSHOTS"):
             self.browser.save_screenshot(str(Path(folder, f"{name}.png")))
 
     @property

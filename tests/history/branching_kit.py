@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import AdvancedSQLiteSession, Usage
-from holdfast.store.relational.connection import TableNames
+from standfast import AdvancedSQLiteSession, Usage
+from standfast.store.sql.connection import TableNames
 
 NAMES = TableNames("agent_sessions", "agent_messages")
 

@@ -3,12 +3,12 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.history.contract import SessionABC, SessionSettings
-from holdfast.history.encrypted import EncryptedSession
-from holdfast.history.responses_compaction import OpenAIResponsesCompactionSession
-from holdfast.history.session import StoredSession
-from holdfast.store.memory import MemoryBackend
 from openai_server import OpenAIServer
+from standfast.history.encryption.session import EncryptedSession
+from standfast.history.openai.compaction import OpenAIResponsesCompactionSession
+from standfast.history.session import SessionABC, SessionSettings
+from standfast.history.stored_session import StoredSession
+from standfast.store.memory import MemoryBackend
 
 Item = dict[str, Any]
 

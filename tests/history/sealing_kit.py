@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.history.encrypted import EncryptedSession
-from holdfast.history.session import StoredSession
-from holdfast.store.contract import Backend
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.sqlite.backend import SqliteBackend
+from standfast.history.encryption.session import EncryptedSession
+from standfast.history.stored_session import StoredSession
+from standfast.store.contract import Backend
+from standfast.store.memory import MemoryBackend
+from standfast.store.sqlite.backend import SqliteBackend
 
 KEY = "a key of good length, number one"
 
@@ -77,8 +77,8 @@ class File:
 
     def record(self, seq: int, session_id: str = "s") -> bytes:
         found: bytes = self.ask(
-            "SELECT data FROM holdfast_items WHERE seq = ? AND tape ="
-            " (SELECT tape FROM holdfast_sessions WHERE session_id = ?)",
+            "SELECT data FROM standfast_items WHERE seq = ? AND tape ="
+            " (SELECT tape FROM standfast_sessions WHERE session_id = ?)",
             seq,
             session_id,
         )[0][0]
@@ -86,8 +86,8 @@ class File:
 
     def put(self, seq: int, data: bytes, session_id: str = "s") -> None:
         self.edit(
-            "INSERT OR REPLACE INTO holdfast_items (tape, seq, data)"
-            " SELECT tape, ?, ? FROM holdfast_sessions WHERE session_id = ?",
+            "INSERT OR REPLACE INTO standfast_items (tape, seq, data)"
+            " SELECT tape, ?, ? FROM standfast_sessions WHERE session_id = ?",
             seq,
             data,
             session_id,

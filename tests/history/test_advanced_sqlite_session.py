@@ -20,13 +20,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-import holdfast
-from holdfast import AdvancedSQLiteSession, Agent, Closed, InvalidInput, NotFound, Runner, function_tool, open_store
-from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import FakeClock, ScriptedModel, assistant_message, closing_backend, function_call
-from holdfast.testing.session_fixtures import InterferingBackend
+import standfast
+from standfast import AdvancedSQLiteSession, Agent, Closed, InvalidInput, NotFound, Runner, function_tool, open_store
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.testing import FakeClock, ScriptedModel, assistant_message, closing_backend, function_call
+from standfast.testing.sessions.fixtures import InterferingBackend
 
-SRC = str(Path(holdfast.__file__).parent.parent)
+SRC = str(Path(standfast.__file__).parent.parent)
 
 
 # --- with runs ----------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ async def test_of_many_branches_of_one_name_there_is_one(opened: Any) -> None:
 CHILD = """
 import asyncio, sys
 from types import SimpleNamespace
-from holdfast import AdvancedSQLiteSession, Usage
+from standfast import AdvancedSQLiteSession, Usage
 
 async def main(path, name):
     session = AdvancedSQLiteSession(session_id="s", db_path=path)
@@ -266,7 +266,7 @@ async def test_two_processes_lose_nothing_of_each_other(tmp_path: Path, opened: 
 
 def test_a_process_killed_while_branching_leaves_all_or_nothing(tmp_path: Path) -> None:
     script = (
-        "import asyncio, sys\nfrom holdfast import AdvancedSQLiteSession\n"
+        "import asyncio, sys\nfrom standfast import AdvancedSQLiteSession\n"
         "async def main():\n"
         "    session = AdvancedSQLiteSession(session_id='s', db_path=sys.argv[1])\n"
         "    await session.add_items([{'role': 'user', 'content': 'one'}] * 2)\n"

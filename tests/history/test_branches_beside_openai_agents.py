@@ -10,7 +10,7 @@ from agents.extensions.memory import AdvancedSQLiteSession as PeerSession
 from agents.usage import Usage as PeerUsage
 from branching_kit import answer, call, outcome, result, user
 
-from holdfast import AdvancedSQLiteSession
+from standfast import AdvancedSQLiteSession
 
 LONG = "Hello Weather " + "x" * 200
 

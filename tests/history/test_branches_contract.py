@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from branching_kit import NAMES, user
 
-from holdfast import AdvancedSQLiteSession, InvalidInput, NotFound
-from holdfast.history.contract import SessionSettings
-from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, closing_backend
+from standfast import AdvancedSQLiteSession, InvalidInput, NotFound
+from standfast.history.session import SessionSettings
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.testing import FakeClock, PlainSessionContract, SessionContract, closing_backend
 
 
 class InAFile:

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sealing_kit import KEY, Item, call, numbered, output, said
 
-from holdfast.base.errors import InvalidInput, NotFound, StoreUnavailable, Unsupported
-from holdfast.base.items import encode_items
-from holdfast.base.pairing import find_unpaired
-from holdfast.history.compacting import CompactingSession, Trigger, estimate_tokens
-from holdfast.history.contract import Session, SessionSettings
-from holdfast.history.encrypted import EncryptedSession
-from holdfast.history.session import StoredSession
-from holdfast.history.wrapping import SessionWrapper
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.sqlite.backend import SqliteBackend
+from standfast.base.errors import InvalidInput, NotFound, StoreUnavailable, Unsupported
+from standfast.base.items import encode_items
+from standfast.base.pairing import find_unpaired
+from standfast.history.compaction import CompactingSession, Trigger, estimate_tokens
+from standfast.history.encryption.session import EncryptedSession
+from standfast.history.session import Session, SessionSettings
+from standfast.history.stored_session import StoredSession
+from standfast.history.wrapper import SessionWrapper
+from standfast.store.memory import MemoryBackend
+from standfast.store.sqlite.backend import SqliteBackend
 
 History = StoredSession | SessionWrapper
 
@@ -329,7 +329,7 @@ async def test_a_failing_summariser_fails_no_append_and_is_asked_again(
     opened: Callable[..., History], caplog: pytest.LogCaptureFixture
 ) -> None:
     session = compacting(opened(), Summariser(failures=2))
-    with caplog.at_level(logging.ERROR, logger="holdfast"):
+    with caplog.at_level(logging.ERROR, logger="standfast"):
         await session.add_items(numbered(7))
     assert "could not be compacted" in caplog.text
     assert await session.get_items() == numbered(7)
@@ -432,7 +432,7 @@ class Failing(sqlite3.Connection):
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-@pytest.mark.parametrize("statement", ["INSERT INTO holdfast_generations", "UPDATE holdfast_sessions SET generation"])
+@pytest.mark.parametrize("statement", ["INSERT INTO standfast_generations", "UPDATE standfast_sessions SET generation"])
 async def test_a_commit_that_fails_leaves_the_history_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool, statement: str
 ) -> None:
@@ -476,7 +476,7 @@ class ForeignSession:
 
 async def test_a_session_of_another_make_cannot_be_compacted() -> None:
     for foreign in (ForeignSession(), EncryptedSession("s", ForeignSession(), KEY)):
-        with pytest.raises(Unsupported, match="holdfast store"):
+        with pytest.raises(Unsupported, match="standfast store"):
             compacting(foreign)  # type: ignore[arg-type]
 
 

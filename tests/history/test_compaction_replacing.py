@@ -16,14 +16,14 @@ from compaction_kit import (
     user,
 )
 
-from holdfast.base.errors import HistoryMoved, NotFound, StoreUnavailable
-from holdfast.history.openai_api import OpenAIRequestFailed, RequestOutcome
-from holdfast.history.replacement import RestoreFailed
-from holdfast.history.responses_compaction import OpenAIResponsesCompactionSession
-from holdfast.history.session import StoredSession
-from holdfast.store.memory import MemoryBackend
-from holdfast.testing.virtual_time import run_in_virtual_time
 from openai_server import Fault, OpenAIServer
+from standfast.base.errors import HistoryMoved, NotFound, StoreUnavailable
+from standfast.history.openai.client import OpenAIRequestFailed, RequestOutcome
+from standfast.history.openai.compaction import OpenAIResponsesCompactionSession
+from standfast.history.openai.replacement import RestoreFailed
+from standfast.history.stored_session import StoredSession
+from standfast.store.memory import MemoryBackend
+from standfast.testing.virtual_time import run_in_virtual_time
 
 
 @pytest.mark.parametrize("make", [stored, encrypted_stored])

@@ -10,13 +10,13 @@ import pytest
 from openai.types.responses import response_input_item_param
 from typing_extensions import get_type_hints
 
-from holdfast.base.errors import InvalidInput, InvalidItem, NotFound, StoreUnavailable
-from holdfast.history.contract import SessionSettings
-from holdfast.history.conversation_items import SERVER_ASSIGNED_ID_TYPES
-from holdfast.history.conversations import BatchIncomplete, OpenAIConversationsSession
-from holdfast.history.openai_api import OpenAIRequestFailed, RequestOutcome
-from holdfast.testing.virtual_time import run_in_virtual_time
 from openai_server import Fault, OpenAIServer, Request
+from standfast.base.errors import InvalidInput, InvalidItem, NotFound, StoreUnavailable
+from standfast.history.openai.client import OpenAIRequestFailed, RequestOutcome
+from standfast.history.openai.conversation_items import SERVER_ASSIGNED_ID_TYPES
+from standfast.history.openai.conversations import BatchIncomplete, OpenAIConversationsSession
+from standfast.history.session import SessionSettings
+from standfast.testing.virtual_time import run_in_virtual_time
 
 DROPPED = Fault()
 LOST_ANSWER = Fault(applied=True)
@@ -580,8 +580,8 @@ async def test_a_client_without_a_key_is_a_clear_error(monkeypatch: pytest.Monke
 def test_openai_is_imported_only_for_a_request() -> None:
     code = """
 import asyncio, sys
-from holdfast.history.conversations import OpenAIConversationsSession
-from holdfast.history.responses_compaction import OpenAIResponsesCompactionSession
+from standfast.history.openai.conversations import OpenAIConversationsSession
+from standfast.history.openai.compaction import OpenAIResponsesCompactionSession
 session = OpenAIConversationsSession()
 assert asyncio.run(session.get_items()) == []
 assert not {"openai", "httpx", "httpx2"} & set(sys.modules), "imported too early"

@@ -17,16 +17,16 @@ from compaction_kit import (
     user,
 )
 
-from holdfast.base.errors import InvalidInput
-from holdfast.history.contract import SessionSettings
-from holdfast.history.conversations import OpenAIConversationsSession
-from holdfast.history.responses_compaction import (
+from openai_server import OpenAIServer
+from standfast.base.errors import InvalidInput
+from standfast.history.openai.compaction import (
     OpenAIResponsesCompactionArgs,
     OpenAIResponsesCompactionAwareSession,
     OpenAIResponsesCompactionSession,
     is_openai_responses_compaction_aware_session,
 )
-from openai_server import OpenAIServer
+from standfast.history.openai.conversations import OpenAIConversationsSession
+from standfast.history.session import SessionSettings
 
 # --- when -----------------------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ import secrets
 
 import pytest
 
-from holdfast.store.redis.backend import RedisBackend
-from holdfast.testing import FakeClock, SessionContract, closing_backend
 from redis_server import redis_cluster_url, redis_url
+from standfast.store.redis.backend import RedisBackend
+from standfast.testing import FakeClock, SessionContract, closing_backend
 
 __all__ = ["redis_cluster_url", "redis_url"]
 

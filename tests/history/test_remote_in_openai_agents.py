@@ -4,12 +4,12 @@ import agents
 import pytest
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-from holdfast.base.pairing import find_unpaired
-from holdfast.history.conversations import OpenAIConversationsSession
-from holdfast.history.responses_compaction import OpenAIResponsesCompactionSession
-from holdfast.history.session import StoredSession
-from holdfast.store.memory import MemoryBackend
 from openai_server import OpenAIServer
+from standfast.base.pairing import find_unpaired
+from standfast.history.openai.compaction import OpenAIResponsesCompactionSession
+from standfast.history.openai.conversations import OpenAIConversationsSession
+from standfast.history.stored_session import StoredSession
+from standfast.store.memory import MemoryBackend
 
 
 @agents.function_tool

@@ -12,17 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sealing_kit import KEY, OTHER, File, numbered, said, sealed
 
-from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, KeyReused, MissingExtra, NotFound, WrongKey
-from holdfast.history.compacting import CompactingSession, Trigger
-from holdfast.history.contract import Session, SessionABC, SessionSettings
-from holdfast.history.encrypted import EncryptedSession
-from holdfast.history.sealing import EncryptingCodec
-from holdfast.history.session import StoredSession
-from holdfast.history.store import Store
-from holdfast.store.contract import Annotate, Backend, Splice
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import FakeClock
+from standfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, KeyReused, MissingExtra, NotFound, WrongKey
+from standfast.history.compaction import CompactingSession, Trigger
+from standfast.history.encryption.codec import EncryptingCodec
+from standfast.history.encryption.session import EncryptedSession
+from standfast.history.session import Session, SessionABC, SessionSettings
+from standfast.history.store import Store
+from standfast.history.stored_session import StoredSession
+from standfast.store.contract import Annotate, Backend, Splice
+from standfast.store.memory import MemoryBackend
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.testing import FakeClock
 
 # --- what a keyholder can do ----------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ def test_an_unknown_cipher_is_refused() -> None:
 
 def test_without_cryptography_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(MissingExtra, match=r"holdfast\[encrypt\]"):
+    with pytest.raises(MissingExtra, match=r"standfast\[encrypt\]"):
         EncryptingCodec(KEY)
 
 

@@ -3,9 +3,9 @@
 import pytest
 from sealing_kit import REASONING, File, call, numbered, output, said, sealed
 
-from holdfast.base.pairing import find_unpaired
-from holdfast.store.contract import Backend
-from holdfast.testing import FakeClock
+from standfast.base.pairing import find_unpaired
+from standfast.store.contract import Backend
+from standfast.testing import FakeClock
 
 
 async def test_nothing_expires_unless_asked_for(backend: Backend) -> None:
@@ -42,7 +42,7 @@ async def test_the_time_of_writing_cannot_be_changed(file: File) -> None:
     clock = FakeClock()
     session = file.session(ttl=600, clock=clock)
     await session.add_items(numbered(1))
-    file.edit("UPDATE holdfast_sessions SET created_at = 9e9, updated_at = 9e9")
+    file.edit("UPDATE standfast_sessions SET created_at = 9e9, updated_at = 9e9")
     clock.now += 601
     assert await session.get_items() == []
 
@@ -104,12 +104,12 @@ async def test_purge_destroys_what_has_expired_in_one_commit(file: File) -> None
     kept = [call("a"), output("a"), *numbered(2, 3)]
     assert await file.session().get_items() == kept
     assert (await session.head()).version == version + 2
-    assert file.ask("SELECT count(*) FROM holdfast_items") == [(4,)]
+    assert file.ask("SELECT count(*) FROM standfast_items") == [(4,)]
     assert await session.generations() == []
     assert (await session.check()).ok
     clock.now += 301
     assert await session.purge_expired() == 4  # as old as they were before they were rewritten
-    assert file.ask("SELECT count(*) FROM holdfast_items") == [(0,)]
+    assert file.ask("SELECT count(*) FROM standfast_items") == [(0,)]
     assert await session.get_items() == []
     await session.add_items(numbered(1))
     assert await session.get_items() == numbered(1)
@@ -127,7 +127,7 @@ async def test_purge_destroys_what_a_compaction_left_behind(file: File) -> None:
     assert await session.get_items(generation=0) == []
     assert await session.purge_expired() == 4
     assert await session.get_items() == [said("summary")]
-    assert file.ask("SELECT count(*) FROM holdfast_items") == [(1,)]
+    assert file.ask("SELECT count(*) FROM standfast_items") == [(1,)]
 
 
 async def test_purge_keeps_records_that_it_cannot_read(file: File) -> None:
@@ -139,5 +139,5 @@ async def test_purge_keeps_records_that_it_cannot_read(file: File) -> None:
     await session.add_items(numbered(1, 2))
     assert await session.purge_expired() == 1
     assert await session.get_items() == numbered(1, 2)
-    assert file.ask("SELECT data FROM holdfast_items ORDER BY seq")[0] == (b"not an item",)
+    assert file.ask("SELECT data FROM standfast_items ORDER BY seq")[0] == (b"not an item",)
     assert [found.position for found in (await session.check()).corrupt] == [0]

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sealing_kit import KEY, OTHER, Item, call, numbered, output, said
 
-from holdfast.base.errors import Unsupported, WrongKey
-from holdfast.base.pairing import drop_unpaired
-from holdfast.history.contract import SessionSettings
-from holdfast.history.encrypted import EncryptedSession
-from holdfast.history.sealing import EncryptingCodec
-from holdfast.testing import FakeClock
+from standfast.base.errors import Unsupported, WrongKey
+from standfast.base.pairing import drop_unpaired
+from standfast.history.encryption.codec import EncryptingCodec
+from standfast.history.encryption.session import EncryptedSession
+from standfast.history.session import SessionSettings
+from standfast.testing import FakeClock
 
 
 class ForeignSession:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from damage import damage_memory, damage_sqlite
-from holdfast.history.contract import Session, SessionSettings
-from holdfast.history.session import StoredSession
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.relational.connection import TableNames
-from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, SqliteFaults, closing_backend
+from standfast.history.session import Session, SessionSettings
+from standfast.history.stored_session import StoredSession
+from standfast.store.memory import MemoryBackend
+from standfast.store.sql.connection import TableNames
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.testing import FakeClock, PlainSessionContract, SessionContract, SqliteFaults, closing_backend
 
 
 class TestOverMemory(SessionContract):
@@ -78,7 +78,7 @@ class TestOverSqliteWithOtherNames(TestOverSqlite):
         with closing(sqlite3.connect(path)) as raw:
             tables = {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         assert {"chat_sessions", "messages"} <= tables
-        assert not [name for name in tables if "holdfast" in name]
+        assert not [name for name in tables if "standfast" in name]
 
 
 class TestOverSqliteInMemory(SessionContract):

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from damage import damage_sql
-from holdfast.history.compacting import CompactingSession, Trigger
-from holdfast.history.contract import SessionSettings
-from holdfast.history.encrypted import EncryptedSession
-from holdfast.history.session import StoredSession
-from holdfast.store.redis.backend import RedisBackend
-from holdfast.store.sql.backend import SqlBackend
-from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import FakeClock, PlainSessionContract, SessionContract, closing_backend
+from standfast.history.compaction import CompactingSession, Trigger
+from standfast.history.encryption.session import EncryptedSession
+from standfast.history.session import SessionSettings
+from standfast.history.stored_session import StoredSession
+from standfast.store.redis.backend import RedisBackend
+from standfast.store.sqlalchemy.backend import SqlBackend
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.testing import FakeClock, PlainSessionContract, SessionContract, closing_backend
 
 KEY = "a key for tests that nobody else has"
 

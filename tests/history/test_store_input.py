@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import HoldfastError, InvalidInput, NotFound, open_store
-from holdfast.history.store import Store
-from holdfast.store.relational.connection import TableNames
-from holdfast.testing import SqliteFaults
+from standfast import InvalidInput, NotFound, StandfastError, open_store
+from standfast.history.store import Store
+from standfast.store.sql.connection import TableNames
+from standfast.testing import SqliteFaults
 
 HUGE = 10**30
 BROKEN = "\ud800"
@@ -25,7 +25,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def header(**more: Any) -> str:
-    return json.dumps({"holdfast": "session", "format": 1, "session_id": "new", **more})
+    return json.dumps({"standfast": "session", "format": 1, "session_id": "new", **more})
 
 
 REFUSED = {
@@ -96,7 +96,7 @@ async def test_a_bad_line_is_named_by_its_number_in_the_file(store: Store) -> No
     ],
 )
 async def test_a_url_that_cannot_be_understood_is_not_repeated(url: str) -> None:
-    with pytest.raises(HoldfastError) as refused:
+    with pytest.raises(StandfastError) as refused:
         await open_store(url)
     said, cause = str(refused.value), refused.value.__cause__
     assert "secret" not in said + str(cause or "")

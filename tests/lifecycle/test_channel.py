@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from witness import turns
 
-from holdfast.base.errors import Closed, HoldfastError, InvalidInput
-from holdfast.lifecycle import Channel, ChannelFull
-from holdfast.testing.cancelling import cancel_at_every_await
+from standfast.base.errors import Closed, InvalidInput, StandfastError
+from standfast.lifecycle import Channel, ChannelFull
+from standfast.testing.cancellation import cancel_at_every_await
 
 
 def start(work):
@@ -49,7 +49,7 @@ class TestChannel:
         channel.send_nowait(1)
         with pytest.raises(ChannelFull) as caught:
             channel.send_nowait(2)
-        assert isinstance(caught.value, HoldfastError)
+        assert isinstance(caught.value, StandfastError)
         assert channel.size == 1
 
     async def test_sending_without_waiting_does_not_overtake_those_who_wait(self):

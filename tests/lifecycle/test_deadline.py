@@ -7,7 +7,7 @@ import time
 import pytest
 from witness import forever
 
-from holdfast.lifecycle import NEVER, Deadline
+from standfast.lifecycle import NEVER, Deadline
 
 
 class TestDeadline:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.lifecycle.finishing import run_to_end
+from standfast.lifecycle.cancellation import run_to_end
 
 
 async def test_the_result_and_the_error_are_the_works_own() -> None:

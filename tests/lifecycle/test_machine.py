@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.base.errors import HoldfastError, InvalidInput
-from holdfast.lifecycle import IllegalTransition, InvalidTransitionTable, StateMachine, TransitionTable
+from standfast.base.errors import InvalidInput, StandfastError
+from standfast.lifecycle import IllegalTransition, InvalidTransitionTable, StateMachine, TransitionTable
 
 
 class Door(Enum):
@@ -55,7 +55,7 @@ def test_an_event_that_the_state_does_not_list_is_refused_by_name_and_changes_no
     machine = StateMachine(table(), on_transition=lambda *transition: seen.append(transition))
     with pytest.raises(IllegalTransition, match=r"PULL_HARD.*OPEN") as caught:
         machine.fire(Did.PULL_HARD)
-    assert isinstance(caught.value, HoldfastError)
+    assert isinstance(caught.value, StandfastError)
     assert (caught.value.state, caught.value.event) == (Door.OPEN, Did.PULL_HARD)
     assert caught.value.code == "illegal-transition"
     assert machine.state is Door.OPEN

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from witness import forever, turns
 
-from holdfast.base.errors import Closed
-from holdfast.lifecycle import NEVER, AlreadyStarted, CloseTimeout, Deadline, Owner, Scope
-from holdfast.testing.cancelling import cancel_at_every_await
+from standfast.base.errors import Closed
+from standfast.lifecycle import NEVER, AlreadyStarted, CloseTimeout, Deadline, Owner, Scope
+from standfast.testing.cancellation import cancel_at_every_await
 
 
 async def test_it_opens_in_its_task_and_closes_from_another(log):

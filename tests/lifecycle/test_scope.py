@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from witness import Log, forever, turns
 
-from holdfast.base.errors import Closed, HoldfastError
-from holdfast.lifecycle import NEVER, AlreadyStarted, CloseTimeout, Deadline, Scope
+from standfast.base.errors import Closed, StandfastError
+from standfast.lifecycle import NEVER, AlreadyStarted, CloseTimeout, Deadline, Scope
 
 
 class TestTasksOfAScope:
@@ -142,7 +142,7 @@ class TestTasksOfAScope:
             pass
         with pytest.raises(AlreadyStarted) as caught:
             await scope.__aenter__()
-        assert isinstance(caught.value, HoldfastError)
+        assert isinstance(caught.value, StandfastError)
 
 
 class TestResourcesOfAScope:

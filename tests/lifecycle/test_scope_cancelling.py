@@ -8,8 +8,8 @@ from contextlib import nullcontext, suppress
 import pytest
 from witness import forever, turns
 
-from holdfast.lifecycle import Scope
-from holdfast.testing.cancelling import cancel_at_every_await
+from standfast.lifecycle import Scope
+from standfast.testing.cancellation import cancel_at_every_await
 
 
 class TestCancellingAScope:

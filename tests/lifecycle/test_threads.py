@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from witness import turns
 
-import holdfast
-from holdfast.base.errors import Closed
-from holdfast.lifecycle import SingleThreadExecutor, UnansweredJob
-from holdfast.testing.cancelling import cancel_at_every_await
+import standfast
+from standfast.base.errors import Closed
+from standfast.lifecycle import SingleThreadExecutor, UnansweredJob
+from standfast.testing.cancellation import cancel_at_every_await
 
 
 @pytest.fixture
 async def one():
-    async with SingleThreadExecutor("holdfast-test") as one:
+    async with SingleThreadExecutor("standfast-test") as one:
         yield one
 
 
@@ -85,7 +85,7 @@ class TestRunning:
         seen = await asyncio.gather(*(one.run(threading.get_ident) for _ in range(50)))
         assert len(set(seen)) == 1
         assert seen[0] != threading.get_ident()
-        assert await one.run(lambda: threading.current_thread().name) == "holdfast-test"
+        assert await one.run(lambda: threading.current_thread().name) == "standfast-test"
 
     async def test_calls_are_done_in_their_order(self, one):
         done = []
@@ -93,12 +93,12 @@ class TestRunning:
         assert done == list(range(200))
 
     async def test_no_thread_starts_before_the_first_call(self):
-        one = SingleThreadExecutor("holdfast-lazy")
-        assert threads_named("holdfast-lazy") == []
+        one = SingleThreadExecutor("standfast-lazy")
+        assert threads_named("standfast-lazy") == []
         await one.run(int)
-        assert len(threads_named("holdfast-lazy")) == 1
+        assert len(threads_named("standfast-lazy")) == 1
         await one.close()
-        assert threads_named("holdfast-lazy") == []
+        assert threads_named("standfast-lazy") == []
 
     async def test_a_finished_job_is_answered_although_the_next_one_takes_long(self, one, gate):
         quick, slow = asyncio.create_task(one.run(int)), asyncio.create_task(one.run(gate.pass_through))
@@ -159,7 +159,7 @@ class TestCancelling:
 
 class TestClosing:
     async def test_closing_finishes_what_is_queued_and_joins_the_thread(self, gate):
-        one = SingleThreadExecutor("holdfast-closing")
+        one = SingleThreadExecutor("standfast-closing")
         done = []
         tasks = [asyncio.create_task(one.run(gate.pass_through))]
         tasks += [asyncio.create_task(one.run(done.append, n)) for n in range(20)]
@@ -171,18 +171,18 @@ class TestClosing:
         gate.opened.set()
         await closing
         assert done == list(range(20))
-        assert threads_named("holdfast-closing") == []
+        assert threads_named("standfast-closing") == []
         await asyncio.gather(*tasks)
 
     async def test_use_after_closing_is_refused(self):
-        one = SingleThreadExecutor("holdfast-closed")
+        one = SingleThreadExecutor("standfast-closed")
         await one.run(int)
         await one.close()
         with pytest.raises(Closed):
             await one.run(int)
 
     async def test_use_while_closing_is_refused(self, gate):
-        one = SingleThreadExecutor("holdfast-closing")
+        one = SingleThreadExecutor("standfast-closing")
         holding = asyncio.create_task(one.run(gate.pass_through))
         await gate.until_entered()
         closing = asyncio.create_task(one.close())
@@ -193,7 +193,7 @@ class TestClosing:
         await asyncio.gather(holding, closing)
 
     async def test_closing_may_be_repeated_and_done_by_many(self, gate):
-        one = SingleThreadExecutor("holdfast-many")
+        one = SingleThreadExecutor("standfast-many")
         holding = asyncio.create_task(one.run(gate.pass_through))
         await gate.until_entered()
         closers = [asyncio.create_task(one.close()) for _ in range(5)]
@@ -204,15 +204,15 @@ class TestClosing:
         await one.close()
 
     async def test_closing_one_that_was_never_used_starts_no_thread(self):
-        one = SingleThreadExecutor("holdfast-unused")
+        one = SingleThreadExecutor("standfast-unused")
         await one.close()
         await one.close()
         with pytest.raises(Closed):
             await one.run(int)
-        assert threads_named("holdfast-unused") == []
+        assert threads_named("standfast-unused") == []
 
     async def test_a_cancelled_closer_does_not_stop_the_closing(self, gate):
-        one = SingleThreadExecutor("holdfast-cancelled")
+        one = SingleThreadExecutor("standfast-cancelled")
         holding = asyncio.create_task(one.run(gate.pass_through))
         await gate.until_entered()
         closing = asyncio.create_task(one.close())
@@ -223,14 +223,14 @@ class TestClosing:
         gate.opened.set()
         await one.close()
         assert await holding == "passed"
-        assert threads_named("holdfast-cancelled") == []
+        assert threads_named("standfast-cancelled") == []
 
     async def test_a_forgotten_one_lets_its_thread_end(self):
-        one = SingleThreadExecutor("holdfast-forgotten")
+        one = SingleThreadExecutor("standfast-forgotten")
         done = []
         tasks = [asyncio.create_task(one.run(done.append, n)) for n in range(5)]
         await asyncio.gather(*tasks)
-        (thread,) = threads_named("holdfast-forgotten")
+        (thread,) = threads_named("standfast-forgotten")
         del one, tasks
         gc.collect()
         thread.join(10)
@@ -240,7 +240,7 @@ class TestClosing:
     def test_a_forgotten_one_does_not_keep_the_interpreter_from_exiting(self):
         script = """
 import asyncio, threading
-from holdfast.lifecycle import OneThread
+from standfast.lifecycle import OneThread
 one = OneThread("forgotten")
 async def main():
     stuck = asyncio.create_task(one.run(threading.Event().wait))
@@ -249,7 +249,7 @@ async def main():
 asyncio.run(main())
 print("exiting")
 """
-        source = str(Path(holdfast.__file__).parent.parent)
+        source = str(Path(standfast.__file__).parent.parent)
         ran = subprocess.run(
             [sys.executable, "-c", script], env={"PYTHONPATH": source}, capture_output=True, timeout=30
         )
@@ -258,7 +258,7 @@ print("exiting")
 
 class TestLoops:
     def test_jobs_from_many_loops_each_get_their_own_answers(self):
-        one = SingleThreadExecutor("holdfast-loops")
+        one = SingleThreadExecutor("standfast-loops")
         idents, mistakes = set(), []
 
         async def use(number):
@@ -279,13 +279,13 @@ class TestLoops:
         asyncio.run(one.close())
 
     def test_loops_one_after_the_other_share_the_thread(self):
-        one = SingleThreadExecutor("holdfast-loops")
+        one = SingleThreadExecutor("standfast-loops")
         idents = {asyncio.run(one.run(threading.get_ident)) for _ in range(5)}
         assert len(idents) == 1
         asyncio.run(one.close())
 
     def test_closed_loops_are_forgotten(self):
-        one = SingleThreadExecutor("holdfast-loops")
+        one = SingleThreadExecutor("standfast-loops")
         loop = asyncio.new_event_loop()
         loop.run_until_complete(one.run(int))
         loop.close()
@@ -297,7 +297,7 @@ class TestLoops:
         asyncio.run(one.close())
 
     def test_a_loop_closed_before_the_answer_does_not_break_the_thread(self, gate):
-        one = SingleThreadExecutor("holdfast-loops")
+        one = SingleThreadExecutor("standfast-loops")
 
         async def give_up():
             asyncio.create_task(one.run(gate.pass_through))  # noqa: RUF006 - cancelled with the loop
@@ -330,7 +330,7 @@ class TestLoops:
         assert await asyncio.gather(holding, calling) == ["passed", 2]
 
     def test_a_loop_closed_before_the_end_of_closing_does_not_break_it(self, gate, caplog):
-        one = SingleThreadExecutor("holdfast-loops")
+        one = SingleThreadExecutor("standfast-loops")
 
         async def give_up():
             asyncio.create_task(one.run(gate.pass_through))  # noqa: RUF006
@@ -341,7 +341,7 @@ class TestLoops:
         asyncio.run(give_up())
         gate.opened.set()
         asyncio.run(one.close())
-        assert threads_named("holdfast-loops") == []
+        assert threads_named("standfast-loops") == []
         assert caplog.records == []
 
 
@@ -355,7 +355,7 @@ class TestHandling:
             for job, value in zip(jobs, values, strict=True):
                 job.set_result(value)
 
-        async with SingleThreadExecutor("holdfast-handled", handle=share) as one:
+        async with SingleThreadExecutor("standfast-handled", handle=share) as one:
             first = asyncio.create_task(one.run(gate.pass_through))
             await gate.until_entered()
             rest = [asyncio.create_task(one.run(abs, -n)) for n in range(10)]
@@ -375,7 +375,7 @@ class TestHandling:
             for job, value in zip(jobs, values, strict=True):
                 job.set_result(value)
 
-        async with SingleThreadExecutor("holdfast-commit", handle=commit_together) as one:
+        async with SingleThreadExecutor("standfast-commit", handle=commit_together) as one:
             calling = asyncio.create_task(one.run(int))
             await gate.until_entered()
             await turns()
@@ -390,7 +390,7 @@ class TestHandling:
             if len(jobs) > 1:
                 raise ZeroDivisionError
 
-        async with SingleThreadExecutor("holdfast-failing", handle=handle) as one:
+        async with SingleThreadExecutor("standfast-failing", handle=handle) as one:
             holding = asyncio.create_task(one.run(gate.pass_through))
             await gate.until_entered()
             tasks = [asyncio.create_task(one.run(int)) for _ in range(3)]
@@ -402,7 +402,7 @@ class TestHandling:
             assert await one.run(int) == 0, "the thread goes on"
 
     async def test_a_handler_that_forgets_a_job_is_told_on(self):
-        async with SingleThreadExecutor("holdfast-forgetting", handle=lambda jobs: jobs.clear()) as one:
+        async with SingleThreadExecutor("standfast-forgetting", handle=lambda jobs: jobs.clear()) as one:
             with pytest.raises(UnansweredJob) as caught:
                 await one.run(int)
             assert caught.value.code == "unanswered"
@@ -415,7 +415,7 @@ class TestHandling:
                 job.set_result("second")
                 job.set_exception(ZeroDivisionError())
 
-        async with SingleThreadExecutor("holdfast-twice", handle=twice) as one:
+        async with SingleThreadExecutor("standfast-twice", handle=twice) as one:
             assert await one.run(int) == "first"
 
     async def test_a_handler_is_not_bothered_with_nothing(self):
@@ -426,6 +426,6 @@ class TestHandling:
             for job in jobs:
                 job.set_result(job.call())
 
-        async with SingleThreadExecutor("holdfast-idle", handle=handle) as one:
+        async with SingleThreadExecutor("standfast-idle", handle=handle) as one:
             await one.run(int)
         assert batches == [1]

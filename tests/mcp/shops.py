@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, RunContextWrapper
-from holdfast.mcp import MCPServerSse, MCPServerStdio, MCPServerStreamableHttp
 from ports import free_port
+from standfast import Agent, RunContextWrapper
+from standfast.mcp import MCPServerSse, MCPServerStdio, MCPServerStreamableHttp
 
 PLAIN = str(Path(__file__).with_name("plain_server.py"))
 REAL = str(Path(__file__).with_name("shop_server.py"))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from shops import Journal, stdio, until
 
-from holdfast import Agent, Runner, RunState, UserError
-from holdfast.mcp import MCPCallUncertain, MCPInvalidResponse, MCPUnavailable, MCPUtil
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast import Agent, Runner, RunState, UserError
+from standfast.mcp import MCPCallUncertain, MCPInvalidResponse, MCPUnavailable, MCPUtil
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 def said(text: str | bytes, **more: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from shops import HttpShop, Journal, Mall, http_shop, until, wait_for
 
-from holdfast.mcp import (
+from standfast.mcp import (
     MCPCallRefused,
     MCPCallUncertain,
     MCPInvalidResponse,

@@ -4,9 +4,9 @@ import pytest
 from opentelemetry.trace import StatusCode
 from shops import Journal, stdio
 
-from holdfast import Agent, RunConfig, Runner
-from holdfast.mcp import MCPNotConnected, create_static_tool_filter
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast import Agent, RunConfig, Runner
+from standfast.mcp import MCPNotConnected, create_static_tool_filter
+from standfast.testing import ScriptedModel, assistant_message, function_call
 from telemetry import Exported
 
 ONLY = create_static_tool_filter(allowed_tool_names=["stock"])
@@ -32,8 +32,8 @@ async def test_a_run_tells_which_tools_a_server_listed(journal: Journal, exporte
     ]
     first = next(span for span in exported.spans if span.name == "tools/list")
     assert first.attributes["mcp.method.name"] == "tools/list"
-    assert first.attributes["holdfast.mcp.server"] == "shop"
-    assert first.attributes["holdfast.mcp.tools"] == ("stock",)
+    assert first.attributes["standfast.mcp.server"] == "shop"
+    assert first.attributes["standfast.mcp.tools"] == ("stock",)
 
 
 async def test_a_list_that_failed_is_marked(journal: Journal, exported: Exported) -> None:

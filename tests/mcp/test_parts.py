@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shops import Journal, stdio
 
-from holdfast import Agent, MCPToolCancellationError, Runner
-from holdfast.mcp import MCPServer, MCPServerManager, MCPUnavailable
-from holdfast.mcp.naming import build_prefixed_name
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast import Agent, MCPToolCancellationError, Runner
+from standfast.mcp import MCPServer, MCPServerManager, MCPUnavailable
+from standfast.mcp._client.tool_names import build_prefixed_name
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -163,17 +163,17 @@ def run_without_mcp(code: str) -> str:
 
 def test_without_the_library_the_error_says_what_to_install() -> None:
     said = run_without_mcp(
-        "from holdfast.mcp import MCPServerStdio\n"
+        "from standfast.mcp import MCPServerStdio\n"
         "try: MCPServerStdio({'command': 'x'})\n"
         "except ImportError as error: print(error)\n"
     )
-    assert "pip install 'holdfast[mcp]'" in said
+    assert "pip install 'standfast[mcp]'" in said
 
 
 def test_declaring_a_server_does_not_import_the_library() -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r})\n"
-        "from holdfast.mcp import *; MCPServerStdio({'command': 'x'}); print('mcp' in sys.modules)"
+        "from standfast.mcp import *; MCPServerStdio({'command': 'x'}); print('mcp' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

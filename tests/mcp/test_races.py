@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from shops import Journal, alive, http_shop, stdio, until
 
-from holdfast import Agent, Runner
-from holdfast.mcp import MCPCallUncertain, MCPNotConnected, MCPServerManager, MCPServerStdio, MCPUnavailable
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast import Agent, Runner
+from standfast.mcp import MCPCallUncertain, MCPNotConnected, MCPServerManager, MCPServerStdio, MCPUnavailable
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 class Steps:

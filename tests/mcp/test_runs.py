@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from shops import Journal, Mall, alive, stdio, until
 
-from holdfast import Agent, RunConfig, Runner, RunState, UserError, function_tool
-from holdfast.mcp import MCPCallUncertain, MCPUtil, create_static_tool_filter
-from holdfast.testing import ScriptedModel, assistant_message, function_call
 from runs.ways import WAYS, Scenario
+from standfast import Agent, RunConfig, Runner, RunState, UserError, function_tool
+from standfast.mcp import MCPCallUncertain, MCPUtil, create_static_tool_filter
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 def script(*calls: tuple[str, dict[str, Any]]) -> ScriptedModel:

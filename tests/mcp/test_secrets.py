@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from shops import PLAIN, Journal, http_shop, stdio
 
-from holdfast.mcp import MCPServerSse, MCPServerStdio, MCPServerStreamableHttp, MCPUnavailable
+from standfast.mcp import MCPServerSse, MCPServerStdio, MCPServerStreamableHttp, MCPUnavailable
 
 SECRET = "s3cr3t"
 
@@ -24,10 +24,10 @@ async def test_the_address_and_the_headers_are_not_told(
     async with http_shop(journal) as shop:
         url = f"{shop.url.replace('//', f'//ann:{SECRET}@')}/secret?token={SECRET}"
         server = kind({"url": url, "headers": {"authorization": f"Bearer {SECRET}"}}, client_session_timeout_seconds=5)
-        with caplog.at_level(logging.DEBUG, "holdfast"), pytest.raises(MCPUnavailable, match="HTTP 401") as caught:
+        with caplog.at_level(logging.DEBUG, "standfast"), pytest.raises(MCPUnavailable, match="HTTP 401") as caught:
             await server.connect()
     assert SECRET not in everything(caught.value) + repr(server) + server.name
-    assert not [record for record in caplog.records if record.name.startswith("holdfast") and SECRET in str(record)]
+    assert not [record for record in caplog.records if record.name.startswith("standfast") and SECRET in str(record)]
 
 
 async def test_an_address_that_nobody_answers_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -45,7 +45,7 @@ async def test_the_environment_and_the_arguments_of_a_process_are_not_told(
     env = {"TOKEN": SECRET, "JOURNAL": str(journal.path)}
     params = {"command": sys.executable, "args": ["-S", PLAIN, mode, f"--token={SECRET}"], "env": env}
     server = MCPServerStdio(params, client_session_timeout_seconds=1)
-    with caplog.at_level(logging.DEBUG, "holdfast"), pytest.raises(MCPUnavailable) as caught:
+    with caplog.at_level(logging.DEBUG, "standfast"), pytest.raises(MCPUnavailable) as caught:
         await server.connect()
     assert SECRET not in everything(caught.value) + repr(server) + repr(server._process) + server.name + caplog.text
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from shops import PLAIN, REAL, Journal, Mall, alive, asking, running, stdio, until
 
-from holdfast import UserError
-from holdfast.mcp import MCPCallRefused, MCPCallUncertain, MCPNotConnected, MCPServerStdio, MCPUnavailable
+from standfast import UserError
+from standfast.mcp import MCPCallRefused, MCPCallUncertain, MCPNotConnected, MCPServerStdio, MCPUnavailable
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -264,7 +264,7 @@ async def test_a_kept_list_is_not_asked_for_again_until_it_is_invalidated(journa
 
 def test_a_program_that_forgets_its_server_leaves_no_process(journal: Journal) -> None:
     program = (
-        "import asyncio, sys; from holdfast.mcp import MCPServerStdio\n"
+        "import asyncio, sys; from standfast.mcp import MCPServerStdio\n"
         "async def main():\n"
         f"    server = MCPServerStdio({{'command': sys.executable, 'args': [{PLAIN!r}, 'stubborn'],"
         f" 'env': {{'JOURNAL': {str(journal.path)!r}}}}}, client_session_timeout_seconds=20)\n"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast import Agent, FunctionModel, InvalidInput, Runner, function_tool
-from holdfast.models import ModelRequest, call_model
+from standfast import Agent, FunctionModel, InvalidInput, Runner, function_tool
+from standfast.models import ModelRequest, call_model
 
 
 @function_tool

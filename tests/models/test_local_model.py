@@ -19,7 +19,7 @@ import pytest
 from openai import AsyncOpenAI, AuthenticationError
 from openai.types.responses import ResponseCompletedEvent, ResponseTextDeltaEvent
 
-from holdfast import (
+from standfast import (
     LocalModel,
     LocalModelUnavailable,
     ModelSettings,
@@ -27,8 +27,8 @@ from holdfast import (
     OpenAIResponsesModel,
     function_tool,
 )
-from holdfast.base.errors import InvalidInput
-from holdfast.models import LocalServer, ModelRequest, call_model
+from standfast.base.errors import InvalidInput
+from standfast.models import LocalServer, ModelRequest, call_model
 
 pytest.importorskip("xllamacpp", reason="the extra 'local' is not installed")
 pytestmark = [
@@ -183,7 +183,7 @@ async def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
 def test_the_model_ends_with_a_program_that_is_killed() -> None:
     code = """
 import asyncio, os, signal
-from holdfast.models import LocalServer
+from standfast.models import LocalServer
 server = LocalServer(context_size=512)
 asyncio.run(server.start())
 print(server.pid, flush=True)

@@ -13,7 +13,8 @@ from openai import AsyncOpenAI
 from openai.types.responses import ResponseCompletedEvent, ResponseFunctionToolCall, ResponseTextDeltaEvent
 from pydantic import BaseModel
 
-from holdfast import (
+from model_server import ModelServer, Reply, Stream, chunks, completion, failed
+from standfast import (
     AgentOutputSchema,
     IncompleteStream,
     ModelRetrySettings,
@@ -27,12 +28,11 @@ from holdfast import (
     retry_policies,
     tool_namespace,
 )
-from holdfast.agents import Agent
-from holdfast.models import ModelRequest, call_model
-from holdfast.models.openai_chat_items import ToolNameResolver, items_from_chat_message, to_chat_messages
-from holdfast.models.openai_chat_stream import ChatStreamConverter
-from holdfast.models.raw import AttributeDict
-from model_server import ModelServer, Reply, Stream, chunks, completion, failed
+from standfast.agents import Agent
+from standfast.models import ModelRequest, call_model
+from standfast.models.attribute_items import AttributeDict
+from standfast.models.openai.chat_conversion import ToolNameResolver, items_from_chat_message, to_chat_messages
+from standfast.models.openai.chat_stream import ChatStreamConverter
 
 
 @function_tool
@@ -204,7 +204,7 @@ async def test_what_the_api_cannot_do_is_left_out_or_refused(
 ) -> None:
     server.plays(Reply(completion({"content": "hi"})))
     request = ModelRequest("x", conversation_id="conv_1")
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "standfast"):
         await call_model(OpenAIChatCompletionsModel("m", client), request)
     assert "conversation_id" in caplog.text
     with pytest.raises(UserError, match="conversation_id"):

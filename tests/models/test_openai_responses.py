@@ -7,7 +7,20 @@ from openai import APIConnectionError, AsyncOpenAI, RateLimitError
 from openai.types.responses import ResponseOutputMessage, ResponseTextDeltaEvent
 from pydantic import BaseModel
 
-from holdfast import (
+from model_server import (
+    Drop,
+    Hang,
+    ModelServer,
+    Reply,
+    Stream,
+    called,
+    completion,
+    failed,
+    response,
+    response_events,
+    said,
+)
+from standfast import (
     AgentOutputSchema,
     FileSearchTool,
     FunctionModel,
@@ -29,21 +42,8 @@ from holdfast import (
     retry_policies,
     tool_namespace,
 )
-from holdfast.agents import Agent
-from holdfast.models import ModelRequest, call_model
-from model_server import (
-    Drop,
-    Hang,
-    ModelServer,
-    Reply,
-    Stream,
-    called,
-    completion,
-    failed,
-    response,
-    response_events,
-    said,
-)
+from standfast.agents import Agent
+from standfast.models import ModelRequest, call_model
 
 
 @function_tool

@@ -6,9 +6,9 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-import holdfast
-from holdfast.models import ModelRequest, call_model
+import standfast
 from model_server import ModelServer, Reply, completion, response, said
+from standfast.models import ModelRequest, call_model
 
 peer = pytest.importorskip("agents")
 
@@ -74,12 +74,12 @@ async def sent_by_us(server: ModelServer, kind: str, client: AsyncOpenAI, answer
     request = ModelRequest(
         ITEMS,
         system_instructions="Be kind.",
-        model_settings=holdfast.ModelSettings(**SETTINGS),
-        tools=[holdfast.function_tool(weather)],
-        output_schema=holdfast.AgentOutputSchema(Forecast),
-        handoffs=[holdfast.handoff(holdfast.Agent(name="Billing", handoff_description="Money."))],
+        model_settings=standfast.ModelSettings(**SETTINGS),
+        tools=[standfast.function_tool(weather)],
+        output_schema=standfast.AgentOutputSchema(Forecast),
+        handoffs=[standfast.handoff(standfast.Agent(name="Billing", handoff_description="Money."))],
     )
-    await call_model(getattr(holdfast, kind)("m", client), request)
+    await call_model(getattr(standfast, kind)("m", client), request)
     return server.last
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 from openai import AsyncOpenAI
 
-from holdfast import (
+from model_server import ModelServer, Reply, completion, response, said
+from standfast import (
     LocalModel,
     Model,
     ModelProvider,
@@ -20,9 +21,9 @@ from holdfast import (
     set_default_openai_client,
     set_default_openai_key,
 )
-from holdfast.models import ModelRequest, call_model, openai_provider
-from holdfast.testing import ScriptedModel
-from model_server import ModelServer, Reply, completion, response, said
+from standfast.models import ModelRequest, call_model
+from standfast.models.openai import provider as openai_provider
+from standfast.testing import ScriptedModel
 
 
 @pytest.fixture(autouse=True)

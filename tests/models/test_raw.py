@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage
 
-from holdfast import ModelResponse, Usage
-from holdfast.base.items import decode_item, encode_item
-from holdfast.models import AttributeDict
-from holdfast.models.raw import as_item
+from standfast import ModelResponse, Usage
+from standfast.base.items import decode_item, encode_item
+from standfast.models import AttributeDict
+from standfast.models.attribute_items import as_item
 
 MESSAGE = {"type": "message", "content": [{"type": "output_text", "text": "hi", "annotations": []}], "status": None}
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import (
+from standfast import (
     ModelRetryAdvice,
     ModelRetryBackoffSettings,
     ModelRetryNormalizedError,
@@ -19,11 +19,11 @@ from holdfast import (
     UserError,
     retry_policies,
 )
-from holdfast.agents.types import maybe_await
-from holdfast.models import ModelRequest, call_model
-from holdfast.models.retry import compute_backoff, decide_delay, get_locked_delay, normalize_error, parse_retry_after
-from holdfast.testing import FakeClock, ModelStep, ScriptedModel, assistant_message
-from holdfast.testing.virtual_time import run_in_virtual_time
+from standfast.agents.types import maybe_await
+from standfast.models import ModelRequest, call_model
+from standfast.models.retry import compute_backoff, decide_delay, get_locked_delay, normalize_error, parse_retry_after
+from standfast.testing import FakeClock, ModelStep, ScriptedModel, assistant_message
+from standfast.testing.virtual_time import run_in_virtual_time
 
 seconds = st.floats(0, 1000)
 advices = st.none() | st.builds(

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import ModelResponse, ModelSettings, Usage
-from holdfast.models import AttributeDict, ModelRequest, call_model
-from holdfast.models.contract import parse_final_event
-from holdfast.testing import (
+from standfast import ModelResponse, ModelSettings, Usage
+from standfast.models import AttributeDict, ModelRequest, call_model
+from standfast.models.interface import parse_final_event
+from standfast.testing import (
     InvalidModelStep,
     ModelStep,
     ScriptedModel,
@@ -144,8 +144,8 @@ def test_it_needs_no_library_of_a_provider() -> None:
     code = """
 import sys, asyncio
 sys.modules["openai"] = None
-from holdfast.testing import ScriptedModel, assistant_message
-from holdfast.models import ModelRequest, ask
+from standfast.testing import ScriptedModel, assistant_message
+from standfast.models import ModelRequest, ask
 print(asyncio.run(ask(ScriptedModel([[assistant_message("hi")]]), ModelRequest("x"))).output[0].content[0].text)
 """
     path = {"PYTHONPATH": ":".join(sys.path)}

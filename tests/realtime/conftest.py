@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.testing import RealtimeServer
+from standfast.testing import RealtimeServer
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.realtime.local.speech import EspeakTTS
+from standfast.realtime.local.tts import EspeakTTS
 
 
 def espeak_voice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> EspeakTTS:

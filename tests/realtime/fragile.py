@@ -2,8 +2,8 @@
 
 import asyncio
 
-from holdfast.realtime import LocalRealtimeModel
-from holdfast.realtime.openai.link import TransportClosed
+from standfast.realtime import LocalRealtimeModel
+from standfast.realtime.openai.transport import TransportClosed
 
 
 class Fragile:

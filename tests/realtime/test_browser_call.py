@@ -14,10 +14,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from browser import PATIENCE, chromium, needs_chromium
-from holdfast import open_store
-from holdfast.realtime.local.audio import make_silence
 from pages import ROOT, blocks, write
 from ports import free_port, listening
+from standfast import open_store
+from standfast.realtime.local.audio import make_silence
 
 pytestmark = needs_chromium
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.realtime.transition import (
+from standfast.realtime._session.agent_transitions import (
     AgentTransitions,
     CommitSwitch,
     ResolveAgent,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.usage import InputTokensDetails, Usage
-from holdfast.realtime import (
+from standfast.base.usage import InputTokensDetails, Usage
+from standfast.realtime import (
     AssistantAudio,
     AssistantMessageItem,
     AssistantText,
@@ -52,8 +52,8 @@ from holdfast.realtime import (
     SystemMessageItem,
     UserMessageItem,
 )
-from holdfast.realtime.openai.client import RealtimeClient
-from holdfast.realtime.openai.raw import prepend_raw_event
+from standfast.realtime.openai._protocol.client import RealtimeClient
+from standfast.realtime.openai._protocol.codec import prepend_raw_event
 
 
 class Talk:

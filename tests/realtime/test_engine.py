@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.realtime.local.audio import CODECS, make_silence
-from holdfast.realtime.local.engine import Engine
-from holdfast.realtime.local.outbox import CancelGeneration, CloseConnection, GenerateResponse, TranscribeAudio
 from realtime.wire import USER, speech
 from realtime.wire_types import SERVER_EVENTS, faults
+from standfast.realtime.local.actions import CancelGeneration, CloseConnection, GenerateResponse, TranscribeAudio
+from standfast.realtime.local.audio import CODECS, make_silence
+from standfast.realtime.local.engine import Engine
 
 SPOKEN = asyncio.run(speech("Stop.", pause_ms=600))
 

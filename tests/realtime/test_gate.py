@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.realtime.errors import ResponseRefused
-from holdfast.realtime.openai.gate import (
+from standfast.realtime.errors import ResponseRefused
+from standfast.realtime.openai._protocol.response_queue import (
     COLLISION_CODE,
     NOT_ACTIVE_CODE,
     OWNERS_KEY,

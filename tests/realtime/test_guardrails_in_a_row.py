@@ -4,19 +4,19 @@ import asyncio
 
 import pytest
 
-from holdfast import function_tool, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import (
+from realtime.wire import speech
+from realtime_kit import calling, eventually, listening, said, speak, virtually
+from standfast import function_tool, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import (
     LocalRealtimeModel,
     RealtimeAgent,
     RealtimeModelSendRawMessage,
     RealtimeRunner,
     TooManyGuardrailTrips,
 )
-from holdfast.realtime.local import CallTool, ScriptedTranscriber
-from holdfast.testing import RealtimeServer
-from realtime.wire import speech
-from realtime_kit import calling, eventually, listening, said, speak, virtually
+from standfast.realtime.local import CallTool, ScriptedTranscriber
+from standfast.testing import RealtimeServer
 
 
 @output_guardrail

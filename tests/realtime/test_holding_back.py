@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from holdfast import SQLiteSession, open_store, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import EnergyDetector, ToneTTS
-from holdfast.realtime.model_events import RealtimeModelTextDoneEvent
-from holdfast.testing import RealtimeServer
-from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.wire import speech
 from realtime_kit import ended, eventually, listening, sound, started, talking, virtually, words
+from standfast import SQLiteSession, open_store, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
+from standfast.realtime.local import EnergyDetector, ToneTTS
+from standfast.realtime.model_events import RealtimeModelTextDoneEvent
+from standfast.testing import RealtimeServer
+from standfast.testing.virtual_time import run_in_virtual_time
 
 SECRET = "The secret word is swordfish and nobody may know."
 HOLD = {"hold_back_audio": True, "debounce_text_length": 1000}

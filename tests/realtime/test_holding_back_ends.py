@@ -5,20 +5,20 @@ import gc
 
 import pytest
 
-from holdfast import open_store, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
-from holdfast.realtime.model_events import (
+from realtime_kit import ended, eventually, said, sent, sound, started, talking, virtually, words
+from standfast import open_store, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
+from standfast.realtime._session.guarded_response import GuardedResponse
+from standfast.realtime._session.responses import MAX_REMEMBERED_RESPONSES
+from standfast.realtime.model_events import (
     RealtimeModelAudioDoneEvent,
     RealtimeModelAudioEvent,
     RealtimeModelAudioFormatEvent,
     RealtimeModelAudioInterruptedEvent,
     RealtimeModelTextDoneEvent,
 )
-from holdfast.realtime.responses import MAX_REMEMBERED_RESPONSES
-from holdfast.realtime.testing import ScriptedRealtimeModel
-from holdfast.realtime.watch import GuardedResponse
-from realtime_kit import ended, eventually, said, sent, sound, started, talking, virtually, words
+from standfast.realtime.testing import ScriptedRealtimeModel
 
 
 @output_guardrail

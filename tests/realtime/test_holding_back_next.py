@@ -5,13 +5,13 @@ import random
 
 import pytest
 
-from holdfast import RunHooks, open_store, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeModelSendInterrupt
-from holdfast.realtime.local import EnergyDetector, ToneTTS
-from holdfast.realtime.model_events import RealtimeModelAudioInterruptedEvent, RealtimeModelSpeechStartedEvent
-from holdfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
 from realtime_kit import answer, ended, said, talking, virtually, waiting
+from standfast import RunHooks, open_store, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeModelSendInterrupt
+from standfast.realtime.local import EnergyDetector, ToneTTS
+from standfast.realtime.model_events import RealtimeModelAudioInterruptedEvent, RealtimeModelSpeechStartedEvent
+from standfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
 
 HOLD = {"hold_back_audio": True, "timeout": None}
 

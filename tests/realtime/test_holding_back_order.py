@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from holdfast import open_store
-from holdfast.realtime import RealtimeAgent
-from holdfast.realtime.model_events import (
+from realtime_kit import answer, ended, sound, started, talking, virtually, waiting, words
+from standfast import open_store
+from standfast.realtime import RealtimeAgent
+from standfast.realtime.model_events import (
     RealtimeModelAudioDoneEvent,
     RealtimeModelAudioInterruptedEvent,
     RealtimeModelSpeechStartedEvent,
 )
-from realtime_kit import answer, ended, sound, started, talking, virtually, waiting, words
 
 HOLD = {"hold_back_audio": True, "timeout": None}
 

@@ -13,8 +13,8 @@ from typing import Any
 from tests.realtime_kit import at, calling
 from websockets.asyncio.server import serve
 
-from holdfast import function_tool
-from holdfast.realtime import (
+from standfast import function_tool
+from standfast.realtime import (
     ConnectionLost,
     NotConnected,
     OpenAIRealtimeWebSocketModel,
@@ -22,9 +22,9 @@ from holdfast.realtime import (
     RealtimeModelListener,
     RealtimeModelSendAudio,
 )
-from holdfast.realtime.local import CallTool
-from holdfast.realtime.openai.socket_link import MAX_READ_AHEAD_BYTES
-from holdfast.testing import RealtimeServer
+from standfast.realtime.local import CallTool
+from standfast.realtime.openai.transport import MAX_READ_AHEAD_BYTES
+from standfast.testing import RealtimeServer
 
 PINGS: Any = {"ping_interval": 0.05, "ping_timeout": 0.1, "close_timeout": 0.2}
 LONG = 0.5  # as seen by those pings

@@ -5,8 +5,11 @@ from importlib.util import find_spec
 
 import pytest
 
-from holdfast import LocalModel, function_tool
-from holdfast.realtime import (
+from realtime.espeak import espeak_voice
+from realtime.wire import speech
+from realtime_kit import virtually
+from standfast import LocalModel, function_tool
+from standfast.realtime import (
     LocalRealtimeModel,
     RealtimeModelAudioEvent,
     RealtimeModelConnectionStatusEvent,
@@ -25,7 +28,7 @@ from holdfast.realtime import (
     RealtimeModelTurnStartedEvent,
     SettingsRejected,
 )
-from holdfast.realtime.local import (
+from standfast.realtime.local import (
     CallTool,
     EnergyDetector,
     Pause,
@@ -35,11 +38,8 @@ from holdfast.realtime.local import (
     SileroDetector,
     ToneTTS,
 )
-from holdfast.realtime.local.audio import make_silence
-from holdfast.testing import ScriptedModel, assistant_message, function_call
-from realtime.espeak import espeak_voice
-from realtime.wire import speech
-from realtime_kit import virtually
+from standfast.realtime.local.audio import make_silence
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 LONG = "One two three four five six seven eight nine ten."
 

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from holdfast import FunctionModel, function_tool
-from holdfast.models.contract import Model
-from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import ToneTTS
 from realtime_kit import virtually
+from standfast import FunctionModel, function_tool
+from standfast.models.interface import Model
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
+from standfast.realtime.local import ToneTTS
 
 REFUSAL = {
     "type": "message",

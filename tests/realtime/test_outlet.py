@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.realtime.outlet import MAX_DROPPABLE_BYTES, DroppedEvents, EventBroadcast
+from standfast.realtime._session.broadcast import MAX_DROPPABLE_BYTES, DroppedEvents, EventBroadcast
 
 LIMIT = 4
 MEBIBYTE = 2**20

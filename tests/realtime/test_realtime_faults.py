@@ -9,10 +9,10 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
-from holdfast.realtime.local.brain import Pause, ScriptedResponder
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Collide, Delay, Discard, Disconnect, Expire, Reject, Reorder, Stall
 from realtime.wire import USER, wired
+from standfast.realtime.local.responder import Pause, ScriptedResponder
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Collide, Delay, Discard, Disconnect, Expire, Reject, Reorder, Stall
 
 
 async def test_a_connection_is_dropped_with_the_wanted_code_after_the_wanted_frame():

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.errors import InvalidInput
-from holdfast.realtime import (
+from realtime.test_websocket_model import Ear, at
+from realtime.wire import USER
+from standfast.base.errors import InvalidInput
+from standfast.realtime import (
     ConnectFailed,
     LocalRealtimeModel,
     OpenAIRealtimeWebSocketModel,
@@ -27,15 +29,13 @@ from holdfast.realtime import (
     read_recording,
     replay_client,
 )
-from holdfast.realtime.local import Pause, ToneTTS
-from holdfast.realtime.openai.link import TransportClosed
-from holdfast.realtime.openai.recording import redact
-from holdfast.realtime.openai.replaying import ReplayTransport
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Discard, Disconnect, Insert
-from holdfast.testing.virtual_time import run_in_virtual_time
-from realtime.test_websocket_model import Ear, at
-from realtime.wire import USER
+from standfast.realtime.local import Pause, ToneTTS
+from standfast.realtime.openai.recording import redact
+from standfast.realtime.openai.replay import ReplayTransport
+from standfast.realtime.openai.transport import TransportClosed
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Discard, Disconnect, Insert
+from standfast.testing.virtual_time import run_in_virtual_time
 
 
 async def recorded(path: Path, *, audio: bool = False) -> Ear:

@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from holdfast import Agent, function_tool
-from holdfast.realtime import RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import CallTool
-from holdfast.testing import ModelStep, RealtimeServer, ScriptedModel, assistant_message, function_call
 from realtime_kit import call as called
 from realtime_kit import listening, sent, talking
+from standfast import Agent, function_tool
+from standfast.realtime import RealtimeAgent, RealtimeRunner
+from standfast.realtime.local import CallTool
+from standfast.testing import ModelStep, RealtimeServer, ScriptedModel, assistant_message, function_call
 
 PAID = []
 

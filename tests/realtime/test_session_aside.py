@@ -5,8 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from holdfast import function_tool
-from holdfast.realtime import (
+from realtime_kit import eventually, listening
+from standfast import function_tool
+from standfast.realtime import (
     AcknowledgementTimeout,
     OpenAIRealtimeWebSocketModel,
     RealtimeAgent,
@@ -14,11 +15,10 @@ from holdfast.realtime import (
     RealtimeRunner,
     ResponseRefused,
 )
-from holdfast.realtime.local import CallTool, Say
-from holdfast.realtime.openai.gate import OWNERS_KEY
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Discard, Disconnect
-from realtime_kit import eventually, listening
+from standfast.realtime.local import CallTool, Say
+from standfast.realtime.openai._protocol.response_queue import OWNERS_KEY
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Discard, Disconnect
 
 LONG = "This answer takes a while, so that other things can happen while it is being said."
 MADE = []

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast import AgentHooks, RunHooks, function_tool, tool_input_guardrail, tool_output_guardrail
-from holdfast.agents.guardrails import ToolGuardrailFunctionOutput
-from holdfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput
-from holdfast.realtime.model_events import RealtimeModelAudioInterruptedEvent, RealtimeModelSpeechStartedEvent
-from holdfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
 from realtime_kit import call, ended, eventually, sent, sound, started, talking, words
+from standfast import AgentHooks, RunHooks, function_tool, tool_input_guardrail, tool_output_guardrail
+from standfast.agents.guardrails import ToolGuardrailFunctionOutput
+from standfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput
+from standfast.realtime.model_events import RealtimeModelAudioInterruptedEvent, RealtimeModelSpeechStartedEvent
+from standfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
 
 Output = RealtimeModelSendToolOutput
 

@@ -4,19 +4,19 @@ import asyncio
 
 import pytest
 
-from holdfast import Closed, UserError, function_tool
-from holdfast.realtime import (
+from realtime.fragile import FragileModel
+from realtime_kit import listening, sent, started, talking, virtually
+from standfast import Closed, UserError, function_tool
+from standfast.realtime import (
     LocalRealtimeModel,
     RealtimeAgent,
     RealtimeModelListener,
     RealtimeModelSendSessionUpdate,
     RealtimeRunner,
 )
-from holdfast.realtime.errors import AcknowledgementTimeout
-from holdfast.realtime.local import CallTool, EnergyDetector, ToneTTS
-from holdfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
-from realtime.fragile import FragileModel
-from realtime_kit import listening, sent, started, talking, virtually
+from standfast.realtime.errors import AcknowledgementTimeout
+from standfast.realtime.local import CallTool, EnergyDetector, ToneTTS
+from standfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
 
 Update = RealtimeModelSendSessionUpdate
 

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from holdfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
-from holdfast.realtime.local import Say, ScriptedTranscriber
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Reorder
 from realtime.wire import speech
 from realtime_kit import calling, eventually, said, speak
+from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage
+from standfast.realtime.local import Say, ScriptedTranscriber
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Reorder
 
 AGENT = RealtimeAgent(name="host")
 

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
-from holdfast import function_tool, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import (
+from realtime.wire import speech
+from realtime_kit import calling, eventually, listening, said, speak, virtually
+from standfast import function_tool, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import (
     LocalRealtimeModel,
     RealtimeAgent,
     RealtimeModelSendAudio,
@@ -14,11 +16,9 @@ from holdfast.realtime import (
     RealtimeModelSendSessionUpdate,
     RealtimeRunner,
 )
-from holdfast.realtime.local import CallTool, EnergyDetector, ScriptedTranscriber, ToneTTS
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Discard
-from realtime.wire import speech
-from realtime_kit import calling, eventually, listening, said, speak, virtually
+from standfast.realtime.local import CallTool, EnergyDetector, ScriptedTranscriber, ToneTTS
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Discard
 
 QUIET = {"turn_detection": {"type": "server_vad", "create_response": False, "interrupt_response": True}}
 

@@ -4,18 +4,18 @@ import asyncio
 
 import pytest
 
-from holdfast import function_tool, open_store, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import RealtimeAgent, RealtimeModelSendInterrupt, RealtimeModelSendUserInput
-from holdfast.realtime.model_events import (
+from realtime_kit import call, ended, eventually, said, sent, sound, started, talking, virtually, words
+from standfast import function_tool, open_store, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import RealtimeAgent, RealtimeModelSendInterrupt, RealtimeModelSendUserInput
+from standfast.realtime.model_events import (
     RealtimeModelAudioDoneEvent,
     RealtimeModelAudioInterruptedEvent,
     RealtimeModelOutputTextDeltaEvent,
     RealtimeModelSpeechStartedEvent,
     RealtimeModelTextDoneEvent,
 )
-from holdfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
-from realtime_kit import call, ended, eventually, said, sent, sound, started, talking, virtually, words
+from standfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
 
 Interrupt, Input = RealtimeModelSendInterrupt, RealtimeModelSendUserInput
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.realtime.entries import estimate_heard_text
-from holdfast.realtime.items import (
+from standfast.realtime._session.history import ConversationHistory
+from standfast.realtime._session.history_entries import estimate_heard_text
+from standfast.realtime.items import (
     AssistantAudio,
     AssistantMessageItem,
     AssistantText,
@@ -17,8 +18,7 @@ from holdfast.realtime.items import (
     RealtimeToolCallItem,
     UserMessageItem,
 )
-from holdfast.realtime.ledger import ConversationHistory
-from holdfast.realtime.model_events import RealtimeModelToolCallEvent
+from standfast.realtime.model_events import RealtimeModelToolCallEvent
 
 
 def user(name, text="hi", previous=None):

@@ -7,11 +7,12 @@ from contextlib import suppress
 
 import pytest
 
-from holdfast import UserError, function_tool, open_store, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.base.errors import Closed
-from holdfast.lifecycle.scope import AlreadyStarted
-from holdfast.realtime import (
+from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, virtually, words
+from standfast import UserError, function_tool, open_store, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.base.errors import Closed
+from standfast.lifecycle.scope import AlreadyStarted
+from standfast.realtime import (
     OpenAIRealtimeWebSocketModel,
     RealtimeAgent,
     RealtimeModel,
@@ -23,16 +24,15 @@ from holdfast.realtime import (
     RealtimeState,
     realtime_handoff,
 )
-from holdfast.realtime.errors import ConnectionLost, NotConnected
-from holdfast.realtime.model_events import (
+from standfast.realtime._session.states import TABLE, RealtimeLifecycleEvent
+from standfast.realtime.errors import ConnectionLost, NotConnected
+from standfast.realtime.model_events import (
     RealtimeModelConnectionStatusEvent,
     RealtimeModelEndOfStreamEvent,
     RealtimeModelExceptionEvent,
 )
-from holdfast.realtime.states import TABLE, RealtimeLifecycleEvent
-from holdfast.realtime.testing import ScriptedRealtimeModel
-from holdfast.testing.cancelling import cancel_at_every_await
-from realtime_kit import call, ended, eventually, listening, sent, sound, started, talking, virtually, words
+from standfast.realtime.testing import ScriptedRealtimeModel
+from standfast.testing.cancellation import cancel_at_every_await
 
 AGENT = RealtimeAgent(name="host", instructions="Be kind.")
 

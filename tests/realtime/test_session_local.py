@@ -2,12 +2,12 @@
 
 import asyncio
 
-from holdfast import function_tool, open_store, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import CallTool, EnergyDetector, ScriptedTranscriber, ToneTTS
 from realtime.wire import speech
 from realtime_kit import listening, virtually
+from standfast import function_tool, open_store, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
+from standfast.realtime.local import CallTool, EnergyDetector, ScriptedTranscriber, ToneTTS
 
 LONG = "One two three four five six seven eight nine ten."
 

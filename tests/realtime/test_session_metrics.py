@@ -3,11 +3,11 @@
 import asyncio
 import random
 
-from holdfast import function_tool
-from holdfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import CallTool
-from holdfast.testing import RealtimeServer
 from realtime_kit import ended, listening, sound, started, talking, virtually
+from standfast import function_tool
+from standfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
+from standfast.realtime.local import CallTool
+from standfast.testing import RealtimeServer
 
 LONG = "This answer goes on for so long that nobody will wait for the end of it, whoever it is."
 

@@ -5,17 +5,17 @@ import logging
 
 import pytest
 
-from holdfast import Agent, UserError
-from holdfast.base.errors import Closed
-from holdfast.realtime import (
+from realtime_kit import calling, eventually, listening, talking, virtually
+from standfast import Agent, UserError
+from standfast.base.errors import Closed
+from standfast.realtime import (
     LocalRealtimeModel,
     RealtimeAgent,
     RealtimeModelSendRawMessage,
     RealtimeRunner,
     ReplayedRealtimeModel,
 )
-from holdfast.testing import RealtimeServer, ScriptedModel
-from realtime_kit import calling, eventually, listening, talking, virtually
+from standfast.testing import RealtimeServer, ScriptedModel
 
 AGENT = RealtimeAgent(name="host")
 
@@ -170,7 +170,7 @@ async def test_an_agent_whose_settings_cannot_be_sent_leaves_the_one_before_in_t
     ],
 )
 async def test_a_key_of_the_config_that_means_nothing_is_logged(config, unknown, meant, caplog):
-    with caplog.at_level(logging.WARNING, "holdfast.realtime"):
+    with caplog.at_level(logging.WARNING, "standfast.realtime"):
         await enter(config=config)
     (record,) = caplog.records
     assert repr(unknown) in record.getMessage()

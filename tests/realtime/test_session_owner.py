@@ -8,14 +8,14 @@ from weakref import WeakSet
 
 import pytest
 
-from holdfast import UserError, function_tool, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import RealtimeAgent, RealtimeModelListener, RealtimeRunner, RealtimeState
-from holdfast.realtime.local import CallTool
-from holdfast.realtime.model_events import RealtimeModelItemDeletedEvent
-from holdfast.realtime.testing import ScriptedRealtimeModel
-from holdfast.testing import RealtimeServer
 from realtime_kit import call, calling, ended, eventually, said, sound, started, talking, user_said, virtually, words
+from standfast import UserError, function_tool, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import RealtimeAgent, RealtimeModelListener, RealtimeRunner, RealtimeState
+from standfast.realtime.local import CallTool
+from standfast.realtime.model_events import RealtimeModelItemDeletedEvent
+from standfast.realtime.testing import ScriptedRealtimeModel
+from standfast.testing import RealtimeServer
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 

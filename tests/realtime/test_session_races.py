@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from holdfast import function_tool, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.base.errors import Closed
-from holdfast.realtime import (
+from realtime_kit import at, call, ended, eventually, listening, said, sent, sound, started, talking, user_said, words
+from standfast import function_tool, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.base.errors import Closed
+from standfast.realtime import (
     LocalRealtimeModel,
     OpenAIRealtimeWebSocketModel,
     RealtimeAgent,
@@ -20,14 +21,13 @@ from holdfast.realtime import (
     RealtimeRunner,
     RealtimeState,
 )
-from holdfast.realtime import model_events as told
-from holdfast.realtime.errors import ConnectionLost
-from holdfast.realtime.local import CallTool, EnergyDetector, ToneTTS
-from holdfast.realtime.testing import ScriptedRealtimeModel
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Delay, Discard, Reorder
-from holdfast.testing.virtual_time import run_in_virtual_time
-from realtime_kit import at, call, ended, eventually, listening, said, sent, sound, started, talking, user_said, words
+from standfast.realtime import model_events as told
+from standfast.realtime.errors import ConnectionLost
+from standfast.realtime.local import CallTool, EnergyDetector, ToneTTS
+from standfast.realtime.testing import ScriptedRealtimeModel
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Delay, Discard, Reorder
+from standfast.testing.virtual_time import run_in_virtual_time
 
 AGENT = RealtimeAgent(name="host")
 

@@ -4,31 +4,6 @@ import asyncio
 
 import pytest
 
-from holdfast import function_tool
-from holdfast.realtime import (
-    RealtimeAgent,
-    RealtimeModelSendInterrupt,
-    RealtimeModelSendRawMessage,
-    RealtimeModelSendSessionUpdate,
-    RealtimeModelSendToolOutput,
-    RealtimeModelSendUserInput,
-    RealtimeRunner,
-    RealtimeState,
-)
-from holdfast.realtime.errors import ConnectionLost
-from holdfast.realtime.items import InputAudio, RealtimeToolCallItem, UserMessageItem
-from holdfast.realtime.local import EnergyDetector, Pause, ToneTTS
-from holdfast.realtime.model_events import (
-    RealtimeModelAudioEvent,
-    RealtimeModelAudioInterruptedEvent,
-    RealtimeModelConnectionStatusEvent,
-    RealtimeModelItemDeletedEvent,
-    RealtimeModelItemUpdatedEvent,
-    RealtimeModelOutputTextDeltaEvent,
-    RealtimeModelTranscriptDeltaEvent,
-)
-from holdfast.realtime.testing import ScriptedRealtimeModel
-from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.fragile import FragileModel
 from realtime_kit import (
     call,
@@ -44,6 +19,31 @@ from realtime_kit import (
     virtually,
     words,
 )
+from standfast import function_tool
+from standfast.realtime import (
+    RealtimeAgent,
+    RealtimeModelSendInterrupt,
+    RealtimeModelSendRawMessage,
+    RealtimeModelSendSessionUpdate,
+    RealtimeModelSendToolOutput,
+    RealtimeModelSendUserInput,
+    RealtimeRunner,
+    RealtimeState,
+)
+from standfast.realtime.errors import ConnectionLost
+from standfast.realtime.items import InputAudio, RealtimeToolCallItem, UserMessageItem
+from standfast.realtime.local import EnergyDetector, Pause, ToneTTS
+from standfast.realtime.model_events import (
+    RealtimeModelAudioEvent,
+    RealtimeModelAudioInterruptedEvent,
+    RealtimeModelConnectionStatusEvent,
+    RealtimeModelItemDeletedEvent,
+    RealtimeModelItemUpdatedEvent,
+    RealtimeModelOutputTextDeltaEvent,
+    RealtimeModelTranscriptDeltaEvent,
+)
+from standfast.realtime.testing import ScriptedRealtimeModel
+from standfast.testing.virtual_time import run_in_virtual_time
 
 Raw, Output = RealtimeModelSendRawMessage, RealtimeModelSendToolOutput
 AGENT = RealtimeAgent(name="host")
@@ -328,7 +328,7 @@ async def test_without_reconnecting_a_loss_ends_the_session_with_its_reason():
 
 
 async def test_those_who_wait_for_a_connection_learn_of_the_end():
-    from holdfast.base.errors import Closed
+    from standfast.base.errors import Closed
 
     async with talking(AGENT, reconnect={"first_delay": 60, "longest_delay": 60}) as (session, model, heard):
         await model.drop()

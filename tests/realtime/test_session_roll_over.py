@@ -5,14 +5,14 @@ from base64 import b64encode
 
 import pytest
 
-from holdfast import function_tool
-from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner, RealtimeState
-from holdfast.realtime.local import CallTool, EnergyDetector, ToneTTS
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Disconnect, Reject
-from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.wire import speech
 from realtime_kit import calling, eventually, listening
+from standfast import function_tool
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner, RealtimeState
+from standfast.realtime.local import CallTool, EnergyDetector, ToneTTS
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Disconnect, Reject
+from standfast.testing.virtual_time import run_in_virtual_time
 
 LONG = "This answer is long enough to be playing still when the connection is replaced, and for some time after that."
 ROLL_OVER = {"reconnect": {"roll_over_after": 1.0}}

@@ -9,16 +9,16 @@ import random
 
 import pytest
 
-from holdfast import ToolContext, function_tool, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import RealtimeAgent, RealtimeRunner, RealtimeState
-from holdfast.realtime.items import RealtimeToolCallItem
-from holdfast.realtime.local import CallTool, EnergyDetector, Say, ToneTTS
-from holdfast.realtime.wire_items import get_text
-from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.fragile import FragileModel
 from realtime.wire import speech
 from realtime_kit import listening
+from standfast import ToolContext, function_tool, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import RealtimeAgent, RealtimeRunner, RealtimeState
+from standfast.realtime._session.item_conversion import get_text
+from standfast.realtime.items import RealtimeToolCallItem
+from standfast.realtime.local import CallTool, EnergyDetector, Say, ToneTTS
+from standfast.testing.virtual_time import run_in_virtual_time
 
 SPEECH = asyncio.run(speech("Somebody says something.", pause_ms=600))
 

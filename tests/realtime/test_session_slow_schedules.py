@@ -10,17 +10,17 @@ from contextlib import suppress
 
 import pytest
 
-from holdfast import ToolContext, function_tool, open_store
-from holdfast.base.errors import HoldfastError
-from holdfast.base.pairing import find_unpaired
-from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.items import RealtimeToolCallItem
-from holdfast.realtime.local import EnergyDetector, ToneTTS
-from holdfast.realtime.openai.link import TransportClosed
-from holdfast.realtime.wire_items import INAUDIBLE_TEXT, get_text
 from realtime.fragile import FragileModel
 from realtime.test_session_schedules import Brain, Schedule, play_all
 from realtime_kit import listening
+from standfast import ToolContext, function_tool, open_store
+from standfast.base.errors import StandfastError
+from standfast.base.pairing import find_unpaired
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
+from standfast.realtime._session.item_conversion import INAUDIBLE_TEXT, get_text
+from standfast.realtime.items import RealtimeToolCallItem
+from standfast.realtime.local import EnergyDetector, ToneTTS
+from standfast.realtime.openai.transport import TransportClosed
 
 IN_PARTS = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "it's\nin parts"}]}
 
@@ -137,7 +137,7 @@ class SlowSchedule(Schedule):
                 ended = await asyncio.gather(*acts, return_exceptions=True)
             assert (report.still_running, report.unwritten_count) == ((), 0)
             assert self.ends_early or (report.cancelled, report.unsent_outputs) == ((), ())
-            assert [error for error in ended if error and not isinstance(error, HoldfastError)] == []
+            assert [error for error in ended if error and not isinstance(error, StandfastError)] == []
             self.check_written(session, await history.get_items())
 
     async def talk(self, session, heard):

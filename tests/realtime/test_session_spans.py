@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from holdfast import function_tool, output_guardrail, trace
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput, RealtimeRunner
-from holdfast.realtime.testing import ScriptedRealtimeModel
-from holdfast.tracing import TracingProcessor, get_current_trace, set_trace_processors
 from realtime_kit import call, ended, eventually, listening, sent, started, talking, words
+from standfast import function_tool, output_guardrail, trace
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import RealtimeAgent, RealtimeModelSendToolOutput, RealtimeRunner
+from standfast.realtime.testing import ScriptedRealtimeModel
+from standfast.tracing import TracingProcessor, get_current_trace, set_trace_processors
 
 
 class Seen(TracingProcessor):

@@ -5,22 +5,22 @@ import time
 
 import pytest
 
-from holdfast import function_tool
-from holdfast.base.usage import Usage
-from holdfast.realtime import (
+from realtime_kit import call, ended, eventually, sent, sound, started, talking, user_said, words
+from standfast import function_tool
+from standfast.base.usage import Usage
+from standfast.realtime import (
     RealtimeAgent,
     RealtimeModelSendAudio,
     RealtimeModelSendInterrupt,
     RealtimeModelSendUserInput,
 )
-from holdfast.realtime import model_events as told
-from holdfast.realtime.testing import (
+from standfast.realtime import model_events as told
+from standfast.realtime.testing import (
     RealtimeStep,
     ScriptedRealtimeModel,
     UnconsumedRealtimeSteps,
     UnexpectedRealtimeSend,
 )
-from realtime_kit import call, ended, eventually, sent, sound, started, talking, user_said, words
 
 AGENT = RealtimeAgent(name="host")
 Interrupt, Input = RealtimeModelSendInterrupt, RealtimeModelSendUserInput
@@ -76,7 +76,7 @@ async def test_interrupt_stops_the_audio_at_once_and_returns_when_the_response_i
 
 
 async def test_audio_that_nobody_has_read_yet_is_dropped_by_an_interruption():
-    from holdfast.realtime import RealtimeRunner
+    from standfast.realtime import RealtimeRunner
 
     model = ScriptedRealtimeModel([RealtimeStep(Interrupt, emit=[ended(status="cancelled")])], strict=False)
     session = await RealtimeRunner(AGENT, model=model).run()

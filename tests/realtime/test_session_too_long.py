@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from holdfast import UserError, function_tool, open_store
-from holdfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import CallTool
-from holdfast.testing import RealtimeServer
 from realtime_kit import calling, eventually
+from standfast import UserError, function_tool, open_store
+from standfast.realtime import OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
+from standfast.realtime.local import CallTool
+from standfast.testing import RealtimeServer
 
 HUGE = "x" * (20 * 2**20)
 WIDE = "界" * (6 * 2**20)

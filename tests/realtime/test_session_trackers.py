@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from holdfast import open_store
-from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimePlaybackTracker, RealtimeRunner
 from realtime_kit import listening, said, virtually
+from standfast import open_store
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimePlaybackTracker, RealtimeRunner
 
 LONG = "One two three four five six seven eight nine ten."
 

@@ -5,16 +5,16 @@ import asyncio
 import pytest
 from pydantic import BaseModel
 
-from holdfast import Closed, RunHooks, UserError, function_tool
-from holdfast.realtime import (
+from realtime_kit import call, ended, eventually, sent, started, talking, virtually
+from standfast import Closed, RunHooks, UserError, function_tool
+from standfast.realtime import (
     RealtimeAgent,
     RealtimeModelSendSessionUpdate,
     RealtimeModelSendToolOutput,
     realtime_handoff,
 )
-from holdfast.realtime.errors import AcknowledgementTimeout, SettingsRejected
-from holdfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
-from realtime_kit import call, ended, eventually, sent, started, talking, virtually
+from standfast.realtime.errors import AcknowledgementTimeout, SettingsRejected
+from standfast.realtime.testing import RealtimeStep, ScriptedRealtimeModel
 
 Update, Output = RealtimeModelSendSessionUpdate, RealtimeModelSendToolOutput
 

@@ -13,21 +13,21 @@ from contextlib import aclosing, suppress
 import msgspec
 import pytest
 
-from holdfast import Agent, ToolContext, function_tool, open_store, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.agents.hooks import RunHooks
-from holdfast.base.errors import HoldfastError
-from holdfast.realtime import RealtimeRunner, RealtimeState
-from holdfast.realtime.local import CallTool, EnergyDetector, ToneTTS
-from holdfast.realtime.local.outbox import InvalidRequest
-from holdfast.realtime.model import RealtimePlaybackTracker
-from holdfast.realtime.model_inputs import RealtimeModelSendRawMessage
-from holdfast.realtime.openai.link import TransportClosed
-from holdfast.realtime.playing import ROUNDING_TOLERANCE_MS
-from holdfast.testing import ScriptedModel, assistant_message, function_call
 from realtime.test_session_schedules import Brain, play_all
 from realtime.test_session_slow_schedules import SlowFragileModel, SlowSchedule
 from realtime_kit import Heard
+from standfast import Agent, ToolContext, function_tool, open_store, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.agents.hooks import RunHooks
+from standfast.base.errors import StandfastError
+from standfast.realtime import RealtimeRunner, RealtimeState
+from standfast.realtime._session.playback_clock import ROUNDING_TOLERANCE_MS
+from standfast.realtime.local import CallTool, EnergyDetector, ToneTTS
+from standfast.realtime.local.actions import InvalidRequest
+from standfast.realtime.model import RealtimePlaybackTracker
+from standfast.realtime.model_inputs import RealtimeModelSendRawMessage
+from standfast.realtime.openai.transport import TransportClosed
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 DOUBLED = {
     "response.created",
@@ -378,7 +378,7 @@ class WildSchedule(SlowSchedule):
                 task.result()
             assert "closing" in self.chosen or report.still_running == ()
             assert session.state is RealtimeState.CLOSED
-            assert [error for error in ended if error and not isinstance(error, HoldfastError)] == []
+            assert [error for error in ended if error and not isinstance(error, StandfastError)] == []
             if self.asked_to_close:
                 return
             assert report.unwritten_count == 0
@@ -406,7 +406,7 @@ class WildSchedule(SlowSchedule):
             case "aside":
                 wanted = {"conversation": "none", "output_modalities": ["text"]}
                 message = {"type": "response.create", "other_data": {"response": wanted}}
-                with suppress(HoldfastError, ConnectionError):
+                with suppress(StandfastError, ConnectionError):
                     await session.model.send_event(RealtimeModelSendRawMessage(message))
             case "iterate":
                 async with aclosing(aiter(session)) as events:
@@ -431,7 +431,7 @@ class WildSchedule(SlowSchedule):
                 if names and session.state is RealtimeState.OPEN:
                     self.deleted = True
                     message = {"type": "conversation.item.delete", "other_data": {"item_id": wild.choice(names)}}
-                    with suppress(HoldfastError, ConnectionError):
+                    with suppress(StandfastError, ConnectionError):
                         await session.model.send_event(RealtimeModelSendRawMessage(message))
             case "close":
                 await self.perhaps_close(1.0)

@@ -5,15 +5,15 @@ import base64
 
 import pytest
 
-from holdfast import function_tool, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage, RealtimeRunner, RealtimeState
-from holdfast.realtime.errors import AcknowledgementTimeout, BadFrame, SettingsRejected
-from holdfast.realtime.local import CallTool, Pause, ScriptedTranscriber
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Collide, Delay, Discard, Disconnect, Insert, Reject
 from realtime.wire import speech
 from realtime_kit import Heard, calling, eventually, said, speak
+from standfast import function_tool, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import RealtimeAgent, RealtimeModelSendRawMessage, RealtimeRunner, RealtimeState
+from standfast.realtime.errors import AcknowledgementTimeout, BadFrame, SettingsRejected
+from standfast.realtime.local import CallTool, Pause, ScriptedTranscriber
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Collide, Delay, Discard, Disconnect, Insert, Reject
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 OTHER = RealtimeAgent(name="other", instructions="I am another.")

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from holdfast import function_tool, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import RealtimeAgent
-from holdfast.realtime.local import CallTool, ScriptedTranscriber
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Collide, Discard, Disconnect, Reject
 from realtime.wire import speech
 from realtime_kit import calling, eventually, said, speak
+from standfast import function_tool, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import RealtimeAgent
+from standfast.realtime.local import CallTool, ScriptedTranscriber
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Collide, Discard, Disconnect, Reject
 
 AGENT = RealtimeAgent(name="host")
 LONG = "One two three four five six seven eight nine ten."

@@ -4,21 +4,21 @@ import asyncio
 
 import pytest
 
-from holdfast import AgentHooks, HostedMCPTool, UserError, WebSearchTool, function_tool, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import (
+from realtime_kit import Heard, at, calling, eventually, listening
+from standfast import AgentHooks, HostedMCPTool, UserError, WebSearchTool, function_tool, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import (
     OpenAIRealtimeWebSocketModel,
     RealtimeAgent,
     RealtimeRunner,
     RealtimeState,
     realtime_handoff,
 )
-from holdfast.realtime.errors import AlreadyConnected, ConnectFailed, ConnectionLost, SettingsRejected
-from holdfast.realtime.local import CallTool
-from holdfast.testing import RealtimeServer
-from holdfast.testing.cancelling import cancel_at_every_await
-from holdfast.testing.realtime_faults import Disconnect, Reject
-from realtime_kit import Heard, at, calling, eventually, listening
+from standfast.realtime.errors import AlreadyConnected, ConnectFailed, ConnectionLost, SettingsRejected
+from standfast.realtime.local import CallTool
+from standfast.testing import RealtimeServer
+from standfast.testing.cancellation import cancel_at_every_await
+from standfast.testing.realtime.faults import Disconnect, Reject
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 OTHER = RealtimeAgent(name="other", instructions="I am another.")

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from holdfast import function_tool
-from holdfast.realtime import RealtimeAgent, RealtimeState
-from holdfast.realtime.local import CallTool, Say
-from holdfast.realtime.wire_items import get_text
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Disconnect
 from realtime_kit import calling, eventually, said
+from standfast import function_tool
+from standfast.realtime import RealtimeAgent, RealtimeState
+from standfast.realtime._session.item_conversion import get_text
+from standfast.realtime.local import CallTool, Say
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Disconnect
 
 
 class Clerk:

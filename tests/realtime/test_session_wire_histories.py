@@ -2,11 +2,11 @@
 
 import pytest
 
-from holdfast import EncryptedSession, RunHooks, function_tool, open_store
-from holdfast.realtime import ConnectionLost, OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
-from holdfast.testing import RealtimeServer, ScriptedModel, assistant_message, function_call
-from holdfast.testing.realtime_faults import Disconnect
 from realtime_kit import at, calling, listening, said
+from standfast import EncryptedSession, RunHooks, function_tool, open_store
+from standfast.realtime import ConnectionLost, OpenAIRealtimeWebSocketModel, RealtimeAgent, RealtimeRunner
+from standfast.testing import RealtimeServer, ScriptedModel, assistant_message, function_call
+from standfast.testing.realtime.faults import Disconnect
 
 AGENT = RealtimeAgent(name="host")
 

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from holdfast import function_tool
-from holdfast.realtime import RealtimeAgent, RealtimeModelListener
-from holdfast.realtime.local import CallTool
-from holdfast.testing import RealtimeServer
 from realtime_kit import calling, eventually, said
+from standfast import function_tool
+from standfast.realtime import RealtimeAgent, RealtimeModelListener
+from standfast.realtime.local import CallTool
+from standfast.testing import RealtimeServer
 
 
 async def broken(server):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from holdfast.realtime import (
+from realtime_kit import calling, eventually, listening, said
+from standfast.realtime import (
     ApiKeyMissing,
     ConnectFailed,
     OpenAIRealtimeWebSocketModel,
@@ -10,9 +11,8 @@ from holdfast.realtime import (
     RealtimeRunner,
     RealtimeState,
 )
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Reject
-from realtime_kit import calling, eventually, listening, said
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Reject
 
 AGENT = RealtimeAgent(name="host")
 

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from holdfast import function_tool, open_store, output_guardrail
-from holdfast.agents.guardrails import GuardrailFunctionOutput
-from holdfast.realtime import RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import CallTool, Pause, ScriptedTranscriber
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Discard, Disconnect, Insert, Reject, Reorder
 from realtime.wire import speech
 from realtime_kit import at, calling, eventually, listening, said, speak
+from standfast import function_tool, open_store, output_guardrail
+from standfast.agents.guardrails import GuardrailFunctionOutput
+from standfast.realtime import RealtimeAgent, RealtimeRunner
+from standfast.realtime.local import CallTool, Pause, ScriptedTranscriber
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Discard, Disconnect, Insert, Reject, Reorder
 
 AGENT = RealtimeAgent(name="host", instructions="I am the host.")
 OTHER = RealtimeAgent(name="other", instructions="I am another.")

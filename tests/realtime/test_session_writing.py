@@ -5,27 +5,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from holdfast import Agent, Runner, function_tool, open_store
-from holdfast.base.pairing import find_unpaired
-from holdfast.realtime import (
-    LocalRealtimeModel,
-    RealtimeAgent,
-    RealtimeModelSendRawMessage,
-    RealtimePlaybackTracker,
-    RealtimeRunner,
-)
-from holdfast.realtime.items import InputAudio, InputImage, InputText, UserMessageItem
-from holdfast.realtime.model_events import (
-    RealtimeModelAudioInterruptedEvent,
-    RealtimeModelInputAudioTranscriptionCompletedEvent,
-    RealtimeModelInputAudioTranscriptionFailedEvent,
-    RealtimeModelItemDeletedEvent,
-    RealtimeModelItemTruncatedEvent,
-    RealtimeModelItemUpdatedEvent,
-)
-from holdfast.realtime.playing import MAX_PLAYER_LAG
-from holdfast.realtime.writing import TRANSCRIPT_TIMEOUT
-from holdfast.testing import ScriptedModel, assistant_message
 from realtime_kit import (
     call,
     ended,
@@ -40,6 +19,27 @@ from realtime_kit import (
     virtually,
     words,
 )
+from standfast import Agent, Runner, function_tool, open_store
+from standfast.base.pairing import find_unpaired
+from standfast.realtime import (
+    LocalRealtimeModel,
+    RealtimeAgent,
+    RealtimeModelSendRawMessage,
+    RealtimePlaybackTracker,
+    RealtimeRunner,
+)
+from standfast.realtime._session.history_writer import TRANSCRIPT_TIMEOUT
+from standfast.realtime._session.playback_clock import MAX_PLAYER_LAG
+from standfast.realtime.items import InputAudio, InputImage, InputText, UserMessageItem
+from standfast.realtime.model_events import (
+    RealtimeModelAudioInterruptedEvent,
+    RealtimeModelInputAudioTranscriptionCompletedEvent,
+    RealtimeModelInputAudioTranscriptionFailedEvent,
+    RealtimeModelItemDeletedEvent,
+    RealtimeModelItemTruncatedEvent,
+    RealtimeModelItemUpdatedEvent,
+)
+from standfast.testing import ScriptedModel, assistant_message
 
 AGENT = RealtimeAgent(name="host")
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, HostedMCPTool, WebSearchTool, function_tool, handoff
-from holdfast.agents.model_settings import MCPToolChoice
-from holdfast.realtime import DEFAULT_MODEL_SETTINGS
-from holdfast.realtime.audio import parse_audio_format
-from holdfast.realtime.openai.settings import build_session_payload
+from standfast import Agent, HostedMCPTool, WebSearchTool, function_tool, handoff
+from standfast.agents.model_settings import MCPToolChoice
+from standfast.realtime import DEFAULT_MODEL_SETTINGS
+from standfast.realtime.audio import parse_audio_format
+from standfast.realtime.openai._protocol.session_settings import build_session_payload
 
 PCM = {"type": "audio/pcm", "rate": 24000}
 

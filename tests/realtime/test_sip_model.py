@@ -6,17 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import function_tool
-from holdfast.agents.errors import UserError
-from holdfast.realtime import (
-    OpenAIRealtimeSIPModel,
-    RealtimeAgent,
-    RealtimeModelSendRawMessage,
-    RealtimeRunner,
-)
-from holdfast.realtime.local.brain import Pause
-from holdfast.testing import RealtimeServer
 from realtime_kit import Heard, eventually, listening
+from standfast import function_tool
+from standfast.agents.errors import UserError
+from standfast.realtime import OpenAIRealtimeSIPModel, RealtimeAgent, RealtimeModelSendRawMessage, RealtimeRunner
+from standfast.realtime.local.responder import Pause
+from standfast.testing import RealtimeServer
 
 
 @function_tool

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.realtime.local.audio import BYTES_PER_MS, pcm_to_samples
-from holdfast.realtime.local.speech import EspeakTTS, TextToSpeechFailed, ToneTTS, create_default_tts, split_words
 from realtime.espeak import espeak_voice
+from standfast.realtime.local.audio import BYTES_PER_MS, pcm_to_samples
+from standfast.realtime.local.tts import EspeakTTS, TextToSpeechFailed, ToneTTS, create_default_tts, split_words
 
 
 @given(st.text())

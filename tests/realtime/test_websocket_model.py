@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agents.errors import UserError
-from holdfast.realtime import (
+from standfast.agents.errors import UserError
+from standfast.realtime import (
     AcknowledgementTimeout,
     AlreadyConnected,
     ApiKeyMissing,
@@ -31,10 +31,10 @@ from holdfast.realtime import (
     SettingsRejected,
     get_api_key,
 )
-from holdfast.realtime.openai.websocket import build_realtime_url, build_request_headers
-from holdfast.testing import RealtimeServer
-from holdfast.testing.cancelling import cancel_at_every_await
-from holdfast.testing.realtime_faults import Collide, Discard, Disconnect, Expire, Insert, Reject, Reorder, Stall
+from standfast.realtime.openai.websocket import build_realtime_url, build_request_headers
+from standfast.testing import RealtimeServer
+from standfast.testing.cancellation import cancel_at_every_await
+from standfast.testing.realtime.faults import Collide, Discard, Disconnect, Expire, Insert, Reject, Reorder, Stall
 
 
 class Ear(RealtimeModelListener):
@@ -100,7 +100,7 @@ async def test_a_turn(server: RealtimeServer, model: OpenAIRealtimeWebSocketMode
     assert kinds.index("turn_started") < kinds.index("audio") < kinds.index("audio_done") < kinds.index("turn_ended")
     assert "".join(event.delta for event in ear.of("transcript_delta")).strip() == "Good morning."
     assert [event.status for event in ear.of("connection_status")] == ["connecting", "connected"]
-    assert ear.of("turn_started")[0].metadata["holdfast_owners"] == "user"
+    assert ear.of("turn_started")[0].metadata["standfast_owners"] == "user"
     assert ear.of("error") == []
     await model.close()
     assert [event.type for event in ear.events[-2:]] == ["connection_status", "end_of_stream"]
@@ -114,7 +114,7 @@ async def test_the_key_and_the_headers(server: RealtimeServer, model: OpenAIReal
     await model.connect(at(server, api_key=key))
     headers = server.connections[0].headers
     assert headers["Authorization"] == "Bearer secret"
-    assert headers["User-Agent"].startswith("holdfast/")
+    assert headers["User-Agent"].startswith("standfast/")
     assert server.connections[0].query == {"model": "m"}
 
 
@@ -476,7 +476,7 @@ async def test_a_request_that_collides_is_answered_after_the_winner(
     server.inject("response.create", Collide())
     await model.send_event(RealtimeModelSendUserInput("Hi"))
     await ear.until("turn_ended", 2)
-    owners = [(event.metadata or {}).get("holdfast_owners") for event in ear.of("turn_started")]
+    owners = [(event.metadata or {}).get("standfast_owners") for event in ear.of("turn_started")]
     assert owners == [None, "user"]
     assert ear.of("error") == []
 
@@ -572,7 +572,7 @@ def program(code: str) -> str:
 
 def test_a_realtime_model_costs_nothing_heavy_before_it_connects() -> None:
     loaded = program(
-        "import sys, holdfast.realtime as r; names = [dir(r)]; light = 'pydantic' not in sys.modules; "
+        "import sys, standfast.realtime as r; names = [dir(r)]; light = 'pydantic' not in sys.modules; "
         "r.OpenAIRealtimeWebSocketModel(); r.RealtimeModelSendUserInput('Hi'); "
         "print(light, [m for m in ('openai', 'websockets') if m in sys.modules])"
     )
@@ -582,12 +582,12 @@ def test_a_realtime_model_costs_nothing_heavy_before_it_connects() -> None:
 def test_without_the_library_it_says_what_to_install() -> None:
     said = program(
         "import sys, asyncio; sys.modules['websockets'] = None\n"
-        "from holdfast.realtime import OpenAIRealtimeWebSocketModel\n"
-        "from holdfast.base.errors import MissingExtra\n"
+        "from standfast.realtime import OpenAIRealtimeWebSocketModel\n"
+        "from standfast.base.errors import MissingExtra\n"
         "try: asyncio.run(OpenAIRealtimeWebSocketModel().connect({'api_key': 'k'}))\n"
         "except MissingExtra as error: print(error)"
     )
-    assert "pip install 'holdfast[realtime]'" in said
+    assert "pip install 'standfast[realtime]'" in said
 
 
 @pytest.mark.parametrize(
@@ -690,11 +690,11 @@ def test_a_server_for_tests_without_websockets_says_what_to_install():
                 if name.partition(".")[0] == "websockets":
                     raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         sys.meta_path.insert(0, Without())
-        from holdfast.base.errors import MissingExtra
+        from standfast.base.errors import MissingExtra
         try:
-            from holdfast.testing import RealtimeServer
+            from standfast.testing import RealtimeServer
         except MissingExtra as missing:
             print(missing)
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "holdfast[realtime]" in done.stdout
+    assert "standfast[realtime]" in done.stdout

@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from holdfast import function_tool
-from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
-from holdfast.realtime.local import CallTool, EnergyDetector, Pause, ScriptedResponder, ScriptedTranscriber, ToneTTS
-from holdfast.realtime.local.audio import make_silence
-from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.wire import speech
+from standfast import function_tool
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeRunner
+from standfast.realtime.local import CallTool, EnergyDetector, Pause, ScriptedResponder, ScriptedTranscriber, ToneTTS
+from standfast.realtime.local.audio import make_silence
+from standfast.testing.virtual_time import run_in_virtual_time
 
 LONG = "One two three four five six seven eight nine ten."
 VOICE = asyncio.run(speech("Somebody speaks.", pause_ms=0))[300 * 48 :]

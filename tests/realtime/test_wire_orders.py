@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import function_tool
-from holdfast.realtime import RealtimeAgent
-from holdfast.realtime.openai.wire_model import RealtimeProtocolModel
 from realtime.wire_types import SERVER_EVENTS, faults
 from realtime_kit import Heard, said, talking, virtually
+from standfast import function_tool
+from standfast.realtime import RealtimeAgent
+from standfast.realtime.openai.protocol_model import RealtimeProtocolModel
 
 USER: dict[str, Any] = {"id": "u1", "type": "message", "role": "user", "status": "completed"}
 ANSWER: dict[str, Any] = {"id": "a1", "type": "message", "role": "assistant"}

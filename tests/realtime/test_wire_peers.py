@@ -9,11 +9,11 @@ import agents
 from agents import realtime as peer
 from openai import AsyncOpenAI
 
-from holdfast.realtime.local.brain import CallTool, ResponderRequest, Say
-from holdfast.testing import RealtimeServer
 from realtime.wire import speech
 from realtime.wire_types import CLIENT_EVENTS, SERVER_EVENTS, faults
 from realtime_kit import eventually
+from standfast.realtime.local.responder import CallTool, ResponderRequest, Say
+from standfast.testing import RealtimeServer
 
 
 class Clerk:

@@ -1,13 +1,13 @@
-"""What a client sees on the wire, turn by turn, read by a client that knows nothing of holdfast."""
+"""What a client sees on the wire, turn by turn, read by a client that knows nothing of standfast."""
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from holdfast.realtime.local.brain import CallTool, Pause
-from holdfast.realtime.local.transcription import ScriptedTranscriber
-from holdfast.testing import RealtimeServer
-from holdfast.testing.realtime_faults import Discard, Insert, Reject
 from realtime.wire import USER, speech, wired
+from standfast.realtime.local.responder import CallTool, Pause
+from standfast.realtime.local.stt import ScriptedTranscriber
+from standfast.testing import RealtimeServer
+from standfast.testing.realtime.faults import Discard, Insert, Reject
 
 ANSWER_IN_AUDIO = [
     "response.created",

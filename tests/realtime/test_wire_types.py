@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import function_tool
-from holdfast.agents.hosted_tools import HostedMCPTool
-from holdfast.agents.model_settings import MCPToolChoice
-from holdfast.realtime import RealtimeAgent
-from holdfast.realtime.local.brain import CallTool, Pause
-from holdfast.realtime.local.engine import Engine
-from holdfast.realtime.local.transcription import ScriptedTranscriber
-from holdfast.realtime.model_inputs import RealtimeModelSendRawMessage
-from holdfast.testing import RealtimeServer
 from realtime.wire import USER, speech, wired
 from realtime.wire_types import CLIENT_EVENTS, SERVER_EVENTS, events, faults, one_by_one
 from realtime_kit import calling, speak
+from standfast import function_tool
+from standfast.agents.hosted_tools import HostedMCPTool
+from standfast.agents.model_settings import MCPToolChoice
+from standfast.realtime import RealtimeAgent
+from standfast.realtime.local.engine import Engine
+from standfast.realtime.local.responder import CallTool, Pause
+from standfast.realtime.local.stt import ScriptedTranscriber
+from standfast.realtime.model_inputs import RealtimeModelSendRawMessage
+from standfast.testing import RealtimeServer
 
 TRANSCRIBED = {"type": "realtime", "audio": {"input": {"transcription": {"model": "whisper-1"}}}}
 FUNCTION = {"type": "function", "name": "weather", "description": "d", "parameters": {"type": "object"}}

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from holdfast import function_tool
-from holdfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeSession, RealtimeState
-from holdfast.realtime.local import CallTool, EnergyDetector, Say, ToneTTS
-from holdfast.realtime.local.transcription import ScriptedTranscriber
-from holdfast.testing.virtual_time import run_in_virtual_time
 from realtime.wire import speech
 from realtime.wire_types import SERVER_EVENTS, events
 from realtime_kit import Heard, said, speak, talking, virtually
+from standfast import function_tool
+from standfast.realtime import LocalRealtimeModel, RealtimeAgent, RealtimeSession, RealtimeState
+from standfast.realtime.local import CallTool, EnergyDetector, Say, ToneTTS
+from standfast.realtime.local.stt import ScriptedTranscriber
+from standfast.testing.virtual_time import run_in_virtual_time
 
 # Optional by their type, but without them nobody could know what is meant, or what was said.
 TELLING = frozenset(

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from holdfast.realtime.local.audio import make_silence
-from holdfast.realtime.local.speech import ToneTTS
+from standfast.realtime.local.audio import make_silence
+from standfast.realtime.local.tts import ToneTTS
 
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from ways import approve_all
 
-from holdfast import (
+from standfast import (
     Agent,
     HostedMCPTool,
     RunConfig,
@@ -20,7 +20,7 @@ from holdfast import (
     tool_input_guardrail,
     tool_output_guardrail,
 )
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 def call(name: str, call_id: str, **arguments: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ways import FourMethods, run_somehow
 
-from holdfast import (
+from standfast import (
     Agent,
     Model,
     ModelBehaviorError,
@@ -18,7 +18,7 @@ from holdfast import (
     UserError,
     function_tool,
 )
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 class Saying(Model):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from ways import FourMethods, run_somehow
 
-from holdfast import (
+from standfast import (
     Agent,
     HandoffInputData,
     InvalidDeclaration,
@@ -21,9 +21,9 @@ from holdfast import (
     function_tool,
     handoff,
 )
-from holdfast.base.errors import HoldfastError
-from holdfast.runs.runner import prepare_run
-from holdfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
+from standfast.base.errors import StandfastError
+from standfast.runs.runner import prepare_run
+from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
 
 @function_tool
@@ -101,7 +101,7 @@ NO_TURN: dict[str, Any] = {
 async def test_what_fails_before_the_model_is_asked_leaves_a_state_to_go_on_from(name: str, way: str) -> None:
     parts, config, said = NO_TURN[name]
     agent, session = answering(**parts), FourMethods()
-    with pytest.raises((HoldfastError, ValueError), match=said) as raised:
+    with pytest.raises((StandfastError, ValueError), match=said) as raised:
         await run_somehow(way, agent, "q", session=session, run_config=config)
     for part in parts:
         setattr(agent, part, getattr(Agent("b"), part))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ways import FourMethods
 
-from holdfast import (
+from standfast import (
     Agent,
     GuardrailFunctionOutput,
     InputGuardrail,
@@ -22,9 +22,9 @@ from holdfast import (
     SQLiteSession,
     function_tool,
 )
-from holdfast.base.errors import HoldfastError
-from holdfast.testing import ScriptedModel, assistant_message, function_call
-from holdfast.toolcalls.call import ToolFailed
+from standfast.base.errors import StandfastError
+from standfast.testing import ScriptedModel, assistant_message, function_call
+from standfast.tool_calls.call import ToolFailed
 
 
 class Fault(Exception):
@@ -199,7 +199,7 @@ async def test_a_saved_run_with_anything_changed_is_refused_or_runs(junk: Any) -
             for item in loaded.get_interruptions():
                 loaded.approve(item)
             result = await Runner.run(agent, loaded)
-        except HoldfastError:
+        except StandfastError:
             refused += 1
         else:
             ran += 1

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from ways import WAYS, Scenario, approve_all
 
-from holdfast import Agent, RunConfig, RunHooks, Runner, RunState, UserError, function_tool, handoff
-from holdfast.handoff_filters import remove_all_tools
-from holdfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
+from standfast import Agent, RunConfig, RunHooks, Runner, RunState, UserError, function_tool, handoff
+from standfast.agents.handoff_filters import remove_all_tools
+from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
 
 @function_tool(idempotent=True, needs_approval=True)

@@ -7,12 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.agents.tool_refs import ToolRef
-from holdfast.runs.apply import apply_outcome
-from holdfast.runs.decide import choose_next_step, get_storable_length, is_waiting
-from holdfast.runs.log import AppendOnlyList
-from holdfast.runs.soundness import validate_state
-from holdfast.runs.state import (
+from standfast.agents.tool_identity import ToolRef
+from standfast.base.collections import AppendOnlyList
+from standfast.runs.core.serialization import validate_state
+from standfast.runs.core.state import (
     CallRecord,
     FinalOutput,
     InlineConversation,
@@ -25,7 +23,7 @@ from holdfast.runs.state import (
     decode_hook,
     encode_hook,
 )
-from holdfast.runs.steps import (
+from standfast.runs.core.steps import (
     ApprovalsChecked,
     AskModel,
     CallsInvoked,
@@ -48,6 +46,7 @@ from holdfast.runs.steps import (
     TakeInput,
     Weighed,
 )
+from standfast.runs.core.transitions import apply_outcome, choose_next_step, get_storable_length, is_waiting
 
 
 class World:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runner, enable_verbose_stdout_logging, function_tool, run_demo_loop
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast import Agent, Runner, enable_verbose_stdout_logging, function_tool, run_demo_loop
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -40,7 +40,7 @@ async def test_the_end_of_input_ends_the_loop(monkeypatch: Any) -> None:
 
 
 async def test_the_log_tells_the_steps_and_no_words(capsys: Any) -> None:
-    log = logging.getLogger("holdfast")
+    log = logging.getLogger("standfast")
     before = (log.level, list(log.handlers))
     try:
         enable_verbose_stdout_logging()

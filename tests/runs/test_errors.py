@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 from ways import FourMethods, run_somehow, settled
 
-from holdfast import (
+from standfast import (
     Agent,
     GuardrailFunctionOutput,
     MaxTurnsExceeded,
@@ -26,9 +26,9 @@ from holdfast import (
     function_tool,
     output_guardrail,
 )
-from holdfast.runs.driver import drive
-from holdfast.runs.runner import prepare_run
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast.runs.driver import drive
+from standfast.runs.runner import prepare_run
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 def call(name: str, call_id: str, **arguments: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ways import FourMethods, approve_all
 
-from holdfast import (
+from standfast import (
     Agent,
     CompactingSession,
     MaxTurnsExceeded,
@@ -21,9 +21,9 @@ from holdfast import (
     function_tool,
     handoff,
 )
-from holdfast.handoff_filters import remove_all_tools
-from holdfast.history import Trigger
-from holdfast.testing import ModelStep, ScriptedModel, assert_replayable, assistant_message, function_call
+from standfast.agents.handoff_filters import remove_all_tools
+from standfast.history import Trigger
+from standfast.testing import ModelStep, ScriptedModel, assert_replayable, assistant_message, function_call
 
 HISTORY = [{"role": "user" if number % 2 == 0 else "assistant", "content": f"old {number}"} for number in range(20)]
 

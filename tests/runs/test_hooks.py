@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 from ways import FourMethods
 
-from holdfast import (
+from standfast import (
     Agent,
     AgentHooks,
     GuardrailFunctionOutput,
@@ -22,7 +22,7 @@ from holdfast import (
     handoff,
     input_guardrail,
 )
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 def call(name: str, call_id: str, **arguments: Any) -> Any:

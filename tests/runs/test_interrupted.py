@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ways import FourMethods, approve_all, run_somehow
 
-from holdfast import (
+from standfast import (
     Agent,
     AgentHooks,
     GuardrailFunctionOutput,
@@ -20,8 +20,8 @@ from holdfast import (
     function_tool,
     tool_output_guardrail,
 )
-from holdfast.testing import ScriptedModel, assistant_message, function_call
-from holdfast.testing.cancelling import cancel_at_every_await
+from standfast.testing import ScriptedModel, assistant_message, function_call
+from standfast.testing.cancellation import cancel_at_every_await
 
 
 def call(name: str, call_id: str, **arguments: Any) -> Any:

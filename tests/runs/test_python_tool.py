@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from ways import approve_all, run_somehow
 
-import holdfast
-from holdfast import Agent, Runner, RunState, SQLiteSession, ToolContext, function_tool
-from holdfast.testing import ScriptedModel, assistant_message, function_call
-from holdfast.workers import PoolConfig, PythonSessions, SessionPool, SessionState, python_function
+import standfast
+from standfast import Agent, Runner, RunState, SQLiteSession, ToolContext, function_tool
+from standfast.testing import ScriptedModel, assistant_message, function_call
+from standfast.workers import PoolConfig, PythonSessions, SessionPool, SessionState, python_function
 from worker_kit import until
 
 
@@ -36,7 +36,7 @@ async def answers(tool: Any, *codes: str, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("way", ["run", "streamed"])
 async def test_variables_stay_from_turn_to_turn_and_from_run_to_run_of_a_session(pool: SessionPool, way: str) -> None:
-    tool, session = holdfast.python_tool(pool), SQLiteSession("user-7")
+    tool, session = standfast.python_tool(pool), SQLiteSession("user-7")
     result = await run_somehow(way, analyst(tool, "x = 20", "x += 1; x"), "go", session=session)
     assert outputs(result) == ["[no output]", "21"]
     result = await run_somehow(way, analyst(tool, "print(x * 2)"), "again", session=session)
@@ -45,7 +45,7 @@ async def test_variables_stay_from_turn_to_turn_and_from_run_to_run_of_a_session
 
 
 async def test_two_sessions_and_two_runs_without_one_do_not_see_each_other(pool: SessionPool) -> None:
-    tool, ann, bob = holdfast.python_tool(pool), SQLiteSession("ann"), SQLiteSession("bob")
+    tool, ann, bob = standfast.python_tool(pool), SQLiteSession("ann"), SQLiteSession("bob")
     await answers(tool, "secret = 1", session=ann)
     assert await answers(tool, "'secret' in globals()", session=bob) == ["False"]
     assert await answers(tool, "'secret' in globals()", session=ann) == ["True"]
@@ -56,7 +56,7 @@ async def test_two_sessions_and_two_runs_without_one_do_not_see_each_other(pool:
 
 
 async def test_a_conversation_at_the_provider_has_its_own(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool)
+    tool = standfast.python_tool(pool)
     await answers(tool, "x = 1", conversation_id="conv_1")
     assert await answers(tool, "x", conversation_id="conv_1") == ["1"]
     (output,) = await answers(tool, "x", conversation_id="conv_2")
@@ -64,7 +64,7 @@ async def test_a_conversation_at_the_provider_has_its_own(pool: SessionPool) -> 
 
 
 async def test_a_nested_agent_works_in_the_session_of_the_run_around_it(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool)
+    tool = standfast.python_tool(pool)
     inner = analyst(tool, "y = x + 1", name="inner")
     helper = inner.as_tool(tool_name="ask", tool_description="")
     steps = [
@@ -111,7 +111,7 @@ async def test_the_context_names_the_conversation_the_same_way_in_every_way_of_r
 
 
 async def test_code_waits_for_approval_and_can_be_edited_or_refused(pool: SessionPool) -> None:
-    tool, session = holdfast.python_tool(pool, needs_approval=True), SQLiteSession("s")
+    tool, session = standfast.python_tool(pool, needs_approval=True), SQLiteSession("s")
     agent = analyst(tool, "x = 1", "x = 2", "print(x)")
     result = await Runner.run(agent, "go", session=session)
     assert [item.arguments for item in result.interruptions] == ['{"code":"x = 1"}']
@@ -132,13 +132,13 @@ async def test_a_tool_decides_by_the_code_whether_a_person_is_asked(pool: Sessio
     async def writes(_context: Any, arguments: dict[str, Any], _call_id: str) -> bool:
         return "open(" in arguments["code"]
 
-    tool = holdfast.python_tool(pool, name="python", needs_approval=writes)
+    tool = standfast.python_tool(pool, name="python", needs_approval=writes)
     result = await Runner.run(analyst(tool, "1", "open('f', 'w')"), "go")
     assert (outputs(result), [item.tool_name for item in result.interruptions]) == (["1"], ["python"])
 
 
 async def test_an_error_is_a_traceback_for_the_model_and_costs_nothing(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool)
+    tool = standfast.python_tool(pool)
     first, second = await answers(tool, "x = 1\nprint('before')\n1 / 0", "x")
     assert first.startswith("before\nTraceback")
     assert first.endswith("ZeroDivisionError: division by zero")
@@ -146,7 +146,7 @@ async def test_an_error_is_a_traceback_for_the_model_and_costs_nothing(pool: Ses
 
 
 async def test_a_timeout_stops_the_code_and_says_that_the_variables_are_there(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool, timeout=1.0)
+    tool = standfast.python_tool(pool, timeout=1.0)
     code = "x = 1\nprint('begun', flush=True)\nwhile True: pass"
     stopped, after = await answers(tool, code, "x")
     assert stopped == "begun\n[stopped: the code took too long; the variables are still there]"
@@ -154,7 +154,7 @@ async def test_a_timeout_stops_the_code_and_says_that_the_variables_are_there(po
 
 
 async def test_code_that_cannot_be_stopped_costs_the_variables_and_the_model_is_told(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool, timeout=0.2)
+    tool = standfast.python_tool(pool, timeout=0.2)
     stubborn = "import time\nx = 1\nwhile True:\n    try: time.sleep(60)\n    except BaseException: pass"
     stopped, after = await answers(tool, stubborn, "'x' in globals()")
     assert "[stopped: the code took too long]" in stopped
@@ -166,7 +166,7 @@ async def test_code_that_cannot_be_stopped_costs_the_variables_and_the_model_is_
 
 
 async def test_a_crash_is_told_with_its_cause(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool)
+    tool = standfast.python_tool(pool)
     codes = (
         "x = open('f', 'w').write('y')",
         "print('so far'); import os; os._exit(3)",
@@ -181,7 +181,7 @@ async def test_a_crash_is_told_with_its_cause(pool: SessionPool) -> None:
 
 
 async def test_a_worker_that_died_between_two_calls_is_noticed(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool)
+    tool = standfast.python_tool(pool)
     dying = "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), os._exit(1))).start()"
 
     async with PythonSessions.for_pool(pool).session("conv") as python:
@@ -205,9 +205,9 @@ async def test_a_worker_that_died_between_two_calls_is_noticed(pool: SessionPool
 
 async def test_another_process_that_goes_on_says_that_the_variables_are_not_there(pool: SessionPool) -> None:
     session = SQLiteSession("s")
-    await answers(holdfast.python_tool(pool), "x = 1", session=session)
-    assert await answers(holdfast.python_tool(pool), "x", session=session) == ["1"]
-    elsewhere = holdfast.python_tool(PythonSessions(pool))
+    await answers(standfast.python_tool(pool), "x = 1", session=session)
+    assert await answers(standfast.python_tool(pool), "x", session=session) == ["1"]
+    elsewhere = standfast.python_tool(PythonSessions(pool))
     (output,) = await answers(elsewhere, "'x' in globals()", session=session)
     assert output == "[this is a new Python session: variables and files of earlier calls are gone]\nFalse"
     session.close()
@@ -216,7 +216,7 @@ async def test_another_process_that_goes_on_says_that_the_variables_are_not_ther
 async def test_a_full_pool_gives_up_the_conversation_that_was_quiet_for_longest() -> None:
     async with SessionPool(PoolConfig(min_idle=0, max_sessions=2)) as pool:
         sessions = PythonSessions(pool)
-        tool = holdfast.python_tool(sessions)
+        tool = standfast.python_tool(sessions)
         histories = [SQLiteSession(name) for name in "abc"]
         for history in histories:
             await answers(tool, "x = 1", session=history)
@@ -234,7 +234,7 @@ async def test_a_full_pool_gives_up_the_conversation_that_was_quiet_for_longest(
 
 async def test_a_conversation_that_waits_gets_the_place_of_one_that_has_become_quiet() -> None:
     async with SessionPool(PoolConfig(min_idle=0, max_sessions=1)) as pool:
-        tool = holdfast.python_tool(pool)
+        tool = standfast.python_tool(pool)
         code = "import time; time.sleep(0.2); 'x' in globals()"
         async with asyncio.timeout(10):
             found = await asyncio.gather(*(answers(tool, code, conversation_id=f"conv-{n}") for n in range(4)))
@@ -242,7 +242,7 @@ async def test_a_conversation_that_waits_gets_the_place_of_one_that_has_become_q
 
 
 async def test_runs_of_one_conversation_take_turns_in_order(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool, timeout=2.0)
+    tool = standfast.python_tool(pool, timeout=2.0)
     code = "import time; seen = globals().get('seen', []); time.sleep(0.5); seen.append({}); seen"
 
     async def one(number: int) -> list[Any]:
@@ -254,7 +254,7 @@ async def test_runs_of_one_conversation_take_turns_in_order(pool: SessionPool) -
 
 
 async def test_calls_of_one_turn_are_made_in_their_order(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool)
+    tool = standfast.python_tool(pool)
     calls = [
         function_call("run_python", {"code": f"x = [*globals().get('x', []), {n}]; x"}, call_id=str(n))
         for n in range(3)
@@ -264,7 +264,7 @@ async def test_calls_of_one_turn_are_made_in_their_order(pool: SessionPool) -> N
 
 
 async def test_a_run_that_is_cancelled_stops_its_code_and_keeps_the_variables(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool)
+    tool = standfast.python_tool(pool)
     await answers(tool, "x = 1", conversation_id="conv")
     async with PythonSessions.for_pool(pool).session("conv") as python:
         pass
@@ -277,7 +277,7 @@ async def test_a_run_that_is_cancelled_stops_its_code_and_keeps_the_variables(po
 
 
 async def test_input_fails_at_once_and_long_output_is_cut_with_the_count(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool)
+    tool = standfast.python_tool(pool)
     asked, much = await answers(tool, "input('name?')", "print('a' * 50_000)")
     assert asked.endswith("RuntimeError: this execution does not allow input()")
     assert "\n... 30000 characters left out ...\n" in much
@@ -285,7 +285,7 @@ async def test_input_fails_at_once_and_long_output_is_cut_with_the_count(pool: S
 
 
 async def test_pictures_are_pictures_for_the_model(pool: SessionPool) -> None:
-    tool = holdfast.python_tool(pool)
+    tool = standfast.python_tool(pool)
     code = "class P:\n    def _repr_png_(self): return b'png'\nprint('see')\ndisplay(P())\nP()"
     result = await Runner.run(analyst(tool, code), "go")
     (item,) = [item.raw_item for item in result.new_items if item.type == "tool_call_output_item"]
@@ -301,14 +301,14 @@ async def test_pictures_are_pictures_for_the_model(pool: SessionPool) -> None:
 
 async def test_a_picture_that_is_too_big_is_named(pool: SessionPool) -> None:
     code = "class P:\n    def _repr_png_(self): return b'p' * (2 << 20)\nP()"
-    (output,) = await answers(holdfast.python_tool(pool), code)
+    (output,) = await answers(standfast.python_tool(pool), code)
     assert output.endswith("[image/png left out: 2097152 bytes are too many]")
 
 
 async def test_stopping_the_pool_ends_the_sessions_and_running_code_at_once() -> None:
     pool = SessionPool(PoolConfig(min_idle=1, max_sessions=2, drain_timeout=0.3))
     await pool.start()
-    tool = holdfast.python_tool(pool)
+    tool = standfast.python_tool(pool)
     await answers(tool, "x = 1", conversation_id="quiet")
     async with PythonSessions.for_pool(pool).session("busy") as python:
         pass
@@ -323,7 +323,7 @@ async def test_stopping_the_pool_ends_the_sessions_and_running_code_at_once() ->
 async def test_a_stopped_pool_does_not_wait_for_conversations_that_are_quiet() -> None:
     pool = SessionPool(PoolConfig(min_idle=1, max_sessions=2, drain_timeout=60.0))
     await pool.start()
-    await answers(holdfast.python_tool(pool), "x = 1", conversation_id="quiet")
+    await answers(standfast.python_tool(pool), "x = 1", conversation_id="quiet")
     async with asyncio.timeout(5):
         await pool.close()
 
@@ -336,7 +336,7 @@ async def test_the_plain_function_knows_the_conversation_of_a_run_too(pool: Sess
 
 
 async def test_files_are_put_into_a_conversation_and_taken_out_of_it(pool: SessionPool) -> None:
-    tool, sessions = holdfast.python_tool(pool), PythonSessions.for_pool(pool)
+    tool, sessions = standfast.python_tool(pool), PythonSessions.for_pool(pool)
     async with sessions.session("user-7") as session:
         await session.files.write("in.txt", "41")
     history = SQLiteSession("user-7")
@@ -349,7 +349,7 @@ async def test_files_are_put_into_a_conversation_and_taken_out_of_it(pool: Sessi
 
 
 async def test_looking_at_the_files_of_a_lost_session_hides_nothing_from_the_model(pool: SessionPool) -> None:
-    tool, sessions, history = holdfast.python_tool(pool), PythonSessions.for_pool(pool), SQLiteSession("user-7")
+    tool, sessions, history = standfast.python_tool(pool), PythonSessions.for_pool(pool), SQLiteSession("user-7")
     await answers(tool, "x = 1", session=history)
     await answers(tool, "import os; os._exit(1)", session=history)
     async with sessions.session("user-7"):

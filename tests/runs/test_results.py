@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 from ways import approve_all, run_somehow
 
-from holdfast import (
+from standfast import (
     Agent,
     ModelSettings,
     RunConfig,
@@ -18,8 +18,8 @@ from holdfast import (
     function_tool,
     handoff,
 )
-from holdfast.handoff_filters import remove_all_tools
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast.agents.handoff_filters import remove_all_tools
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 def call(name: str, call_id: str, **arguments: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel
 from ways import approve_all
 
-from holdfast import (
+from standfast import (
     Agent,
     AgentChanged,
     AgentMissing,
@@ -28,12 +28,12 @@ from holdfast import (
     register_context_codec,
     tool_namespace,
 )
-from holdfast.runs import CURRENT_SCHEMA_VERSION, SCHEMA_VERSION_SUMMARIES, SUPPORTED_SCHEMA_VERSIONS
-from holdfast.runs.contexts import ContextNotSaved
-from holdfast.runs.log import AppendOnlyList
-from holdfast.runs.saving import SavedRun
-from holdfast.runs.state import GuardrailRecord, ResponseRecord, TranscriptEntry
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast.base.collections import AppendOnlyList
+from standfast.runs import CURRENT_SCHEMA_VERSION, SCHEMA_VERSION_SUMMARIES, SUPPORTED_SCHEMA_VERSIONS
+from standfast.runs.core.context import ContextNotSaved
+from standfast.runs.core.serialization import SavedRun
+from standfast.runs.core.state import GuardrailRecord, ResponseRecord, TranscriptEntry
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ways import WAYS, FourMethods, Scenario, approve_all, run_somehow
 
-from holdfast import (
+from standfast import (
     Agent,
     EncryptedSession,
     GuardrailFunctionOutput,
@@ -26,8 +26,8 @@ from holdfast import (
     handoff,
     output_guardrail,
 )
-from holdfast.handoff_filters import remove_all_tools
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast.agents.handoff_filters import remove_all_tools
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 def user(text: str) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runner, RunState, SQLiteSession, UserError, function_tool
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast import Agent, Runner, RunState, SQLiteSession, UserError, function_tool
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 def call(name: str, call_id: str, **arguments: Any) -> Any:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-import holdfast
+import standfast
 
 peer = pytest.importorskip("agents")
 
 # What later versions of the peer added.
 NEWER = {"output_guardrail_blocked_message", "error"}
-# What they put into traces by default, holdfast does not.
+# What they put into traces by default, standfast does not.
 SAFER = {"trace_include_sensitive_data"}
 
 CALLABLES = [
@@ -55,7 +55,7 @@ CALLABLES = [
 def test_parameters_are_those_that_programs_use(path: str) -> None:
     name, member = path.split(".")
     ours, theirs = (
-        inspect.signature(getattr(getattr(library, name), member)).parameters for library in (holdfast, peer)
+        inspect.signature(getattr(getattr(library, name), member)).parameters for library in (standfast, peer)
     )
     known = {key: parameter for key, parameter in theirs.items() if not key.startswith("_") and key not in NEWER}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in ours.values()):
@@ -84,7 +84,7 @@ def test_traces_are_made_with_the_parameters_that_programs_use(name: str) -> Non
             (key, plain(parameter.default))
             for key, parameter in inspect.signature(getattr(library, name)).parameters.items()
         ]
-        for library in (holdfast, peer)
+        for library in (standfast, peer)
     )
     assert ours == theirs
 
@@ -95,4 +95,4 @@ def plain(default: Any) -> Any:
 
 def test_results_have_what_programs_read() -> None:
     wanted = {field.name for field in fields(peer.RunResult) if not field.name.startswith("_")}
-    assert wanted <= {field.name for field in fields(holdfast.RunResult)}
+    assert wanted <= {field.name for field in fields(standfast.RunResult)}

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 from ways import SESSIONS, WAYS, Scenario, approve_all
 
-from holdfast import (
+from standfast import (
     Agent,
     GuardrailFunctionOutput,
     HostedMCPTool,
@@ -26,8 +26,8 @@ from holdfast import (
     tool_namespace,
     tool_output_guardrail,
 )
-from holdfast.handoff_filters import remove_all_tools
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast.agents.handoff_filters import remove_all_tools
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 
 class Weather(BaseModel):

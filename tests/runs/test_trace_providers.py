@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from standfast import (
     Agent,
     RunConfig,
     Runner,
@@ -21,7 +21,7 @@ from holdfast import (
     set_tracing_disabled,
     trace,
 )
-from holdfast.testing import ScriptedModel, assistant_message
+from standfast.testing import ScriptedModel, assistant_message
 from telemetry import Exported, Kept
 
 

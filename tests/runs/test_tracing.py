@@ -11,8 +11,9 @@ import pytest
 from opentelemetry import trace as otel
 from opentelemetry.trace import SpanKind, StatusCode
 
-import holdfast
-from holdfast import (
+import standfast
+from runs.ways import run_somehow
+from standfast import (
     Agent,
     GuardrailFunctionOutput,
     ModelSettings,
@@ -33,11 +34,10 @@ from holdfast import (
     tool_input_guardrail,
     trace,
 )
-from holdfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
-from runs.ways import run_somehow
+from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 from telemetry import Exported, Kept
 
-SRC = str(Path(holdfast.__file__).parent.parent)
+SRC = str(Path(standfast.__file__).parent.parent)
 
 
 class Broken(Kept):
@@ -166,7 +166,7 @@ async def test_parallel_tools_are_siblings_and_nested_agents_are_inside_their_ca
 
 
 async def test_spans_have_the_attributes_of_the_conventions(exported: Exported) -> None:
-    usage = holdfast.Usage(requests=1, input_tokens=7, output_tokens=3, total_tokens=10)
+    usage = standfast.Usage(requests=1, input_tokens=7, output_tokens=3, total_tokens=10)
     model = ScriptedModel(
         [
             ModelStep([function_call("weather", {"city": "Rome"}, call_id="w1")], usage=usage, response_id="resp_1"),
@@ -181,8 +181,8 @@ async def test_spans_have_the_attributes_of_the_conventions(exported: Exported) 
     session.close()
     run = exported.named("invoke_workflow Weather")
     assert run.attributes["gen_ai.operation.name"] == "invoke_workflow"
-    assert run.attributes["holdfast.trace.metadata.team"] == "a"
-    assert run.attributes["holdfast.run.id"].startswith("run_")
+    assert run.attributes["standfast.trace.metadata.team"] == "a"
+    assert run.attributes["standfast.run.id"].startswith("run_")
     invoked = exported.named("invoke_agent forecast")
     assert invoked.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert invoked.attributes["gen_ai.agent.name"] == "forecast"
@@ -280,9 +280,9 @@ async def test_a_tool_whose_error_the_model_is_told_is_marked_and_the_run_is_not
 
 async def test_a_guardrail_that_trips_is_seen(exported: Exported) -> None:
     agent = Agent("a", model=ScriptedModel(), input_guardrails=[strict])
-    with pytest.raises(holdfast.InputGuardrailTripwireTriggered):
+    with pytest.raises(standfast.InputGuardrailTripwireTriggered):
         await Runner.run(agent, "hello")
-    assert exported.named("guardrail strict").attributes["holdfast.guardrail.triggered"] is True
+    assert exported.named("guardrail strict").attributes["standfast.guardrail.triggered"] is True
     assert exported.named("turn 1").attributes["error.type"] == "InputGuardrailTripwireTriggered"
 
 
@@ -314,7 +314,7 @@ async def test_a_span_processor_of_the_sdk_that_fails_changes_nothing(exported: 
 
 async def test_contents_of_any_shape_do_not_lose_a_span(exported: Exported) -> None:
     def odd(data: Any) -> Any:
-        return holdfast.ModelInputData([*data.model_data.input, "no item", {"role": "user", "content": None}], None)
+        return standfast.ModelInputData([*data.model_data.input, "no item", {"role": "user", "content": None}], None)
 
     config = RunConfig(trace_include_sensitive_data=True, call_model_input_filter=odd)
     await Runner.run(Agent("a", model=ScriptedModel([[assistant_message("x")]])), "hello", run_config=config)
@@ -429,8 +429,8 @@ async def test_a_run_that_nobody_listens_to_makes_no_span() -> None:
 
 def test_a_run_without_telemetry_does_not_import_it() -> None:
     program = (
-        "import asyncio, sys; from holdfast import Agent, Runner; "
-        "from holdfast.testing import ScriptedModel, assistant_message; "
+        "import asyncio, sys; from standfast import Agent, Runner; "
+        "from standfast.testing import ScriptedModel, assistant_message; "
         "agent = Agent('a', model=ScriptedModel([[assistant_message('x')]])); "
         "asyncio.run(Runner.run(agent, 'hello')); "
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
@@ -457,7 +457,7 @@ async def test_several_runs_join_the_trace_around_them(exported: Exported, kept:
         "  invoke_workflow Agent workflow",
         "  invoke_workflow Agent workflow",
     ]
-    assert exported.named("afterwards").attributes["holdfast.data.runs"] == 2
+    assert exported.named("afterwards").attributes["standfast.data.runs"] == 2
     assert exported.named("Both").attributes["gen_ai.conversation.id"] == "chat-7"
     assert kept.count("trace_start") == kept.count("trace_end") == 1
     assert {span["trace_id"] for span in kept.ended()} == {both.trace_id}
@@ -561,7 +561,7 @@ def test_flushing_reaches_every_processor(exported: Exported, kept: Kept) -> Non
 
 def test_processors_are_shut_down_when_the_program_ends() -> None:
     program = (
-        "from holdfast import TracingProcessor, add_trace_processor\n"
+        "from standfast import TracingProcessor, add_trace_processor\n"
         "class P(TracingProcessor):\n"
         "    on_trace_start = on_trace_end = on_span_start = on_span_end = lambda self, x: None\n"
         "    def force_flush(self): pass\n"

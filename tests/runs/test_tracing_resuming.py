@@ -10,13 +10,13 @@ import pytest
 from opentelemetry import trace as otel
 from opentelemetry.trace import StatusCode
 
-import holdfast
-from holdfast import Agent, RunConfig, Runner, RunState, function_tool, trace
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+import standfast
 from runs.ways import approve_all, run_somehow
+from standfast import Agent, RunConfig, Runner, RunState, function_tool, trace
+from standfast.testing import ScriptedModel, assistant_message, function_call
 from telemetry import Exported, Kept
 
-SRC = str(Path(holdfast.__file__).parent.parent)
+SRC = str(Path(standfast.__file__).parent.parent)
 
 
 @function_tool(needs_approval=True)
@@ -57,8 +57,8 @@ async def test_another_process_goes_on_in_the_same_trace(exported: Exported) -> 
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import SimpleSpanProcessor
         from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-        from holdfast import Agent, Runner, RunState, function_tool
-        from holdfast.testing import ScriptedModel, assistant_message
+        from standfast import Agent, Runner, RunState, function_tool
+        from standfast.testing import ScriptedModel, assistant_message
 
         @function_tool(needs_approval=True)
         async def refund(amount: int) -> str:

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import Agent, Runner, RunState, SQLiteSession
-from holdfast.runs.decide import choose_next_step
-from holdfast.runs.driver import commit_outcome, drive, execute_step
-from holdfast.runs.result import RunResult
-from holdfast.runs.runner import prepare_run
-from holdfast.testing import ScriptedModel
+from standfast import Agent, Runner, RunState, SQLiteSession
+from standfast.runs.core.transitions import choose_next_step
+from standfast.runs.driver import commit_outcome, drive, execute_step
+from standfast.runs.result import RunResult
+from standfast.runs.runner import prepare_run
+from standfast.testing import ScriptedModel
 
 
 class FourMethods:

@@ -18,10 +18,10 @@ import asyncpg  # noqa: F401 - imported once, for all that are forked
 import sqlalchemy.dialects.postgresql.asyncpg
 import sqlalchemy.ext.asyncio  # noqa: F401
 
-import holdfast.runtime.runtime
-import holdfast.store.sql.backend  # noqa: F401
-from holdfast import Agent, Runtime, function_tool
-from holdfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
+import standfast.runtime.runtime
+import standfast.store.sqlalchemy.backend  # noqa: F401
+from standfast import Agent, Runtime, function_tool
+from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
 LEASE = 0.2
 

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from holdfast import Agent, Runtime, ToolContext, function_tool
-from holdfast.testing import ScriptedModel, assistant_message, function_call
+from standfast import Agent, Runtime, ToolContext, function_tool
+from standfast.testing import ScriptedModel, assistant_message, function_call
 
 T = TypeVar("T")
 

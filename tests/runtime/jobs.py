@@ -7,10 +7,10 @@ from typing import Any
 
 from shop import LEASE, Ledger, agents, echo
 
-from holdfast import Agent, ApprovalSettled, Runtime, Store, ToolContext, function_tool
-from holdfast.runtime import RunHandle
-from holdfast.store.opening import open_backend
-from holdfast.testing import CrashingBackend
+from standfast import Agent, ApprovalSettled, Runtime, Store, ToolContext, function_tool
+from standfast.runtime import RunHandle
+from standfast.store.urls import open_backend
+from standfast.testing import CrashingBackend
 
 
 async def charge(url: str, ledger: str, scenario: str, point: str) -> None:

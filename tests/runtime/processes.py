@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-import holdfast
+import standfast
 
-SOURCE = Path(holdfast.__file__).parent.parent
+SOURCE = Path(standfast.__file__).parent.parent
 
 
 class Child:
@@ -52,7 +52,7 @@ Spawn: TypeAlias = Callable[..., AbstractAsyncContextManager[Child]]
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[str]:
     """The socket of the process that forks the others."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-zygote-") as folder:
+    with tempfile.TemporaryDirectory(prefix="standfast-zygote-") as folder:
         path = str(Path(folder) / "socket")
         command = [sys.executable, str(Path(__file__).with_name("zygote.py")), path]
         environment = {"PYTHONPATH": str(SOURCE), "PATH": ""}

@@ -5,8 +5,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, ToolContext, function_tool
-from holdfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
+from standfast import Agent, ToolContext, function_tool
+from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
 LEASE = 0.4
 SCENARIOS = ("plain", "approval", "parallel", "handoff", "nested", "nested approval", "streamed")

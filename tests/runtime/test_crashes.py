@@ -8,9 +8,9 @@ import pytest
 from durable_kit import soon
 from shop import LEASE, SCENARIOS, Ledger, agents, charged
 
-from holdfast import Runtime
-from holdfast.testing import assert_replayable
 from servers import SHARED, emptied
+from standfast import Runtime
+from standfast.testing import assert_replayable
 
 AT_ONCE = 6
 

@@ -6,11 +6,11 @@ import hashlib
 import pytest
 from durable_kit import Refunds, calls, completed, only_approval, says, soon, types, until
 
-from holdfast import Agent, ApprovalSettled, InvalidDecision, NotFound, Runtime, function_tool, open_store
-from holdfast.history.store import Store
-from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import ScriptedModel
-from holdfast.testing.storage import FakeClock
+from standfast import Agent, ApprovalSettled, InvalidDecision, NotFound, Runtime, function_tool, open_store
+from standfast.history.store import Store
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.testing import ScriptedModel
+from standfast.testing.faults import FakeClock
 
 
 async def test_a_question_shows_exactly_what_is_asked(store_url):

@@ -7,8 +7,8 @@ from contextlib import suppress
 import pytest
 from durable_kit import Refunds, calls, only_approval, says, soon, talker
 
-from holdfast import Agent, ApprovalSettled, InvalidDecision, InvalidInput, NotFound, RunEnded, Runtime, function_tool
-from holdfast.testing import ModelStep, ScriptedModel, assert_replayable, assistant_message
+from standfast import Agent, ApprovalSettled, InvalidDecision, InvalidInput, NotFound, RunEnded, Runtime, function_tool
+from standfast.testing import ModelStep, ScriptedModel, assert_replayable, assistant_message
 
 ENDED = ("completed", "failed", "cancelled")
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from durable_kit import calls, says, soon
 
-from holdfast import Agent, InvalidInput, RunEnded, Runtime, function_tool
-from holdfast.base.usage import Usage
-from holdfast.testing import ScriptedModel
+from standfast import Agent, InvalidInput, RunEnded, Runtime, function_tool
+from standfast.base.usage import Usage
+from standfast.testing import ScriptedModel
 
 
 class Work:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from durable_kit import calls, only_approval, says, soon
 
-from holdfast import Agent, Runtime, ToolContext, function_tool, register_context_codec
-from holdfast.runtime.context_changes import MAX_CONTEXT_BYTES
-from holdfast.testing import ScriptedModel
+from standfast import Agent, Runtime, ToolContext, function_tool, register_context_codec
+from standfast.runtime._engine.journal_writer import MAX_CONTEXT_BYTES
+from standfast.testing import ScriptedModel
 
 
 @register_context_codec

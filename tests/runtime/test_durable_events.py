@@ -6,8 +6,8 @@ import random
 import pytest
 from durable_kit import Refunds, calls, only_approval, says, soon, types
 
-from holdfast import Agent, FunctionModel, InvalidInput, Runtime, Store, function_tool, open_store
-from holdfast.testing import ModelStep, ScriptedModel, assistant_message
+from standfast import Agent, FunctionModel, InvalidInput, Runtime, Store, function_tool, open_store
+from standfast.testing import ModelStep, ScriptedModel, assistant_message
 
 
 async def seen(run, after=0):

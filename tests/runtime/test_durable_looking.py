@@ -3,7 +3,7 @@
 import pytest
 from durable_kit import Refunds, soon
 
-from holdfast import InvalidInput, Runtime
+from standfast import InvalidInput, Runtime
 
 BROKEN = "\ud800"
 

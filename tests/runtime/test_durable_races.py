@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from durable_kit import soon
 from shop import LEASE, Ledger, agents, echo
 
-from holdfast import Runtime
-from holdfast.testing import assert_replayable
+from standfast import Runtime
+from standfast.testing import assert_replayable
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import pytest
 from durable_kit import Refunds, calls, says, soon, talker
 from pydantic import BaseModel
 
-from holdfast import (
+from standfast import (
     Agent,
     FunctionModel,
     InvalidInput,
@@ -17,8 +17,8 @@ from holdfast import (
     Unsupported,
     function_tool,
 )
-from holdfast.runs import ContextNotSaved
-from holdfast.testing import ModelStep, ScriptedModel
+from standfast.runs import ContextNotSaved
+from standfast.testing import ModelStep, ScriptedModel
 
 
 async def test_a_run_gives_its_final_output_and_fills_its_session(store_url):

@@ -8,12 +8,12 @@ from typing import Any
 
 from durable_kit import Refunds, calls, only_approval, says, soon
 
-import holdfast
-from holdfast import Agent, RunConfig, Runtime, function_tool
-from holdfast.testing import ScriptedModel
+import standfast
+from standfast import Agent, RunConfig, Runtime, function_tool
+from standfast.testing import ScriptedModel
 from telemetry import Exported
 
-SRC = str(Path(holdfast.__file__).parent.parent)
+SRC = str(Path(standfast.__file__).parent.parent)
 LEASE = 0.4
 
 DIES = """if True:
@@ -22,8 +22,8 @@ DIES = """if True:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-    from holdfast import Agent, RunConfig, Runtime, function_tool
-    from holdfast.testing import ScriptedModel, function_call
+    from standfast import Agent, RunConfig, Runtime, function_tool
+    from standfast.testing import ScriptedModel, function_call
 
     @function_tool(idempotent=True)
     async def charge() -> str:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import worker_fleet
 
-import holdfast
-from holdfast import Runtime
+import standfast
+from standfast import Runtime
 
-SOURCE = Path(holdfast.__file__).parent.parent
+SOURCE = Path(standfast.__file__).parent.parent
 RUNS, SESSIONS, PROCESSES = 30, 5, 3
 
 

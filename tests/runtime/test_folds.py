@@ -8,8 +8,8 @@ import zlib
 import pytest
 from durable_kit import only_approval, soon
 
-from holdfast import Agent, FunctionModel, Runtime, ToolContext, function_tool, handoff, open_store
-from holdfast.history.store import Store
+from standfast import Agent, FunctionModel, Runtime, ToolContext, function_tool, handoff, open_store
+from standfast.history.store import Store
 
 call = FunctionModel.call
 

@@ -3,7 +3,7 @@
 import pytest
 from durable_kit import Refunds, only_approval, soon, talker
 
-from holdfast import InvalidInput, Runtime
+from standfast import InvalidInput, Runtime
 
 
 async def test_a_fork_goes_on_from_an_earlier_step_with_a_session_of_its_own(store_url):

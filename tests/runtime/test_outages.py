@@ -8,9 +8,9 @@ import asyncpg
 from durable_kit import calls, says, soon
 from shop import LEASE, Ledger, agents
 
-from holdfast import Agent, FunctionModel, Runtime, function_tool
-from holdfast.testing import ScriptedModel
 from servers import dsn
+from standfast import Agent, FunctionModel, Runtime, function_tool
+from standfast.testing import ScriptedModel
 
 
 async def test_a_run_goes_on_when_the_database_comes_back(postgres_tables_url):

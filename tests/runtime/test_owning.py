@@ -8,17 +8,17 @@ import pytest
 from durable_kit import calls, says, soon
 from shop import LEASE, Ledger, agents, echo
 
-from holdfast import Agent, Runtime, function_tool
-from holdfast.testing import ScriptedModel
+from standfast import Agent, Runtime, function_tool
+from standfast.testing import ScriptedModel
 
 
 async def test_a_run_that_ends_is_not_said_to_have_passed_on(shared_url, caplog):
-    caplog.set_level(logging.WARNING, "holdfast")
+    caplog.set_level(logging.WARNING, "standfast")
     async with Runtime.open(shared_url, agents=[echo()], lease=0.03) as runtime:
         for _ in range(10):
             runs = [await runtime.start("echo", "hi", session_id=f"s{n}") for n in range(6)]
             await soon(asyncio.gather(*(run.wait() for run in runs)))
-    assert [record.message for record in caplog.records if record.name.startswith(("holdfast", "asyncio"))] == []
+    assert [record.message for record in caplog.records if record.name.startswith(("standfast", "asyncio"))] == []
 
 
 @pytest.mark.parametrize("skew", [-3600, 3600])

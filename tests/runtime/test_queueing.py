@@ -5,14 +5,14 @@ import asyncio
 import pytest
 from durable_kit import Refunds, calls, only_approval, says, soon, talker, until
 
-from holdfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
-from holdfast.history.store import Store
-from holdfast.runtime.leases import session_lease_name
-from holdfast.runtime.starting import StartRequest
-from holdfast.store.contract import AcquireLease, SaveRun
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.opening import open_backend
-from holdfast.testing import ModelStep, ScriptedModel, assistant_message, closing_backend
+from standfast import Agent, RunEnded, Runtime, SessionBusy, function_tool
+from standfast.history.store import Store
+from standfast.runtime._engine.leases import session_lease_name
+from standfast.runtime._engine.start import StartRequest
+from standfast.store.contract import AcquireLease, SaveRun
+from standfast.store.memory import MemoryBackend
+from standfast.store.urls import open_backend
+from standfast.testing import ModelStep, ScriptedModel, assistant_message, closing_backend
 
 
 def echo(name="support"):

@@ -14,13 +14,13 @@ from typing import Any
 import doomed
 from durable_kit import soon
 
-import holdfast
-from holdfast import Agent, FunctionModel, Runtime, function_tool
-from holdfast.runs import steps
-from holdfast.runtime.records import JournalEntry, LeaseLossReported, ResumeRequested, RunClaimed
-from holdfast.runtime.setbacks import MAX_CRASHES, CrashCount
+import standfast
+from standfast import Agent, FunctionModel, Runtime, function_tool
+from standfast.runs.core import steps
+from standfast.runtime._engine.crash_loop import MAX_CRASHES, CrashCount
+from standfast.runtime._engine.records import JournalEntry, LeaseLossReported, ResumeRequested, RunClaimed
 
-SOURCE = Path(holdfast.__file__).parent.parent
+SOURCE = Path(standfast.__file__).parent.parent
 
 
 async def given_up(url: str, tries: Path, place: str) -> dict[str, Any]:

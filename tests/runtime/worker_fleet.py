@@ -9,8 +9,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from holdfast import Agent, ApprovalSettled, Runtime, ToolContext, function_tool
-from holdfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
+from standfast import Agent, ApprovalSettled, Runtime, ToolContext, function_tool
+from standfast.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
 LEASE = 1.0
 TURNS = 3

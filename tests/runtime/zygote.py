@@ -22,7 +22,7 @@ def serve(path: str) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)
-    for name in ("asyncpg", "sqlalchemy.dialects.postgresql.asyncpg", "holdfast.store.sql.backend"):
+    for name in ("asyncpg", "sqlalchemy.dialects.postgresql.asyncpg", "standfast.store.sqlalchemy.backend"):
         importlib.import_module(name)
     jobs, children = importlib.import_module("jobs"), dict[int, socket.socket]()
     print("ready", flush=True)

@@ -4,9 +4,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from holdfast.store import contract
-from holdfast.store.contract import Backend, Op, SessionRecord
-from holdfast.store.view import get_tape_ends, slice_spans
+from standfast.store import contract
+from standfast.store.contract import Backend, Op, SessionRecord
+from standfast.store.tape import get_tape_ends, slice_spans
 
 SESSIONS, RUNS, APPROVALS, LEASES = ("a", "B", "c_%"), ("r1", "r2"), ("p1", "p2"), ("l1", "l2")
 

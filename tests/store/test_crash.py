@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import closing_backend
+import standfast
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.testing import closing_backend
 
-SOURCE = Path(holdfast.__file__).parent.parent
+SOURCE = Path(standfast.__file__).parent.parent
 
 WRITER = """
 import asyncio, sys
-from holdfast.store.contract import Splice
-from holdfast.store.sqlite.backend import SqliteBackend
+from standfast.store.contract import Splice
+from standfast.store.sqlite.backend import SqliteBackend
 
 path, name, batches, size, in_place, waits = sys.argv[1:]
 
@@ -42,8 +42,8 @@ asyncio.run(main())
 
 CROWD = """
 import asyncio, os, sys
-from holdfast.store.contract import Splice
-from holdfast.store.sqlite.backend import SqliteBackend
+from standfast.store.contract import Splice
+from standfast.store.sqlite.backend import SqliteBackend
 
 path, size = sys.argv[1], int(sys.argv[2])
 

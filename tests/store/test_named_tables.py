@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-import holdfast
+import standfast
 
 
 async def reached_by_their_tables(url: str) -> bool:
-    session = holdfast.SQLAlchemySession.from_url("user-7", url=url, create_tables=True)
+    session = standfast.SQLAlchemySession.from_url("user-7", url=url, create_tables=True)
     await session.add_items([{"role": "user", "content": "hello"}])
     await session.close()
     joint = "&" if "?" in url else "?"
-    async with holdfast.open_store(f"{url}{joint}tables=agent_sessions,agent_messages") as store:
+    async with standfast.open_store(f"{url}{joint}tables=agent_sessions,agent_messages") as store:
         found = [info.session_id for info in await store.sessions()]
-    async with holdfast.open_store(url) as store:
+    async with standfast.open_store(url) as store:
         return found == ["user-7"] and await store.sessions() == []
 
 

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from holdfast.base.errors import FenceLost, HistoryMoved, InvalidInput, StoreUnavailable, Unsupported
-from holdfast.history.session import StoredSession
-from holdfast.store.contract import (
+from redis_server import RedisFaults, redis_cluster_url, redis_url, running
+from standfast.base.errors import FenceLost, HistoryMoved, InvalidInput, StoreUnavailable, Unsupported
+from standfast.history.stored_session import StoredSession
+from standfast.store.contract import (
     AcquireLease,
     Annotate,
     AppendJournal,
@@ -30,10 +31,9 @@ from holdfast.store.contract import (
     SaveRun,
     Splice,
 )
-from holdfast.store.redis.backend import MAX_TTL, RedisBackend
-from holdfast.testing import FakeClock, StoreContract, closing_backend
-from holdfast.testing.store_fixtures import append, make_fork, make_rewind, read_data
-from redis_server import RedisFaults, redis_cluster_url, redis_url, running
+from standfast.store.redis.backend import MAX_TTL, RedisBackend
+from standfast.testing import FakeClock, StoreContract, closing_backend
+from standfast.testing.store.fixtures import append, make_fork, make_rewind, read_data
 
 __all__ = ["redis_cluster_url", "redis_url"]
 

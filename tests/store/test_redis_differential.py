@@ -8,15 +8,15 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.base.errors import HoldfastError, Unsupported
-from holdfast.store import contract
-from holdfast.store.contract import Backend, BatchKey, Op, Splice, ViewUpdate, generate_tape_id
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.redis.backend import RedisBackend
-from holdfast.store.view import get_tape_ends, slice_spans
-from holdfast.testing import FakeClock, closing_backend
-from holdfast.testing.store_fixtures import dump_backend
 from redis_server import redis_cluster_url, redis_url
+from standfast.base.errors import StandfastError, Unsupported
+from standfast.store import contract
+from standfast.store.contract import Backend, BatchKey, Op, Splice, ViewUpdate, generate_tape_id
+from standfast.store.memory import MemoryBackend
+from standfast.store.redis.backend import RedisBackend
+from standfast.store.tape import get_tape_ends, slice_spans
+from standfast.testing import FakeClock, closing_backend
+from standfast.testing.store.fixtures import dump_backend
 
 __all__ = ["redis_cluster_url", "redis_url"]
 
@@ -151,7 +151,7 @@ FAMILY = [
 async def attempt(backend: Backend, ops: list[Op]) -> Any:
     try:
         return await backend.commit(*ops)
-    except HoldfastError as error:
+    except StandfastError as error:
         return type(error), str(error), {name: value for name, value in vars(error).items() if name != "__notes__"}
 
 

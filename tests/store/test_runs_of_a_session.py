@@ -6,18 +6,18 @@ from pathlib import Path
 
 import asyncpg
 
-from holdfast.store.contract import SaveRun
-from holdfast.store.opening import open_backend
-from holdfast.store.relational import reads, schema
-from holdfast.store.relational.connection import TableNames
-from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.store.sqlite.commits import SqliteConnection
-from holdfast.testing import closing_backend
 from servers import dsn
+from standfast.store.contract import SaveRun
+from standfast.store.sql import queries, schema
+from standfast.store.sql.connection import TableNames
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.store.sqlite.transactions import SqliteConnection
+from standfast.store.urls import open_backend
+from standfast.testing import closing_backend
 
 LIVE = ("queued", "woken", "running", "waiting", "blocked")
-INDEX = "holdfast_runs_by_session_status"
-LATER = (INDEX, "holdfast_approvals_by_expiry")
+INDEX = "standfast_runs_by_session_status"
+LATER = (INDEX, "standfast_approvals_by_expiry")
 BEFORE = schema.MIGRATIONS.index(schema.RUNS_BY_SESSION_STATUS)  # the newest version without the index
 
 
@@ -40,7 +40,7 @@ def work_of_finding(path: Path) -> int:
     with closing(sqlite3.connect(path)) as raw:
         connection = SqliteConnection(raw, TableNames())
         raw.set_progress_handler(count, 10)
-        assert reads.list_runs(connection, status=LIVE, session_id="s", limit=1, after=0) == []
+        assert queries.list_runs(connection, status=LIVE, session_id="s", limit=1, after=0) == []
         return steps
 
 
@@ -72,14 +72,14 @@ async def test_a_file_from_before_gets_the_index(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as raw, raw:
         for index in LATER:
             raw.execute(f"DROP INDEX {index}")
-        raw.execute("ALTER TABLE holdfast_links DROP COLUMN held")
-        raw.execute("DELETE FROM holdfast_schema WHERE version >= ?", (BEFORE + 1,))
+        raw.execute("ALTER TABLE standfast_links DROP COLUMN held")
+        raw.execute("DELETE FROM standfast_schema WHERE version >= ?", (BEFORE + 1,))
     async with closing_backend(SqliteBackend(path)) as backend:
         assert len(await backend.list_runs(status=None, session_id="s", limit=9, after=0)) == 2
         await backend.commit(*ended(2, 3))
     with closing(sqlite3.connect(path)) as raw:
         assert raw.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (INDEX,)).fetchone()
-        assert raw.execute("SELECT MAX(version) FROM holdfast_schema").fetchone() == (schema.LATEST_VERSION,)
+        assert raw.execute("SELECT MAX(version) FROM standfast_schema").fetchone() == (schema.LATEST_VERSION,)
 
 
 async def test_a_database_from_before_gets_the_index(postgres_url: str) -> None:
@@ -89,8 +89,8 @@ async def test_a_database_from_before_gets_the_index(postgres_url: str) -> None:
     try:
         for index in LATER:
             await admin.execute(f"DROP INDEX {index}")
-        await admin.execute("ALTER TABLE holdfast_links DROP COLUMN held")
-        await admin.execute("DELETE FROM holdfast_schema WHERE version >= $1", BEFORE + 1)
+        await admin.execute("ALTER TABLE standfast_links DROP COLUMN held")
+        await admin.execute("DELETE FROM standfast_schema WHERE version >= $1", BEFORE + 1)
         async with closing_backend(await open_backend(postgres_url)) as backend:
             assert len(await backend.list_runs(status=("completed",), session_id="s", limit=9, after=0)) == 2
         assert await admin.fetchval("SELECT 1 FROM pg_indexes WHERE indexname = $1", INDEX)

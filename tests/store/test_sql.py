@@ -16,8 +16,9 @@ from differential import Program, answer, programs, seen
 from hypothesis import HealthCheck, given, settings
 from sqlalchemy.ext.asyncio import create_async_engine
 
-import holdfast
-from holdfast.base.errors import (
+import standfast
+from servers import dsn
+from standfast.base.errors import (
     Closed,
     HistoryMoved,
     InvalidInput,
@@ -26,7 +27,7 @@ from holdfast.base.errors import (
     SchemaTooOld,
     StoreUnavailable,
 )
-from holdfast.store.contract import (
+from standfast.store.contract import (
     AcquireLease,
     Annotate,
     AppendJournal,
@@ -38,13 +39,12 @@ from holdfast.store.contract import (
     Splice,
     ViewUpdate,
 )
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.relational import schema
-from holdfast.store.relational.connection import TableNames
-from holdfast.store.sql.backend import SqlBackend
-from holdfast.store.view import TapeSpan
-from holdfast.testing import FakeClock, closing_backend
-from servers import dsn
+from standfast.store.memory import MemoryBackend
+from standfast.store.sql import schema
+from standfast.store.sql.connection import TableNames
+from standfast.store.sqlalchemy.backend import SqlBackend
+from standfast.store.tape import TapeSpan
+from standfast.testing import FakeClock, closing_backend
 from wiretap import RequestAfter, Wiretap
 
 # --- beside the reference -----------------------------------------------------------------------
@@ -197,7 +197,7 @@ async def test_a_server_process_killed_in_the_middle_is_unavailable_and_then_wor
     ):
         await backend.commit(Splice(session_id="s", add=(b"a",)))
         async with rival.transaction():
-            await rival.execute("SELECT 1 FROM holdfast_sessions FOR UPDATE")
+            await rival.execute("SELECT 1 FROM standfast_sessions FOR UPDATE")
             writing = asyncio.create_task(backend.commit(Splice(session_id="s", add=(b"b",))))
             await until(admin, WAITING)
             await admin.execute(f"SELECT pg_terminate_backend(pid) FROM {OTHERS} AND wait_event_type = 'Lock'")
@@ -276,14 +276,14 @@ async def test_forks_erased_at_once_leave_nothing_behind(backend: SqlBackend) ->
             *(backend.commit(Erase(session_id=name, forget=attempt % 2 == 0)) for name in [*forks, parent])
         )
     async with backend.engine.connect() as connection:
-        left = await connection.execute(sqlalchemy.text("SELECT COUNT(*) FROM holdfast_items"))
+        left = await connection.execute(sqlalchemy.text("SELECT COUNT(*) FROM standfast_items"))
         assert left.scalar_one() == 0
 
 
 OPENERS = """
 import asyncio, sys
-from holdfast.store.contract import Splice
-from holdfast.store.sql.backend import SqlBackend
+from standfast.store.contract import Splice
+from standfast.store.sqlalchemy.backend import SqlBackend
 
 async def open_and_write(number):
     backend = SqlBackend.from_url(sys.argv[1], engine_kwargs={"pool_size": 1})
@@ -302,7 +302,7 @@ async def test_processes_that_open_a_new_database_at_once_all_succeed(
     database: str, postgres_url: str, tmp_path: Path
 ) -> None:
     url = postgres_url if database == "postgres" else f"sqlite+aiosqlite:///{tmp_path / 'store.db'}"
-    environment = {"PYTHONPATH": str(Path(holdfast.__file__).parents[1])}
+    environment = {"PYTHONPATH": str(Path(standfast.__file__).parents[1])}
     processes = [
         await asyncio.create_subprocess_exec(
             sys.executable, "-c", OPENERS, url, env=environment, stderr=asyncio.subprocess.PIPE
@@ -371,7 +371,7 @@ async def test_a_commit_under_way_is_finished_although_its_caller_went_away(post
     ):
         await backend.commit(Splice(session_id="s", add=(b"a",)))
         async with rival.transaction():
-            await rival.execute("SELECT 1 FROM holdfast_sessions FOR UPDATE")
+            await rival.execute("SELECT 1 FROM standfast_sessions FOR UPDATE")
             writing = asyncio.create_task(backend.commit(Splice(session_id="s", add=(b"b",))))
             await until(admin, WAITING)
             writing.cancel()
@@ -394,7 +394,7 @@ async def test_an_engine_handed_in_stays_the_callers(postgres_tables_url: str) -
     assert engine.pool.checkedin() == 1
     async with engine.begin() as connection:
         # Its connections are as it made them: this is still undone without a commit.
-        await connection.execute(sqlalchemy.text("DELETE FROM holdfast_items"))
+        await connection.execute(sqlalchemy.text("DELETE FROM standfast_items"))
         await connection.rollback()
     async with closing_backend(SqlBackend(engine)) as again:
         assert await items(again, "s") == [b"a"]
@@ -426,7 +426,7 @@ async def test_a_newer_schema_is_left_untouched(postgres_url: str) -> None:
     async with closing_backend(SqlBackend.from_url(postgres_url)) as backend:
         await backend.commit(Splice(session_id="s", add=(b"a",)))
     async with observer(postgres_url) as admin:
-        await admin.execute("INSERT INTO holdfast_schema VALUES (99, 'tomorrow', 0)")
+        await admin.execute("INSERT INTO standfast_schema VALUES (99, 'tomorrow', 0)")
     async with closing_backend(SqlBackend.from_url(postgres_url)) as backend:
         with pytest.raises(SchemaTooNew) as newer:
             await backend.commit(Splice(session_id="s", add=(b"b",)))

@@ -9,11 +9,11 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from damage import damage_sql
-from holdfast.store.contract import Erase
-from holdfast.store.sql.backend import SqlBackend
-from holdfast.testing import FakeClock, SqliteFaults, StoreContract, closing_backend
-from holdfast.testing.storage import Reopen
-from holdfast.testing.store_fixtures import StoredItemsReader, append, make_fork, make_rewind, read_data
+from standfast.store.contract import Erase
+from standfast.store.sqlalchemy.backend import SqlBackend
+from standfast.testing import FakeClock, SqliteFaults, StoreContract, closing_backend
+from standfast.testing.faults import Reopen
+from standfast.testing.store.fixtures import StoredItemsReader, append, make_fork, make_rewind, read_data
 
 
 class FaultyCursor(sqlite3.Cursor):
@@ -49,7 +49,7 @@ def faulty_connections(faults: SqliteFaults) -> type[sqlite3.Connection]:
 async def stored_items(backend: SqlBackend) -> dict[tuple[int, int], bytes | None]:
     await backend.open()
     async with backend.engine.connect() as connection:
-        found = await connection.execute(sqlalchemy.text("SELECT tape, seq, data FROM holdfast_items"))
+        found = await connection.execute(sqlalchemy.text("SELECT tape, seq, data FROM standfast_items"))
         return {(tape, seq): bytes(data) for tape, seq, data in found}
 
 
@@ -72,7 +72,7 @@ class SqlContract(StoreContract):
         await backend.commit(await make_rewind(backend, "parent", 1, b"b", b"c"))
         await backend.commit(await make_fork(backend, "parent", "child", 2))
         async with backend.engine.begin() as connection:
-            await connection.execute(sqlalchemy.text("UPDATE holdfast_links SET held = :held"), {"held": held})
+            await connection.execute(sqlalchemy.text("UPDATE standfast_links SET held = :held"), {"held": held})
         await backend.commit(Erase(session_id="parent", forget=True))
         assert await read_data(backend, "child") == [b"a", b"b"]
         assert await stored(backend) == {(1, 0): b"a", (1, 1): b"given up", (1, 2): b"b"}
@@ -84,8 +84,8 @@ class SqlContract(StoreContract):
             await old.commit(await make_fork(old, "parent", "before", 1))
             async with old.engine.begin() as connection:
                 for statement in (
-                    "ALTER TABLE holdfast_links DROP COLUMN held",
-                    "DELETE FROM holdfast_schema WHERE version > 6",
+                    "ALTER TABLE standfast_links DROP COLUMN held",
+                    "DELETE FROM standfast_schema WHERE version > 6",
                 ):
                     await connection.execute(sqlalchemy.text(statement))
         async with reopen_durable() as new:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from holdfast.store.contract import Erase, Splice, ViewUpdate
-from holdfast.store.sql.backend import SqlBackend
-from holdfast.store.view import TapeSpan
-from holdfast.testing import FakeClock, closing_backend
+from standfast.store.contract import Erase, Splice, ViewUpdate
+from standfast.store.sqlalchemy.backend import SqlBackend
+from standfast.store.tape import TapeSpan
+from standfast.testing import FakeClock, closing_backend
 
 
 @pytest.fixture(params=[True, False], ids=["by call", "by statements"])

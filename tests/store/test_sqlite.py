@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import open_store
-from holdfast.base.errors import Closed, SessionDamaged
-from holdfast.history.session import StoredSession
-from holdfast.history.sqlite_session import AsyncSQLiteSession, SQLiteSession
-from holdfast.store.contract import Annotate, Op, Splice
-from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import closing_backend
+import standfast
+from standfast import open_store
+from standfast.base.errors import Closed, SessionDamaged
+from standfast.history.compat.sqlite import AsyncSQLiteSession, SQLiteSession
+from standfast.history.stored_session import StoredSession
+from standfast.store.contract import Annotate, Op, Splice
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.testing import closing_backend
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ class TestNotWaiting:
             await warm(backend)
             with closing(sqlite3.connect(path, isolation_level=None)) as reader:
                 reader.execute("BEGIN")
-                reader.execute("SELECT COUNT(*) FROM holdfast_items").fetchone()
+                reader.execute("SELECT COUNT(*) FROM standfast_items").fetchone()
                 for _ in range(6):
                     await backend.commit(append(b"x" * 4_000_000))
                 assert log.stat().st_size > 20_000_000
@@ -206,7 +206,7 @@ class TestNotWaiting:
 
 FORKING = """
 import asyncio, os, sqlite3, sys
-from holdfast import SQLiteSession
+from standfast import SQLiteSession
 
 def item(text): return {"role": "user", "content": text}
 def add(text): asyncio.run(asyncio.wait_for(session.add_items([item(text)]), 10))
@@ -241,7 +241,7 @@ assert texts() == ["a", "b", "c", "d", "e"], texts()
 
 class TestSharing:
     def test_a_forked_child_goes_on_with_the_session_of_its_parent(self, path: Path) -> None:
-        source = str(Path(holdfast.__file__).parents[1])
+        source = str(Path(standfast.__file__).parents[1])
         subprocess.run(
             [sys.executable, "-c", FORKING, str(path)], check=True, timeout=60, env={**os.environ, "PYTHONPATH": source}
         )
@@ -288,7 +288,7 @@ class TestDamagedRows:
             for name in ("before", "bad", "behind"):
                 await store.session(name).add_items([{"role": "user", "content": f"word {name}"}])
             with closing(sqlite3.connect(path)) as raw, raw:
-                raw.execute(f"UPDATE holdfast_sessions SET {damage} WHERE session_id = 'bad'")
+                raw.execute(f"UPDATE standfast_sessions SET {damage} WHERE session_id = 'bad'")
             assert [info.session_id for info in await store.sessions()] == ["behind", "before"]
             assert [hit.session_id for hit in await store.search("word")] == ["behind", "before"]
             for call in (store.describe("bad"), store.session("bad").get_items(), store.session("bad").check()):
@@ -302,10 +302,10 @@ class TestDamagedRows:
         async with open_store(f"sqlite:///{path}") as store:
             await store.session("s").add_items([{"role": "user", "content": "word"}])
             with closing(sqlite3.connect(path)) as raw, raw:
-                raw.execute("UPDATE holdfast_sessions SET metadata = ?", (metadata,))
+                raw.execute("UPDATE standfast_sessions SET metadata = ?", (metadata,))
             assert len(await store.session("s").get_items()) == len(await store.search("word")) == 1
             assert (await store.describe("s")).metadata == {}
             with pytest.raises(SessionDamaged, match="annotations"):
                 await store.annotate("s", {"title": "new"})
             with closing(sqlite3.connect(path)) as raw:
-                assert raw.execute("SELECT metadata FROM holdfast_sessions").fetchone() == (metadata,)
+                assert raw.execute("SELECT metadata FROM standfast_sessions").fetchone() == (metadata,)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import open_store
-from holdfast.base.errors import StoreUnavailable
-from holdfast.history.store import Store
-from holdfast.store.contract import Splice
-from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import closing_backend
+from standfast import open_store
+from standfast.base.errors import StoreUnavailable
+from standfast.history.store import Store
+from standfast.store.contract import Splice
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.testing import closing_backend
 
 
 @pytest.fixture
@@ -30,8 +30,10 @@ def said(*texts: str) -> list[dict[str, Any]]:
 def indexed(path: Path, word: str) -> int:
     """How many items the index itself has under a word; it also has to be in order."""
     with closing(sqlite3.connect(path)) as raw, raw:
-        raw.execute("INSERT INTO holdfast_search (holdfast_search, rank) VALUES ('integrity-check', 1)")
-        (count,) = raw.execute("SELECT COUNT(*) FROM holdfast_search WHERE holdfast_search MATCH ?", (word,)).fetchone()
+        raw.execute("INSERT INTO standfast_search (standfast_search, rank) VALUES ('integrity-check', 1)")
+        (count,) = raw.execute(
+            "SELECT COUNT(*) FROM standfast_search WHERE standfast_search MATCH ?", (word,)
+        ).fetchone()
         return int(count)
 
 
@@ -50,7 +52,7 @@ class TestWhileOthersWrite:
                 return super().execute(sql, *args)
 
             def executemany(self, sql: str, rows: Any) -> sqlite3.Cursor:  # type: ignore[override]
-                if "holdfast_search_rows" in sql:
+                if "standfast_search_rows" in sql:
                     weights[-1] += sum(len(row["words"]) for row in rows)
                 return super().executemany(sql, rows)
 
@@ -89,13 +91,13 @@ class TestWhileOthersWrite:
             """Another process has written whenever this one looks for what is new."""
 
             def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
-                if "LEFT JOIN holdfast_searched" in sql:
+                if "LEFT JOIN standfast_searched" in sql:
                     with closing(sqlite3.connect(path)) as other, other:
                         other.execute(
-                            "INSERT INTO holdfast_items SELECT tape, next_seq, ? FROM holdfast_sessions",
+                            "INSERT INTO standfast_items SELECT tape, next_seq, ? FROM standfast_sessions",
                             (b'{"content": "word"}',),
                         )
-                        other.execute("UPDATE holdfast_sessions SET next_seq = next_seq + 1, length = length + 1")
+                        other.execute("UPDATE standfast_sessions SET next_seq = next_seq + 1, length = length + 1")
                 return super().execute(sql, *args)
 
         async with closing_backend(SqliteBackend(path, connect=partial(sqlite3.connect, factory=Overtaken))) as backend:
@@ -151,7 +153,7 @@ async def test_an_index_that_broke_off_half_way_is_finished_by_the_next_search(p
     class Failing(sqlite3.Connection):
         def executemany(self, sql: str, rows: Any) -> sqlite3.Cursor:  # type: ignore[override]
             nonlocal parts
-            parts += "INTO holdfast_search (" in sql
+            parts += "INTO standfast_search (" in sql
             if parts == 3:
                 raise sqlite3.OperationalError("disk I/O error")
             return super().executemany(sql, rows)
@@ -174,12 +176,12 @@ async def test_an_index_of_an_earlier_layout_is_made_anew(path: Path) -> None:
     with closing(sqlite3.connect(path)) as raw, raw:
         raw.executescript(
             """
-            CREATE TABLE holdfast_search_rows
+            CREATE TABLE standfast_search_rows
                 (id INTEGER PRIMARY KEY, tape INTEGER NOT NULL, seq INTEGER NOT NULL, words TEXT NOT NULL);
-            CREATE TABLE holdfast_searched (tape INTEGER PRIMARY KEY, upto INTEGER NOT NULL);
-            CREATE VIRTUAL TABLE holdfast_search USING fts5(words, content='holdfast_search_rows', content_rowid='id');
-            CREATE TRIGGER holdfast_search_forgets AFTER DELETE ON holdfast_items BEGIN
-                DELETE FROM holdfast_search_rows WHERE tape = old.tape AND seq = old.seq;
+            CREATE TABLE standfast_searched (tape INTEGER PRIMARY KEY, upto INTEGER NOT NULL);
+            CREATE VIRTUAL TABLE standfast_search USING fts5(words, content='standfast_search_rows', content_rowid='id');
+            CREATE TRIGGER standfast_search_forgets AFTER DELETE ON standfast_items BEGIN
+                DELETE FROM standfast_search_rows WHERE tape = old.tape AND seq = old.seq;
             END;
             """
         )

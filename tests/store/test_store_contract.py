@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from damage import damage_memory, damage_sqlite
-from holdfast.store.memory import MemoryBackend
-from holdfast.store.sqlite.backend import SqliteBackend
-from holdfast.testing import FakeClock, SqliteFaults, StoreContract, closing_backend
+from standfast.store.memory import MemoryBackend
+from standfast.store.sqlite.backend import SqliteBackend
+from standfast.testing import FakeClock, SqliteFaults, StoreContract, closing_backend
 
 
 class TestMemory(StoreContract):
@@ -52,7 +52,7 @@ class TestSqliteFile(StoreContract):
     def stored(self, tmp_path: Path):
         async def stored(backend: SqliteBackend) -> dict[tuple[int, int], bytes | None]:
             with closing(sqlite3.connect(tmp_path / "store.db")) as raw:
-                found = raw.execute("SELECT tape, seq, data FROM holdfast_items").fetchall()
+                found = raw.execute("SELECT tape, seq, data FROM standfast_items").fetchall()
             return {(tape, seq): data for tape, seq, data in found}
 
         return stored

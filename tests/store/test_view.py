@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.store.view import (
+from standfast.store.tape import (
     TapeSpan,
     TapeSpans,
     find_position,

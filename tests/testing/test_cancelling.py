@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.testing.cancelling import cancel_at_every_await
+from standfast.testing.cancellation import cancel_at_every_await
 
 
 async def test_every_await_is_struck_once_in_each_of_two_moments():

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import standfast
 
-SOURCE = Path(holdfast.__file__).parent.parent
+SOURCE = Path(standfast.__file__).parent.parent
 
 CLEAN = """
 import asyncio, atexit, os, subprocess, sys, threading
@@ -29,7 +29,7 @@ def outcomes(pytester):
             f"[pytest]\npythonpath = {SOURCE}\nasyncio_mode = auto\n"
             "addopts = --strict-markers -p no:cacheprovider -p no:hypothesispytest\n"
         )
-        pytester.makeconftest("pytest_plugins = ['holdfast.testing.leaks']")
+        pytester.makeconftest("pytest_plugins = ['standfast.testing.leaks']")
         pytester.makepyfile(CLEAN + tests)
         result = pytester.runpytest_subprocess("-rA", "--tb=short")
         run.output = result.stdout.str()

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import standfast
 
-SOURCE = Path(holdfast.__file__).parent.parent
+SOURCE = Path(standfast.__file__).parent.parent
 
 SUITES = """
 import pytest
-from holdfast.store.memory import MemoryBackend
-from holdfast.testing import SessionContract, StoreContract, owned
+from standfast.store.memory import MemoryBackend
+from standfast.testing import SessionContract, StoreContract, owned
 
 class OverMemory:
     durable = False

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from holdfast.workers import SandboxPolicy, SessionConfig, WorkerSession, fork_server
+from standfast.workers import SandboxPolicy, SessionConfig, WorkerSession, fork_server
 
 
 @pytest.fixture(params=["fork-namespaces", "fork-plain", "spawn"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.workers import ErrorMessage, ExecuteMessage, InputMessage, OutputMessage, ResultMessage
+from standfast.workers import ErrorMessage, ExecuteMessage, InputMessage, OutputMessage, ResultMessage
 
 
 async def answered(session, code, *answers, **fields):

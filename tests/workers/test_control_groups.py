@@ -8,16 +8,16 @@ import sys
 
 import pytest
 
-from holdfast.workers import StartFailed
-from holdfast.workers.cgroups import ControlGroups
-from holdfast.workers.family import ProcessGroup
+from standfast.workers import StartFailed
+from standfast.workers._host.cgroups import ControlGroups
+from standfast.workers._host.process_group import ProcessGroup
 
 # The program is alone in a group that it sees as the root of a version 2 tree: what delegation gives.
 DELEGATED = """
 import asyncio, os, sys
-from holdfast.workers import SandboxPolicy, SessionConfig, WorkerSession
-from holdfast.workers.cgroups import hand_on, made_for
-from holdfast.workers.child import syscalls
+from standfast.workers import SandboxPolicy, SessionConfig, WorkerSession
+from standfast.workers._host.cgroups import hand_on, made_for
+from standfast.workers.child import syscalls
 
 group, controllers = sys.argv[1], set(sys.argv[2:])
 with open(f"{group}/cgroup.procs", "w") as file:
@@ -35,7 +35,7 @@ def here():
 HANDS_ON = """
 assert here() == "0::/"
 hand_on("/sys/fs/cgroup", controllers)
-assert here() == "0::/holdfast-host", here()
+assert here() == "0::/standfast-host", here()
 with open("/sys/fs/cgroup/cgroup.subtree_control") as file:
     assert set(file.read().split()) == controllers
 os.mkdir("/sys/fs/cgroup/below")
@@ -86,7 +86,7 @@ async def main():
         print(session.info.metadata["sandbox_notes"])
         result = await session.run(fill, timeout=20)
         print(result.state, result.error and result.error.cause)
-    print([name for name in os.listdir("/sys/fs/cgroup") if name.startswith("holdfast") and name != "holdfast-host"])
+    print([name for name in os.listdir("/sys/fs/cgroup") if name.startswith("standfast") and name != "standfast-host"])
 
 asyncio.run(main())
 """
@@ -99,7 +99,7 @@ def delegated():
         roots = [line.split()[1] for line in file if line.split()[2] == "cgroup2"]
     if not roots or os.geteuid() != 0 or not os.access(roots[0], os.W_OK):
         pytest.skip("no control groups of version 2 that this user may make")
-    root, group = roots[0], f"{roots[0]}/holdfast-test-{os.getpid()}"
+    root, group = roots[0], f"{roots[0]}/standfast-test-{os.getpid()}"
     with open(f"{root}/cgroup.subtree_control") as file:
         before = set(file.read().split())
     with open(f"{root}/cgroup.controllers") as file:

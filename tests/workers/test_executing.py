@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from holdfast.workers import (
+from standfast.workers import (
     AckMessage,
     DisplayMessage,
     ExecuteMessage,
@@ -102,7 +102,7 @@ async def test_a_traceback_shows_source_lines_and_none_of_our_frames(session):
     result = await session.run("def broken():\n    return 1 / 0\nbroken()")
     assert result.error.exception_type == "ZeroDivisionError"
     assert "return 1 / 0" in result.error.traceback
-    assert "holdfast" not in result.error.traceback
+    assert "standfast" not in result.error.traceback
     assert (await session.run("1")).value == 1
 
 
@@ -187,7 +187,7 @@ async def test_a_result_above_the_frame_limit_is_a_clear_error_and_the_session_g
 
 
 async def test_code_above_the_frame_limit_is_refused_before_it_is_sent(start):
-    from holdfast.workers import FrameTooLarge
+    from standfast.workers import FrameTooLarge
 
     session = await start(frame_limit=8192)
     with pytest.raises(FrameTooLarge):

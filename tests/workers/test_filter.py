@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from holdfast.workers.child import seccomp, syscalls
-from holdfast.workers.child.walls import get_socket_families
-from holdfast.workers.wire.orders import SandboxSpec
+from standfast.workers.child.sandbox import seccomp, syscalls
+from standfast.workers.child.sandbox.namespaces import get_socket_families
+from standfast.workers.wire.control import SandboxSpec
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 ALLOWED, KILLED = "allowed", "killed"

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from holdfast.base.errors import Closed, InvalidInput, NotFound
-from holdfast.workers import (
+from standfast.base.errors import Closed, InvalidInput, NotFound
+from standfast.workers import (
     ExecuteMessage,
     HeartbeatMessage,
     OutputMessage,

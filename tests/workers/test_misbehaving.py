@@ -15,8 +15,8 @@ import time
 
 import pytest
 
-from holdfast.base.errors import InvalidInput
-from holdfast.workers import (
+from standfast.base.errors import InvalidInput
+from standfast.workers import (
     ErrorMessage,
     ExecuteMessage,
     PoolConfig,
@@ -29,8 +29,8 @@ from holdfast.workers import (
     WorkerRequestFailed,
     WorkerSession,
 )
-from holdfast.workers.wire import encode, encode_frame
-from holdfast.workers.wire import messages as m
+from standfast.workers.wire import encode, encode_frame
+from standfast.workers.wire import messages as m
 from worker_kit import until
 
 
@@ -305,7 +305,7 @@ async def test_sessions_die_with_their_fork_server_and_new_ones_get_a_new_one(st
 HOST = """
 import asyncio, sys
 sys.path.insert(0, {src!r})
-from holdfast.workers import WorkerSession, SessionConfig, SandboxPolicy
+from standfast.workers import WorkerSession, SessionConfig, SandboxPolicy
 
 async def main():
     config = SessionConfig(sandbox=SandboxPolicy(level={level!r}, require={level!r}))
@@ -353,8 +353,8 @@ def alive(pid: int) -> bool:
 
 TWISTED = """
 import sys
-from holdfast.workers.child.runtime import Runtime
-from holdfast.workers.wire import messages as m
+from standfast.workers.child.loop import Runtime
+from standfast.workers.wire import messages as m
 frame = sys._getframe()
 while not isinstance(frame.f_locals.get("self"), Runtime):
     frame = frame.f_back

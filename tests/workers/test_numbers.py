@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from holdfast.workers import SandboxPolicy, SessionConfig, WorkerSession, fork_server
+from standfast.workers import SandboxPolicy, SessionConfig, WorkerSession, fork_server
 
 CONFIG = SessionConfig(sandbox=SandboxPolicy(require="namespaces"))
 NUMPY = dataclasses.replace(CONFIG, preload=("numpy", "numpy.random"))
@@ -62,7 +62,7 @@ async def test_a_data_frame_is_a_text_a_table_and_html():
         result = await session.run(code)
         assert "[1000 rows x 2 columns]" in result.repr
         assert "<table" in result.data["text/html"]
-        table = result.data["application/vnd.holdfast.table+json"]
+        table = result.data["application/vnd.standfast.table+json"]
         assert (table["columns"], table["rows"], len(table["preview"])) == (["n", "when"], 1000, 50)
         entries = {entry.name: entry for entry in await session.namespace()}
         assert entries["df"].shape == (1000, 2)

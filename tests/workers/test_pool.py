@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.base.errors import Closed, InvalidInput
-from holdfast.workers import (
+from standfast.base.errors import Closed, InvalidInput
+from standfast.workers import (
     PoolBroken,
     PoolConfig,
     PoolExhausted,
@@ -19,7 +19,7 @@ from holdfast.workers import (
     WorkerError,
     python_function,
 )
-from holdfast.workers.plan import (
+from standfast.workers.pool_policy import (
     AssignSession,
     CircuitBreaker,
     IdleSession,
@@ -192,7 +192,7 @@ async def test_workers_that_will_not_start_are_logged_when_the_pool_gives_up(cap
     async with SessionPool(config(session=broken, min_idle=0, breaker_threshold=2, breaker_backoff=30)) as pool:
         with pytest.raises(PoolBroken):
             await pool.lease(timeout=20)
-    [logged] = [record.getMessage() for record in caplog.records if record.name.startswith("holdfast.workers")]
+    [logged] = [record.getMessage() for record in caplog.records if record.name.startswith("standfast.workers")]
     assert "ZeroDivisionError" in logged
 
 
@@ -229,7 +229,7 @@ async def test_python_as_a_function_keeps_its_variables_and_tells_what_happened(
 
 
 async def test_each_conversation_has_its_own_python():
-    from holdfast.workers.tool import current_conversation
+    from standfast.workers.python_sessions import current_conversation
 
     async with SessionPool(config()) as pool:
         run_python = python_function(pool)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from holdfast.workers import SandboxPolicy, SnapshotPoint, WorkerRequestFailed, WorkerSession
+from standfast.workers import SandboxPolicy, SnapshotPoint, WorkerRequestFailed, WorkerSession
 
 
 async def test_a_rollback_returns_to_the_snapshot_exactly(session):

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.base.errors import InvalidInput
-from holdfast.workers import SandboxPolicy, SandboxUnavailable, SessionConfig, WorkerSession, probe_sandbox
-from holdfast.workers.child import landlock
+from standfast.base.errors import InvalidInput
+from standfast.workers import SandboxPolicy, SandboxUnavailable, SessionConfig, WorkerSession, probe_sandbox
+from standfast.workers.child.sandbox import landlock
 from worker_kit import children, refused
 
 # What of /tmp a worker must see to have its interpreter, when these tests themselves lie there.
@@ -105,7 +105,7 @@ async def test_nothing_can_be_connected_to(inside, code):
 
 async def test_unix_sockets_of_the_host_cannot_be_reached(inside, tmp_path):
     with socket.socket(socket.AF_UNIX) as named, socket.socket(socket.AF_UNIX) as abstract:
-        path = f"/tmp/holdfast-test-{os.getpid()}.sock"
+        path = f"/tmp/standfast-test-{os.getpid()}.sock"
         named.bind(path)
         named.listen()
         os.chmod(path, 0o777)
@@ -200,12 +200,12 @@ async def test_a_call_under_a_foreign_architecture_is_the_end_and_says_so(inside
 
 
 async def test_no_descriptor_and_no_variable_of_the_host_leaks(jailed, monkeypatch):
-    monkeypatch.setenv("HOLDFAST_SECRET", "s3cret")
+    monkeypatch.setenv("STANDFAST_SECRET", "s3cret")
     with open("/etc/passwd") as leaked:
         os.set_inheritable(leaked.fileno(), True)
         session = await jailed(environment={"GIVEN": "yes"})
     environment = (await session.run("import os; dict(os.environ)")).value
-    assert "HOLDFAST_SECRET" not in environment
+    assert "STANDFAST_SECRET" not in environment
     assert environment["GIVEN"] == "yes"
     assert (await session.run("open('/proc/self/environ').read().find('s3cret')")).value == -1
     code = "import os\nr = []\nfor fd in range(0, 1000):\n    try:\n        os.fstat(fd); r.append(fd)\n    except OSError: pass\nr"

@@ -1,11 +1,11 @@
-"""Signals that the code of a worker handles itself, and those that holdfast sends it."""
+"""Signals that the code of a worker handles itself, and those that standfast sends it."""
 
 import asyncio
 import textwrap
 
 import pytest
 
-from holdfast.workers import DisplayMessage, ExecuteMessage, InputMessage, InterruptMessage, OutputMessage
+from standfast.workers import DisplayMessage, ExecuteMessage, InputMessage, InterruptMessage, OutputMessage
 
 TICKING = """
 import signal, sys

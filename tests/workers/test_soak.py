@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from holdfast.base.errors import HoldfastError
-from holdfast.workers import ExecuteMessage, OutputMessage, SandboxPolicy, SessionConfig, WorkerSession, fork_server
+from standfast.base.errors import StandfastError
+from standfast.workers import ExecuteMessage, OutputMessage, SandboxPolicy, SessionConfig, WorkerSession, fork_server
 from worker_kit import children, until
 
 pytestmark = pytest.mark.soak
@@ -92,7 +92,7 @@ class Meddler:
                     )()
                     if not self.session.is_alive:
                         await self.session.restart()
-            except (HoldfastError, TimeoutError):
+            except (StandfastError, TimeoutError):
                 continue
 
     async def run(self):

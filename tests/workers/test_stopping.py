@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from holdfast.base.errors import Closed
-from holdfast.workers import (
+from standfast.base.errors import Closed
+from standfast.workers import (
     AckMessage,
     ErrorMessage,
     ExecuteMessage,
@@ -62,7 +62,7 @@ async def test_an_interrupt_stops_it_and_keeps_the_variables(session, code):
     assert (outcome.stopped, outcome.state) == (True, "preserved")
     last = (await task)[-1]
     assert (last.exception_type, last.interrupted) == ("KeyboardInterrupt", True)
-    assert "holdfast/workers" not in last.traceback
+    assert "standfast/workers" not in last.traceback
     assert (await session.run("kept")).value == 1
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.workers import PoolConfig, SessionPool, python_function
+from standfast.workers import PoolConfig, SessionPool, python_function
 
 agents = pytest.importorskip("agents")
 
@@ -58,7 +58,7 @@ async def test_an_agent_of_another_framework_runs_python_that_persists():
 
 
 def test_the_variable_that_names_the_conversation_is_no_module():
-    from holdfast.workers import WorkerSession, current_conversation
+    from standfast.workers import WorkerSession, current_conversation
 
     assert WorkerSession
     current_conversation.reset(current_conversation.set("user-7"))

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.workers.exchange import (
+from standfast.workers._host.output import OutputLimiter
+from standfast.workers._host.protocol import (
     DeliverToExecution,
     DeliverToGeneralQueue,
     DrainOutput,
@@ -14,10 +15,9 @@ from holdfast.workers.exchange import (
     ResolveRequest,
     WorkerProtocol,
 )
-from holdfast.workers.outlet import OutputLimiter
-from holdfast.workers.states import TABLE, WorkerSessionEvent
-from holdfast.workers.wire import FrameReader, FrameTooLarge, OversizedFrame, decode, encode, encode_frame
-from holdfast.workers.wire import messages as m
+from standfast.workers.state import TABLE, WorkerSessionEvent
+from standfast.workers.wire import FrameReader, FrameTooLarge, OversizedFrame, decode, encode, encode_frame
+from standfast.workers.wire import messages as m
 
 
 def cut(data: bytes, sizes: list[int]) -> list[bytes]:

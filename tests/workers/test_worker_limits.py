@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from holdfast.workers import SandboxPolicy
-from holdfast.workers.cgroups import create_cgroups
+from standfast.workers import SandboxPolicy
+from standfast.workers._host.cgroups import create_cgroups
 from worker_kit import refused
 
 FORKS = (

@@ -5,23 +5,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, get_origin
 
-from holdfast.agents.agent_tool import (
-    AgentTool,
-    AgentToolStreamEvent,
-    StructuredToolInputBuilder,
-    refuse_direct_call,
-)
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.enablement import filter_enabled
-from holdfast.agents.errors import InvalidDeclaration, UserError
-from holdfast.agents.guardrails import InputGuardrail, OutputGuardrail
-from holdfast.agents.handoffs import Handoff, as_handoff
-from holdfast.agents.hooks import AgentHooks, RunHooks
-from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.names import to_function_name
-from holdfast.agents.output import AgentOutputSchemaBase
-from holdfast.agents.prompts import DynamicPromptFunction, Prompt, resolve_prompt
-from holdfast.agents.tools import (
+from standfast.agents.agent_tool import AgentTool, AgentToolStreamEvent, StructuredToolInputBuilder, refuse_direct_call
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import InvalidDeclaration, UserError
+from standfast.agents.function_schema import to_function_name
+from standfast.agents.guardrails import InputGuardrail, OutputGuardrail
+from standfast.agents.handoffs import Handoff, as_handoff
+from standfast.agents.hooks import AgentHooks, RunHooks
+from standfast.agents.model_settings import ModelSettings
+from standfast.agents.output import AgentOutputSchemaBase
+from standfast.agents.prompts import DynamicPromptFunction, Prompt, resolve_prompt
+from standfast.agents.tools import (
     FunctionTool,
     StopAtTools,
     Tool,
@@ -29,8 +23,9 @@ from holdfast.agents.tools import (
     ToolOriginType,
     ToolsToFinalOutputFunction,
     default_tool_error_function,
+    filter_enabled,
 )
-from holdfast.agents.types import (
+from standfast.agents.types import (
     Enabled,
     MaybeAwaitable,
     ModelLike,
@@ -203,7 +198,7 @@ class Agent(AgentBase[TContext]):
 def _check_type(name: str, value: object, kind: Any) -> None:
     if not isinstance(value, kind):
         wanted = getattr(kind, "__name__", None) or str(kind).replace("NoneType", "None").replace(
-            "holdfast.agents.", ""
+            "standfast.agents.", ""
         )
         raise InvalidDeclaration("Agent", f"{name} must be {wanted}, got {type(value).__name__}")
 

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from holdfast.agents.errors import ModelBehaviorError, UserError
-from holdfast.agents.strict_schema import to_strict_schema
-from holdfast.agents.types import MaybeAwaitable, maybe_await
-from holdfast.base.items import Item
+from standfast.agents.errors import ModelBehaviorError, UserError
+from standfast.agents.strict_schema import to_strict_schema
+from standfast.agents.types import MaybeAwaitable, maybe_await
+from standfast.base.items import Item
 
 if TYPE_CHECKING:
-    from holdfast.agents.agent import Agent
-    from holdfast.agents.context import ToolContext
-    from holdfast.agents.hooks import RunHooks
+    from standfast.agents.agent import Agent
+    from standfast.agents.context import ToolContext
+    from standfast.agents.hooks import RunHooks
 
 TEXT_INPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -103,7 +103,7 @@ class AgentTool:
         if self.parameters is not None:
             from pydantic import ValidationError
 
-            from holdfast.agents.function_schema import format_validation_error
+            from standfast.agents.function_schema import format_validation_error
 
             adapter = self._make_adapter()
             try:

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.agents.errors import ModelBehaviorError
-from holdfast.agents.tool_refs import ToolRef
+from standfast.agents.errors import ModelBehaviorError
+from standfast.agents.tool_identity import ToolRef
 
 
 class ApprovalDecision(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
 
-from holdfast.agents.approvals import ApprovalDecision, Approvals, digest_arguments
-from holdfast.agents.errors import InvalidDeclaration, ModelBehaviorError
-from holdfast.agents.tool_refs import FunctionToolLookupKey, ToolRef, get_field
-from holdfast.agents.types import TContext
-from holdfast.base.items import Item
-from holdfast.base.usage import Usage
+from standfast.agents.approvals import ApprovalDecision, Approvals, digest_arguments
+from standfast.agents.errors import InvalidDeclaration, ModelBehaviorError
+from standfast.agents.tool_identity import FunctionToolLookupKey, ToolRef, get_field
+from standfast.agents.types import TContext
+from standfast.base.items import Item
+from standfast.base.usage import Usage
 
 if TYPE_CHECKING:
-    from holdfast.agents.agent import AgentBase
+    from standfast.agents.agent import AgentBase
 
 
 @dataclass(eq=False)

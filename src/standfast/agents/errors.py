@@ -1,7 +1,7 @@
 """What can go wrong around agents, as types. Every one of them can carry the run it ended.
 
 AgentsException
-├── UserError                       the program uses holdfast in a way that cannot work
+├── UserError                       the program uses standfast in a way that cannot work
 │   ├── InvalidDeclaration          ... an agent, tool, guardrail or handoff is declared wrongly
 │   ├── AgentMissing                ... a saved run names an agent that this graph does not have
 │   ├── AgentChanged                ... a saved run names an agent that is no longer the same
@@ -19,14 +19,14 @@ AgentsException
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.base.errors import HoldfastError
+from standfast.base.errors import StandfastError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.agents.agent import Agent
-    from holdfast.agents.context import RunContextWrapper
-    from holdfast.agents.guardrails import (
+    from standfast.agents.agent import Agent
+    from standfast.agents.context import RunContextWrapper
+    from standfast.agents.guardrails import (
         InputGuardrailResult,
         OutputGuardrailResult,
         ToolGuardrailFunctionOutput,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         ToolOutputGuardrail,
         ToolOutputGuardrailResult,
     )
-    from holdfast.base.items import Item
+    from standfast.base.items import Item
 
 
 @dataclass
@@ -54,7 +54,7 @@ class RunErrorDetails:
     state: Any = None
 
 
-class AgentsException(HoldfastError):
+class AgentsException(StandfastError):
     """The root of everything that a run raises. ``run_data`` is set when a run raised it."""
 
     code = "agents"
@@ -66,7 +66,7 @@ class AgentsException(HoldfastError):
 
 
 class UserError(AgentsException):
-    """The program uses holdfast in a way that cannot work; the message says what to change."""
+    """The program uses standfast in a way that cannot work; the message says what to change."""
 
     code = "user-error"
 

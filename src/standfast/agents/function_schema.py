@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -11,11 +12,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.docstrings import DocstringStyle, Documentation, parse_docstring
-from holdfast.agents.errors import InvalidDeclaration, ModelBehaviorError
-from holdfast.agents.guardrails import get_callable_name
-from holdfast.agents.strict_schema import to_strict_schema
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.docstrings import DocstringStyle, Documentation, parse_docstring
+from standfast.agents.errors import InvalidDeclaration, ModelBehaviorError
+from standfast.agents.guardrails import get_callable_name
+from standfast.agents.strict_schema import to_strict_schema
+
+_INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_]")
+
+
+def to_function_name(text: str) -> str:
+    """The text as a function's name: lower case, with an underscore for everything but letters and digits."""
+    return _INVALID_CHARACTER.sub("_", text).lower()
+
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, overload
 
 from pydantic import TypeAdapter
 
-from holdfast.agents.docstrings import DocstringStyle
-from holdfast.agents.errors import InvalidDeclaration
-from holdfast.agents.function_schema import FuncSchema, function_schema, is_async
-from holdfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
-from holdfast.agents.strict_schema import to_strict_schema
-from holdfast.agents.tools import (
+from standfast.agents.docstrings import DocstringStyle
+from standfast.agents.errors import InvalidDeclaration
+from standfast.agents.function_schema import FuncSchema, function_schema, is_async
+from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
+from standfast.agents.strict_schema import to_strict_schema
+from standfast.agents.tools import (
     FunctionTool,
     FunctionToolCustomDataExtractor,
     OnBargeIn,
@@ -23,10 +23,10 @@ from holdfast.agents.tools import (
     default_tool_error_function,
     explain_tool_error,
 )
-from holdfast.agents.types import Enabled, NeedsApproval, ToolErrorFunction
+from standfast.agents.types import Enabled, NeedsApproval, ToolErrorFunction
 
 if TYPE_CHECKING:
-    from holdfast.agents.context import ToolContext
+    from standfast.agents.context import ToolContext
 
 _UNSET: Final[Any] = object()
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.agents.agent import AgentBase
-from holdfast.agents.errors import AgentChanged, AgentMissing
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.output import as_output_schema
-from holdfast.agents.tool_refs import ToolRef
-from holdfast.agents.tools import FunctionTool
+from standfast.agents.agent import AgentBase
+from standfast.agents.errors import AgentChanged, AgentMissing
+from standfast.agents.handoffs import Handoff
+from standfast.agents.output import as_output_schema
+from standfast.agents.tool_identity import ToolRef
+from standfast.agents.tools import FunctionTool
 
 ROOT = "root"
 SIGNATURE_PARTS = ("name", "instructions", "tools", "handoffs", "output type")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, overload
 
 from typing_extensions import TypeVar
 
-from holdfast.agents.errors import InvalidDeclaration, UserError
-from holdfast.agents.types import MaybeAwaitable, TContext, maybe_await
-from holdfast.base.items import Item
+from standfast.agents.errors import InvalidDeclaration, UserError
+from standfast.agents.types import MaybeAwaitable, TContext, maybe_await
+from standfast.base.items import Item
 
 if TYPE_CHECKING:
-    from holdfast.agents.agent import Agent
-    from holdfast.agents.context import RunContextWrapper, ToolContext
+    from standfast.agents.agent import Agent
+    from standfast.agents.context import RunContextWrapper, ToolContext
 
 TData = TypeVar("TData", default=Any)
 

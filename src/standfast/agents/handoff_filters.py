@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from holdfast.agents.handoffs import HandoffHistoryMapper, HandoffInputData
-from holdfast.agents.types import RunItemLike
-from holdfast.base.items import Item
-from holdfast.base.pairing import CALL_TYPE_BY_OUTPUT_TYPE, OUTPUT_TYPE_BY_CALL_TYPE, get_item_type
+from standfast.agents.handoffs import HandoffHistoryMapper, HandoffInputData
+from standfast.agents.types import RunItemLike
+from standfast.base.items import Item
+from standfast.base.pairing import CALL_TYPE_BY_OUTPUT_TYPE, OUTPUT_TYPE_BY_CALL_TYPE, get_item_type
 
 
 @dataclass

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from typing_extensions import TypeVar
 
-from holdfast.agents.errors import InvalidDeclaration, ModelBehaviorError, UserError
-from holdfast.agents.names import to_function_name
-from holdfast.agents.strict_schema import to_strict_schema
-from holdfast.agents.types import Enabled, MaybeAwaitable, RunItemLike, TContext, maybe_await
-from holdfast.base.items import Item
+from standfast.agents.errors import InvalidDeclaration, ModelBehaviorError, UserError
+from standfast.agents.function_schema import to_function_name
+from standfast.agents.strict_schema import to_strict_schema
+from standfast.agents.types import Enabled, MaybeAwaitable, RunItemLike, TContext, maybe_await
+from standfast.base.items import Item
 
 if TYPE_CHECKING:
-    from holdfast.agents.agent import Agent, AgentBase
-    from holdfast.agents.context import RunContextWrapper
+    from standfast.agents.agent import Agent, AgentBase
+    from standfast.agents.context import RunContextWrapper
 
 TAgent = TypeVar("TAgent", default=Any)
 THandoffInput = TypeVar("THandoffInput", default=Any)
@@ -154,7 +154,7 @@ def _make_adapter(tool_name: str, input_type: Any) -> Any:
 def _parse_input(tool_name: str, adapter: Any, arguments: str | None) -> Any:
     from pydantic import ValidationError
 
-    from holdfast.agents.function_schema import format_validation_error
+    from standfast.agents.function_schema import format_validation_error
 
     if arguments is None:
         raise ModelBehaviorError(f"the handoff {tool_name} needs an input, the model gave none")

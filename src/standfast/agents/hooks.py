@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any, Generic
 
-from holdfast.agents.types import TContext
-from holdfast.base.items import Item
+from standfast.agents.types import TContext
+from standfast.base.items import Item
 
 if TYPE_CHECKING:
-    from holdfast.agents.context import AgentHookContext, RunContextWrapper
-    from holdfast.agents.tools import Tool
+    from standfast.agents.context import AgentHookContext, RunContextWrapper
+    from standfast.agents.tools import Tool
 
 
 class RunHooks(Generic[TContext]):

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict
 
-from holdfast.agents.types import MaybeAwaitable
+from standfast.agents.types import MaybeAwaitable
 
 if TYPE_CHECKING:
-    from holdfast.agents.context import RunContextWrapper
+    from standfast.agents.context import RunContextWrapper
 
 
 @dataclass

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
-from holdfast.agents.errors import InvalidDeclaration
+from standfast.agents.errors import InvalidDeclaration
 
 S = TypeVar("S", bound="MergeableSettings")
 

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from inspect import isclass
 from typing import Any, get_origin, is_typeddict
 
-from holdfast.agents.errors import InvalidDeclaration, ModelBehaviorError, UserError
-from holdfast.agents.strict_schema import to_strict_schema
+from standfast.agents.errors import InvalidDeclaration, ModelBehaviorError, UserError
+from standfast.agents.strict_schema import to_strict_schema
 
 
 class AgentOutputSchemaBase(ABC):
@@ -67,7 +67,7 @@ class AgentOutputSchema(AgentOutputSchemaBase):
             return json_str
         from pydantic import ValidationError
 
-        from holdfast.agents.function_schema import format_validation_error
+        from standfast.agents.function_schema import format_validation_error
 
         try:
             value = self._adapter.validate_json(json_str)

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
-from holdfast.agents.errors import UserError
-from holdfast.agents.types import MaybeAwaitable, maybe_await
+from standfast.agents.errors import UserError
+from standfast.agents.types import MaybeAwaitable, maybe_await
 
 if TYPE_CHECKING:
-    from holdfast.agents.agent import Agent
-    from holdfast.agents.context import RunContextWrapper
+    from standfast.agents.agent import Agent
+    from standfast.agents.context import RunContextWrapper
 
 
 class Prompt(TypedDict):

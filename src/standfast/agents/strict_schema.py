@@ -7,7 +7,7 @@ be null. A schema that cannot be put so is refused with the path of the part tha
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.agents.errors import InvalidDeclaration
+from standfast.agents.errors import InvalidDeclaration
 
 JSONSchema = dict[str, Any]
 

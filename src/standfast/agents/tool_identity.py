@@ -5,8 +5,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.agents.errors import ModelBehaviorError, ToolMissing
-from holdfast.agents.tools import FunctionTool
+from standfast.agents.errors import ModelBehaviorError, ToolMissing
+from standfast.agents.tools import FunctionTool
 
 FunctionToolLookupKey: TypeAlias = tuple[str, str] | tuple[str, str, str]
 

@@ -3,21 +3,85 @@
 import asyncio
 import copy
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from inspect import isawaitable, iscoroutine
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypeVar
 
-from holdfast.agents.errors import InvalidDeclaration, ToolTimeoutError, UserError
-from holdfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
-from holdfast.agents.hosted_tools import HostedTool
-from holdfast.agents.strict_schema import to_strict_schema
-from holdfast.agents.types import Enabled, MaybeAwaitable, NeedsApproval, ToolErrorFunction, maybe_await
-from holdfast.tracing.inner import record_span_exception
+from pydantic import BaseModel, model_validator
+from typing_extensions import TypedDict
+
+from standfast.agents.errors import InvalidDeclaration, ToolTimeoutError, UserError
+from standfast.agents.guardrails import ToolInputGuardrail, ToolOutputGuardrail, check_callable
+from standfast.agents.hosted_tools import HostedTool
+from standfast.agents.strict_schema import to_strict_schema
+from standfast.agents.types import Enabled, MaybeAwaitable, NeedsApproval, ToolErrorFunction, maybe_await
+from standfast.tracing.instrumentation import record_span_exception
 
 if TYPE_CHECKING:
-    from holdfast.agents.agent_tool import AgentTool
-    from holdfast.agents.context import RunContextWrapper, ToolContext
+    from standfast.agents.agent import AgentBase
+    from standfast.agents.agent_tool import AgentTool
+    from standfast.agents.context import RunContextWrapper, ToolContext
+
+
+class ToolOutputText(BaseModel):
+    """A piece of text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ToolOutputTextDict(TypedDict):
+    type: Literal["text"]
+    text: str
+
+
+class ToolOutputImage(BaseModel):
+    """A picture, by address (``data:`` included) or by the provider's file id."""
+
+    type: Literal["image"] = "image"
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: Literal["low", "high", "auto"] | None = None
+
+    @model_validator(mode="after")
+    def check_at_least_one_required_field(self) -> "ToolOutputImage":
+        if self.image_url is None and self.file_id is None:
+            raise ValueError("a picture needs an image_url or a file_id")
+        return self
+
+
+class ToolOutputImageDict(TypedDict):
+    type: Literal["image"]
+    image_url: NotRequired[str]
+    file_id: NotRequired[str]
+    detail: NotRequired[Literal["low", "high", "auto"]]
+
+
+class ToolOutputFileContent(BaseModel):
+    """A file, by its content (base64), by address or by the provider's file id."""
+
+    type: Literal["file"] = "file"
+    file_data: str | None = None
+    file_url: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+
+    @model_validator(mode="after")
+    def check_at_least_one_required_field(self) -> "ToolOutputFileContent":
+        if self.file_data is None and self.file_url is None and self.file_id is None:
+            raise ValueError("a file needs file_data, a file_url or a file_id")
+        return self
+
+
+class ToolOutputFileContentDict(TypedDict):
+    type: Literal["file"]
+    file_data: NotRequired[str]
+    file_url: NotRequired[str]
+    file_id: NotRequired[str]
+    filename: NotRequired[str]
+
 
 ToolTimeoutBehavior: TypeAlias = Literal["error_as_result", "raise_exception"]
 ToolCaller: TypeAlias = Literal["direct", "programmatic"]
@@ -224,3 +288,49 @@ def _check_tool(tool: FunctionTool) -> None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds) or seconds <= 0:
         raise InvalidDeclaration(where, f"the timeout must be a positive number of seconds, got {seconds!r}")
+
+
+E = TypeVar("E")
+
+
+async def filter_enabled(
+    candidates: Iterable[E], context: "RunContextWrapper[Any]", agent: "AgentBase[Any]"
+) -> list[E]:
+    """Those whose ``is_enabled`` says so, in order; things without one are always enabled.
+
+    Questions that have to wait for an answer are asked together. The first that fails ends the others.
+    """
+    kept: list[tuple[E, Any]] = []
+    waiting: list[tuple[int, Awaitable[bool]]] = []
+    try:
+        for thing in candidates:
+            asked = getattr(thing, "is_enabled", True)
+            answer = asked(context, agent) if callable(asked) else asked
+            if isawaitable(answer):
+                waiting.append((len(kept), answer))
+            kept.append((thing, answer))
+    except BaseException:
+        for _, question in waiting:
+            if iscoroutine(question):  # nobody will wait for it now
+                question.close()
+        raise
+    if waiting:
+        answers = await _gather_answers([answer for _, answer in waiting])
+        for (index, _), answer in zip(waiting, answers, strict=True):
+            kept[index] = (kept[index][0], answer)
+    return [thing for thing, answer in kept if answer]
+
+
+async def _gather_answers(awaitables: list[Awaitable[bool]]) -> list[bool]:
+    if len(awaitables) == 1:
+        return [await awaitables[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_await_answer(question)) for question in awaitables]
+    except BaseExceptionGroup as group_error:
+        raise group_error.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _await_answer(awaitable: Awaitable[bool]) -> bool:
+    return await awaitable

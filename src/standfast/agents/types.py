@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import TypeVar
 
-from holdfast.base.items import Item
+from standfast.base.items import Item
 
 if TYPE_CHECKING:
-    from holdfast.agents.agent import AgentBase
-    from holdfast.agents.context import RunContextWrapper
-    from holdfast.agents.tools import Tool
+    from standfast.agents.agent import AgentBase
+    from standfast.agents.context import RunContextWrapper
+    from standfast.agents.tools import Tool
 
 T = TypeVar("T")
 TContext = TypeVar("TContext", default=Any)
@@ -26,7 +26,7 @@ ToolErrorFunction: TypeAlias = Callable[["RunContextWrapper[Any]", Exception], M
 
 @runtime_checkable
 class ModelLike(Protocol):
-    """Anything that answers as a model does; :mod:`holdfast.models` has the full contract."""
+    """Anything that answers as a model does; :mod:`standfast.models` has the full contract."""
 
     def get_response(self, *args: Any, **kwargs: Any) -> Awaitable[Any]: ...
 

@@ -2,7 +2,7 @@
 
 Every error is a condition with a stable ``code`` and its facts as fields; the message is for people.
 
-    HoldfastError
+    StandfastError
     ├── InvalidInput            the caller's value cannot be used; nothing was changed
     │   └── InvalidItem         ... a conversation item, with the path of the offending part
     ├── Unsupported             this backend or platform cannot do that
@@ -17,8 +17,8 @@ Every error is a condition with a stable ``code`` and its facts as fields; the m
     ├── NotFound                no such session, run, approval or generation
     ├── AlreadyExists
     ├── StoreUnavailable        the database did not answer or refused
-    ├── SchemaTooNew            the database was written by a newer holdfast
-    ├── SchemaTooOld            the tables are missing or old, and holdfast was told not to create them
+    ├── SchemaTooNew            the database was written by a newer standfast
+    ├── SchemaTooOld            the tables are missing or old, and standfast was told not to create them
     ├── SessionDamaged          the session's own row cannot be read; its items are untouched
     ├── WrongKey                the encryption key does not open this history
     └── HistoryTampered         the sealed history was changed by someone without the key
@@ -27,13 +27,13 @@ Every error is a condition with a stable ``code`` and its facts as fields; the m
 from typing import Any, ClassVar
 
 
-class HoldfastError(Exception):
-    """The root of all errors that holdfast raises on purpose."""
+class StandfastError(Exception):
+    """The root of all errors that standfast raises on purpose."""
 
-    code: ClassVar[str] = "holdfast"
+    code: ClassVar[str] = "standfast"
 
 
-class InvalidInput(HoldfastError, ValueError):
+class InvalidInput(StandfastError, ValueError):
     """A value from the caller cannot be used. Nothing was changed."""
 
     code = "invalid-input"
@@ -49,29 +49,29 @@ class InvalidItem(InvalidInput):
         self.path, self.problem = path, problem
 
 
-class Unsupported(HoldfastError):
+class Unsupported(StandfastError):
     """This backend or platform cannot do what was asked."""
 
     code = "unsupported"
 
 
-class MissingExtra(HoldfastError, ImportError):
+class MissingExtra(StandfastError, ImportError):
     """An optional dependency is needed; the message says what to install."""
 
     code = "missing-extra"
 
     def __init__(self, extra: str, feature: str) -> None:
-        super().__init__(f"{feature} needs the extra {extra!r}: pip install 'holdfast[{extra}]'")
+        super().__init__(f"{feature} needs the extra {extra!r}: pip install 'standfast[{extra}]'")
         self.extra = extra
 
 
-class Closed(HoldfastError, RuntimeError):
+class Closed(StandfastError, RuntimeError):
     """The object was closed; it cannot be used any more."""
 
     code = "closed"
 
 
-class Conflict(HoldfastError):
+class Conflict(StandfastError):
     """Somebody else wrote first. Nothing was written; read and retry."""
 
     code = "moved"
@@ -118,7 +118,7 @@ class FenceLost(Conflict):
         super().__init__("lease", name, expected=expected, found=found)
 
 
-class KeyReused(HoldfastError):
+class KeyReused(StandfastError):
     """An idempotency key came back with other content. Nothing was written."""
 
     code = "key-reused"
@@ -128,7 +128,7 @@ class KeyReused(HoldfastError):
         self.session_id, self.key = session_id, key
 
 
-class NotFound(HoldfastError, LookupError):
+class NotFound(StandfastError, LookupError):
     """There is no such session, run, approval or generation."""
 
     code = "not-found"
@@ -138,7 +138,7 @@ class NotFound(HoldfastError, LookupError):
         self.what, self.name = what, name
 
 
-class AlreadyExists(HoldfastError):
+class AlreadyExists(StandfastError):
     """The name is taken. Nothing was written."""
 
     code = "already-exists"
@@ -148,36 +148,36 @@ class AlreadyExists(HoldfastError):
         self.what, self.name = what, name
 
 
-class StoreUnavailable(HoldfastError):
+class StoreUnavailable(StandfastError):
     """The database did not answer or refused. Whether a write arrived is unknown unless it had a key."""
 
     code = "store-unavailable"
 
 
-class SchemaTooNew(HoldfastError):
-    """The database was written by a newer holdfast; it is left untouched."""
+class SchemaTooNew(StandfastError):
+    """The database was written by a newer standfast; it is left untouched."""
 
     code = "schema-too-new"
 
     def __init__(self, location: str, *, found: int, supported: int) -> None:
         super().__init__(
-            f"{location} has schema {found}, this holdfast knows up to {supported}: upgrade holdfast to open it"
+            f"{location} has schema {found}, this standfast knows up to {supported}: upgrade standfast to open it"
         )
         self.found, self.supported = found, supported
 
 
-class SchemaTooOld(HoldfastError):
-    """The tables are missing or of an older holdfast, and this one was told not to touch them."""
+class SchemaTooOld(StandfastError):
+    """The tables are missing or of an older standfast, and this one was told not to touch them."""
 
     code = "schema-too-old"
 
     def __init__(self, location: str, *, found: int, supported: int) -> None:
-        state = f"has schema {found}, this holdfast needs {supported}" if found else "has no tables of holdfast"
+        state = f"has schema {found}, this standfast needs {supported}" if found else "has no tables of standfast"
         super().__init__(f"{location} {state}: open it once with create_tables=True")
         self.found, self.supported = found, supported
 
 
-class SessionDamaged(HoldfastError):
+class SessionDamaged(StandfastError):
     """What is stored about a session, not in it, makes no sense. Nothing was changed, and its items are still there."""
 
     code = "session-damaged"
@@ -187,13 +187,13 @@ class SessionDamaged(HoldfastError):
         self.session_id, self.problem = session_id, problem
 
 
-class WrongKey(HoldfastError):
+class WrongKey(StandfastError):
     """None of the given encryption keys opens this history. Nothing was changed."""
 
     code = "wrong-key"
 
 
-class HistoryTampered(HoldfastError):
+class HistoryTampered(StandfastError):
     """A sealed history was reordered, cut or extended by someone without its key."""
 
     code = "history-tampered"

@@ -3,7 +3,7 @@
 import secrets
 import time
 
-from holdfast.base.errors import InvalidInput
+from standfast.base.errors import InvalidInput
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 

@@ -1,6 +1,6 @@
 """Conversation items: plain dicts in the shape of the OpenAI Responses API.
 
-This module knows how an item becomes bytes and text; :mod:`holdfast.base.pairing` knows which items need each other.
+This module knows how an item becomes bytes and text; :mod:`standfast.base.pairing` knows which items need each other.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.base.errors import InvalidItem
+from standfast.base.errors import InvalidItem
 
 Item: TypeAlias = dict[str, Any]
 
@@ -144,7 +144,7 @@ _MAX_WORD_BYTES = 400_000
 
 
 def extract_words(text: str) -> list[str]:
-    """The distinct words of a text, case folded, as every search index of holdfast sees them."""
+    """The distinct words of a text, case folded, as every search index of standfast sees them."""
     found = list(dict.fromkeys(word[:_MAX_WORD_LENGTH] for word in _WORD.findall(text.casefold())))
     if len(found) * _MAX_WORD_LENGTH * 4 <= _MAX_WORD_BYTES:
         return found

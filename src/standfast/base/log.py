@@ -1,13 +1,13 @@
-"""holdfast's own log. It goes nowhere unless a program sends it somewhere, and has nobody's words in it."""
+"""standfast's own log. It goes nowhere unless a program sends it somewhere, and has nobody's words in it."""
 
 import logging
 import sys
 
-log = logging.getLogger("holdfast")
+log = logging.getLogger("standfast")
 
 
 def enable_verbose_stdout_logging() -> None:
-    """Show everything that holdfast logs on standard output. Calling it again changes nothing."""
+    """Show everything that standfast logs on standard output. Calling it again changes nothing."""
     log.setLevel(logging.DEBUG)
     if not any(isinstance(handler, _StdoutHandler) for handler in log.handlers):
         log.addHandler(_StdoutHandler())

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from holdfast.base.items import Item
+from standfast.base.items import Item
 
 # The output's type for each call; a call not listed carries its own result.
 OUTPUT_TYPE_BY_CALL_TYPE: dict[str, str] = {

@@ -5,7 +5,7 @@ import sys
 
 
 def main() -> None:
-    """Run ``holdfast``."""
+    """Run ``standfast``."""
     prepare_standard_streams()
     try:
         run_commands()
@@ -15,11 +15,11 @@ def main() -> None:
 
 def run_commands() -> None:
     try:
-        from holdfast.cli.app import main as run
+        from standfast.cli.app import main as run
     except ModuleNotFoundError as missing:
         if (missing.name or "").split(".")[0] not in ("typer", "rich", "click"):
             raise
-        sys.exit("holdfast: the command line needs the extra 'cli': pip install 'holdfast[cli]'")
+        sys.exit("standfast: the command line needs the extra 'cli': pip install 'standfast[cli]'")
     run()
 
 

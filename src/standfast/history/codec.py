@@ -1,4 +1,4 @@
-"""How items become stored bytes. The plain codec is JSON; :mod:`holdfast.history.sealing` is the other one."""
+"""How items become stored bytes. The plain codec is JSON; :mod:`standfast.history.encryption.codec` is the other one."""
 
 import hashlib
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.base.items import Item, decode_item
-from holdfast.store.contract import Generation, Row, SessionRecord, make_wrong_key_error
+from standfast.base.items import Item, decode_item
+from standfast.store.contract import Generation, Row, SessionRecord, make_wrong_key_error
 
 
 class UnreadableRecord(ValueError):

@@ -8,14 +8,14 @@ from typing import Any, Self, TypeAlias
 
 import msgspec
 
-from holdfast.base.errors import HistoryMoved, InvalidInput, NotFound, Unsupported
-from holdfast.base.items import Item, encode_items, extract_text
-from holdfast.base.pairing import PairingProblem, find_unpaired, group_into_units
-from holdfast.history.codec import DecodedRecord
-from holdfast.history.session import StoredSession
-from holdfast.history.wrapping import SessionWrapper
-from holdfast.store.contract import EMPTY_HEAD, Generation, Head
-from holdfast.store.view import TapeSpan, find_position
+from standfast.base.errors import HistoryMoved, InvalidInput, NotFound, Unsupported
+from standfast.base.items import Item, encode_items, extract_text
+from standfast.base.pairing import PairingProblem, find_unpaired, group_into_units
+from standfast.history.codec import DecodedRecord
+from standfast.history.stored_session import StoredSession
+from standfast.history.wrapper import SessionWrapper
+from standfast.store.contract import EMPTY_HEAD, Generation, Head
+from standfast.store.tape import TapeSpan, find_position
 
 Summary: TypeAlias = str | Item | Sequence[Item]
 Summariser: TypeAlias = Callable[[list[Item]], Summary | Awaitable[Summary]]
@@ -54,7 +54,7 @@ class CompactingSession(SessionWrapper):
     An append never fails because of its compaction: that is logged, and the next append tries again. Whoever
     passes ``expected`` has to read the head again after each append, since a compaction changes it too.
 
-    It wraps a session in a holdfast store, encrypted or not. The summary of an encrypted history is encrypted;
+    It wraps a session in a standfast store, encrypted or not. The summary of an encrypted history is encrypted;
     its own age counts for a ``ttl``, not that of what it summarises.
     """
 
@@ -70,7 +70,7 @@ class CompactingSession(SessionWrapper):
         stored = getattr(underlying, "stored_session", None)
         if not isinstance(stored, StoredSession):
             raise Unsupported(
-                f"CompactingSession needs a session in a holdfast store, which {type(underlying).__name__} is not:"
+                f"CompactingSession needs a session in a standfast store, which {type(underlying).__name__} is not:"
                 " no other can replace part of a history in one step"
             )
         if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 0:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.base.errors import HistoryTampered
-from holdfast.base.pairing import UnpairedItem, find_unpaired
-from holdfast.history.codec import Codec, UnreadableRecord
-from holdfast.store.contract import EMPTY_HEAD, Generation, Head, Page, QuarantinedItem
+from standfast.base.errors import HistoryTampered
+from standfast.base.pairing import UnpairedItem, find_unpaired
+from standfast.history.codec import Codec, UnreadableRecord
+from standfast.store.contract import EMPTY_HEAD, Generation, Head, Page, QuarantinedItem
 
 
 class CorruptItem(msgspec.Struct, frozen=True):

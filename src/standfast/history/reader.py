@@ -3,32 +3,24 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from holdfast.base.errors import HistoryTampered, InvalidInput, NotFound
-from holdfast.base.ids import validate_name, validate_owner
-from holdfast.base.items import Item, extract_text, matches_terms
-from holdfast.base.pairing import drop_unpaired
-from holdfast.history.checking import IntegrityReport, check_integrity
-from holdfast.history.codec import Codec, DecodedRecord, PlainCodec, UnreadableRecord
-from holdfast.history.contract import SessionSettings, validate_limit
-from holdfast.history.expiry import drop_expired
-from holdfast.history.searching import SearchHit, parse_query, search_index
-from holdfast.store.contract import (
-    EMPTY_HEAD,
-    Backend,
-    Generation,
-    Head,
-    Page,
-    Row,
-    SessionRecord,
-)
-from holdfast.store.view import TapeSpan, find_position, join_spans, slice_spans, total_length
+from standfast.base.errors import HistoryTampered, InvalidInput, NotFound
+from standfast.base.ids import validate_name, validate_owner
+from standfast.base.items import Item, extract_text, matches_terms
+from standfast.base.pairing import drop_unpaired
+from standfast.history.codec import Codec, DecodedRecord, PlainCodec, UnreadableRecord
+from standfast.history.encryption.keys import drop_expired
+from standfast.history.integrity import IntegrityReport, check_integrity
+from standfast.history.search import SearchHit, parse_query, search_index
+from standfast.history.session import SessionSettings, validate_limit
+from standfast.store.contract import EMPTY_HEAD, Backend, Generation, Head, Page, Row, SessionRecord
+from standfast.store.tape import TapeSpan, find_position, join_spans, slice_spans, total_length
 
 PLAIN_CODEC = PlainCodec()
 _SCAN_PAGE_SIZE = 500
 
 
 class StoredSessionReader:
-    """What a history in a store shows. :class:`~holdfast.history.session.StoredSession` can change it as well."""
+    """What a history in a store shows. :class:`~standfast.history.stored_session.StoredSession` can change it as well."""
 
     session_settings: SessionSettings | None
 

@@ -4,13 +4,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from holdfast.base.errors import InvalidInput, SessionDamaged
-from holdfast.base.items import Item, extract_words
-from holdfast.history.contract import validate_listing_limit
-from holdfast.store.contract import (
-    Backend,
-    SessionRecord,
-)
+from standfast.base.errors import InvalidInput, SessionDamaged
+from standfast.base.items import Item, extract_words
+from standfast.history.session import validate_listing_limit
+from standfast.store.contract import Backend, SessionRecord
 
 
 class SearchHit(msgspec.Struct, frozen=True):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
-from holdfast.base.errors import InvalidInput
-from holdfast.base.items import Item
+from standfast.base.errors import InvalidInput
+from standfast.base.items import Item
 
 _MAX_LIMIT = 2**31
 

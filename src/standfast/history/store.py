@@ -7,16 +7,16 @@ from typing import Any, Self
 
 import msgspec
 
-from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, InvalidItem, NotFound, SessionDamaged
-from holdfast.base.ids import validate_name, validate_owner
-from holdfast.base.items import Item, encode_items, extract_text, extract_words, to_plain_json
-from holdfast.history.codec import UnreadableRecord
-from holdfast.history.contract import SessionSettings, validate_listing_limit
-from holdfast.history.searching import SearchHit, parse_query, search_index
-from holdfast.history.session import StoredSession
-from holdfast.history.turn_log import get_log_id, is_turn_log
-from holdfast.store.contract import Annotate, Backend, Cursor, Erase, Head, SessionRecord, Splice
-from holdfast.store.opening import open_backend
+from standfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, InvalidItem, NotFound, SessionDamaged
+from standfast.base.ids import validate_name, validate_owner
+from standfast.base.items import Item, encode_items, extract_text, extract_words, to_plain_json
+from standfast.history.codec import UnreadableRecord
+from standfast.history.compat.turns import get_log_id, is_turn_log
+from standfast.history.search import SearchHit, parse_query, search_index
+from standfast.history.session import SessionSettings, validate_listing_limit
+from standfast.history.stored_session import StoredSession
+from standfast.store.contract import Annotate, Backend, Cursor, Erase, Head, SessionRecord, Splice
+from standfast.store.urls import open_backend
 
 EXPORT_FORMAT = 1
 
@@ -170,7 +170,7 @@ class Store:
     ) -> StoredSession:
         """Create a session from exported lines, in one commit. An existing one is never touched."""
         parsed = [(number, parse_line(number, line)) async for number, line in number_lines(lines) if line.strip()]
-        if not parsed or parsed[0][1].get("holdfast") != "session":
+        if not parsed or parsed[0][1].get("standfast") != "session":
             raise InvalidInput("line 1: this is not an exported session")
         (_, header), *rest = parsed
         if header.get("format") != EXPORT_FORMAT:
@@ -240,7 +240,7 @@ def parse_cursor(after: str | None) -> Cursor | None:
 
 async def export_lines(info: StoredSessionInfo, session: StoredSession) -> AsyncIterator[str]:
     header = {
-        "holdfast": "session",
+        "standfast": "session",
         "format": EXPORT_FORMAT,
         "session_id": info.session_id,
         "owner": info.owner,

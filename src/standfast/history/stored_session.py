@@ -7,12 +7,12 @@ from typing import Self
 
 import msgspec
 
-from holdfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, NotFound
-from holdfast.base.ids import new_id, validate_name
-from holdfast.base.items import Item, encode_items, extract_text, extract_words
-from holdfast.history.contract import SessionABC
-from holdfast.history.reading import StoredSessionReader, validate_generation
-from holdfast.store.contract import (
+from standfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, NotFound
+from standfast.base.ids import new_id, validate_name
+from standfast.base.items import Item, encode_items, extract_text, extract_words
+from standfast.history.reader import StoredSessionReader, validate_generation
+from standfast.history.session import SessionABC
+from standfast.store.contract import (
     EMPTY_HEAD,
     BatchKey,
     Erase,
@@ -27,7 +27,7 @@ from holdfast.store.contract import (
     ViewUpdate,
     generate_tape_id,
 )
-from holdfast.store.view import TapeSpan, get_tape_ends, join_spans, slice_spans, total_length
+from standfast.store.tape import TapeSpan, get_tape_ends, join_spans, slice_spans, total_length
 
 _MAX_ATTEMPTS = 100
 

@@ -1,7 +1,7 @@
 """What sessions that wrap other sessions have in common.
 
-The convention: a session that is kept in a holdfast store has an attribute ``stored``, the
-:class:`~holdfast.history.session.StoredSession` that does the reading and writing. Around a session of another
+The convention: a session that is kept in a standfast store has an attribute ``stored``, the
+:class:`~standfast.history.stored_session.StoredSession` that does the reading and writing. Around a session of another
 make it is ``None``, and there only the four methods work.
 """
 
@@ -9,15 +9,15 @@ import copy
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol, Self
 
-from holdfast.base.errors import Unsupported
-from holdfast.base.items import Item
-from holdfast.base.pairing import drop_unpaired
-from holdfast.history.checking import IntegrityReport
-from holdfast.history.codec import UnreadableRecord
-from holdfast.history.contract import SessionABC, SessionSettings
-from holdfast.history.searching import SearchHit
-from holdfast.history.session import StoredSession
-from holdfast.store.contract import Generation, Head, Row
+from standfast.base.errors import Unsupported
+from standfast.base.items import Item
+from standfast.base.pairing import drop_unpaired
+from standfast.history.codec import UnreadableRecord
+from standfast.history.integrity import IntegrityReport
+from standfast.history.search import SearchHit
+from standfast.history.session import SessionABC, SessionSettings
+from standfast.history.stored_session import StoredSession
+from standfast.store.contract import Generation, Head, Row
 
 
 class InnerSession(Protocol):
@@ -79,7 +79,7 @@ class SessionWrapper(SessionABC):
     async def get_paired_items(self, limit: int | None = None) -> list[Item]:
         return drop_unpaired(await self.get_items(limit))
 
-    # --- only over a holdfast store -------------------------------------------------------------
+    # --- only over a standfast store -------------------------------------------------------------
 
     async def head(self) -> Head:
         return await self.require_stored_session("head").head()
@@ -112,7 +112,7 @@ class SessionWrapper(SessionABC):
 
     def require_stored_session(self, method: str) -> StoredSession:
         if self.stored_session is None:
-            raise Unsupported(f"{method} needs a history in a holdfast store; around other sessions it cannot work")
+            raise Unsupported(f"{method} needs a history in a standfast store; around other sessions it cannot work")
         return self.stored_session
 
     def rewrap(self, stored: StoredSession) -> Self:

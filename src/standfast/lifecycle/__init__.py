@@ -1,10 +1,10 @@
 """Ownership of tasks, resources, threads and states."""
 
-from holdfast.lifecycle.channel import Channel, ChannelFull
-from holdfast.lifecycle.machine import IllegalTransition, InvalidTransitionTable, StateMachine, TransitionTable
-from holdfast.lifecycle.owner import Owner
-from holdfast.lifecycle.scope import NEVER, AlreadyStarted, CloseTimeout, Deadline, Scope
-from holdfast.lifecycle.threads import Job, SingleThreadExecutor, UnansweredJob, run_jobs_in_order
+from standfast.lifecycle.channel import Channel, ChannelFull
+from standfast.lifecycle.owner import Owner
+from standfast.lifecycle.scope import NEVER, AlreadyStarted, CloseTimeout, Deadline, Scope
+from standfast.lifecycle.state_machine import IllegalTransition, InvalidTransitionTable, StateMachine, TransitionTable
+from standfast.lifecycle.threads import Job, SingleThreadExecutor, UnansweredJob, run_jobs_in_order
 
 __all__ = [
     "NEVER",

@@ -7,12 +7,12 @@ import asyncio
 from collections import OrderedDict, deque
 from typing import Generic, Self, TypeVar
 
-from holdfast.base.errors import Closed, HoldfastError, InvalidInput
+from standfast.base.errors import Closed, InvalidInput, StandfastError
 
 T = TypeVar("T")
 
 
-class ChannelFull(HoldfastError):
+class ChannelFull(StandfastError):
     """There is no room now, or others are waiting for it. Nothing was sent."""
 
     code = "channel-full"

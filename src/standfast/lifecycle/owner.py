@@ -6,13 +6,13 @@ from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
-from holdfast.base.errors import Closed
-from holdfast.lifecycle.scope import NEVER, AlreadyStarted, CloseTimeout, Deadline
+from standfast.base.errors import Closed
+from standfast.lifecycle.scope import NEVER, AlreadyStarted, CloseTimeout, Deadline
 
 T = TypeVar("T")
 
 # The owners in whose contexts the current task was started, directly or not.
-_enclosing_owners: ContextVar[tuple["Owner[Any]", ...]] = ContextVar("holdfast_within_owners", default=())
+_enclosing_owners: ContextVar[tuple["Owner[Any]", ...]] = ContextVar("standfast_within_owners", default=())
 
 
 class Owner(Generic[T]):

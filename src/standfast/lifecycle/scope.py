@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast.base.errors import Closed, HoldfastError
+from standfast.base.errors import Closed, StandfastError
 
 T = TypeVar("T")
 
@@ -22,13 +22,13 @@ T = TypeVar("T")
 _MIN_GRACE = 0.05
 
 
-class AlreadyStarted(HoldfastError, RuntimeError):
+class AlreadyStarted(StandfastError, RuntimeError):
     """A scope or an owner serves once; make a new one."""
 
     code = "already-started"
 
 
-class CloseTimeout(HoldfastError, TimeoutError):
+class CloseTimeout(StandfastError, TimeoutError):
     """Closing ran out of time.
 
     What ``cut`` names was interrupted and may have left something behind on the other side;

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from holdfast.base.errors import HoldfastError, InvalidInput
+from standfast.base.errors import InvalidInput, StandfastError
 
 S = TypeVar("S", bound=Enum)
 E = TypeVar("E", bound=Enum)
 
 
-class IllegalTransition(HoldfastError):
+class IllegalTransition(StandfastError):
     """The table has no such event in this state. The state did not change."""
 
     code = "illegal-transition"

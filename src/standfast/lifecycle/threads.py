@@ -10,13 +10,13 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple
 
-from holdfast.base.errors import Closed, HoldfastError
+from standfast.base.errors import Closed, StandfastError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class UnansweredJob(HoldfastError):
+class UnansweredJob(StandfastError):
     """A handler returned without answering a job that it was given."""
 
     code = "unanswered"

@@ -1,5 +1,5 @@
 """Tools of MCP servers for agents. Names are resolved on first use; the ``mcp`` library when a server is connected."""
 
-from holdfast.base.lazy import attach_stub
+from standfast.base.lazy import attach_stub
 
 __getattr__, __dir__, __all__ = attach_stub(__name__)

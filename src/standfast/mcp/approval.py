@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict
 
-from holdfast.agents.agent import AgentBase
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.errors import InvalidDeclaration
-from holdfast.agents.types import MaybeAwaitable, NeedsApproval, maybe_await
+from standfast.agents.agent import AgentBase
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import InvalidDeclaration
+from standfast.agents.types import MaybeAwaitable, NeedsApproval, maybe_await
 
 if TYPE_CHECKING:
     from mcp.types import Tool as MCPTool

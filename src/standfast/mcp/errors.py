@@ -9,13 +9,13 @@ UserError
 └── MCPNotConnected     it was used before ``connect()`` or after ``cleanup()``
 """
 
-from holdfast.agents.errors import AgentsException, UserError
+from standfast.agents.errors import AgentsException, UserError
 
 DEFAULT_HINT = "see that it is running and that its parameters are right"
 
 
 class MCPServerError(AgentsException):
-    """Something went wrong between holdfast and a server. ``tool_name`` is set when a call was being made."""
+    """Something went wrong between standfast and a server. ``tool_name`` is set when a call was being made."""
 
     code = "mcp"
 

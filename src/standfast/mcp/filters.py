@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
-from holdfast.agents.agent import AgentBase
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.errors import InvalidDeclaration, UserError
-from holdfast.agents.types import MaybeAwaitable, maybe_await
+from standfast.agents.agent import AgentBase
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import InvalidDeclaration, UserError
+from standfast.agents.types import MaybeAwaitable, maybe_await
 
 if TYPE_CHECKING:
     from mcp.types import Tool as MCPTool
 
-_log = logging.getLogger("holdfast.mcp")
+_log = logging.getLogger("standfast.mcp")
 
 
 class ToolFilterStatic(TypedDict):

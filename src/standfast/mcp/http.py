@@ -6,18 +6,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 from urllib.parse import urlsplit
 
-from holdfast.agents.errors import InvalidDeclaration
-from holdfast.agents.types import ToolErrorFunction
-from holdfast.mcp.approval import RequireApprovalSetting
-from holdfast.mcp.connected import ClientSessionServer
-from holdfast.mcp.filters import ToolFilter
-from holdfast.mcp.server import UNSET
-from holdfast.mcp.tool_data import MCPToolCustomDataExtractor, MCPToolMetaResolver
+from standfast.agents.errors import InvalidDeclaration
+from standfast.agents.types import ToolErrorFunction
+from standfast.mcp._client.client_server import ClientSessionServer
+from standfast.mcp._client.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver
+from standfast.mcp.approval import RequireApprovalSetting
+from standfast.mcp.filters import ToolFilter
+from standfast.mcp.server import UNSET
 
 if TYPE_CHECKING:
     from mcp.client.session import MessageHandlerFnT
 
-    from holdfast.mcp.steady import FaultTolerantClient
+    from standfast.mcp._client.http_client import FaultTolerantClient
 
 HttpClientFactory = Callable[..., Any]
 
@@ -109,7 +109,7 @@ class MCPServerStreamableHttp(_HttpServer):
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
-        from holdfast.mcp.steady import FaultTolerantClient
+        from standfast.mcp._client.http_client import FaultTolerantClient
 
         params: MCPServerStreamableHttpParams = self.params
         limit = httpx2.Timeout(

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Iterable
 from typing import Self
 
-from holdfast.lifecycle import Scope
-from holdfast.mcp.errors import MCPUnavailable
-from holdfast.mcp.server import MCPServer
+from standfast.lifecycle import Scope
+from standfast.mcp.errors import MCPUnavailable
+from standfast.mcp.server import MCPServer
 
-_log = logging.getLogger("holdfast.mcp")
+_log = logging.getLogger("standfast.mcp")
 
 
 class MCPServerManager:

@@ -3,14 +3,13 @@
 import abc
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.agents.agent import AgentBase
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.tools import Tool, default_tool_error_function
-from holdfast.agents.types import ToolErrorFunction
-from holdfast.base.errors import Unsupported
-from holdfast.mcp.approval import ApprovalRule, RequireApprovalSetting
-from holdfast.mcp.tool_data import MCPToolCustomDataExtractor, MCPToolMetaResolver
-from holdfast.mcp.tools import MCPUtil
+from standfast.agents.agent import AgentBase
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.tools import Tool, default_tool_error_function
+from standfast.agents.types import ToolErrorFunction
+from standfast.base.errors import Unsupported
+from standfast.mcp._client.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver, MCPUtil
+from standfast.mcp.approval import ApprovalRule, RequireApprovalSetting
 
 if TYPE_CHECKING:
     from mcp.types import (

@@ -4,18 +4,18 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
-from holdfast.agents.errors import InvalidDeclaration
-from holdfast.agents.types import ToolErrorFunction
-from holdfast.mcp.approval import RequireApprovalSetting
-from holdfast.mcp.connected import ClientSessionServer
-from holdfast.mcp.filters import ToolFilter
-from holdfast.mcp.server import UNSET
-from holdfast.mcp.tool_data import MCPToolCustomDataExtractor, MCPToolMetaResolver
+from standfast.agents.errors import InvalidDeclaration
+from standfast.agents.types import ToolErrorFunction
+from standfast.mcp._client.client_server import ClientSessionServer
+from standfast.mcp._client.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver
+from standfast.mcp.approval import RequireApprovalSetting
+from standfast.mcp.filters import ToolFilter
+from standfast.mcp.server import UNSET
 
 if TYPE_CHECKING:
     from mcp.client.session import MessageHandlerFnT
 
-    from holdfast.mcp.process import ServerProcess
+    from standfast.mcp._client.stdio_transport import ServerProcess
 
 
 class MCPServerStdioParams(TypedDict):
@@ -32,7 +32,7 @@ class MCPServerStdioParams(TypedDict):
 class MCPServerStdio(ClientSessionServer):
     """A server in a child process. It ends with ``cleanup()``: asked first, killed if it does not hear.
 
-    What it writes to its standard error goes to the logger ``holdfast.mcp`` (level DEBUG); the end of it is in errors.
+    What it writes to its standard error goes to the logger ``standfast.mcp`` (level DEBUG); the end of it is in errors.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class MCPServerStdio(ClientSessionServer):
         return self._name
 
     def create_streams(self) -> AbstractAsyncContextManager[Any]:
-        from holdfast.mcp.process import ServerProcess
+        from standfast.mcp._client.stdio_transport import ServerProcess
 
         params = self.params
         self._process = ServerProcess(

@@ -1,5 +1,5 @@
 """Models: the contract, OpenAI's APIs, the embedded one, and asking again. Names are resolved on first use."""
 
-from holdfast.base.lazy import attach_stub
+from standfast.base.lazy import attach_stub
 
 __getattr__, __dir__, __all__ = attach_stub(__name__)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.base.items import Item
+from standfast.base.items import Item
 
 _SCALAR_TYPES = frozenset([str, int, float, bool, type(None)])
 
@@ -57,7 +57,7 @@ def to_plain(value: Any) -> Any:
 
 
 def as_item(output: Any) -> Item:
-    """A model's output item as the plain dict that holdfast works with: exactly what the provider sent."""
+    """A model's output item as the plain dict that standfast works with: exactly what the provider sent."""
     if isinstance(output, dict | Mapping):
         return {name: to_plain(part) for name, part in output.items()}
     if hasattr(output, "model_dump"):

@@ -6,15 +6,15 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.agents.types import MaybeAwaitable, maybe_await
-from holdfast.base.errors import InvalidInput
-from holdfast.base.items import Item
-from holdfast.base.usage import Usage
-from holdfast.models.asking import ModelRequest
-from holdfast.models.contract import Model, ModelResponse, TResponseStreamEvent
-from holdfast.models.events import ResponseEventBuilder, make_response_events, make_text_part, usage_to_dict
-from holdfast.models.openai_chat_items import make_local_id, make_message_item
-from holdfast.models.raw import wrap_attributes
+from standfast.agents.types import MaybeAwaitable, maybe_await
+from standfast.base.errors import InvalidInput
+from standfast.base.items import Item
+from standfast.base.usage import Usage
+from standfast.models.attribute_items import wrap_attributes
+from standfast.models.interface import Model, ModelResponse, TResponseStreamEvent
+from standfast.models.openai.chat_conversion import make_local_id, make_message_item
+from standfast.models.request import ModelRequest
+from standfast.models.stream_events import ResponseEventBuilder, make_response_events, make_text_part, usage_to_dict
 
 FunctionModelOutput: TypeAlias = str | Item | Sequence[str | Item]
 

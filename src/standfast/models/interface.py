@@ -11,18 +11,18 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from holdfast.agents.errors import AgentsException, ModelBehaviorError
-from holdfast.agents.tool_refs import get_field
-from holdfast.base.items import Item
-from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, Usage
-from holdfast.models.raw import as_item, to_plain
+from standfast.agents.errors import AgentsException, ModelBehaviorError
+from standfast.agents.tool_identity import get_field
+from standfast.base.items import Item
+from standfast.base.usage import InputTokensDetails, OutputTokensDetails, Usage
+from standfast.models.attribute_items import as_item, to_plain
 
 if TYPE_CHECKING:
-    from holdfast.agents.handoffs import Handoff
-    from holdfast.agents.model_settings import ModelSettings
-    from holdfast.agents.output import AgentOutputSchemaBase
-    from holdfast.agents.tools import Tool
-    from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+    from standfast.agents.handoffs import Handoff
+    from standfast.agents.model_settings import ModelSettings
+    from standfast.agents.output import AgentOutputSchemaBase
+    from standfast.agents.tools import Tool
+    from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 TResponseOutputItem: TypeAlias = Any
 TResponseStreamEvent: TypeAlias = Any

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from holdfast.agents.errors import UserError
-from holdfast.models.contract import Model, ModelProvider
-from holdfast.models.openai_provider import OpenAIProvider
+from standfast.agents.errors import UserError
+from standfast.models.interface import Model, ModelProvider
+from standfast.models.openai.provider import OpenAIProvider
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -114,7 +114,7 @@ class MultiProvider(ModelProvider):
 
     def _get_local_provider(self) -> ModelProvider:
         if self._local is None:
-            from holdfast.models.local import LocalModelProvider
+            from standfast.models.local.model import LocalModelProvider
 
             self._local = LocalModelProvider()
         return self._local

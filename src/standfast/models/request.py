@@ -9,14 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from holdfast.agents.errors import ModelTimeoutError
-from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.tool_refs import get_field
-from holdfast.agents.types import maybe_await
-from holdfast.base.items import Item
-from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, RequestUsage
-from holdfast.models.checking import validate_response
-from holdfast.models.contract import (
+from standfast.agents.errors import ModelTimeoutError
+from standfast.agents.model_settings import ModelSettings
+from standfast.agents.tool_identity import get_field
+from standfast.agents.types import maybe_await
+from standfast.base.items import Item
+from standfast.base.usage import InputTokensDetails, OutputTokensDetails, RequestUsage
+from standfast.models.interface import (
     IncompleteStream,
     Model,
     ModelResponse,
@@ -24,8 +23,7 @@ from holdfast.models.contract import (
     TResponseStreamEvent,
     parse_final_event,
 )
-from holdfast.models.events import PRELUDE_EVENTS
-from holdfast.models.retry import (
+from standfast.models.retry import (
     ModelRetryAdvice,
     ModelRetryAdviceRequest,
     RetryDecision,
@@ -35,11 +33,13 @@ from holdfast.models.retry import (
     normalize_error,
     resolve_retry_settings,
 )
+from standfast.models.stream_events import PRELUDE_EVENTS
+from standfast.models.validation import validate_response
 
 if TYPE_CHECKING:
-    from holdfast.agents.handoffs import Handoff
-    from holdfast.agents.output import AgentOutputSchemaBase
-    from holdfast.agents.tools import Tool
+    from standfast.agents.handoffs import Handoff
+    from standfast.agents.output import AgentOutputSchemaBase
+    from standfast.agents.tools import Tool
 
 ResponseEventSink: TypeAlias = Callable[[TResponseStreamEvent], Awaitable[None]]
 Sleep: TypeAlias = Callable[[float], Awaitable[None]]

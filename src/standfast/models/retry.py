@@ -1,4 +1,4 @@
-"""Whether a request that failed is made again. Everything here is a decision; :mod:`holdfast.models.asking` acts on it.
+"""Whether a request that failed is made again. Everything here is a decision; :mod:`standfast.models.request` acts on it.
 
 Four rules no policy can change: nothing is repeated after the model's words were shown to anybody, nothing that the
 caller aborted, nothing more often than allowed, and nothing that may have had its effect on the server already, unless
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal, TypeAlias
 
-from holdfast.agents.errors import ModelTimeoutError, UserError
-from holdfast.agents.model_settings import ModelRetryBackoffInput, ModelRetryBackoffSettings, ModelRetrySettings
-from holdfast.agents.types import maybe_await
-from holdfast.base.clock import Clock, system_clock
-from holdfast.base.errors import HoldfastError
-from holdfast.models.contract import IncompleteStream, ResponseFailed
+from standfast.agents.errors import ModelTimeoutError, UserError
+from standfast.agents.model_settings import ModelRetryBackoffInput, ModelRetryBackoffSettings, ModelRetrySettings
+from standfast.agents.types import maybe_await
+from standfast.base.clock import Clock, system_clock
+from standfast.base.errors import StandfastError
+from standfast.models.interface import IncompleteStream, ResponseFailed
 
 ReplaySafety: TypeAlias = Literal["safe", "unsafe"]
 
@@ -273,7 +273,7 @@ def normalize_error(error: Exception) -> ModelRetryNormalizedError:
     status, code, request = (getattr(error, name, None) for name in ("status_code", "code", "request_id"))
     return ModelRetryNormalizedError(
         status_code=status if isinstance(status, int) else None,
-        error_code=code if isinstance(code, str) and not isinstance(error, HoldfastError) else None,
+        error_code=code if isinstance(code, str) and not isinstance(error, StandfastError) else None,
         message=str(error),
         request_id=request if isinstance(request, str) else None,
         retry_after=parse_retry_after(getattr(getattr(error, "response", None), "headers", None)),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from holdfast.base.items import Item
+from standfast.base.items import Item
 
 ResponseEvent = dict[str, Any]
 
@@ -106,7 +106,7 @@ def make_text_part(text: str) -> Item:
 
 
 def usage_to_dict(usage: Any) -> Item:
-    """A :class:`~holdfast.base.usage.Usage` as a response reports it, with the number of requests beside it."""
+    """A :class:`~standfast.base.usage.Usage` as a response reports it, with the number of requests beside it."""
     return {
         "requests": usage.requests,
         "input_tokens": usage.input_tokens,

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.agents.errors import ModelBehaviorError
-from holdfast.base.errors import InvalidItem
-from holdfast.base.items import Item, encode_item, sanitize_json
-from holdfast.base.usage import Usage
-from holdfast.models.contract import ModelResponse
-from holdfast.models.raw import wrap_attributes
+from standfast.agents.errors import ModelBehaviorError
+from standfast.base.errors import InvalidItem
+from standfast.base.items import Item, encode_item, sanitize_json
+from standfast.base.usage import Usage
+from standfast.models.attribute_items import wrap_attributes
+from standfast.models.interface import ModelResponse
 
 _TEXT_FIELDS = {"output_text": "text", "refusal": "refusal"}
 

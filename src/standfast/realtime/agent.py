@@ -4,15 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias, TypeVar, cast
 
-from holdfast.agents.agent import AgentBase
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.enablement import filter_enabled
-from holdfast.agents.errors import InvalidDeclaration
-from holdfast.agents.guardrails import OutputGuardrail
-from holdfast.agents.handoffs import Handoff, OnHandoffWithInput, OnHandoffWithoutInput, handoff
-from holdfast.agents.hooks import AgentHooks, RunHooks
-from holdfast.agents.prompts import Prompt
-from holdfast.agents.types import Enabled, MaybeAwaitable, TContext, maybe_await
+from standfast.agents.agent import AgentBase
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import InvalidDeclaration
+from standfast.agents.guardrails import OutputGuardrail
+from standfast.agents.handoffs import Handoff, OnHandoffWithInput, OnHandoffWithoutInput, handoff
+from standfast.agents.hooks import AgentHooks, RunHooks
+from standfast.agents.prompts import Prompt
+from standfast.agents.tools import filter_enabled
+from standfast.agents.types import Enabled, MaybeAwaitable, TContext, maybe_await
 
 THandoffInput = TypeVar("THandoffInput")
 

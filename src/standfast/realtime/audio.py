@@ -4,9 +4,17 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.agents.tool_refs import get_field
+from standfast.agents.errors import UserError
+from standfast.agents.tool_identity import get_field
 
-log = logging.getLogger("holdfast.realtime")
+
+def validate_pace(pace: float | None, name: str = "pace") -> float | None:
+    if pace is not None and not pace > 0:
+        raise UserError(f"{name} must be above 0, or None to do without pauses, not {pace!r}")
+    return pace
+
+
+log = logging.getLogger("standfast.realtime")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict
 
-from holdfast.agents.guardrails import OutputGuardrail
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.hooks import RunHooks
-from holdfast.agents.model_settings import ToolChoice
-from holdfast.agents.prompts import Prompt
-from holdfast.agents.tools import Tool
-from holdfast.toolcalls.refusing import ToolErrorFormatter
+from standfast.agents.guardrails import OutputGuardrail
+from standfast.agents.handoffs import Handoff
+from standfast.agents.hooks import RunHooks
+from standfast.agents.model_settings import ToolChoice
+from standfast.agents.prompts import Prompt
+from standfast.agents.tools import Tool
+from standfast.tool_calls.output import ToolErrorFormatter
 
 if TYPE_CHECKING:
     from openai.types.realtime.realtime_audio_formats import RealtimeAudioFormats as OpenAIRealtimeAudioFormats

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.agents.errors import UserError
-from holdfast.base.errors import HoldfastError
+from standfast.agents.errors import UserError
+from standfast.base.errors import StandfastError
 
 
 def describe_error(error: Any) -> str:
@@ -12,13 +12,13 @@ def describe_error(error: Any) -> str:
     return str(error.get("message") if isinstance(error, dict) else error)
 
 
-class NotConnected(HoldfastError, RuntimeError):
+class NotConnected(StandfastError, RuntimeError):
     """The model is not connected, so nothing can be said to it."""
 
     code = "realtime-not-connected"
 
 
-class AlreadyConnected(HoldfastError, RuntimeError):
+class AlreadyConnected(StandfastError, RuntimeError):
     """The model has a connection; one model object serves one session at a time."""
 
     code = "realtime-already-connected"
@@ -30,7 +30,7 @@ class ApiKeyMissing(UserError):
     code = "realtime-key-missing"
 
 
-class ConnectFailed(HoldfastError, ConnectionError):
+class ConnectFailed(StandfastError, ConnectionError):
     """No connection came about and nothing is left open. ``status`` is the server's answer, if there was one."""
 
     code = "realtime-connect-failed"
@@ -40,7 +40,7 @@ class ConnectFailed(HoldfastError, ConnectionError):
         self.status = status
 
 
-class ConnectionLost(HoldfastError, ConnectionError):
+class ConnectionLost(StandfastError, ConnectionError):
     """The connection ended although nobody here asked for it."""
 
     code = "realtime-connection-lost"
@@ -50,7 +50,7 @@ class ConnectionLost(HoldfastError, ConnectionError):
         self.close_code, self.reason = close_code, reason
 
 
-class SettingsRejected(HoldfastError):
+class SettingsRejected(StandfastError):
     """The server did not take the settings; the ones before hold. ``error`` is what it said."""
 
     code = "realtime-settings-rejected"
@@ -60,7 +60,7 @@ class SettingsRejected(HoldfastError):
         self.error = error
 
 
-class AcknowledgementTimeout(HoldfastError, TimeoutError):
+class AcknowledgementTimeout(StandfastError, TimeoutError):
     """The server did not answer in time; whether it did what was asked is unknown."""
 
     code = "realtime-unacknowledged"
@@ -70,7 +70,7 @@ class AcknowledgementTimeout(HoldfastError, TimeoutError):
         self.operation, self.seconds = operation, seconds
 
 
-class ResponseRefused(HoldfastError):
+class ResponseRefused(StandfastError):
     """A response will not come. ``owners`` asked for it; ``error`` is what the server said, or why it said nothing.
 
     One that is not ``plain`` was asked for with wishes of its own.
@@ -83,7 +83,7 @@ class ResponseRefused(HoldfastError):
         self.requesters, self.error, self.retryable = tuple(requesters), error, retryable
 
 
-class GuardrailTimedOut(HoldfastError, TimeoutError):
+class GuardrailTimedOut(StandfastError, TimeoutError):
     """A guardrail gave no verdict in time and was skipped. Audio held back for it is not heard."""
 
     code = "realtime-guardrail-timed-out"
@@ -93,7 +93,7 @@ class GuardrailTimedOut(HoldfastError, TimeoutError):
         self.guardrail, self.seconds = guardrail, seconds
 
 
-class TooManyGuardrailTrips(HoldfastError):
+class TooManyGuardrailTrips(StandfastError):
     """Guardrails refused so many answers in a row that no other one is asked for until the user says something."""
 
     code = "realtime-answers-refused"
@@ -106,7 +106,7 @@ class TooManyGuardrailTrips(HoldfastError):
         self.guardrail, self.count = guardrail, count
 
 
-class BadFrame(HoldfastError, ValueError):
+class BadFrame(StandfastError, ValueError):
     """A message of the server could not be read; it was skipped."""
 
     code = "realtime-bad-frame"

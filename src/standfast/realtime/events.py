@@ -1,17 +1,17 @@
-"""What a session tells. Fields after ``type`` are holdfast's own, and so are the events after the first group."""
+"""What a session tells. Fields after ``type`` are standfast's own, and so are the events after the first group."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.guardrails import OutputGuardrailResult
-from holdfast.agents.tools import Tool
-from holdfast.base.usage import Usage
-from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.config import RealtimeUserInput
-from holdfast.realtime.items import RealtimeItem
-from holdfast.realtime.model_events import (
+from standfast.agents.agent import Agent
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.guardrails import OutputGuardrailResult
+from standfast.agents.tools import Tool
+from standfast.base.usage import Usage
+from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.config import RealtimeUserInput
+from standfast.realtime.items import RealtimeItem
+from standfast.realtime.model_events import (
     RealtimeModelAudioEvent,
     RealtimeModelEvent,
     RealtimeModelInputTokensDetails,

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.base.usage import Usage
-from holdfast.realtime.outlet import DroppedEvents
+from standfast.base.usage import Usage
+from standfast.realtime._session.broadcast import DroppedEvents
 
 MAX_SAMPLES = 512
 """How many of the latest values of a measurement are kept."""

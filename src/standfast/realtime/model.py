@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NotRequired, TypedDict
 
-from holdfast.agents.types import MaybeAwaitable
-from holdfast.realtime.audio import PCM16, parse_audio_format
-from holdfast.realtime.config import RealtimeAudioFormat, RealtimeSessionModelSettings
-from holdfast.realtime.model_events import RealtimeModelEvent
-from holdfast.realtime.model_inputs import RealtimeModelSendEvent
+from standfast.agents.types import MaybeAwaitable
+from standfast.realtime.audio import PCM16, parse_audio_format
+from standfast.realtime.config import RealtimeAudioFormat, RealtimeSessionModelSettings
+from standfast.realtime.model_events import RealtimeModelEvent
+from standfast.realtime.model_inputs import RealtimeModelSendEvent
 
 
 class RealtimePlaybackState(TypedDict):

@@ -1,13 +1,13 @@
-"""What a realtime model tells. Fields after ``type`` are holdfast's own; other models leave them at their defaults."""
+"""What a realtime model tells. Fields after ``type`` are standfast's own; other models leave them at their defaults."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from holdfast.base.usage import Usage
-from holdfast.realtime.config import RealtimeAudioFormat
+from standfast.base.usage import Usage
+from standfast.realtime.config import RealtimeAudioFormat
 
 if TYPE_CHECKING:
-    from holdfast.realtime.items import RealtimeItem
+    from standfast.realtime.items import RealtimeItem
 
 RealtimeConnectionStatus: TypeAlias = Literal["connecting", "connected", "disconnected"]
 RealtimeResponseStatus: TypeAlias = Literal["completed", "cancelled", "failed", "incomplete", "lost"]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from holdfast.realtime.config import (
+from standfast.realtime.config import (
     RealtimeClientMessage,
     RealtimeSessionModelSettings,
     RealtimeUserInput,
@@ -11,7 +11,7 @@ from holdfast.realtime.config import (
     RealtimeUserInputMessage,
     RealtimeUserInputText,
 )
-from holdfast.realtime.model_events import RealtimeModelToolCallEvent
+from standfast.realtime.model_events import RealtimeModelToolCallEvent
 
 # A model is told what a program tells its session, in the same words.
 RealtimeModelRawClientMessage: TypeAlias = RealtimeClientMessage

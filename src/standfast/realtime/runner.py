@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from holdfast.history.contract import Session
-from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.config import RealtimeRunConfig
-from holdfast.realtime.model import RealtimeModel, RealtimeModelConfig
-from holdfast.realtime.session import RealtimeSession
+from standfast.history.session import Session
+from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.config import RealtimeRunConfig
+from standfast.realtime.model import RealtimeModel, RealtimeModelConfig
+from standfast.realtime.session import RealtimeSession
 
 
 class RealtimeRunner:
@@ -38,7 +38,7 @@ class RealtimeRunner:
 
 def _default_model() -> RealtimeModel:
     # Imported here: a session over another model needs no websockets.
-    from holdfast.realtime.openai.websocket import OpenAIRealtimeWebSocketModel
+    from standfast.realtime.openai.websocket import OpenAIRealtimeWebSocketModel
 
     model: RealtimeModel = OpenAIRealtimeWebSocketModel()
     return model

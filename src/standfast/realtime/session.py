@@ -5,47 +5,47 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, cast
 
-from holdfast.agents.approvals import ApprovalDecision
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.errors import UserError
-from holdfast.base.errors import Closed
-from holdfast.base.usage import Usage
-from holdfast.history.contract import Session
-from holdfast.lifecycle.finishing import run_to_end
-from holdfast.lifecycle.scope import Deadline
-from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.calls import ToolCallManager
-from holdfast.realtime.changing import AgentSwitcher
-from holdfast.realtime.checking import (
+from standfast.agents.approvals import ApprovalDecision
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import UserError
+from standfast.base.errors import Closed
+from standfast.base.usage import Usage
+from standfast.history.session import Session
+from standfast.lifecycle.cancellation import run_to_end
+from standfast.lifecycle.scope import Deadline
+from standfast.realtime._session.agent_switch import AgentSwitcher
+from standfast.realtime._session.broadcast import BroadcastIterator
+from standfast.realtime._session.context import SessionContext, log
+from standfast.realtime._session.event_handler import ModelEventHandler
+from standfast.realtime._session.guardrails import GuardrailMonitor
+from standfast.realtime._session.history_sync import resend_changed_items, send_raw_message
+from standfast.realtime._session.history_writer import HistoryWriter
+from standfast.realtime._session.lifecycle import SessionLifecycle
+from standfast.realtime._session.playback_clock import ReleasedAudioTracker
+from standfast.realtime._session.reconnect import Reconnector
+from standfast.realtime._session.resolved_agent import build_base_settings
+from standfast.realtime._session.states import RealtimeState
+from standfast.realtime._session.tool_calls import ToolCallManager
+from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.config import RealtimeRunConfig, RealtimeUserInput
+from standfast.realtime.errors import AcknowledgementTimeout
+from standfast.realtime.events import RealtimeAudio, RealtimeCloseReport, RealtimeSessionEvent
+from standfast.realtime.items import RealtimeItem, RealtimeToolCallItem
+from standfast.realtime.metrics import RealtimeMetrics
+from standfast.realtime.model import RealtimeModel, RealtimeModelConfig, RealtimeModelListener
+from standfast.realtime.model_events import RealtimeModelEvent
+from standfast.realtime.model_inputs import (
+    RealtimeModelSendAudio,
+    RealtimeModelSendInterrupt,
+    RealtimeModelSendUserInput,
+)
+from standfast.realtime.validation import (
     check_audio,
     check_message,
     check_model_and_session,
     check_numbers,
     warn_unknown_keys,
 )
-from holdfast.realtime.config import RealtimeRunConfig, RealtimeUserInput
-from holdfast.realtime.errors import AcknowledgementTimeout
-from holdfast.realtime.events import RealtimeAudio, RealtimeCloseReport, RealtimeSessionEvent
-from holdfast.realtime.guarding import GuardrailMonitor
-from holdfast.realtime.items import RealtimeItem, RealtimeToolCallItem
-from holdfast.realtime.lifetime import SessionLifecycle
-from holdfast.realtime.metrics import RealtimeMetrics
-from holdfast.realtime.model import RealtimeModel, RealtimeModelConfig, RealtimeModelListener
-from holdfast.realtime.model_events import RealtimeModelEvent
-from holdfast.realtime.model_inputs import (
-    RealtimeModelSendAudio,
-    RealtimeModelSendInterrupt,
-    RealtimeModelSendUserInput,
-)
-from holdfast.realtime.outlet import BroadcastIterator
-from holdfast.realtime.passing_on import ReleasedAudioTracker
-from holdfast.realtime.pump import ModelEventHandler
-from holdfast.realtime.reconnecting import Reconnector
-from holdfast.realtime.retelling import resend_changed_items, send_raw_message
-from holdfast.realtime.room import SessionContext, log
-from holdfast.realtime.snapshot import build_base_settings
-from holdfast.realtime.states import RealtimeState
-from holdfast.realtime.writing import HistoryWriter
 
 _NESTED_SECTIONS = ("guardrails_settings", "reconnect", "tool_execution")
 INTERRUPT_TIMEOUT = 5.0

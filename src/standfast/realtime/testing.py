@@ -8,16 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Required, TypeAlias, TypedDict, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from holdfast.realtime.config import RealtimeSessionModelSettings
-from holdfast.realtime.errors import AlreadyConnected, ConnectionLost, NotConnected
-from holdfast.realtime.model import (
-    RealtimeModel,
-    RealtimeModelConfig,
-    RealtimeModelListener,
-    RealtimePlaybackTracker,
-)
-from holdfast.realtime.model_events import RealtimeModelConnectionStatusEvent, RealtimeModelEvent
-from holdfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModelSendSessionUpdate
+from standfast.realtime.config import RealtimeSessionModelSettings
+from standfast.realtime.errors import AlreadyConnected, ConnectionLost, NotConnected
+from standfast.realtime.model import RealtimeModel, RealtimeModelConfig, RealtimeModelListener, RealtimePlaybackTracker
+from standfast.realtime.model_events import RealtimeModelConnectionStatusEvent, RealtimeModelEvent
+from standfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModelSendSessionUpdate
 
 RealtimeSendMatcher: TypeAlias = type[Any] | RealtimeModelSendEvent | Callable[[RealtimeModelSendEvent], bool]
 """What a step waits for: a type of input, an equal input, or one that a function accepts."""

@@ -5,17 +5,17 @@ from difflib import get_close_matches
 from math import isnan
 from typing import Any, cast
 
-from holdfast.agents.errors import UserError
-from holdfast.realtime.audio import log
-from holdfast.realtime.config import (
+from standfast.agents.errors import UserError
+from standfast.realtime._session.item_conversion import MAX_TEXT_BYTES, count_bytes
+from standfast.realtime.audio import log
+from standfast.realtime.config import (
     RealtimeGuardrailsSettings,
     RealtimeReconnectConfig,
     RealtimeRunConfig,
     RealtimeSessionModelSettings,
     RealtimeToolExecutionConfig,
 )
-from holdfast.realtime.model import RealtimeModelConfig
-from holdfast.realtime.wire_items import MAX_TEXT_BYTES, count_bytes
+from standfast.realtime.model import RealtimeModelConfig
 
 _NUMERIC_KEYS = {
     "reconnect": ("attempts", "first_delay", "longest_delay", "roll_over_after"),

@@ -5,18 +5,21 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.approvals import RecordedDecision
-from holdfast.agents.context import AgentHookContext, RunContextWrapper
-from holdfast.agents.errors import AgentMissing
-from holdfast.agents.graph import AgentGraph
-from holdfast.agents.hooks import RunHooks
-from holdfast.history.contract import Session
-from holdfast.models.raw import wrap_attributes
-from holdfast.runs.config import RunConfig
-from holdfast.runs.conversations import get_conversation_key
-from holdfast.runs.events import StreamEvent
-from holdfast.runs.items import (
+from standfast.agents.agent import Agent
+from standfast.agents.approvals import RecordedDecision
+from standfast.agents.context import AgentHookContext, RunContextWrapper
+from standfast.agents.errors import AgentMissing
+from standfast.agents.graph import AgentGraph
+from standfast.agents.hooks import RunHooks
+from standfast.history.session import Session
+from standfast.models.attribute_items import wrap_attributes
+from standfast.runs._loop.model_input import ModelInputBuilder
+from standfast.runs.config import RunConfig
+from standfast.runs.core.conversation import get_conversation_key
+from standfast.runs.core.state import State, TranscriptEntry
+from standfast.runs.core.steps import Outcome
+from standfast.runs.core.usage import to_usage_record
+from standfast.runs.items import (
     HandoffOutputItem,
     InputItem,
     ItemTypes,
@@ -25,11 +28,8 @@ from holdfast.runs.items import (
     ToolCallItem,
     ToolCallOutputItem,
 )
-from holdfast.runs.state import State, TranscriptEntry
-from holdfast.runs.steps import Outcome
-from holdfast.runs.toolbox import Toolbox
-from holdfast.runs.usage import to_usage_record
-from holdfast.runs.view import ModelInputBuilder
+from standfast.runs.stream_events import StreamEvent
+from standfast.runs.toolbox import Toolbox
 
 EmitCallback: TypeAlias = Callable[[StreamEvent], Awaitable[None]]
 

@@ -4,17 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, TypeAlias
 
-from holdfast.agents.errors import InvalidDeclaration
-from holdfast.agents.guardrails import InputGuardrail, OutputGuardrail
-from holdfast.agents.handoffs import HandoffHistoryMapper, HandoffInputFilter
-from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.types import MaybeAwaitable, ModelLike, TContext
-from holdfast.base.items import Item
-from holdfast.history.contract import SessionInputCallback, SessionSettings
-from holdfast.models.contract import Model, ModelProvider
-from holdfast.toolcalls.refusing import ToolErrorFormatter as ToolErrorFormatter
-from holdfast.toolcalls.refusing import ToolErrorFormatterArgs as ToolErrorFormatterArgs
-from holdfast.tracing.starting import TracingConfig
+from standfast.agents.errors import InvalidDeclaration
+from standfast.agents.guardrails import InputGuardrail, OutputGuardrail
+from standfast.agents.handoffs import HandoffHistoryMapper, HandoffInputFilter
+from standfast.agents.model_settings import ModelSettings
+from standfast.agents.types import MaybeAwaitable, ModelLike, TContext
+from standfast.base.items import Item
+from standfast.history.session import SessionInputCallback, SessionSettings
+from standfast.models.interface import Model, ModelProvider
+from standfast.tool_calls.output import ToolErrorFormatter as ToolErrorFormatter
+from standfast.tool_calls.output import ToolErrorFormatterArgs as ToolErrorFormatterArgs
+from standfast.tracing.create import TracingConfig
 
 ReasoningItemIdPolicy: TypeAlias = Literal["preserve", "omit"]
 ToolNotFoundBehavior: TypeAlias = Literal["raise_error", "return_error_to_model"]
@@ -71,7 +71,7 @@ class DefaultProvider(ModelProvider):
     def get_model(self, model_name: str | None) -> Model:
         if self._provider is None:
             # Imported here: a run with a model of its own does not pay for the providers.
-            from holdfast.models.multi_provider import MultiProvider
+            from standfast.models.multi_provider import MultiProvider
 
             self._provider = MultiProvider()
         return self._provider.get_model(model_name)

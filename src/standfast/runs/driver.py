@@ -2,21 +2,16 @@
 
 import asyncio
 
-from holdfast.agents.approvals import Approvals
-from holdfast.base.logs import log
-from holdfast.runs.apply import apply_outcome
-from holdfast.runs.call_steps import check_approvals, emit_items, invoke_calls
-from holdfast.runs.decide import choose_next_step
-from holdfast.runs.error_handling import attach_run_data
-from holdfast.runs.events import AgentUpdatedStreamEvent
-from holdfast.runs.finishing import check_tool_output, finish_run, handle_max_turns
-from holdfast.runs.handing_over import perform_handoff
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.model_step import ask_model
-from holdfast.runs.persistence import load_history, record_outcome, take_input
-from holdfast.runs.run_spans import make_run_spans
-from holdfast.runs.state import State
-from holdfast.runs.steps import (
+from standfast.agents.approvals import Approvals
+from standfast.base.log import log
+from standfast.runs._loop.final_step import check_tool_output, finish_run, handle_max_turns
+from standfast.runs._loop.handoff_step import perform_handoff
+from standfast.runs._loop.model_step import ask_model
+from standfast.runs._loop.tool_step import check_approvals, emit_items, invoke_calls
+from standfast.runs._loop.tracing import make_run_spans
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.core.state import State
+from standfast.runs.core.steps import (
     AskModel,
     CallsStarted,
     CheckApprovals,
@@ -30,6 +25,10 @@ from holdfast.runs.steps import (
     StopAtMaxTurns,
     TakeInput,
 )
+from standfast.runs.core.transitions import apply_outcome, choose_next_step
+from standfast.runs.error_handlers import attach_run_data
+from standfast.runs.session_io import load_history, record_outcome, take_input
+from standfast.runs.stream_events import AgentUpdatedStreamEvent
 
 
 async def drive(run: ActiveRun, *, steps: int | None = None) -> None:

@@ -4,19 +4,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypedDict
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.errors import MaxTurnsExceeded, ModelBehaviorError, ModelRefusalError, RunErrorDetails, UserError
-from holdfast.agents.output import as_output_schema
-from holdfast.agents.types import TContext, maybe_await
-from holdfast.base.items import Item
-from holdfast.models.contract import ModelResponse
-from holdfast.runs.items import RunItem
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.persistence import as_items
-from holdfast.runs.state import CallRecord, FinalOutput, TranscriptEntry
-from holdfast.toolcalls.output import format_output, to_plain_value
-from holdfast.toolcalls.refusing import ToolErrorFormatterArgs
+from standfast.agents.agent import Agent
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import MaxTurnsExceeded, ModelBehaviorError, ModelRefusalError, RunErrorDetails, UserError
+from standfast.agents.output import as_output_schema
+from standfast.agents.types import TContext, maybe_await
+from standfast.base.items import Item
+from standfast.models.interface import ModelResponse
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.core.state import CallRecord, FinalOutput, TranscriptEntry
+from standfast.runs.items import RunItem
+from standfast.runs.session_io import as_items
+from standfast.tool_calls.output import ToolErrorFormatterArgs, format_output, to_plain_value
 
 
 @dataclass
@@ -115,7 +114,7 @@ def _validate_output(run: ActiveRun, value: Any) -> tuple[Any, str]:
 
 
 def _make_error_data(run: ActiveRun) -> RunErrorData:
-    from holdfast.runs.result import get_responses
+    from standfast.runs.result import get_responses
 
     output = [entry.item for entry in run.state.transcript if entry.kind != "given"]
     return RunErrorData(
@@ -141,8 +140,8 @@ async def format_tool_error(
 
 def attach_run_data(run: ActiveRun, error: BaseException) -> None:
     """Let the error carry the run: what it did, and a state to resume it from. Foreign errors get it as well."""
-    from holdfast.runs.result import get_guardrail_results, get_responses
-    from holdfast.runs.run_state import RunState
+    from standfast.runs.result import get_guardrail_results, get_responses
+    from standfast.runs.run_state import RunState
 
     details = RunErrorDetails(
         input=run.state.input,

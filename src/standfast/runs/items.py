@@ -1,17 +1,19 @@
 """What a run has produced, item by item, as programs see it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeAlias
 
 from typing_extensions import TypeVar
 
-from holdfast.agents.tool_refs import FunctionToolLookupKey, get_field
-from holdfast.agents.tools import ToolOrigin
-from holdfast.base.errors import HoldfastError
-from holdfast.base.ids import new_id
-from holdfast.base.items import Item
-from holdfast.base.pairing import get_call_id as paired_by
-from holdfast.models.raw import as_item
+from standfast.agents.tool_identity import FunctionToolLookupKey, get_field
+from standfast.agents.tools import ToolOrigin
+from standfast.base.errors import StandfastError
+from standfast.base.ids import new_id
+from standfast.base.items import Item
+from standfast.base.pairing import get_call_id as paired_by
+from standfast.models.attribute_items import as_item
+from standfast.tool_calls.output import make_output_item
 
 T = TypeVar("T", default=Any)
 
@@ -178,7 +180,7 @@ class ToolApprovalItem(RunItemBase[Any]):
         return paired_by(raw if isinstance(raw, dict) else as_item(raw))
 
     def to_input_item(self) -> Item:
-        raise HoldfastError("a question to a person is no input for a model")
+        raise StandfastError("a question to a person is no input for a model")
 
 
 RunItem: TypeAlias = (
@@ -213,3 +215,75 @@ class ItemTypes:
         "approval_answer": MCPApprovalResponseItem,
         "compaction": CompactionItem,
     }
+
+
+class ItemHelpers:
+    """Texts and outputs in items of a run."""
+
+    @classmethod
+    def extract_last_content(cls, message: Any) -> str:
+        """The text or the refusal at the end of a message; nothing when there is neither."""
+        last = _get_last_part(message)
+        return "" if last is None else get_field(last, "text") or get_field(last, "refusal") or ""
+
+    @classmethod
+    def extract_last_text(cls, message: Any) -> str | None:
+        """The text at the end of a message, if it ends with one."""
+        last = _get_last_part(message)
+        return get_field(last, "text") if last is not None and get_field(last, "type") == "output_text" else None
+
+    @classmethod
+    def extract_text(cls, message: Any) -> str | None:
+        """Every text of a message, one after the other."""
+        return "".join(_collect_parts(message, "output_text", "text")) or None
+
+    @classmethod
+    def extract_refusal(cls, message: Any) -> str | None:
+        """What the model said instead of answering, if it refused."""
+        return "".join(_collect_parts(message, "refusal", "refusal")) or None
+
+    @classmethod
+    def input_to_new_input_list(cls, input: str | list[Item]) -> list[Item]:
+        """The input as items; the list is the caller's."""
+        return [{"content": input, "role": "user"}] if isinstance(input, str) else list(input)
+
+    @classmethod
+    def text_message_outputs(cls, items: Iterable[Any]) -> str:
+        """The texts of all messages among the items."""
+        return "".join(cls.text_message_output(item) for item in items if isinstance(item, MessageOutputItem))
+
+    @classmethod
+    def text_message_output(cls, message: MessageOutputItem) -> str:
+        return cls.extract_text(message.raw_item) or ""
+
+    @classmethod
+    def tool_call_output_item(
+        cls,
+        tool_call: Any,
+        output: Any,
+        *,
+        output_json_schema: dict[str, Any] | None = None,
+        output_type_adapter: Any = None,
+    ) -> Item:
+        """What a model is told that a call returned."""
+        item = make_output_item(get_field(tool_call, "call_id"), output, adapter=output_type_adapter)
+        answered: Item = cls.copy_tool_call_caller(tool_call, item)
+        return answered
+
+    @classmethod
+    def copy_tool_call_caller(cls, tool_call: Any, output_item: Any) -> Any:
+        """The output with the note of who made the call, if there is one."""
+        caller = get_field(tool_call, "caller")
+        return output_item if caller is None else {**output_item, "caller": caller}
+
+
+def _get_last_part(message: Any) -> Any:
+    content = get_field(message, "content")
+    return content[-1] if isinstance(content, list) and content and get_field(message, "type") == "message" else None
+
+
+def _collect_parts(message: Any, kind: str, name: str) -> list[str]:
+    content = get_field(message, "content")
+    if get_field(message, "type") != "message" or not isinstance(content, list):
+        return []
+    return [get_field(part, name) or "" for part in content if get_field(part, "type") == kind]

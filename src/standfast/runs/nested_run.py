@@ -5,20 +5,20 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.agents.agent_tool import AgentToolInvocation, AgentToolStreamEvent
-from holdfast.agents.approvals import Approvals
-from holdfast.agents.context import RunContextWrapper, ToolContext
-from holdfast.agents.tools import explain_tool_error
-from holdfast.agents.types import maybe_await
-from holdfast.base.ids import new_id
-from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from holdfast.runs.decide import is_waiting
-from holdfast.runs.events import StreamEvent
-from holdfast.runs.live import ActiveRun, EmitCallback
-from holdfast.runs.state import InlineConversation, ServerConversation, State, UsageRecord
-from holdfast.runs.steps import NestedRunStarted
-from holdfast.toolcalls.call import ToolCall
-from holdfast.toolcalls.invoke import CallSuspended
+from standfast.agents.agent_tool import AgentToolInvocation, AgentToolStreamEvent
+from standfast.agents.approvals import Approvals
+from standfast.agents.context import RunContextWrapper, ToolContext
+from standfast.agents.tools import explain_tool_error
+from standfast.agents.types import maybe_await
+from standfast.base.ids import new_id
+from standfast.runs.active_run import ActiveRun, EmitCallback
+from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
+from standfast.runs.core.state import InlineConversation, ServerConversation, State, UsageRecord
+from standfast.runs.core.steps import NestedRunStarted
+from standfast.runs.core.transitions import is_waiting
+from standfast.runs.stream_events import StreamEvent
+from standfast.tool_calls.call import ToolCall
+from standfast.tool_calls.execution import CallSuspended
 
 
 async def run_nested(
@@ -33,8 +33,8 @@ async def run_nested(
 
     Nested runs share the program's context and the usage; decisions about their calls are their own.
     """
-    from holdfast.runs.driver import drive  # the driver makes calls, and some calls drive
-    from holdfast.runs.result import RunResult
+    from standfast.runs.driver import drive  # the driver makes calls, and some calls drive
+    from standfast.runs.result import RunResult
 
     nested = call.tool.agent_tool
     assert nested is not None  # noqa: S101 - the caller looked

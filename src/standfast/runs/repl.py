@@ -4,11 +4,11 @@ import asyncio
 import sys
 from typing import Any
 
-from holdfast.agents.agent import Agent
-from holdfast.runs.config import DEFAULT_MAX_TURNS
-from holdfast.runs.result import RunResultBase
-from holdfast.runs.run_state import RunState
-from holdfast.runs.runner import Runner
+from standfast.agents.agent import Agent
+from standfast.runs.config import DEFAULT_MAX_TURNS
+from standfast.runs.result import RunResultBase
+from standfast.runs.run_state import RunState
+from standfast.runs.runner import Runner
 
 _EXIT_COMMANDS = frozenset(["exit", "quit"])
 

@@ -3,24 +3,24 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.agent_tool import AgentToolInvocation
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.guardrails import (
+from standfast.agents.agent import Agent
+from standfast.agents.agent_tool import AgentToolInvocation
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.guardrails import (
     InputGuardrailResult,
     OutputGuardrailResult,
     ToolInputGuardrailResult,
     ToolOutputGuardrailResult,
 )
-from holdfast.base.items import Item
-from holdfast.models.contract import ModelResponse
-from holdfast.models.raw import wrap_attributes
-from holdfast.runs.finishing import parse_output
-from holdfast.runs.items import RunItem, ToolApprovalItem
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.persistence import as_items
-from holdfast.runs.usage import from_usage_record
-from holdfast.runs.verdicts import restore_guardrail_result
+from standfast.base.items import Item
+from standfast.models.attribute_items import wrap_attributes
+from standfast.models.interface import ModelResponse
+from standfast.runs._loop.final_step import parse_output
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.core.guardrails import restore_guardrail_result
+from standfast.runs.core.usage import from_usage_record
+from standfast.runs.items import RunItem, ToolApprovalItem
+from standfast.runs.session_io import as_items
 
 T = TypeVar("T")
 ToInputListMode: TypeAlias = Literal["preserve_all", "normalized"]
@@ -73,7 +73,7 @@ class RunResultBase:
 
     def to_state(self) -> Any:
         """A state to save, to decide about and to resume from. It is independent of this result."""
-        from holdfast.runs.run_state import RunState
+        from standfast.runs.run_state import RunState
 
         return RunState.from_run(self._run)
 

@@ -8,29 +8,27 @@ import msgspec
 from msgspec.structs import replace
 from typing_extensions import TypeVar
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.approvals import Approvals
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.errors import UserError
-from holdfast.agents.graph import AgentGraph
-from holdfast.base.ids import new_id
-from holdfast.base.items import Item
-from holdfast.history.contract import Session
-from holdfast.runs.apply import apply_outcome
-from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from holdfast.runs.contexts import ContextDeserializer, ContextSerializer, restore_context, save_context
-from holdfast.runs.conversations import make_conversation
-from holdfast.runs.decide import is_waiting
-from holdfast.runs.decisions import UserDecision, apply_decision, encode_arguments, find_waiting_call
-from holdfast.runs.items import ToolApprovalItem
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.persistence import as_items, to_stored_item, validate_input
-from holdfast.runs.rewind import remove_own_items
-from holdfast.runs.saving import decode_run, encode_run
-from holdfast.runs.state import State
-from holdfast.runs.steps import InputStaged
-from holdfast.runs.upgrades import UnreadableState
-from holdfast.runs.usage import from_usage_record, to_usage_record
+from standfast.agents.agent import Agent
+from standfast.agents.approvals import Approvals
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import UserError
+from standfast.agents.graph import AgentGraph
+from standfast.base.ids import new_id
+from standfast.base.items import Item
+from standfast.history.session import Session
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
+from standfast.runs.core.approvals import UserDecision, apply_decision, encode_arguments, find_waiting_call
+from standfast.runs.core.context import ContextDeserializer, ContextSerializer, restore_context, save_context
+from standfast.runs.core.conversation import make_conversation
+from standfast.runs.core.migrations import UnreadableState
+from standfast.runs.core.serialization import decode_run, encode_run
+from standfast.runs.core.state import State
+from standfast.runs.core.steps import InputStaged
+from standfast.runs.core.transitions import apply_outcome, is_waiting
+from standfast.runs.core.usage import from_usage_record, to_usage_record
+from standfast.runs.items import ToolApprovalItem
+from standfast.runs.session_io import as_items, remove_own_items, to_stored_item, validate_input
 
 TContext = TypeVar("TContext", default=Any)
 TAgent = TypeVar("TAgent", default=Any)

@@ -5,24 +5,24 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.errors import InvalidDeclaration, UserError
-from holdfast.agents.graph import AgentGraph
-from holdfast.agents.hooks import RunHooks
-from holdfast.base.ids import new_id
-from holdfast.base.items import Item
-from holdfast.history.contract import Session
-from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from holdfast.runs.conversations import check_session, make_conversation
-from holdfast.runs.driver import drive
-from holdfast.runs.error_handling import validate_handlers
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.persistence import validate_input
-from holdfast.runs.result import RunResult
-from holdfast.runs.run_state import RunState
-from holdfast.runs.state import State
-from holdfast.runs.streaming import RunResultStreaming
+from standfast.agents.agent import Agent
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import InvalidDeclaration, UserError
+from standfast.agents.graph import AgentGraph
+from standfast.agents.hooks import RunHooks
+from standfast.base.ids import new_id
+from standfast.base.items import Item
+from standfast.history.session import Session
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
+from standfast.runs.core.conversation import check_session, make_conversation
+from standfast.runs.core.state import State
+from standfast.runs.driver import drive
+from standfast.runs.error_handlers import validate_handlers
+from standfast.runs.result import RunResult
+from standfast.runs.run_state import RunState
+from standfast.runs.session_io import validate_input
+from standfast.runs.streaming import RunResultStreaming
 
 
 class Runner:

@@ -6,23 +6,69 @@ Three things are different: what the model is shown, what is new and has to be s
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.agents.errors import UserError
-from holdfast.base.errors import InvalidItem
-from holdfast.base.ids import new_id
-from holdfast.base.items import Item, decode_item, encode_items
-from holdfast.base.pairing import drop_unpaired, group_into_units
-from holdfast.base.usage import Usage
-from holdfast.history.contract import Session, accepts_keys
-from holdfast.history.responses_compaction import is_openai_responses_compaction_aware_session
-from holdfast.models.contract import parse_usage
-from holdfast.runs.apply import apply_outcome
-from holdfast.runs.decide import get_storable_length
-from holdfast.runs.known_history import read_history, track_append
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.session_input import arrange_input
-from holdfast.runs.state import InputSelection, SessionConversation, TranscriptEntry
-from holdfast.runs.steps import InputTaken, Outcome, Stored
-from holdfast.runs.view import strip_reasoning_id
+from standfast.agents.errors import UserError
+from standfast.base.errors import HistoryMoved, InvalidItem
+from standfast.base.ids import new_id
+from standfast.base.items import Item, decode_item, encode_items
+from standfast.base.pairing import drop_unpaired, group_into_units
+from standfast.base.usage import Usage
+from standfast.history.openai.compaction import is_openai_responses_compaction_aware_session
+from standfast.history.session import Session, accepts_keys
+from standfast.models.interface import parse_usage
+from standfast.runs._loop.history_cache import read_history, track_append
+from standfast.runs._loop.model_input import strip_reasoning_id
+from standfast.runs._loop.session_input import arrange_input
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.core.state import InputSelection, SessionConversation, TranscriptEntry
+from standfast.runs.core.steps import InputTaken, Outcome, Stored
+from standfast.runs.core.transitions import apply_outcome, get_storable_length
+
+
+async def remove_own_items(session: Session, own: list[Item]) -> bool:
+    """Remove exactly ``own`` from the end of the history. If that is not what stands there, nothing is removed.
+
+    Sessions that can do it take it back in one commit. From others it is popped item by item; when that fails, or
+    something else comes up, what was taken off is put back in order.
+    """
+    if not own:
+        return True
+    if hasattr(session, "rewind") and hasattr(session, "head"):
+        return await _remove_atomically(session, own)
+    if await session.get_items(limit=len(own)) != own:
+        return False
+    popped: list[Item] = []
+    try:
+        for expected in reversed(own):
+            item = await session.pop_item()
+            if item is None:
+                break
+            popped.append(item)
+            if item != expected:
+                break
+    except BaseException:
+        await _restore_items(session, popped)
+        raise
+    if popped != own[::-1]:
+        await _restore_items(session, popped)
+        return False
+    return True
+
+
+async def _remove_atomically(session: Any, own: list[Item]) -> bool:
+    while True:
+        head = await session.head()
+        if head.length < len(own) or await session.get_items(limit=len(own)) != own:
+            return False
+        try:
+            await session.rewind(head.length - len(own), expected=head)
+        except HistoryMoved:
+            continue
+        return True
+
+
+async def _restore_items(session: Session, popped: list[Item]) -> None:
+    if popped:
+        await session.add_items(popped[::-1])
 
 
 async def take_input(run: ActiveRun) -> InputTaken:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from holdfast.models.contract import TResponseStreamEvent
-from holdfast.runs.items import RunItem
-from holdfast.runs.state import EntryKind
+from standfast.models.interface import TResponseStreamEvent
+from standfast.runs.core.state import EntryKind
+from standfast.runs.items import RunItem
 
 RunItemEventName: TypeAlias = Literal[
     "message_output_created",

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from holdfast.agents.agent import Agent
-from holdfast.base.errors import Closed
-from holdfast.lifecycle.channel import Channel
-from holdfast.runs.driver import drive
-from holdfast.runs.events import StreamEvent
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.result import RunResultBase, collect_result_fields
+from standfast.agents.agent import Agent
+from standfast.base.errors import Closed
+from standfast.lifecycle.channel import Channel
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.driver import drive
+from standfast.runs.result import RunResultBase, collect_result_fields
+from standfast.runs.stream_events import StreamEvent
 
 MAX_BUFFERED_EVENTS = 1024
 """How many events a run may be ahead of whoever reads them. After that it waits for the reader."""

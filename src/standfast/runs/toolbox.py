@@ -4,13 +4,13 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.errors import UserError
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.hosted_tools import HostedMCPTool
-from holdfast.agents.tool_refs import ToolRef, match_tool
-from holdfast.agents.tools import FunctionTool, Tool, ToolOriginType
+from standfast.agents.agent import Agent
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import UserError
+from standfast.agents.handoffs import Handoff
+from standfast.agents.hosted_tools import HostedMCPTool
+from standfast.agents.tool_identity import ToolRef, match_tool
+from standfast.agents.tools import FunctionTool, Tool, ToolOriginType
 
 
 @dataclass(frozen=True)

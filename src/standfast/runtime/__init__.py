@@ -1,5 +1,5 @@
 """Durable runs: by id, in one store, driven by one process at a time. Names are resolved on first use."""
 
-from holdfast.base.lazy import attach_stub
+from standfast.base.lazy import attach_stub
 
 __getattr__, __dir__, __all__ = attach_stub(__name__)

@@ -1,6 +1,6 @@
 """What can go wrong with durable runs, as types.
 
-HoldfastError
+StandfastError
 ├── SessionBusy             another run has the session, and this one was not to wait
 ├── RunEnded                the run has ended, or cannot be changed like that any more
 ├── RunKeyReused            the key of a start came back with another request
@@ -8,10 +8,10 @@ HoldfastError
 └── InvalidDecision         there is no such answer to this question
 """
 
-from holdfast.base.errors import HoldfastError, InvalidInput, KeyReused
+from standfast.base.errors import InvalidInput, KeyReused, StandfastError
 
 
-class SessionBusy(HoldfastError):
+class SessionBusy(StandfastError):
     """Another run has the session, and ``on_busy`` said not to wait. Nothing was started."""
 
     code = "session-busy"
@@ -24,7 +24,7 @@ class SessionBusy(HoldfastError):
         self.session_id, self.run_id = session_id, run_id
 
 
-class RunEnded(HoldfastError):
+class RunEnded(StandfastError):
     """The run is not in a status in which this can be done. Nothing was changed."""
 
     code = "run-ended"
@@ -40,13 +40,13 @@ class RunKeyReused(KeyReused):
     code = "run-key-reused"
 
     def __init__(self, key: str, *, run_id: str) -> None:
-        HoldfastError.__init__(
+        StandfastError.__init__(
             self, f"key {key!r} started the run {run_id!r} with another request; a new request needs a new key"
         )
         self.key, self.run_id = key, run_id
 
 
-class ApprovalSettled(HoldfastError):
+class ApprovalSettled(StandfastError):
     """Nothing can be decided any more. ``status`` says what happened, ``by`` and ``at`` who did it and when."""
 
     code = "approval-settled"

@@ -4,14 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from holdfast.base.errors import InvalidInput
-from holdfast.runs.finishing import parse_output
-from holdfast.runtime.contract import Approval, Event, RunInfo, RunOutcome
-from holdfast.runtime.filing import decode_approval
-from holdfast.runtime.following import follow_events
-from holdfast.runtime.home import RuntimeContext
-from holdfast.runtime.patience import Backoff
-from holdfast.runtime.records import (
+from standfast.base.errors import InvalidInput
+from standfast.runs._loop.final_step import parse_output
+from standfast.runtime._engine.approvals import decode_approval
+from standfast.runtime._engine.context import RuntimeContext
+from standfast.runtime._engine.events import follow_events
+from standfast.runtime._engine.records import (
     ENDED_STATUSES,
     PUBLIC_STATUS,
     STOPPED_STATUSES,
@@ -19,10 +17,12 @@ from holdfast.runtime.records import (
     RunHeader,
     decode_header,
 )
-from holdfast.store.contract import RunRecord
+from standfast.runtime._engine.retrying_backend import Backoff
+from standfast.runtime.types import Approval, Event, RunInfo, RunOutcome
+from standfast.store.contract import RunRecord
 
 if TYPE_CHECKING:
-    from holdfast.runtime.runtime import Runtime
+    from standfast.runtime.runtime import Runtime
 
 
 Until: TypeAlias = Literal["rest", "end"]
@@ -76,7 +76,7 @@ class RunHandle:
         await self._runtime.cancel(self.run_id, mode=mode)
 
     async def state(self) -> Any:
-        """The run as a portable :class:`~holdfast.RunState`."""
+        """The run as a portable :class:`~standfast.RunState`."""
         return await self._runtime.state(self.run_id)
 
 

@@ -4,38 +4,33 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, get_args
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.approvals import Approvals
-from holdfast.agents.context import RunContextWrapper
-from holdfast.base.errors import InvalidInput, Unsupported
-from holdfast.base.ids import validate_name
-from holdfast.base.items import Item
-from holdfast.history.contract import validate_listing_limit
-from holdfast.history.store import Store
-from holdfast.lifecycle.scope import Scope
-from holdfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
-from holdfast.runs.contexts import restore_context, save_context
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.persistence import validate_input
-from holdfast.runs.run_state import RunState
-from holdfast.runtime import deciding, forking, starting, steering
-from holdfast.runtime.contract import Approval, ApprovalStatus, OnBusy, RunInfo, Verdict
-from holdfast.runtime.driving import Scheduler
-from holdfast.runtime.filing import APPROVAL_PREFIX, decode_approval
-from holdfast.runtime.handle import RunHandle, make_run_info
-from holdfast.runtime.home import RuntimeContext, build_graphs
-from holdfast.runtime.leases import LeaseRenewer
-from holdfast.runtime.patience import RetryControl, RetryingBackend
-from holdfast.runtime.reaper import RecoveryLoop
-from holdfast.runtime.records import (
-    PUBLIC_STATUS,
-    CancelMode,
-    RunStatus,
-    decode_header,
-)
-from holdfast.runtime.replaying import replay, validate_step
-from holdfast.store.contract import Backend
-from holdfast.store.opening import open_backend
+from standfast.agents.agent import Agent
+from standfast.agents.approvals import Approvals
+from standfast.agents.context import RunContextWrapper
+from standfast.base.errors import InvalidInput, Unsupported
+from standfast.base.ids import validate_name
+from standfast.base.items import Item
+from standfast.history.session import validate_listing_limit
+from standfast.history.store import Store
+from standfast.lifecycle.scope import Scope
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.config import DEFAULT_MAX_TURNS, RunConfig
+from standfast.runs.core.context import restore_context, save_context
+from standfast.runs.run_state import RunState
+from standfast.runs.session_io import validate_input
+from standfast.runtime._engine import approvals, control, start
+from standfast.runtime._engine.approvals import APPROVAL_PREFIX, decode_approval
+from standfast.runtime._engine.context import RuntimeContext, build_graphs
+from standfast.runtime._engine.leases import LeaseRenewer
+from standfast.runtime._engine.records import PUBLIC_STATUS, CancelMode, RunStatus, decode_header
+from standfast.runtime._engine.recovery import RecoveryLoop
+from standfast.runtime._engine.retrying_backend import RetryControl, RetryingBackend
+from standfast.runtime._engine.scheduler import Scheduler
+from standfast.runtime._engine.snapshots import replay, validate_step
+from standfast.runtime.handle import RunHandle, make_run_info
+from standfast.runtime.types import Approval, ApprovalStatus, OnBusy, RunInfo, Verdict
+from standfast.store.contract import Backend
+from standfast.store.urls import open_backend
 
 
 class Runtime:
@@ -81,8 +76,8 @@ class Runtime:
             await home.sync_clock()
             async with Scope() as scope:
                 driving = Scheduler(home, scope)
-                scope.start(renewing.run(), name="holdfast leases")
-                scope.start(RecoveryLoop(driving).run(), name="holdfast reaper")
+                scope.start(renewing.run(), name="standfast leases")
+                scope.start(RecoveryLoop(driving).run(), name="standfast reaper")
                 try:
                     yield cls(home, driving)
                 finally:
@@ -117,7 +112,7 @@ class Runtime:
             raise InvalidInput(f"on_busy is enqueue, reject, interrupt or rollback, not {on_busy!r}")
         if max_turns is not None and (isinstance(max_turns, bool) or not isinstance(max_turns, int)):
             raise InvalidInput(f"max_turns must be a whole number or None, not {max_turns!r}")
-        request = starting.StartRequest(
+        request = start.StartRequest(
             agent,
             validate_input(input),
             _validate_session_id(session_id),
@@ -126,7 +121,7 @@ class Runtime:
             None if key is None else validate_name("key", key),
             on_busy,
         )
-        return self._make_handle(await starting.start_run(self._scheduler, request))
+        return self._make_handle(await start.start_run(self._scheduler, request))
 
     # --- looking ------------------------------------------------------------------------------------
 
@@ -218,7 +213,7 @@ class Runtime:
         in the words of ``message``; ``done`` says that an uncertain call did happen, with ``output``. ``always`` holds
         for every further call of that agent's tool in the session.
         """
-        answered = await deciding.decide_approval(
+        answered = await approvals.decide_approval(
             self._ctx, approval_id, decision, arguments=arguments, message=message, output=output, by=by, always=always
         )
         await self._scheduler.claim_if_runnable(answered.run_id)
@@ -233,21 +228,21 @@ class Runtime:
         """
         if agent is not None:
             self._ctx.get_graph(agent)
-        await steering.resume_run(self._scheduler, run_id, accept=accept_changes, agent=agent)
+        await control.resume_run(self._scheduler, run_id, accept=accept_changes, agent=agent)
         return self._make_handle(run_id)
 
     async def cancel(self, run_id: str, *, mode: CancelMode = "after_turn") -> None:
         """Stop a run, keeping what it did: when its turn is over, or now. It can be resumed later."""
         if mode not in ("after_turn", "immediate"):
             raise InvalidInput(f"a run is cancelled 'after_turn' or 'immediate', not {mode!r}")
-        await steering.cancel_run(self._scheduler, run_id, mode)
+        await control.cancel_run(self._scheduler, run_id, mode)
 
     async def fork(self, run_id: str, *, at: int | None = None, session_id: str | None = None) -> RunHandle:
         """A new run from the step ``at`` of another one: the number of its event. It begins at once.
 
         Its session is a fork of what the other run's session had at that step.
         """
-        record = await forking.fork_run(self._ctx, await self._ctx.get_run(run_id), at=at, session_id=session_id)
+        record = await control.fork_run(self._ctx, await self._ctx.get_run(run_id), at=at, session_id=session_id)
         await self._scheduler.claim(record)
         return self._make_handle(record.run_id)
 

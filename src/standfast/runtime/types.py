@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.runtime.records import RunProblem, RunStatus
+from standfast.runtime._engine.records import RunProblem, RunStatus
 
 OnBusy: TypeAlias = Literal["enqueue", "reject", "interrupt", "rollback"]
 Verdict: TypeAlias = Literal["approve", "reject", "done"]

@@ -1,1 +1,1 @@
-"""The one durable store: :mod:`~holdfast.store.contract` says what a backend does, the others do it."""
+"""The one durable store: :mod:`~standfast.store.contract` says what a backend does, the others do it."""

@@ -1,7 +1,7 @@
 """The durable store: reads, and one write.
 
 :meth:`Backend.commit` takes operations and writes all of them or none; preconditions (an expected version or
-revision, a fencing token) are checked inside the same transaction. Everything holdfast keeps goes through it.
+revision, a fencing token) are checked inside the same transaction. Everything standfast keeps goes through it.
 """
 
 import secrets
@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.base.errors import HoldfastError, WrongKey
-from holdfast.store.view import TapeSpan, TapeSpans, join_spans
+from standfast.base.errors import StandfastError, WrongKey
+from standfast.store.tape import TapeSpan, TapeSpans, join_spans
 
 
 class Head(msgspec.Struct, frozen=True, order=True):
@@ -27,7 +27,7 @@ class Head(msgspec.Struct, frozen=True, order=True):
 EMPTY_HEAD = Head(0, 0)
 
 
-class LeaseHeld(HoldfastError):
+class LeaseHeld(StandfastError):
     """Somebody else owns this. Nothing was written."""
 
     code = "lease-held"
@@ -353,7 +353,7 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Backend(Protocol):
-    """A place where everything is kept. One suite, ``holdfast.testing.StoreContract``, says what it must do."""
+    """A place where everything is kept. One suite, ``standfast.testing.StoreContract``, says what it must do."""
 
     indexes_words: bool
     """Whether splices should carry the words of their items."""

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.base.clock import Clock, system_clock
-from holdfast.base.errors import Closed, NotFound
-from holdfast.store.contract import (
+from standfast.base.clock import Clock, system_clock
+from standfast.base.errors import Closed, NotFound
+from standfast.store.contract import (
     ApprovalRecord,
     Cursor,
     Generation,
@@ -22,8 +22,8 @@ from holdfast.store.contract import (
     SearchCandidate,
     SessionRecord,
 )
-from holdfast.store.tables import MemoryTables, copy_metadata
-from holdfast.store.view import slice_spans, total_length
+from standfast.store.tables import MemoryTables, copy_metadata
+from standfast.store.tape import slice_spans, total_length
 
 
 class MemoryBackend:

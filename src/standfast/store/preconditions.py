@@ -1,7 +1,7 @@
 """What a commit is refused for, and to whom a lease goes, for the backends that decide it in Python."""
 
-from holdfast.base.errors import ApprovalMoved, FenceLost, HistoryMoved, InvalidInput, RunMoved
-from holdfast.store.contract import (
+from standfast.base.errors import ApprovalMoved, FenceLost, HistoryMoved, InvalidInput, RunMoved
+from standfast.store.contract import (
     AcquireLease,
     CheckFence,
     Erase,

@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.base.errors import HistoryMoved, KeyReused, NotFound
-from holdfast.store import contract, rules
-from holdfast.store.contract import (
+from standfast.base.errors import HistoryMoved, KeyReused, NotFound
+from standfast.store import contract, preconditions
+from standfast.store.contract import (
     EMPTY_HEAD,
     ApprovalRecord,
     Generation,
@@ -20,7 +20,7 @@ from holdfast.store.contract import (
     RunRecord,
     SessionRecord,
 )
-from holdfast.store.view import get_ranges_on_tape, iter_gaps
+from standfast.store.tape import get_ranges_on_tape, iter_gaps
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -67,7 +67,7 @@ class MemoryTables:
         self.undo_steps.append(lambda: table.__setitem__(key, old))
 
     def splice(self, op: contract.Splice, now: float) -> Head:
-        rules.check_view_update(op)
+        preconditions.check_view_update(op)
         if op.key is not None and (op.session_id, op.key.name) in self.batch_keys:
             digest, head = self.batch_keys[op.session_id, op.key.name]
             if digest != op.key.digest:
@@ -76,7 +76,7 @@ class MemoryTables:
         old = self.records.get(op.session_id)
         self.check_version(op.session_id, op.expected)
         if old is not None:
-            rules.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
+            preconditions.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         generation = old.generation if old else 0
         if op.view_update and op.view_update.archive and old:
             resumes_at = old.next_seq + len(op.add)
@@ -119,7 +119,7 @@ class MemoryTables:
         old = self.records.get(op.session_id)
         if old is None:
             return EMPTY_HEAD
-        rules.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
+        preconditions.check_seal(op, sealed=old.seal is not None, tape=old.tape, found=old.head)
         shared = [tape for tape, session_id in self.links if session_id == op.session_id]
         for tape in shared:
             self.delete(self.links, (tape, op.session_id))
@@ -179,7 +179,7 @@ class MemoryTables:
 
     def save_run(self, op: contract.SaveRun, now: float) -> None:
         old = self.runs.get(op.run_id)
-        rules.check_revision(op, found=old.revision if old else 0)
+        preconditions.check_revision(op, found=old.revision if old else 0)
         new = RunRecord(
             run_id=op.run_id,
             order=old.order if old else 1 + max((run.order for run in self.runs.values()), default=0),
@@ -212,7 +212,7 @@ class MemoryTables:
 
     def save_approval(self, op: contract.SaveApproval, now: float) -> None:
         old = self.approvals.get(op.approval_id)
-        rules.check_revision(op, found=old.revision if old else 0)
+        preconditions.check_revision(op, found=old.revision if old else 0)
         new = ApprovalRecord(
             approval_id=op.approval_id,
             run_id=old.run_id if old else op.run_id,
@@ -226,12 +226,12 @@ class MemoryTables:
         self.put(self.approvals, op.approval_id, new)
 
     def acquire_lease(self, op: contract.AcquireLease, now: float) -> Lease:
-        lease = rules.grant_lease(op, self.leases.get(op.name), now)
+        lease = preconditions.grant_lease(op, self.leases.get(op.name), now)
         self.put(self.leases, op.name, lease)
         return lease
 
     def renew_lease(self, op: contract.RenewLease, now: float) -> Lease:
-        held = rules.check_lease_token(op, self.leases.get(op.name))
+        held = preconditions.check_lease_token(op, self.leases.get(op.name))
         lease = msgspec.structs.replace(held, expires_at=now + op.ttl)
         self.put(self.leases, op.name, lease)
         return lease
@@ -242,7 +242,7 @@ class MemoryTables:
             self.put(self.leases, op.name, Lease(op.name, "", held.token, 0))
 
     def check_fence(self, op: contract.CheckFence, now: float) -> None:
-        rules.check_lease_token(op, self.leases.get(op.name))
+        preconditions.check_lease_token(op, self.leases.get(op.name))
 
 
 def make_session_record(op: contract.Splice | contract.Annotate, now: float) -> SessionRecord:

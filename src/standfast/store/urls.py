@@ -5,13 +5,13 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from holdfast.base.errors import InvalidInput, MissingExtra
-from holdfast.store.contract import Backend
-from holdfast.store.relational.connection import TableNames
+from standfast.base.errors import InvalidInput, MissingExtra
+from standfast.store.contract import Backend
+from standfast.store.sql.connection import TableNames
 
 if TYPE_CHECKING:
-    from holdfast.store.sql.backend import SqlBackend
-    from holdfast.store.sqlite.backend import SqliteBackend
+    from standfast.store.sqlalchemy.backend import SqlBackend
+    from standfast.store.sqlite.backend import SqliteBackend
 
 SUPPORTED_URLS = "memory:// · sqlite:///path · postgresql+asyncpg://... · mysql+asyncmy://... · redis://..."
 
@@ -41,7 +41,7 @@ def validate_options(options: dict[str, Any], factory: Callable[..., Any], kind:
 
 
 async def open_memory(url: str, options: dict[str, Any]) -> Backend:
-    from holdfast.store.memory import MemoryBackend
+    from standfast.store.memory import MemoryBackend
 
     return MemoryBackend(**validate_options(options, MemoryBackend, "a store in memory"))
 
@@ -49,7 +49,7 @@ async def open_memory(url: str, options: dict[str, Any]) -> Backend:
 async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
     if not url.startswith("sqlite://"):  # sqlite+aiosqlite://: somebody wants SQLAlchemy
         return await open_sql(url, options)
-    from holdfast.store.sqlite.backend import MEMORY, SqliteBackend, get_shared_backend
+    from standfast.store.sqlite.backend import MEMORY, SqliteBackend, get_shared_backend
 
     address, _, query = url.removeprefix("sqlite://").partition("?")
     given = dict(parse_qsl(query))
@@ -66,7 +66,7 @@ async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
 
 async def open_sql(url: str, options: dict[str, Any]) -> Backend:
     try:
-        from holdfast.store.sql.backend import SqlBackend
+        from standfast.store.sqlalchemy.backend import SqlBackend
     except ImportError as error:
         raise MissingExtra("sql", "a store in an SQL database") from error
     address, _, query = url.partition("?")
@@ -91,7 +91,7 @@ def parse_table_names(tables: str) -> TableNames:
 
 async def open_redis(url: str, options: dict[str, Any]) -> Backend:
     try:
-        from holdfast.store.redis.backend import RedisBackend
+        from standfast.store.redis.backend import RedisBackend
     except ImportError as error:
         raise MissingExtra("redis", "a store in Redis") from error
     return RedisBackend.from_url(url, **validate_options(options, RedisBackend.from_url, "a store in Redis"))
@@ -101,13 +101,13 @@ async def open_existing(handle: Any, options: dict[str, Any]) -> Backend:
     """An engine or client that the caller made and keeps."""
     module = type(handle).__module__.partition(".")[0]
     if module == "sqlalchemy" and hasattr(handle, "sync_engine"):
-        from holdfast.store.sql.backend import SqlBackend
+        from standfast.store.sqlalchemy.backend import SqlBackend
 
         return await prepare_backend(
             SqlBackend(handle, **validate_options(options, SqlBackend, "a store with your engine"))
         )
     if module == "redis":
-        from holdfast.store.redis.backend import RedisBackend
+        from standfast.store.redis.backend import RedisBackend
 
         return RedisBackend(handle, **validate_options(options, RedisBackend, "a store with your client"))
     raise InvalidInput(f"a store is opened by a URL, an AsyncEngine or a Redis client, not {type(handle).__name__}")

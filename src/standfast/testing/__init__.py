@@ -7,26 +7,26 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from holdfast.base.lazy import attach_stub
+from standfast.base.lazy import attach_stub
 
 # Modules whose assertions pytest should explain when they fail.
 _SUITES = (
-    "holdfast.testing.store_contract",
-    "holdfast.testing.store_concurrency",
-    "holdfast.testing.store_forks",
-    "holdfast.testing.store_histories",
-    "holdfast.testing.store_reads",
-    "holdfast.testing.store_runs",
-    "holdfast.testing.store_whole",
-    "holdfast.testing.session_contract",
-    "holdfast.testing.session_changes",
-    "holdfast.testing.session_damage",
-    "holdfast.testing.session_forks",
-    "holdfast.testing.session_plain",
-    "holdfast.testing.session_search",
-    "holdfast.testing.machines",
-    "holdfast.testing.commit_machine",
-    "holdfast.testing.history_machine",
+    "standfast.testing.store.contract",
+    "standfast.testing.store.concurrency",
+    "standfast.testing.store.forks",
+    "standfast.testing.store.histories",
+    "standfast.testing.store.reads",
+    "standfast.testing.store.runs",
+    "standfast.testing.store.atomicity",
+    "standfast.testing.sessions.contract",
+    "standfast.testing.sessions.changes",
+    "standfast.testing.sessions.damage",
+    "standfast.testing.sessions.forks",
+    "standfast.testing.sessions.plain",
+    "standfast.testing.sessions.search",
+    "standfast.testing.state_machine",
+    "standfast.testing.store.state_machine",
+    "standfast.testing.sessions.state_machine",
 )
 
 _resolve, __dir__, __all__ = attach_stub(__name__)

@@ -4,7 +4,7 @@ import os
 import signal
 from typing import Any
 
-from holdfast.store.contract import Backend, Op, OpResult, RenewLease
+from standfast.store.contract import Backend, Op, OpResult, RenewLease
 
 
 class CrashingBackend:

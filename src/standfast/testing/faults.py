@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from holdfast.store.contract import Backend
+import pytest
+
+from standfast.store.contract import Backend
 
 B = TypeVar("B", bound=Backend)
 Reopen: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
@@ -120,3 +122,42 @@ class FaultyConnection(sqlite3.Connection):
             cursor.close()  # an open one would hold its snapshot for as long as the traceback lives
             raise sqlite3.OperationalError("disk I/O error (injected)")
         return cursor
+
+
+def get_optional_fixture(request: pytest.FixtureRequest, name: str) -> Any:
+    """A fixture that a suite may supply; ``None`` where it would skip."""
+    try:
+        return request.getfixturevalue(name)
+    except pytest.skip.Exception:
+        return None
+
+
+class StorageFixtures:
+    """The fixtures and flags that :class:`~standfast.testing.StoreContract` and its sibling have in common."""
+
+    durable = True
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def reopen(self) -> Reopen:
+        raise NotImplementedError("a storage under contract supplies the fixture 'reopen'")
+
+    @pytest.fixture
+    def reopen_durable(self, reopen: Reopen) -> Reopen:
+        """``reopen`` of a storage that outlives its closing."""
+        if not self.durable:
+            pytest.skip("this storage is gone when it is closed")
+        return reopen
+
+    @pytest.fixture
+    def failing_after(self) -> FaultInjector:
+        pytest.skip("this storage injects no faults")
+
+    @pytest.fixture
+    def faults_if_any(self, request: pytest.FixtureRequest) -> FaultInjector | None:
+        """``failing_after`` for clauses that also prove something without it."""
+        faults: FaultInjector | None = get_optional_fixture(request, "failing_after")
+        return faults

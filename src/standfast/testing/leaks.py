@@ -1,6 +1,6 @@
 """A pytest plugin: a test that leaves something behind fails.
 
-Switch it on with ``pytest_plugins = ["holdfast.testing.leaks"]`` in the top ``conftest.py``. After each test
+Switch it on with ``pytest_plugins = ["standfast.testing.leaks"]`` in the top ``conftest.py``. After each test
 and the teardown of its fixtures there must be no pending task, no new child process (a zombie counts), no
 new thread and no new file descriptor. What fixtures of a wider scope open belongs to them and is not counted
 against the test that happened to need them first.
@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "leaks(*kinds): this test leaves a 'task', 'process', 'thread' or 'fd' behind on purpose"
     )
-    config.pluginmanager.register(LeakCheck(), "holdfast-leaks")
+    config.pluginmanager.register(LeakCheck(), "standfast-leaks")
 
 
 class LeakCheck:

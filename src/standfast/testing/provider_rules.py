@@ -1,6 +1,6 @@
 """Whether a strict provider would take a list of items as input.
 
-Written from the provider's side and without a line of :mod:`holdfast.base.pairing`, so that it can judge it.
+Written from the provider's side and without a line of :mod:`standfast.base.pairing`, so that it can judge it.
 """
 
 import json

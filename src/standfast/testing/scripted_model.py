@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.output import AgentOutputSchemaBase
-from holdfast.agents.tools import Tool
-from holdfast.agents.types import maybe_await
-from holdfast.base.items import Item
-from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, Usage
-from holdfast.models.contract import Model, ModelResponse, ModelTracing, TResponseOutputItem, TResponseStreamEvent
-from holdfast.models.events import ResponseEventBuilder, make_response_events, make_text_part, usage_to_dict
-from holdfast.models.raw import AttributeDict, as_item, wrap_attributes
-from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+from standfast.agents.handoffs import Handoff
+from standfast.agents.model_settings import ModelSettings
+from standfast.agents.output import AgentOutputSchemaBase
+from standfast.agents.tools import Tool
+from standfast.agents.types import maybe_await
+from standfast.base.items import Item
+from standfast.base.usage import InputTokensDetails, OutputTokensDetails, Usage
+from standfast.models.attribute_items import AttributeDict, as_item, wrap_attributes
+from standfast.models.interface import Model, ModelResponse, ModelTracing, TResponseOutputItem, TResponseStreamEvent
+from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+from standfast.models.stream_events import ResponseEventBuilder, make_response_events, make_text_part, usage_to_dict
 
 ModelStepReason: TypeAlias = Literal[
     "invalid_input",

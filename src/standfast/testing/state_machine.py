@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from holdfast.base.errors import HoldfastError
-from holdfast.store.contract import Backend
-from holdfast.store.memory import MemoryBackend
-from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
+from standfast.base.errors import StandfastError
+from standfast.store.contract import Backend
+from standfast.store.memory import MemoryBackend
+from standfast.testing.faults import FakeClock, FaultInjector, Reopen
 
 MACHINE_STEPS = 30
 
@@ -105,13 +105,13 @@ class DifferentialStateMachine(RuleBasedStateMachine):
 async def capture_result(call: Callable[[], Awaitable[Any]]) -> Any:
     try:
         return await call()
-    except HoldfastError as error:
+    except StandfastError as error:
         return error
 
 
 def normalize_result(found: Any) -> Any:
     """An answer as something that can be compared across backends."""
-    if isinstance(found, HoldfastError):
+    if isinstance(found, StandfastError):
         return (found.code, getattr(found, "expected", None), getattr(found, "found", None))
     return getattr(found, "session_id", found)
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.types import maybe_await
-from holdfast.toolcalls.call import ToolCall, run_input_guardrails
-from holdfast.toolcalls.output import parse_arguments
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.types import maybe_await
+from standfast.tool_calls.call import ToolCall, run_input_guardrails
+from standfast.tool_calls.output import parse_arguments
 
 ApprovalCheckStatus: TypeAlias = Literal["approved", "rejected", "waiting"]
 

@@ -3,19 +3,19 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.agents.agent import AgentBase
-from holdfast.agents.context import RunContextWrapper, ToolContext
-from holdfast.agents.errors import ToolInputGuardrailTripwireTriggered, UserError
-from holdfast.agents.guardrails import (
+from standfast.agents.agent import AgentBase
+from standfast.agents.context import RunContextWrapper, ToolContext
+from standfast.agents.errors import ToolInputGuardrailTripwireTriggered, UserError
+from standfast.agents.guardrails import (
     ToolGuardrail,
     ToolGuardrailFunctionOutput,
     ToolInputGuardrailData,
     ToolInputGuardrailResult,
 )
-from holdfast.agents.tool_refs import ToolRef
-from holdfast.agents.tools import FunctionTool
-from holdfast.base.items import Item
-from holdfast.tracing.inner import maybe_guardrail_span
+from standfast.agents.tool_identity import ToolRef
+from standfast.agents.tools import FunctionTool
+from standfast.base.items import Item
+from standfast.tracing.instrumentation import maybe_guardrail_span
 
 
 class ToolFailed(UserError):

@@ -1,21 +1,28 @@
 """Making a call: the only place where a tool of the program is called."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from holdfast.agents.context import RunContextWrapper, ToolContext
-from holdfast.agents.errors import AgentsException, ToolOutputGuardrailTripwireTriggered, UserError
-from holdfast.agents.guardrails import ToolOutputGuardrailData, ToolOutputGuardrailResult
-from holdfast.agents.hooks import RunHooks
-from holdfast.agents.tools import FunctionToolCustomDataContext
-from holdfast.agents.types import maybe_await
-from holdfast.base.conversation import current_conversation
-from holdfast.base.items import Item
-from holdfast.toolcalls.call import ToolCall, ToolFailed, ToolGuardrailOutcome, run_input_guardrails, run_tool_guardrail
-from holdfast.toolcalls.output import make_output_item
-from holdfast.tracing.inner import maybe_tool_span
-from holdfast.tracing.spans import get_recorded_parent
+from standfast.agents.context import RunContextWrapper, ToolContext
+from standfast.agents.errors import AgentsException, ToolOutputGuardrailTripwireTriggered, UserError
+from standfast.agents.guardrails import ToolOutputGuardrailData, ToolOutputGuardrailResult
+from standfast.agents.hooks import RunHooks
+from standfast.agents.tools import FunctionToolCustomDataContext
+from standfast.agents.types import maybe_await
+from standfast.base.context import current_conversation
+from standfast.base.items import Item
+from standfast.tool_calls.call import (
+    ToolCall,
+    ToolFailed,
+    ToolGuardrailOutcome,
+    run_input_guardrails,
+    run_tool_guardrail,
+)
+from standfast.tool_calls.output import make_output_item
+from standfast.tracing.instrumentation import maybe_tool_span
+from standfast.tracing.spans import get_recorded_parent
 
 ToolInvoker: TypeAlias = Callable[[ToolContext[Any], str], Awaitable[Any]]
 
@@ -135,3 +142,64 @@ async def _extract_custom_data(
     if found is not None and not isinstance(found, Mapping):
         raise UserError(f"the custom_data_extractor of {call.tool.name} must return a mapping, not {found!r}")
     return None if found is None else dict(found)
+
+
+T = TypeVar("T")
+
+
+class NotStarted(Exception):
+    """The work was not begun, because other work had failed or everything was cancelled before its turn came."""
+
+
+async def run_all(
+    work: Sequence[Callable[[], Awaitable[T]]], *, limit: int | None = None
+) -> tuple[list[T | BaseException], asyncio.CancelledError | None]:
+    """What each piece of work came to, in order: its result or its error; at most ``limit`` at a time.
+
+    After an error nothing more is begun, but what is under way may end. When the caller is cancelled, so is all that
+    is under way; what had ended by then is kept, and the cancellation is returned for the caller to raise later.
+    """
+    if len(work) == 1:
+        try:
+            return [await work[0]()], None
+        except asyncio.CancelledError as cancelled:
+            return [cancelled], cancelled
+        except Exception as error:  # noqa: BLE001 - it is given back
+            return [error], None
+    turns = asyncio.Semaphore(limit or len(work))
+    stopped = False
+
+    async def one(begin: Callable[[], Awaitable[T]]) -> T:
+        nonlocal stopped
+        async with turns:
+            if stopped:
+                raise NotStarted
+            try:
+                return await begin()
+            except BaseException:
+                stopped = True
+                raise
+
+    tasks = [asyncio.ensure_future(one(begin)) for begin in work]
+    told = await _wait_all(tasks)
+    results: list[T | BaseException] = [_get_result(task) for task in tasks]
+    return results, told
+
+
+async def _wait_all(tasks: Sequence["asyncio.Task[T]"]) -> asyncio.CancelledError | None:
+    cancelled = None
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError as told:
+            cancelled = cancelled or told
+            for task in tasks:
+                task.cancel()
+    return cancelled
+
+
+def _get_result(task: "asyncio.Task[T]") -> T | BaseException:
+    if task.cancelled():
+        return asyncio.CancelledError()
+    error = task.exception()
+    return task.result() if error is None else error

@@ -1,11 +1,13 @@
 """What a tool returned, as a model is told."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, Generic, Literal, TypeAlias
 
-from holdfast.base.items import Item, sanitize_json, sanitize_text
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.types import MaybeAwaitable, TContext
+from standfast.base.items import Item, sanitize_json, sanitize_text
 
 _PART_TYPES = {"text": "input_text", "image": "input_image", "file": "input_file"}
 
@@ -72,3 +74,18 @@ def _as_part(value: Any) -> Item | None:
     if not any(isinstance(value.get(name), str) for name in wanted):
         return None
     return {**{name: part for name, part in value.items() if part is not None}, "type": _PART_TYPES[kind]}
+
+
+@dataclass
+class ToolErrorFormatterArgs(Generic[TContext]):
+    """A call that was not made, for a program that wants its own words for the model."""
+
+    kind: Literal["approval_rejected", "tool_not_found"]
+    tool_type: Literal["function", "computer", "shell", "apply_patch", "custom"]
+    tool_name: str
+    call_id: str
+    default_message: str
+    run_context: RunContextWrapper[TContext]
+
+
+ToolErrorFormatter: TypeAlias = Callable[[ToolErrorFormatterArgs[Any]], MaybeAwaitable[str | None]]

@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from holdfast.agents.context import ToolContext
-from holdfast.agents.function_tool import function_tool
-from holdfast.agents.tool_outputs import ToolOutputImage, ToolOutputText
-from holdfast.agents.tools import FunctionTool
-from holdfast.agents.types import NeedsApproval
-from holdfast.base.conversation import current_conversation
-from holdfast.workers.pool import SessionPool
-from holdfast.workers.report import as_text, extract_images
-from holdfast.workers.tool import CarriedOver, PythonCallResult, PythonSessions
+from standfast.agents.context import ToolContext
+from standfast.agents.function_tool import function_tool
+from standfast.agents.tools import FunctionTool, ToolOutputImage, ToolOutputText
+from standfast.agents.types import NeedsApproval
+from standfast.base.context import current_conversation
+from standfast.workers.formatting import as_text, extract_images
+from standfast.workers.pool import SessionPool
+from standfast.workers.python_sessions import CarriedOver, PythonCallResult, PythonSessions
 
 _MAX_IMAGES = 10
 

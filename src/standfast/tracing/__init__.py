@@ -4,6 +4,6 @@ Nothing leaves the process by itself: spans go to the processors that the progra
 program has configured it. When neither is there, no span is made.
 """
 
-from holdfast.base.lazy import attach_stub
+from standfast.base.lazy import attach_stub
 
 __getattr__, __dir__, __all__ = attach_stub(__name__)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from holdfast.tracing.providing import new_span, new_trace
-from holdfast.tracing.span_data import (
+from standfast.tracing.provider import new_span, new_trace
+from standfast.tracing.span_data import (
     AgentSpanData,
     CustomSpanData,
     FunctionSpanData,
@@ -16,11 +16,11 @@ from holdfast.tracing.span_data import (
     TaskSpanData,
     TurnSpanData,
 )
-from holdfast.tracing.spans import Span, Trace
+from standfast.tracing.spans import Span, Trace
 
 
 class TracingConfig(TypedDict, total=False):
-    """``api_key`` is passed on to processors that want one; holdfast sends nothing anywhere with it."""
+    """``api_key`` is passed on to processors that want one; standfast sends nothing anywhere with it."""
 
     api_key: str
 
@@ -81,7 +81,7 @@ def function_span(
     parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[FunctionSpanData]:
-    """What is given here is told as it is: ``trace_include_sensitive_data`` is about what holdfast itself tells."""
+    """What is given here is told as it is: ``trace_include_sensitive_data`` is about what standfast itself tells."""
     return new_span(FunctionSpanData(name, input, output), span_id=span_id, parent=parent, recorded=not disabled)
 
 

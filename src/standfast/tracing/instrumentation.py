@@ -1,11 +1,11 @@
-"""The spans that holdfast makes of its own work. Outside of a recorded trace they are nothing and cost nothing."""
+"""The spans that standfast makes of its own work. Outside of a recorded trace they are nothing and cost nothing."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
-from holdfast.tracing.providing import new_span
-from holdfast.tracing.span_data import FunctionSpanData, GuardrailSpanData, HandoffSpanData, MCPListToolsSpanData
-from holdfast.tracing.spans import Span, TSpanData, get_current_span, get_recorded_parent
+from standfast.tracing.provider import new_span
+from standfast.tracing.span_data import FunctionSpanData, GuardrailSpanData, HandoffSpanData, MCPListToolsSpanData
+from standfast.tracing.spans import Span, TSpanData, get_current_span, get_recorded_parent
 
 OptionalSpan: TypeAlias = AbstractContextManager[Span[TSpanData] | None]
 

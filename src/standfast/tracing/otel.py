@@ -10,9 +10,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from holdfast.tracing.genai import build_trace_attributes, describe_span_data
-from holdfast.tracing.span_data import GenerationSpanData, ResponseSpanData
-from holdfast.tracing.spans import Span, Trace
+from standfast.tracing.otel_attributes import build_trace_attributes, describe_span_data
+from standfast.tracing.span_data import GenerationSpanData, ResponseSpanData
+from standfast.tracing.spans import Span, Trace
 
 PROPAGATOR = TraceContextTextMapPropagator()
 PLACEHOLDER_PROVIDERS = (api.ProxyTracerProvider, api.NoOpTracerProvider)
@@ -23,7 +23,7 @@ class OtelBridge:
 
     def __init__(self, provider: api.TracerProvider) -> None:
         self.provider = provider
-        self.tracer = provider.get_tracer("holdfast")
+        self.tracer = provider.get_tracer("standfast")
 
     def flush(self) -> None:
         flush = getattr(self.provider, "force_flush", None)  # the API has none, the SDK does

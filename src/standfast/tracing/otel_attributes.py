@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from holdfast.tracing.span_data import (
+from standfast.tracing.span_data import (
     AgentSpanData,
     CustomSpanData,
     FunctionSpanData,
@@ -17,7 +17,7 @@ from holdfast.tracing.span_data import (
     TaskSpanData,
     TurnSpanData,
 )
-from holdfast.tracing.spans import Trace
+from standfast.tracing.spans import Trace
 
 Attributes: TypeAlias = dict[str, Any]
 SpanDescription: TypeAlias = tuple[str, Attributes]
@@ -47,11 +47,11 @@ def describe_span_data(data: SpanData) -> SpanDescription:
 
 def build_trace_attributes(trace: Trace) -> Attributes:
     """What is known about a trace as a whole, for its outermost span."""
-    found: Attributes = {"holdfast.trace.id": trace.trace_id, "gen_ai.workflow.name": trace.name}
+    found: Attributes = {"standfast.trace.id": trace.trace_id, "gen_ai.workflow.name": trace.name}
     if trace.group_id is not None:
         found["gen_ai.conversation.id"] = trace.group_id
     for name, value in (trace.metadata or {}).items():
-        found[f"holdfast.trace.metadata.{name}"] = to_attribute_value(value)
+        found[f"standfast.trace.metadata.{name}"] = to_attribute_value(value)
     return found
 
 
@@ -108,7 +108,7 @@ def _describe_agent(data: AgentSpanData) -> SpanDescription:
 
 
 def _describe_turn(data: TurnSpanData) -> SpanDescription:
-    words = {"holdfast.turn": data.turn, "gen_ai.agent.name": data.agent_name}
+    words = {"standfast.turn": data.turn, "gen_ai.agent.name": data.agent_name}
     return f"turn {data.turn}", {**words, **_build_metadata_attributes(data.metadata)}
 
 
@@ -148,22 +148,22 @@ def _describe_function(data: FunctionSpanData) -> SpanDescription:
 
 
 def _describe_handoff(data: HandoffSpanData) -> SpanDescription:
-    words = {"holdfast.handoff.from_agent": data.from_agent, "holdfast.handoff.to_agent": data.to_agent}
+    words = {"standfast.handoff.from_agent": data.from_agent, "standfast.handoff.to_agent": data.to_agent}
     return f"handoff {data.to_agent}" if data.to_agent else "handoff", words
 
 
 def _describe_guardrail(data: GuardrailSpanData) -> SpanDescription:
-    words = {"holdfast.guardrail.name": data.name, "holdfast.guardrail.triggered": data.triggered}
+    words = {"standfast.guardrail.name": data.name, "standfast.guardrail.triggered": data.triggered}
     return f"guardrail {data.name}", words
 
 
 def _describe_mcp_list_tools(data: MCPListToolsSpanData) -> SpanDescription:
-    words = {"mcp.method.name": "tools/list", "holdfast.mcp.server": data.server, "holdfast.mcp.tools": data.result}
+    words = {"mcp.method.name": "tools/list", "standfast.mcp.server": data.server, "standfast.mcp.tools": data.result}
     return "tools/list", words
 
 
 def _describe_custom(data: CustomSpanData) -> SpanDescription:
-    return data.name, {f"holdfast.data.{name}": to_attribute_value(value) for name, value in data.data.items()}
+    return data.name, {f"standfast.data.{name}": to_attribute_value(value) for name, value in data.data.items()}
 
 
 def _describe_unknown(data: SpanData) -> SpanDescription:
@@ -171,7 +171,7 @@ def _describe_unknown(data: SpanData) -> SpanDescription:
 
 
 def _build_metadata_attributes(metadata: Mapping[str, Any] | None) -> Attributes:
-    return {f"holdfast.metadata.{name}": to_attribute_value(value) for name, value in (metadata or {}).items()}
+    return {f"standfast.metadata.{name}": to_attribute_value(value) for name, value in (metadata or {}).items()}
 
 
 def _build_usage_attributes(usage: Mapping[str, Any] | None) -> Attributes:

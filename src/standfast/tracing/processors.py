@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.tracing.providing import TraceProvider
-    from holdfast.tracing.spans import Span, Trace
-    from holdfast.tracing.telemetry import OtelBridge
+    from standfast.tracing.otel import OtelBridge
+    from standfast.tracing.provider import TraceProvider
+    from standfast.tracing.spans import Span, Trace
 
-log = logging.getLogger("holdfast.tracing")
+log = logging.getLogger("standfast.tracing")
 
 
 class TracingProcessor(ABC):
@@ -129,7 +129,7 @@ def _get_otel_bridge() -> "OtelBridge | None":
     # Whoever configures OpenTelemetry has imported it; nobody else shall pay for that.
     if "opentelemetry.trace" not in sys.modules:
         return None
-    from holdfast.tracing.telemetry import get_otel_bridge
+    from standfast.tracing.otel import get_otel_bridge
 
     return get_otel_bridge()
 

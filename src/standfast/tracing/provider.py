@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.tracing.processors import TracingProcessor, TracingState, call_safely
-from holdfast.tracing.spans import (
+from standfast.tracing.processors import TracingProcessor, TracingState, call_safely
+from standfast.tracing.spans import (
     Span,
     Trace,
     TSpanData,
@@ -16,7 +16,7 @@ from holdfast.tracing.spans import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.tracing.starting import TracingConfig
+    from standfast.tracing.create import TracingConfig
 
 T = TypeVar("T", bound=Trace | Span[Any])
 
@@ -24,9 +24,9 @@ T = TypeVar("T", bound=Trace | Span[Any])
 class TraceProvider:
     """Makes the traces and spans of this process, when :func:`set_trace_provider` was given it.
 
-    Each method does what holdfast does without a provider: override those that should do something else. What
+    Each method does what standfast does without a provider: override those that should do something else. What
     ``create_trace`` and ``create_span`` make are a :class:`Trace` and a :class:`Span`, or classes of the program's
-    below those; anything else, and what they raise, is logged, and holdfast's own is used. A program's own code asks
+    below those; anything else, and what they raise, is logged, and standfast's own is used. A program's own code asks
     :func:`get_current_trace` where it is; that is not up to the provider.
     """
 
@@ -97,7 +97,7 @@ class TraceProvider:
 
 
 def set_trace_provider(provider: TraceProvider | None) -> None:
-    """Let a provider make the traces and spans that begin from now on; ``None`` for holdfast's own again.
+    """Let a provider make the traces and spans that begin from now on; ``None`` for standfast's own again.
 
     Runs are traced as long as there is a provider, whether or not anybody else listens.
     """

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from holdfast.base.errors import InvalidInput
-from holdfast.workers.wire.frames import DEFAULT_LIMIT
-from holdfast.workers.wire.orders import SANDBOX_LEVELS, SandboxLevel
+from standfast.base.errors import InvalidInput
+from standfast.workers.wire.control import SANDBOX_LEVELS, SandboxLevel
+from standfast.workers.wire.frames import DEFAULT_LIMIT
 
 MB = 1024 * 1024
 _HOST_PATTERN = re.compile(r"(?=.*[A-Za-z0-9*])[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")

@@ -4,16 +4,16 @@ import asyncio
 import time
 from typing import Any
 
-from holdfast.base.errors import Closed
-from holdfast.lifecycle.machine import IllegalTransition, StateMachine
-from holdfast.workers.birth import WorkerResources
-from holdfast.workers.config import SessionConfig
-from holdfast.workers.errors import Cause, WorkerDied
-from holdfast.workers.files import Files
-from holdfast.workers.interceptors import Interceptors
-from holdfast.workers.states import TABLE, SessionState, WorkerSessionEvent
-from holdfast.workers.talking import MessageRouter
-from holdfast.workers.wire import messages as m
+from standfast.base.errors import Closed
+from standfast.lifecycle.state_machine import IllegalTransition, StateMachine
+from standfast.workers._host.launcher import WorkerResources
+from standfast.workers._host.router import MessageRouter
+from standfast.workers.config import SessionConfig
+from standfast.workers.errors import Cause, WorkerDied
+from standfast.workers.files import Files
+from standfast.workers.interceptors import Interceptors
+from standfast.workers.state import TABLE, SessionState, WorkerSessionEvent
+from standfast.workers.wire import messages as m
 
 UNSET: Any = object()
 _USABLE_STATES = (SessionState.READY, SessionState.BUSY, SessionState.IDLE)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.base.errors import HoldfastError, Unsupported
+from standfast.base.errors import StandfastError, Unsupported
 
 CauseKind = Literal["exit", "signal", "memory-limit", "cpu-limit", "sandbox", "killed", "protocol", "shutdown", "start"]
 
@@ -21,7 +21,7 @@ class Cause:
         return f"{self.kind}: {self.detail}"
 
 
-class WorkerError(HoldfastError):
+class WorkerError(StandfastError):
     """Something about a worker went wrong."""
 
     code = "worker"

@@ -4,10 +4,10 @@ import base64
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from holdfast.workers.result import ExecutionResult
+from standfast.workers.results import ExecutionResult
 
 _IMAGE_TYPES = ("image/png", "image/jpeg")
-_OMITTED_MIME_TYPE = "application/vnd.holdfast.left-out+json"
+_OMITTED_MIME_TYPE = "application/vnd.standfast.left-out+json"
 _CARRY_OVER_NOTES = {
     "variables": "",
     "files": "[this is a new Python session: the variables of earlier calls are gone, their files are still there]",

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.workers.wire.messages import Message
+from standfast.workers.wire.messages import Message
 
 Interceptor = Callable[[Message], object]
-_log = logging.getLogger("holdfast.workers")
+_log = logging.getLogger("standfast.workers")
 
 
 @dataclass

@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any, cast
 
-from holdfast.workers.core import WorkerSessionBase
-from holdfast.workers.errors import WorkerDied
-from holdfast.workers.interceptors import Interceptor
-from holdfast.workers.result import SessionInfo, WorkerUsage
-from holdfast.workers.usage import measure_usage
-from holdfast.workers.wire import messages as m
+from standfast.workers._host.memory_watch import measure_usage
+from standfast.workers.core import WorkerSessionBase
+from standfast.workers.errors import WorkerDied
+from standfast.workers.interceptors import Interceptor
+from standfast.workers.results import SessionInfo, WorkerUsage
+from standfast.workers.wire import messages as m
 
 
 class InspectionMixin(WorkerSessionBase):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from holdfast.workers.config import MB, PoolConfig
+from standfast.workers.config import MB, PoolConfig
 
 
 @dataclass(frozen=True)

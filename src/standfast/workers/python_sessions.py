@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from holdfast.base.conversation import current_conversation
-from holdfast.base.errors import Closed
-from holdfast.workers.collect import collect_result
-from holdfast.workers.errors import WorkerError
-from holdfast.workers.pool import SessionPool
-from holdfast.workers.report import as_text
-from holdfast.workers.result import ExecutionResult
-from holdfast.workers.session import WorkerSession
-from holdfast.workers.wire.messages import ExecuteMessage
+from standfast.base.context import current_conversation
+from standfast.base.errors import Closed
+from standfast.workers.errors import WorkerError
+from standfast.workers.formatting import as_text
+from standfast.workers.pool import SessionPool
+from standfast.workers.results import ExecutionResult, collect_result
+from standfast.workers.session import WorkerSession
+from standfast.workers.wire.messages import ExecuteMessage
 
 __all__ = ["PythonCallResult", "PythonSessions", "current_conversation", "python_function"]
 
@@ -179,7 +178,7 @@ _sessions_by_pool: dict[SessionPool, PythonSessions] = {}
 def python_function(pool: SessionPool, *, timeout: float = 30.0) -> Callable[[str], Awaitable[str]]:
     """A plain ``async (code) -> str`` for any framework's tool decorator.
 
-    Variables persist between calls of one conversation: runs of holdfast say which that is, other programs set
+    Variables persist between calls of one conversation: runs of standfast say which that is, other programs set
     ``conversation``; without one, all calls share a session. The text holds what was printed, the last value or
     the traceback, and says so when the variables were lost.
     """

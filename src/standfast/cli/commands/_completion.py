@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from holdfast.cli.opening import DEFAULT_STORE, open_existing_store, require_existing_store
-from holdfast.runtime.runtime import Runtime
+from standfast.cli.commands._store import DEFAULT_STORE, open_existing_store, require_existing_store
+from standfast.runtime.runtime import Runtime
 
 Completion = tuple[str, str]
 """An id, and a word about it for shells that show one."""
@@ -34,7 +34,7 @@ def complete(
     ctx: typer.Context, incomplete: str, find: Callable[[str, str], Coroutine[Any, Any, list[Completion]]]
 ) -> list[Completion]:
     """What can be found and begins so. A store that is not there, or does not answer, is no reason for words."""
-    store = ctx.params.get("store") or os.environ.get("HOLDFAST_STORE") or DEFAULT_STORE
+    store = ctx.params.get("store") or os.environ.get("STANDFAST_STORE") or DEFAULT_STORE
     try:
         found = asyncio.run(asyncio.wait_for(find(store, incomplete), TIMEOUT))
     except Exception:  # noqa: BLE001 - the prompt is no place for them
@@ -49,7 +49,7 @@ async def find_session_ids(store: str, prefix: str) -> list[Completion]:
 
 
 async def find_run_ids(store: str, prefix: str) -> list[Completion]:
-    from holdfast.cli.runs import list_latest_runs
+    from standfast.cli.commands.runs import list_latest_runs
 
     async with Runtime.open(require_existing_store(store)) as rt:
         return [(info.run_id, f"{info.status}, {info.agent}") for info in await list_latest_runs(rt, MAX_COMPLETIONS)]

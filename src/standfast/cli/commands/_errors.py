@@ -13,22 +13,22 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from holdfast.base.errors import (
+from standfast.base.errors import (
     AlreadyExists,
     Conflict,
-    HoldfastError,
     InvalidInput,
     InvalidItem,
     KeyReused,
     MissingExtra,
     NotFound,
+    StandfastError,
     StoreUnavailable,
     Unsupported,
 )
-from holdfast.cli.keyboard import PromptInterrupted, wake_loop_on_signals
-from holdfast.cli.output import Tracebacks, print_utf8
-from holdfast.runtime.errors import ApprovalSettled, RunEnded, SessionBusy
-from holdfast.store.contract import LeaseHeld
+from standfast.cli.commands._output import Tracebacks, print_utf8
+from standfast.cli.commands._prompt import PromptInterrupted, wake_loop_on_signals
+from standfast.runtime.errors import ApprovalSettled, RunEnded, SessionBusy
+from standfast.store.contract import LeaseHeld
 
 P = ParamSpec("P")
 
@@ -104,19 +104,19 @@ def print_error(code: str, message: str, *, as_json: bool) -> None:
 
 
 def get_error_code(error: Exception) -> str:
-    return error.code if isinstance(error, HoldfastError) else "os" if isinstance(error, OSError) else "unexpected"
+    return error.code if isinstance(error, StandfastError) else "os" if isinstance(error, OSError) else "unexpected"
 
 
 def format_error(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and not isinstance(error, HoldfastError):
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, StandfastError):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, UnicodeError):
         return f"{get_first_line(error)}: set PYTHONUTF8=1, or a locale with UTF-8"
     if isinstance(error, SessionBusy) and error.run_id is not None:
-        return f"session {error.session_id!r} is held by another run: holdfast runs show {error.run_id}"
+        return f"session {error.session_id!r} is held by another run: standfast runs show {error.run_id}"
     if isinstance(error, StoreUnavailable) and "://" in str(error):
         return f"{get_first_line(error)} (is the server running, and is --store right?)"
-    if isinstance(error, HoldfastError | OSError):
+    if isinstance(error, StandfastError | OSError):
         return " ".join(str(error).split("\n"))
     return f"{type(error).__name__}: {get_first_line(error)} (--debug shows where)"
 

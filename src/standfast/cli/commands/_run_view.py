@@ -14,16 +14,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from holdfast.base.errors import HoldfastError, InvalidInput
-from holdfast.base.items import extract_text
-from holdfast.cli.failing import FAILED, WAITING
-from holdfast.cli.keyboard import ask
-from holdfast.cli.opening import format_store_option
-from holdfast.cli.output import Tracebacks, format_time, show_status
-from holdfast.runtime.contract import Approval, Event, RunOutcome
-from holdfast.runtime.handle import RunHandle
-from holdfast.runtime.records import RunProblem
-from holdfast.runtime.runtime import Runtime
+from standfast.base.errors import InvalidInput, StandfastError
+from standfast.base.items import extract_text
+from standfast.cli.commands._errors import FAILED, WAITING
+from standfast.cli.commands._output import Tracebacks, format_time, show_status
+from standfast.cli.commands._prompt import ask
+from standfast.cli.commands._store import format_store_option
+from standfast.runtime._engine.records import RunProblem
+from standfast.runtime.handle import RunHandle
+from standfast.runtime.runtime import Runtime
+from standfast.runtime.types import Approval, Event, RunOutcome
 
 _MAX_SHOWN_CHARS = 300  # characters of a call or an output that are shown
 
@@ -114,7 +114,7 @@ async def prompt_approval(rt: Runtime, approval: Approval, view: RunView, *, edi
                 return True
         except EOFError:
             return False
-        except HoldfastError as refused:
+        except StandfastError as refused:
             view.print_line(f"[red]  {escape(str(refused))}[/]")
 
 
@@ -206,8 +206,8 @@ def format_problem(error: RunProblem) -> str:
 
 
 def is_own_error(error: RunProblem) -> bool:
-    """Whether it is one of holdfast's, which say where they come from."""
-    return error.type is None or error.type.startswith("holdfast.")
+    """Whether it is one of standfast's, which say where they come from."""
+    return error.type is None or error.type.startswith("standfast.")
 
 
 def print_failure(outcome: RunOutcome, store: str, *, agent: str | None = None) -> None:
@@ -218,8 +218,8 @@ def print_failure(outcome: RunOutcome, store: str, *, agent: str | None = None) 
         for approval in outcome.approvals:
             screen.print(f"  {escape(approval.id)}  {escape(approval.tool)}({escape(approval.arguments)})")
         options = escape(shlex.join(["--agent", agent or "AGENT", *format_store_option(store)]))
-        screen.print(f"[dim]  holdfast approvals approve ID {options}[/]")
-        screen.print(f"[dim]  holdfast approvals reject ID -m WHY {options}[/]")
+        screen.print(f"[dim]  standfast approvals approve ID {options}[/]")
+        screen.print(f"[dim]  standfast approvals reject ID -m WHY {options}[/]")
     elif outcome.error is not None:
         more = "" if agent is None or Tracebacks.enabled or is_own_error(outcome.error) else " (--debug shows where)"
         screen.print(f"[bold red]{outcome.status}:[/] {escape(format_problem(outcome.error))}{more}")

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from holdfast.base.errors import NotFound
-from holdfast.history.store import Store, open_store
+from standfast.base.errors import NotFound
+from standfast.history.store import Store, open_store
 
-DEFAULT_STORE = "sqlite:///holdfast.db"
+DEFAULT_STORE = "sqlite:///standfast.db"
 SQLITE_SESSION_TABLES = ("agent_sessions", "agent_messages")
 
 StoreUrl = Annotated[
@@ -20,7 +20,7 @@ StoreUrl = Annotated[
     typer.Option(
         "--store",
         "-s",
-        envvar="HOLDFAST_STORE",
+        envvar="STANDFAST_STORE",
         help="Where everything is kept: sqlite:///PATH, postgresql+asyncpg://..., redis://...",
     ),
 ]
@@ -28,7 +28,7 @@ StoreUrl = Annotated[
 
 def format_store_option(url: str) -> list[str]:
     """What names this store on the command line, where it would not be used anyway."""
-    return [] if url == os.environ.get("HOLDFAST_STORE", DEFAULT_STORE) else ["--store", url]
+    return [] if url == os.environ.get("STANDFAST_STORE", DEFAULT_STORE) else ["--store", url]
 
 
 class StoreNotFound(NotFound):
@@ -36,7 +36,7 @@ class StoreNotFound(NotFound):
 
     def __init__(self, url: str) -> None:
         super().__init__("store", url)
-        self.args = (f"there is no store at {url} yet: name another with --store or HOLDFAST_STORE",)
+        self.args = (f"there is no store at {url} yet: name another with --store or STANDFAST_STORE",)
 
 
 def require_existing_store(url: str) -> str:

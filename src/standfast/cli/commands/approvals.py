@@ -12,10 +12,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from holdfast.base.errors import InvalidInput
-from holdfast.cli import completing
-from holdfast.cli.failing import command
-from holdfast.cli.following import (
+from standfast.base.errors import InvalidInput
+from standfast.cli.commands import _completion
+from standfast.cli.commands._agent_loader import open_agent
+from standfast.cli.commands._errors import command
+from standfast.cli.commands._output import AsJson, CommandOutput, format_time, print_json, print_utf8
+from standfast.cli.commands._run_view import (
     DecidedBy,
     RunView,
     edit_arguments,
@@ -26,16 +28,14 @@ from holdfast.cli.following import (
     prompt_approval,
     watch_run,
 )
-from holdfast.cli.loading import open_agent
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, format_store_option, require_existing_store
-from holdfast.cli.output import AsJson, CommandOutput, format_time, print_json, print_utf8
-from holdfast.runtime.contract import Approval, ApprovalStatus
-from holdfast.runtime.runtime import Runtime
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, format_store_option, require_existing_store
+from standfast.runtime.runtime import Runtime
+from standfast.runtime.types import Approval, ApprovalStatus
 
 app = typer.Typer(no_args_is_help=True)
 
 ApprovalId = Annotated[
-    str, typer.Argument(metavar="ID", help="The approval's id.", autocompletion=completing.complete_approvals)
+    str, typer.Argument(metavar="ID", help="The approval's id.", autocompletion=_completion.complete_approvals)
 ]
 AgentOption = Annotated[
     str | None,
@@ -66,17 +66,19 @@ async def list_(
     every: Annotated[bool, typer.Option("--all", help="Whatever their status.")] = False,
     session: Annotated[
         str | None,
-        typer.Option("--session", help="Only those of this conversation.", autocompletion=completing.complete_sessions),
+        typer.Option(
+            "--session", help="Only those of this conversation.", autocompletion=_completion.complete_sessions
+        ),
     ] = None,
     run: Annotated[
-        str | None, typer.Option("--run", help="Only those of this run.", autocompletion=completing.complete_runs)
+        str | None, typer.Option("--run", help="Only those of this run.", autocompletion=_completion.complete_runs)
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
     """List what waits for a decision.
 
-    holdfast approvals list --json
+    standfast approvals list --json
     """
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         found = await rt.approvals(status=None if every else status, session_id=session, run_id=run)
@@ -89,7 +91,7 @@ async def list_(
 async def show(approval_id: ApprovalId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
     """Show a question with its exact arguments, and what became of it.
 
-    holdfast approvals show approval_123
+    standfast approvals show approval_123
     """
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         approval = await rt.approval(approval_id)
@@ -113,7 +115,7 @@ async def approve(
 ) -> int:
     """Say yes.
 
-    holdfast approvals approve approval_123 --arguments '{"amount": 5}' --agent app:support
+    standfast approvals approve approval_123 --arguments '{"amount": 5}' --agent app:support
     """
     if edit and arguments is not None:
         raise InvalidInput("give either --edit or --arguments")
@@ -139,7 +141,7 @@ async def reject(
 ) -> int:
     """Say no.
 
-    holdfast approvals reject approval_123 -m "too expensive"
+    standfast approvals reject approval_123 -m "too expensive"
     """
     async with open_runtime(store, agent) as rt:
         approval = await rt.approval(approval_id)
@@ -159,7 +161,7 @@ async def done(
 ) -> int:
     """Say of a call that may have run: it did, and this is its result.
 
-    holdfast approvals done approval_123 --output "paid, receipt 9"
+    standfast approvals done approval_123 --output "paid, receipt 9"
     """
     async with open_runtime(store, agent) as rt:
         approval = await rt.approval(approval_id)
@@ -181,7 +183,7 @@ async def submit_decision(
             screen = Console(stderr=True, highlight=False, soft_wrap=True)
             screen.print("[dim]  a running program that has the agent continues the run; otherwise:[/]")
             again = shlex.join(
-                ["holdfast", "runs", "resume", approval.run_id, "--agent", "AGENT", *format_store_option(store)]
+                ["standfast", "runs", "resume", approval.run_id, "--agent", "AGENT", *format_store_option(store)]
             )
             screen.print(f"[dim]  {escape(again)}[/]")
         return 0
@@ -212,7 +214,7 @@ async def watch(
 
     With --json each new question is printed as one line, and nothing is asked.
 
-    holdfast approvals watch --agent app:support
+    standfast approvals watch --agent app:support
     """
     screen, seen = RunView(), set[str]()
     if not as_json:

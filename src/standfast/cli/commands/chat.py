@@ -9,20 +9,27 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from holdfast.agents.agent import Agent
-from holdfast.base.ids import new_id
-from holdfast.cli import completing
-from holdfast.cli.failing import WAITING, command
-from holdfast.cli.following import RunView, get_exit_code, outcome_to_dict, print_failure, prompt_approval, watch_run
-from holdfast.cli.keyboard import PromptInterrupted, ask, handle_interrupt
-from holdfast.cli.loading import AgentName, ModelName, open_agent
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, format_store_option
-from holdfast.cli.output import AsJson, CommandOutput, print_utf8
-from holdfast.runtime.contract import RunInfo, RunOutcome
-from holdfast.runtime.errors import SessionBusy
-from holdfast.runtime.handle import RunHandle
-from holdfast.runtime.records import RunStatus
-from holdfast.runtime.runtime import Runtime
+from standfast.agents.agent import Agent
+from standfast.base.ids import new_id
+from standfast.cli.commands import _completion
+from standfast.cli.commands._agent_loader import AgentName, ModelName, open_agent
+from standfast.cli.commands._errors import WAITING, command
+from standfast.cli.commands._output import AsJson, CommandOutput, print_utf8
+from standfast.cli.commands._prompt import PromptInterrupted, ask, handle_interrupt
+from standfast.cli.commands._run_view import (
+    RunView,
+    get_exit_code,
+    outcome_to_dict,
+    print_failure,
+    prompt_approval,
+    watch_run,
+)
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, format_store_option
+from standfast.runtime._engine.records import RunStatus
+from standfast.runtime.errors import SessionBusy
+from standfast.runtime.handle import RunHandle
+from standfast.runtime.runtime import Runtime
+from standfast.runtime.types import RunInfo, RunOutcome
 
 ACTIVE_STATUSES: tuple[RunStatus, ...] = ("running", "waiting", "queued")
 LEASE_SECONDS = 10.0
@@ -30,7 +37,7 @@ LEASE_SECONDS = 10.0
 
 SessionOption = Annotated[
     str | None,
-    typer.Option("--session", help="The conversation to go on with.", autocompletion=completing.complete_sessions),
+    typer.Option("--session", help="The conversation to go on with.", autocompletion=_completion.complete_sessions),
 ]
 
 
@@ -38,7 +45,7 @@ SessionOption = Annotated[
 async def run(
     text: Annotated[str, typer.Argument(metavar="INPUT", help="What to say to it; - reads standard input.")],
     agent: Annotated[
-        str | None, typer.Option("--agent", "-a", envvar="HOLDFAST_AGENT", help="module:attribute or a file.")
+        str | None, typer.Option("--agent", "-a", envvar="STANDFAST_AGENT", help="module:attribute or a file.")
     ] = None,
     session: SessionOption = None,
     model: ModelName = None,
@@ -48,7 +55,7 @@ async def run(
 ) -> int:
     """Let an agent answer one input. Exit code 3 when it waits for an approval, 4 when another run has the session.
 
-    holdfast run "Refund order 7" --agent app:support --session user-7
+    standfast run "Refund order 7" --agent app:support --session user-7
     """
     said = typer.get_text_stream("stdin").read() if text == "-" else text
     async with open_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen], lease=LEASE_SECONDS) as rt:
@@ -73,9 +80,9 @@ async def chat(
 ) -> int:
     """Talk to an agent. Ctrl-C stops its turn and keeps the conversation; at the prompt it ends, as Ctrl-D does.
 
-    holdfast chat app.py:support --session user-7
+    standfast chat app.py:support --session user-7
 
-    holdfast chat --model local
+    standfast chat --model local
     """
     name = session or new_id("chat")
     screen = RunView()
@@ -93,7 +100,7 @@ async def chat(
                 if said.strip():
                     await conversation.run_turn(chosen.name, said)
     options = ["--session", name, *(["--model", model] if model else []), *format_store_option(store)]
-    again = shlex.join(["holdfast", "chat", *([agent] if agent else []), *options])
+    again = shlex.join(["standfast", "chat", *([agent] if agent else []), *options])
     screen.print_line(f"\n[dim]Go on with: {escape(again)}[/]")
     return 0
 

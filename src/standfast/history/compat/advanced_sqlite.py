@@ -5,14 +5,22 @@ import os
 from collections import Counter
 from typing import Any
 
-from holdfast.base.errors import InvalidInput
-from holdfast.base.items import Item
-from holdfast.history.branches import MAIN_BRANCH, Branch, BranchRegistry
-from holdfast.history.contract import SessionSettings
-from holdfast.history.sqlite_session import SQLiteSession
-from holdfast.history.turn_log import TurnLog, TurnUsage, build_log_append, format_timestamp
-from holdfast.history.turns import Turn, classify_item, get_tool_name, is_tool_call
-from holdfast.history.wrapping import SessionWrapper
+from standfast.base.errors import InvalidInput
+from standfast.base.items import Item
+from standfast.history.compat.branches import MAIN_BRANCH, Branch, BranchRegistry
+from standfast.history.compat.sqlite import SQLiteSession
+from standfast.history.compat.turns import (
+    Turn,
+    TurnLog,
+    TurnUsage,
+    build_log_append,
+    classify_item,
+    format_timestamp,
+    get_tool_name,
+    is_tool_call,
+)
+from standfast.history.session import SessionSettings
+from standfast.history.wrapper import SessionWrapper
 
 _log = logging.getLogger(__name__)
 _USAGE_FIELDS = ("requests", "input_tokens", "output_tokens", "total_tokens")

@@ -5,13 +5,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.base.errors import HistoryMoved, InvalidInput, NotFound, SessionDamaged
-from holdfast.base.ids import new_id, validate_name
-from holdfast.history.session import build_fork_splice, wait_before_retry
-from holdfast.history.sqlite_session import SharedFileSession, SQLiteSession
-from holdfast.history.turn_log import WriteTime, build_log_append, get_log_id
-from holdfast.history.turns import Turn, split_into_turns
-from holdfast.store.contract import (
+from standfast.base.errors import HistoryMoved, InvalidInput, NotFound, SessionDamaged
+from standfast.base.ids import new_id, validate_name
+from standfast.history.compat.sqlite import SharedFileSession, SQLiteSession
+from standfast.history.compat.turns import Turn, WriteTime, build_log_append, get_log_id, split_into_turns
+from standfast.history.stored_session import build_fork_splice, wait_before_retry
+from standfast.store.contract import (
     Annotate,
     Erase,
     Head,

@@ -2,14 +2,14 @@
 
 from typing import Any, Self
 
-from holdfast.base.errors import MissingExtra
-from holdfast.history.contract import SessionSettings
-from holdfast.history.session import StoredSession
+from standfast.base.errors import MissingExtra
+from standfast.history.session import SessionSettings
+from standfast.history.stored_session import StoredSession
 
 try:
     from redis.asyncio import Redis
 
-    from holdfast.store.redis.backend import RedisBackend
+    from standfast.store.redis.backend import RedisBackend
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise MissingExtra("redis", "RedisSession") from error
 

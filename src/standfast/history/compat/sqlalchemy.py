@@ -3,15 +3,15 @@
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
-from holdfast.base.errors import MissingExtra
-from holdfast.history.contract import SessionSettings
-from holdfast.history.session import StoredSession
-from holdfast.store.relational.connection import TableNames
+from standfast.base.errors import MissingExtra
+from standfast.history.session import SessionSettings
+from standfast.history.stored_session import StoredSession
+from standfast.store.sql.connection import TableNames
 
 try:
     from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-    from holdfast.store.sql.backend import SqlBackend
+    from standfast.store.sqlalchemy.backend import SqlBackend
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise MissingExtra("sql", "SQLAlchemySession") from error
 

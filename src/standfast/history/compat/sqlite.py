@@ -4,11 +4,11 @@ import os
 import weakref
 from typing import Any, Self
 
-from holdfast.base.errors import Closed
-from holdfast.history.contract import SessionSettings
-from holdfast.history.session import StoredSession
-from holdfast.store.relational.connection import TableNames
-from holdfast.store.sqlite.backend import SqliteBackend, get_shared_backend
+from standfast.base.errors import Closed
+from standfast.history.session import SessionSettings
+from standfast.history.stored_session import StoredSession
+from standfast.store.sql.connection import TableNames
+from standfast.store.sqlite.backend import SqliteBackend, get_shared_backend
 
 
 class SQLiteSession(StoredSession):

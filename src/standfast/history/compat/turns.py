@@ -1,16 +1,19 @@
 """What is known of a session besides its items: when they were written, and what answering them cost."""
 
 import hashlib
+import json
 import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Self
 
 import msgspec
 
-from holdfast.base.items import Item
-from holdfast.base.usage import InputTokensDetails, OutputTokensDetails
-from holdfast.store.contract import Backend, SessionRecord, Splice
+from standfast.base.items import Item, extract_text
+from standfast.base.usage import InputTokensDetails, OutputTokensDetails
+from standfast.history.codec import DecodedRecord
+from standfast.store.contract import Backend, SessionRecord, Splice
 
 
 class WriteTime(msgspec.Struct, frozen=True, tag="written"):
@@ -36,7 +39,7 @@ class TurnUsage(msgspec.Struct, frozen=True, tag="spent"):
 
     @classmethod
     def from_usage(cls, usage: Any, *, branch: str, location: tuple[int, int]) -> Self:
-        """What a :class:`~holdfast.Usage` says, or its like of another framework."""
+        """What a :class:`~standfast.Usage` says, or its like of another framework."""
         return cls(
             branch,
             *location,
@@ -119,3 +122,70 @@ def _decode_entry(data: bytes | None) -> WriteTime | TurnUsage | None:
         return _decoder.decode(data or b"")
     except msgspec.MsgspecError:
         return None
+
+
+_PREVIEW_LENGTH = 100
+_TOOL_NAMES = {"tool_search_call": "tool_search"}
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What belongs to a user's message, which is the first entry. Number 0 is what stands before the first one."""
+
+    number: int
+    entries: list[DecodedRecord]
+
+    @property
+    def location(self) -> tuple[int, int]:
+        """Where the user's message is stored: the turn is this one as long as that is shown."""
+        row = self.entries[0].row
+        return row.tape, row.seq
+
+    @property
+    def content(self) -> Any:
+        """What the user said, as it was given."""
+        return self.entries[0].item.get("content", "")
+
+    @property
+    def text(self) -> str:
+        """What the user said, on one line of JSON unless it is a text."""
+        return self.content if isinstance(self.content, str) else json.dumps(self.content, ensure_ascii=False)
+
+    @property
+    def preview(self) -> str:
+        return self.text if len(self.text) <= _PREVIEW_LENGTH else self.text[:_PREVIEW_LENGTH] + "..."
+
+    def contains(self, term: str) -> bool:
+        """Whether the user said this, upper and lower case being the same."""
+        return term.casefold() in extract_text({"content": self.content}).casefold()
+
+
+def split_into_turns(entries: Iterable[DecodedRecord]) -> list[Turn]:
+    """The history cut before every user message."""
+    turns = [Turn(0, [])]
+    for entry in entries:
+        if entry.item.get("role") == "user":
+            turns.append(Turn(len(turns), []))
+        turns[-1].entries.append(entry)
+    return [turn for turn in turns if turn.entries]
+
+
+def classify_item(item: Item) -> str:
+    """``user`` and ``assistant`` for what they said, else the item's type."""
+    role, kind = item.get("role"), item.get("type")
+    if role in ("user", "assistant"):
+        return str(role)
+    return kind if isinstance(kind, str) and kind else "other"
+
+
+def get_tool_name(item: Item) -> str | None:
+    """The tool that an item calls, or asks to call: its name with its namespace or server, else the kind of call."""
+    kind = classify_item(item)
+    if not is_tool_call(item) and kind != "mcp_approval_request":
+        return None
+    parts = [item.get("namespace") or item.get("server_label"), item.get("name")]
+    return ".".join(str(part) for part in parts if part) or _TOOL_NAMES.get(kind, kind)
+
+
+def is_tool_call(item: Item) -> bool:
+    """Whether the item is a call of a tool, whoever makes it."""
+    return classify_item(item).endswith("_call")

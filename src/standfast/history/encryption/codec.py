@@ -4,7 +4,7 @@ Every record is encrypted for its place on its tape, and places are never used t
 replayed or altered no longer opens. The list of places that a session shows is signed together with its id and
 version, so nothing can be reordered, cut off, put in or exchanged with another session. What a store alone cannot
 tell is that all of it was set back to an earlier, once valid state: for that, keep the version of
-:meth:`~holdfast.history.session.StoredSession.head` somewhere else.
+:meth:`~standfast.history.stored_session.StoredSession.head` somewhere else.
 
 Not encrypted: session ids, owners, annotations, times of change, and how many and how large the items are.
 """
@@ -17,11 +17,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from holdfast.base.clock import Clock, system_clock
-from holdfast.base.errors import HistoryTampered, WrongKey
-from holdfast.base.items import decode_item
-from holdfast.history.codec import DecodedRecord, UnreadableRecord
-from holdfast.history.keys import (
+from standfast.base.clock import Clock, system_clock
+from standfast.base.errors import HistoryTampered, WrongKey
+from standfast.base.items import decode_item
+from standfast.history.codec import DecodedRecord, UnreadableRecord
+from standfast.history.encryption.keys import (
     CIPHER_IDS,
     KEY_ID_SIZE,
     NONCE_SIZE,
@@ -32,8 +32,8 @@ from holdfast.history.keys import (
     validate_cipher,
     validate_ttl,
 )
-from holdfast.store.contract import Generation, Row, SessionRecord
-from holdfast.store.view import TapeSpans, join_spans
+from standfast.store.contract import Generation, Row, SessionRecord
+from standfast.store.tape import TapeSpans, join_spans
 
 FORMAT_VERSION = 1
 # JSON cannot begin with a zero byte, so neither kind of record is ever taken for the other.
@@ -107,7 +107,7 @@ class EncryptingCodec:
         _, written_format, cipher, key_id = _HEADER.unpack(header)
         if written_format != FORMAT_VERSION or cipher not in CIPHER_IDS.values():
             raise UnreadableRecord(
-                f"the record is sealed in a way this holdfast does not know ({written_format}.{cipher})"
+                f"the record is sealed in a way this standfast does not know ({written_format}.{cipher})"
             )
         key = self.keyring.find(key_id)
         if key is None:

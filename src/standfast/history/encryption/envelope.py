@@ -10,17 +10,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.base.errors import Unsupported, WrongKey
-from holdfast.base.items import Item, decode_item, encode_items
-from holdfast.base.pairing import find_unpaired
-from holdfast.history.checking import CorruptItem, IntegrityReport
-from holdfast.history.codec import DecodedRecord, UnreadableRecord
-from holdfast.history.contract import Session, SessionSettings, validate_limit
-from holdfast.history.expiry import drop_expired
-from holdfast.history.keys import CIPHER_IDS, NONCE_SIZE, TAG_SIZE, DecryptionFailed
-from holdfast.history.sealing import FORMAT_VERSION, EncryptingCodec
-from holdfast.lifecycle.finishing import run_to_end
-from holdfast.store.contract import Head, Row
+from standfast.base.errors import Unsupported, WrongKey
+from standfast.base.items import Item, decode_item, encode_items
+from standfast.base.pairing import find_unpaired
+from standfast.history.codec import DecodedRecord, UnreadableRecord
+from standfast.history.encryption.codec import FORMAT_VERSION, EncryptingCodec
+from standfast.history.encryption.keys import CIPHER_IDS, NONCE_SIZE, TAG_SIZE, DecryptionFailed, drop_expired
+from standfast.history.integrity import CorruptItem, IntegrityReport
+from standfast.history.session import Session, SessionSettings, validate_limit
+from standfast.lifecycle.cancellation import run_to_end
+from standfast.store.contract import Head, Row
 
 ENVELOPE_TYPE = "holdfast.sealed"
 _NO_LIMIT = 2**31 - 1
@@ -57,7 +56,7 @@ class EnvelopeSession:
     """Keeps items in authenticated envelopes: the session id, a running number and the envelope before are in them.
 
     Envelopes out of order, replayed, duplicated or altered, and anything that is not an envelope, are not shown;
-    :meth:`check` names them and the numbers that are missing. Compared with a holdfast store: nobody can tell that
+    :meth:`check` names them and the numbers that are missing. Compared with a standfast store: nobody can tell that
     the newest items were cut off; every call reads the whole underlying history; there may be one writer at a time
     only, since of two that write at once one is not shown; and :class:`WrongKey` comes only when no item opens,
     while a single one that needs another key is left out.
@@ -79,7 +78,7 @@ class EnvelopeSession:
 
     async def get_items(self, limit: int | None = None, *, generation: int | None = None) -> list[Item]:
         if generation is not None:
-            raise Unsupported("earlier generations need a history in a holdfast store")
+            raise Unsupported("earlier generations need a history in a standfast store")
         if validate_limit(limit) is None:
             limit = getattr(self.session_settings, "limit", None)
         shown = [entry.item for entry in self.select_visible(self.verify_envelopes(await self.read_raw_items())[0])]
@@ -87,7 +86,7 @@ class EnvelopeSession:
 
     async def add_items(self, items: Sequence[Item], *, key: str | None = None, expected: Head | None = None) -> None:
         if key is not None or expected is not None:
-            raise Unsupported("key and expected need a history in a holdfast store")
+            raise Unsupported("key and expected need a history in a standfast store")
         data = encode_items(items)
         if not data:
             return

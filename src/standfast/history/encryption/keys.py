@@ -5,7 +5,9 @@ import hmac
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.base.errors import InvalidInput, MissingExtra
+from standfast.base.errors import InvalidInput, MissingExtra
+from standfast.base.pairing import group_into_units
+from standfast.history.codec import DecodedRecord
 
 CIPHER_IDS = {"aes-gcm": 1, "chacha20-poly1305": 2}
 """What a cipher is called, and the number by which stored bytes name it."""
@@ -128,3 +130,17 @@ def validate_ttl(ttl: object) -> float | None:
     if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl < float("inf"):
         raise InvalidInput(f"ttl must be a number of seconds above 0, or None, not {ttl!r}")
     return float(ttl)
+
+
+def drop_expired(entries: Sequence[DecodedRecord], *, now: float, ttl: float) -> list[DecodedRecord]:
+    """Those that are younger than ``ttl`` seconds.
+
+    What belongs together, such as a call and its output and the reasoning before them, is as old as the youngest
+    of it: it is shown whole or not at all.
+    """
+    oldest = now - ttl
+    kept = []
+    for unit in group_into_units([entry.item for entry in entries]):
+        if any((entries[index].written_at or 0) > oldest for index in unit):
+            kept += [entries[index] for index in unit]
+    return kept

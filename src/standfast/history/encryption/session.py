@@ -1,33 +1,33 @@
-"""An encrypted history, over a holdfast store or over any other session."""
+"""An encrypted history, over a standfast store or over any other session."""
 
 from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.base.clock import Clock, system_clock
-from holdfast.base.errors import HistoryMoved, HistoryTampered, InvalidInput, NotFound, WrongKey
-from holdfast.base.ids import validate_name
-from holdfast.base.items import encode_item
-from holdfast.history.checking import IntegrityReport, build_report
-from holdfast.history.codec import DecodedRecord
-from holdfast.history.contract import Session
-from holdfast.history.envelopes import EnvelopeSession
-from holdfast.history.sealing import EncryptingCodec, digest_generations, get_key_id
-from holdfast.history.session import StoredSession
-from holdfast.history.wrapping import SessionWrapper, find_stored_session
-from holdfast.store.contract import Generation, Op, Page, Row, Splice, ViewUpdate
-from holdfast.store.view import TapeSpan, join_spans
+from standfast.base.clock import Clock, system_clock
+from standfast.base.errors import HistoryMoved, HistoryTampered, InvalidInput, NotFound, WrongKey
+from standfast.base.ids import validate_name
+from standfast.base.items import encode_item
+from standfast.history.codec import DecodedRecord
+from standfast.history.encryption.codec import EncryptingCodec, digest_generations, get_key_id
+from standfast.history.encryption.envelope import EnvelopeSession
+from standfast.history.integrity import IntegrityReport, build_report
+from standfast.history.session import Session
+from standfast.history.stored_session import StoredSession
+from standfast.history.wrapper import SessionWrapper, find_stored_session
+from standfast.store.contract import Generation, Op, Page, Row, Splice, ViewUpdate
+from standfast.store.tape import TapeSpan, join_spans
 
 
 class EncryptedSession(SessionWrapper):
     """The history of ``underlying_session``, encrypted and sealed with ``encryption_key``.
 
-    Over a session in a holdfast store everything works as it does without encryption, searching by a scan.
+    Over a session in a standfast store everything works as it does without encryption, searching by a scan.
     A record that was moved, replayed, altered or replaced by plaintext is left out and named by :meth:`check`;
     when the history itself was reordered, cut, extended or exchanged, everything but :meth:`check` and
-    :meth:`reseal` raises :class:`HistoryTampered`. See :mod:`holdfast.history.sealing` for what is protected.
+    :meth:`reseal` raises :class:`HistoryTampered`. See :mod:`standfast.history.encryption.codec` for what is protected.
     Over any other session the items are wrapped one by one, with weaker promises:
-    see :class:`~holdfast.history.envelopes.EnvelopeSession`.
+    see :class:`~standfast.history.encryption.envelope.EnvelopeSession`.
 
     ``encryption_key`` is a secret of at least 16 characters, best a random one such as
     ``secrets.token_urlsafe(32)``: it is not stretched as a password would have to be. Given several, the first

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.base.errors import InvalidInput, MissingExtra, NotFound, StoreUnavailable
-from holdfast.base.items import Item
+from standfast.base.errors import InvalidInput, MissingExtra, NotFound, StoreUnavailable
+from standfast.base.items import Item
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

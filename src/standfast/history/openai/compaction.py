@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, 
 
 import msgspec
 
-from holdfast.base.errors import InvalidInput
-from holdfast.base.ids import validate_name
-from holdfast.base.items import Item
-from holdfast.base.pairing import CALL_TYPE_BY_OUTPUT_TYPE, PairingProblem, drop_unpaired, find_unpaired
-from holdfast.history.contract import Session, SessionABC, SessionSettings
-from holdfast.history.openai_api import LazyOpenAIClient, to_input_item, to_plain_dict, translate_openai_errors
-from holdfast.history.replacement import HistorySnapshot, read_snapshot, replace_prefix
+from standfast.base.errors import InvalidInput
+from standfast.base.ids import validate_name
+from standfast.base.items import Item
+from standfast.base.pairing import CALL_TYPE_BY_OUTPUT_TYPE, PairingProblem, drop_unpaired, find_unpaired
+from standfast.history.openai.client import LazyOpenAIClient, to_input_item, to_plain_dict, translate_openai_errors
+from standfast.history.openai.replacement import HistorySnapshot, read_snapshot, replace_prefix
+from standfast.history.session import Session, SessionABC, SessionSettings
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.base.errors import InvalidItem
-from holdfast.base.items import Item, decode_item, encode_items, extract_text
-from holdfast.base.pairing import get_call_id
+from standfast.base.errors import InvalidItem
+from standfast.base.items import Item, decode_item, encode_items, extract_text
+from standfast.base.pairing import get_call_id
 
 # The API names these itself when they come without an id, and refuses an id that is taken or was another's.
 SERVER_ASSIGNED_ID_TYPES = frozenset(

@@ -5,12 +5,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.base.errors import InvalidInput, NotFound, StoreUnavailable
-from holdfast.base.ids import validate_name
-from holdfast.base.items import Item
-from holdfast.history.contract import SessionABC, SessionSettings, validate_limit
-from holdfast.history.conversation_items import find_sequence, prepare_items
-from holdfast.history.openai_api import (
+from standfast.base.errors import InvalidInput, NotFound, StoreUnavailable
+from standfast.base.ids import validate_name
+from standfast.base.items import Item
+from standfast.history.openai.client import (
     LazyOpenAIClient,
     OpenAIRequestFailed,
     RequestOutcome,
@@ -18,7 +16,9 @@ from holdfast.history.openai_api import (
     to_input_item,
     translate_openai_errors,
 )
-from holdfast.lifecycle.finishing import run_to_end
+from standfast.history.openai.conversation_items import find_sequence, prepare_items
+from standfast.history.session import SessionABC, SessionSettings, validate_limit
+from standfast.lifecycle.cancellation import run_to_end
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

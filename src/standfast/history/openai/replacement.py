@@ -7,10 +7,10 @@ from typing import Any, Protocol, TypeGuard
 
 import msgspec
 
-from holdfast.base.errors import HistoryMoved, StoreUnavailable
-from holdfast.base.items import Item
-from holdfast.history.contract import Session
-from holdfast.lifecycle.finishing import run_to_end
+from standfast.base.errors import HistoryMoved, StoreUnavailable
+from standfast.base.items import Item
+from standfast.history.session import Session
+from standfast.lifecycle.cancellation import run_to_end
 
 NO_LIMIT = 2**31 - 1
 """A limit that no history reaches. Without one, a session would apply the limit of its settings."""

@@ -9,19 +9,18 @@ from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.agents.agent import AgentBase
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.errors import InvalidDeclaration
-from holdfast.agents.types import ToolErrorFunction
-from holdfast.base.errors import MissingExtra
-from holdfast.mcp.approval import RequireApprovalSetting
-from holdfast.mcp.connection import ReconnectingConnection
-from holdfast.mcp.errors import DEFAULT_HINT, MCPCallUncertain, MCPNotConnected, MCPUnavailable
-from holdfast.mcp.filters import ToolFilter, filter_tools, validate_tool_filter
-from holdfast.mcp.listing import ToolCache
-from holdfast.mcp.server import UNSET, MCPServer
-from holdfast.mcp.tool_data import MCPToolCustomDataExtractor, MCPToolMetaResolver
-from holdfast.mcp.tools import is_idempotent
+from standfast.agents.agent import AgentBase
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import InvalidDeclaration
+from standfast.agents.types import ToolErrorFunction
+from standfast.base.errors import MissingExtra
+from standfast.mcp._client.connection import ReconnectingConnection
+from standfast.mcp._client.tool_cache import ToolCache
+from standfast.mcp._client.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver, is_idempotent
+from standfast.mcp.approval import RequireApprovalSetting
+from standfast.mcp.errors import DEFAULT_HINT, MCPCallUncertain, MCPNotConnected, MCPUnavailable
+from standfast.mcp.filters import ToolFilter, filter_tools, validate_tool_filter
+from standfast.mcp.server import UNSET, MCPServer
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_log = logging.getLogger("holdfast.mcp")
+_log = logging.getLogger("standfast.mcp")
 
 
 class ClientSessionServer(MCPServer):

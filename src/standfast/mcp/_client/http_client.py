@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 from mcp.types import INTERNAL_ERROR
 
-from holdfast.mcp.link import FAULT_KEY
+from standfast.mcp._client.connection import FAULT_KEY
 
 SESSION_ID_HEADER = "mcp-session-id"
 _UNSENT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)

@@ -17,10 +17,10 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp.types import jsonrpc_message_adapter
 
-from holdfast.lifecycle import Scope
-from holdfast.lifecycle.finishing import run_to_end
+from standfast.lifecycle import Scope
+from standfast.lifecycle.cancellation import run_to_end
 
-_log = logging.getLogger("holdfast.mcp")
+_log = logging.getLogger("standfast.mcp")
 
 # A server ends by itself when its input is closed; one that does not is told to, and then made to.
 STDIN_CLOSE_TIMEOUT = 2.0

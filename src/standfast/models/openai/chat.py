@@ -4,14 +4,15 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agents.errors import ModelBehaviorError, UserError
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.output import AgentOutputSchemaBase
-from holdfast.agents.tool_refs import get_field
-from holdfast.agents.tools import Tool
-from holdfast.base.items import Item
-from holdfast.models.contract import (
+from standfast.agents.errors import ModelBehaviorError, UserError
+from standfast.agents.handoffs import Handoff
+from standfast.agents.model_settings import ModelSettings
+from standfast.agents.output import AgentOutputSchemaBase
+from standfast.agents.tool_identity import get_field
+from standfast.agents.tools import Tool
+from standfast.base.items import Item
+from standfast.models.attribute_items import to_plain
+from standfast.models.interface import (
     IncompleteStream,
     Model,
     ModelResponse,
@@ -20,7 +21,7 @@ from holdfast.models.contract import (
     TResponseStreamEvent,
     parse_usage,
 )
-from holdfast.models.openai_chat_items import (
+from standfast.models.openai.chat_conversion import (
     ShouldReplayReasoningContent,
     ToolNameResolver,
     items_from_chat_message,
@@ -30,17 +31,16 @@ from holdfast.models.openai_chat_items import (
     to_chat_tools,
     usage_from_chat,
 )
-from holdfast.models.openai_chat_stream import ChatStreamConverter
-from holdfast.models.openai_errors import configure_client_retries, make_retry_advice
-from holdfast.models.openai_items import build_client_arguments, omit_none, resolve_parallel_calls
-from holdfast.models.openai_typed import to_typed_event, to_typed_item
-from holdfast.models.raw import to_plain
-from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+from standfast.models.openai.chat_stream import ChatStreamConverter
+from standfast.models.openai.errors import configure_client_retries, make_retry_advice
+from standfast.models.openai.responses_request import build_client_arguments, omit_none, resolve_parallel_calls
+from standfast.models.openai.typed import to_typed_event, to_typed_item
+from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-log = logging.getLogger("holdfast")
+log = logging.getLogger("standfast")
 
 
 class OpenAIChatCompletionsModel(Model):

@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from holdfast.agents.errors import UserError
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.model_settings import MCPToolChoice
-from holdfast.agents.output import AgentOutputSchemaBase
-from holdfast.agents.tool_refs import get_field
-from holdfast.agents.tools import FunctionTool, Tool
-from holdfast.base.ids import new_id
-from holdfast.base.items import Item
-from holdfast.models.events import make_text_part
-from holdfast.models.openai_items import LOCAL_ID_PREFIX
+from standfast.agents.errors import UserError
+from standfast.agents.handoffs import Handoff
+from standfast.agents.model_settings import MCPToolChoice
+from standfast.agents.output import AgentOutputSchemaBase
+from standfast.agents.tool_identity import get_field
+from standfast.agents.tools import FunctionTool, Tool
+from standfast.base.ids import new_id
+from standfast.base.items import Item
+from standfast.models.openai.responses_request import LOCAL_ID_PREFIX
+from standfast.models.stream_events import make_text_part
 
 ChatMessage: TypeAlias = dict[str, Any]
 

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.agents.tool_refs import get_field
-from holdfast.base.items import Item
-from holdfast.models.events import ResponseEvent, ResponseEventBuilder, make_text_part
-from holdfast.models.openai_chat_items import (
+from standfast.agents.tool_identity import get_field
+from standfast.base.items import Item
+from standfast.models.openai.chat_conversion import (
     ToolNameResolver,
     arguments_to_json,
     get_reasoning_text,
@@ -15,6 +14,7 @@ from holdfast.models.openai_chat_items import (
     make_reasoning_item,
     usage_from_chat,
 )
+from standfast.models.stream_events import ResponseEvent, ResponseEventBuilder, make_text_part
 
 INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.base.errors import MissingExtra
-from holdfast.models.contract import IncompleteStream, ResponseFailed
-from holdfast.models.retry import (
+from standfast.base.errors import MissingExtra
+from standfast.models.interface import IncompleteStream, ResponseFailed
+from standfast.models.retry import (
     CONVERSATION_LOCKED,
     ModelRetryAdvice,
     ModelRetryAdviceRequest,
@@ -15,7 +15,7 @@ from holdfast.models.retry import (
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-    from holdfast.agents.model_settings import ModelSettings
+    from standfast.agents.model_settings import ModelSettings
 
 # Failures before the request was on its way: the server has not seen it.
 _UNSENT_ERRORS = frozenset(["ConnectError", "ConnectTimeout", "PoolTimeout"])

@@ -4,10 +4,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.agents.errors import UserError
-from holdfast.base.errors import Unsupported
-from holdfast.models.contract import Model, ModelProvider
-from holdfast.models.openai_errors import load_openai
+from standfast.agents.errors import UserError
+from standfast.base.errors import Unsupported
+from standfast.models.interface import Model, ModelProvider
+from standfast.models.openai.errors import load_openai
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -95,10 +95,10 @@ class OpenAIProvider(ModelProvider):
         name = model_name or os.environ.get("OPENAI_DEFAULT_MODEL") or DEFAULT_MODEL
         responses = self._use_responses if self._use_responses is not None else _defaults.api == "responses"
         if responses:
-            from holdfast.models.openai_responses import OpenAIResponsesModel
+            from standfast.models.openai.responses import OpenAIResponsesModel
 
             return OpenAIResponsesModel(name, self.get_client(), model_is_explicit=model_name is not None)
-        from holdfast.models.openai_chat import OpenAIChatCompletionsModel
+        from standfast.models.openai.chat import OpenAIChatCompletionsModel
 
         return OpenAIChatCompletionsModel(
             name,

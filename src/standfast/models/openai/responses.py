@@ -3,12 +3,12 @@
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.output import AgentOutputSchemaBase
-from holdfast.agents.tools import Tool
-from holdfast.base.items import Item
-from holdfast.models.contract import (
+from standfast.agents.handoffs import Handoff
+from standfast.agents.model_settings import ModelSettings
+from standfast.agents.output import AgentOutputSchemaBase
+from standfast.agents.tools import Tool
+from standfast.base.items import Item
+from standfast.models.interface import (
     FINAL_EVENTS,
     IncompleteStream,
     Model,
@@ -17,8 +17,8 @@ from holdfast.models.contract import (
     TResponseStreamEvent,
     parse_response,
 )
-from holdfast.models.openai_errors import configure_client_retries, make_retry_advice
-from holdfast.models.openai_items import (
+from standfast.models.openai.errors import configure_client_retries, make_retry_advice
+from standfast.models.openai.responses_request import (
     build_client_arguments,
     build_include,
     build_text_config,
@@ -28,7 +28,7 @@ from holdfast.models.openai_items import (
     to_response_tool_choice,
     to_response_tools,
 )
-from holdfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+from standfast.models.retry import ModelRetryAdvice, ModelRetryAdviceRequest
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.agents.errors import UserError
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.hosted_tools import CodeInterpreterTool, FileSearchTool, HostedMCPTool, WebSearchTool
-from holdfast.agents.model_settings import MCPToolChoice, ModelSettings
-from holdfast.agents.output import AgentOutputSchemaBase
-from holdfast.agents.tools import FunctionTool, Tool
-from holdfast.base.items import Item
-from holdfast.models.raw import to_plain
+from standfast.agents.errors import UserError
+from standfast.agents.handoffs import Handoff
+from standfast.agents.hosted_tools import CodeInterpreterTool, FileSearchTool, HostedMCPTool, WebSearchTool
+from standfast.agents.model_settings import MCPToolChoice, ModelSettings
+from standfast.agents.output import AgentOutputSchemaBase
+from standfast.agents.tools import FunctionTool, Tool
+from standfast.base.items import Item
+from standfast.models.attribute_items import to_plain
 
 # Ids that were made up here because a provider gave none. No server knows them.
 LOCAL_ID_PREFIX = "local_"

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from holdfast.base.items import Item
-from holdfast.models.openai_errors import load_openai
+from standfast.base.items import Item
+from standfast.models.openai.errors import load_openai
 
 
 def to_typed_item(item: Item) -> Any:

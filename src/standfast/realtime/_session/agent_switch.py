@@ -1,18 +1,12 @@
-"""Carrying out changes of the agent: what :mod:`holdfast.realtime.transition` says, done by those who asked for it."""
+"""Carrying out changes of the agent: what :mod:`standfast.realtime._session.agent_transitions` says, done by those who asked for it."""
 
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from holdfast.agents.hooks import AgentHooks
-from holdfast.base.errors import Closed
-from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.errors import NotConnected, SettingsRejected
-from holdfast.realtime.events import RealtimeAgentChanged, RealtimeHandoffEvent
-from holdfast.realtime.model_inputs import RealtimeModelSendSessionUpdate
-from holdfast.realtime.room import SessionContext, log
-from holdfast.realtime.snapshot import ResolvedAgent
-from holdfast.realtime.transition import (
+from standfast.agents.hooks import AgentHooks
+from standfast.base.errors import Closed
+from standfast.realtime._session.agent_transitions import (
     CommitSwitch,
     ResolveAgent,
     RestoreSettings,
@@ -21,6 +15,12 @@ from holdfast.realtime.transition import (
     SwitchCommand,
     SwitchRequest,
 )
+from standfast.realtime._session.context import SessionContext, log
+from standfast.realtime._session.resolved_agent import ResolvedAgent
+from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.errors import NotConnected, SettingsRejected
+from standfast.realtime.events import RealtimeAgentChanged, RealtimeHandoffEvent
+from standfast.realtime.model_inputs import RealtimeModelSendSessionUpdate
 
 RESTORE_TIMEOUT = 30.0
 """How long the next change waits at the most for one that failed to be taken back."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.snapshot import ResolvedAgent
+from standfast.realtime._session.resolved_agent import ResolvedAgent
+from standfast.realtime.agent import RealtimeAgent
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -7,16 +7,24 @@ from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any
 
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.errors import UserError
-from holdfast.agents.hooks import RunHooks
-from holdfast.base.errors import Closed
-from holdfast.lifecycle.machine import StateMachine
-from holdfast.lifecycle.scope import Scope
-from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
-from holdfast.realtime.errors import NotConnected
-from holdfast.realtime.events import (
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import UserError
+from standfast.agents.hooks import RunHooks
+from standfast.base.errors import Closed
+from standfast.lifecycle.scope import Scope
+from standfast.lifecycle.state_machine import StateMachine
+from standfast.realtime._session.agent_transitions import AgentTransitions
+from standfast.realtime._session.broadcast import EventBroadcast
+from standfast.realtime._session.history import ConversationHistory
+from standfast.realtime._session.playback_clock import PlaybackSchedule, ReleasedAudioTracker
+from standfast.realtime._session.resend_queue import ResendQueue
+from standfast.realtime._session.resolved_agent import ResolvedAgent, resolve_agent
+from standfast.realtime._session.responses import ResponseRegistry, TrackedResponse
+from standfast.realtime._session.states import TABLE, RealtimeLifecycleEvent, RealtimeState
+from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
+from standfast.realtime.errors import NotConnected
+from standfast.realtime.events import (
     RealtimeAudio,
     RealtimeError,
     RealtimeEventInfo,
@@ -27,21 +35,12 @@ from holdfast.realtime.events import (
     RealtimeSessionEvent,
     get_payload_size,
 )
-from holdfast.realtime.ledger import ConversationHistory
-from holdfast.realtime.metrics import RealtimeMetrics
-from holdfast.realtime.model import RealtimeModel
-from holdfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModelSendUserInput
-from holdfast.realtime.outlet import EventBroadcast
-from holdfast.realtime.owed import ResendQueue
-from holdfast.realtime.passing_on import ReleasedAudioTracker
-from holdfast.realtime.playing import PlaybackSchedule
-from holdfast.realtime.responses import ResponseRegistry, TrackedResponse
-from holdfast.realtime.snapshot import ResolvedAgent, resolve_agent
-from holdfast.realtime.states import TABLE, RealtimeLifecycleEvent, RealtimeState
-from holdfast.realtime.transition import AgentTransitions
-from holdfast.tracing.spans import Span, Trace, get_recorded_parent
+from standfast.realtime.metrics import RealtimeMetrics
+from standfast.realtime.model import RealtimeModel
+from standfast.realtime.model_inputs import RealtimeModelSendEvent, RealtimeModelSendUserInput
+from standfast.tracing.spans import Span, Trace, get_recorded_parent
 
-log = logging.getLogger("holdfast.realtime")
+log = logging.getLogger("standfast.realtime")
 
 LOSS_DETECTION_TIMEOUT = 1.0
 """How long after a send failed the loss of the connection may take to be told."""
@@ -55,7 +54,7 @@ class _AgentResolution:
 
 
 # What the current task is asked by, directly or not: an answer that waited for the session would wait for itself.
-_active_resolutions: ContextVar[tuple[_AgentResolution, ...]] = ContextVar("holdfast_realtime_asked", default=())
+_active_resolutions: ContextVar[tuple[_AgentResolution, ...]] = ContextVar("standfast_realtime_asked", default=())
 
 
 class SessionContext:
@@ -189,7 +188,7 @@ class SessionContext:
     async def resolve_agent(
         self, agent: RealtimeAgent[Any], *, overrides: RealtimeSessionModelSettings | None = None
     ) -> ResolvedAgent:
-        """What the model has to know of an agent, as :func:`~holdfast.realtime.snapshot.resolve` finds it out."""
+        """What the model has to know of an agent, as :func:`~standfast.realtime._session.resolved_agent.resolve` finds it out."""
         question = _AgentResolution(self)
         token = _active_resolutions.set((*_active_resolutions.get(), question))
         try:

@@ -7,11 +7,18 @@ these steps, never inside one.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.realtime import model_events as told
-from holdfast.realtime.audio import parse_audio_format
-from holdfast.realtime.calls import ToolCallManager
-from holdfast.realtime.errors import ConnectionLost, ResponseRefused
-from holdfast.realtime.events import (
+from standfast.realtime import model_events as told
+from standfast.realtime._session.context import SessionContext, log
+from standfast.realtime._session.guardrails import GuardrailMonitor
+from standfast.realtime._session.history_sync import resend_item
+from standfast.realtime._session.reconnect import Reconnector, make_connection_error
+from standfast.realtime._session.responses import TrackedResponse
+from standfast.realtime._session.states import RealtimeState
+from standfast.realtime._session.tool_calls import ToolCallManager
+from standfast.realtime._session.turns import TurnTracker
+from standfast.realtime.audio import parse_audio_format
+from standfast.realtime.errors import ConnectionLost, ResponseRefused
+from standfast.realtime.events import (
     RealtimeAudio,
     RealtimeAudioEnd,
     RealtimeAudioInterrupted,
@@ -21,14 +28,7 @@ from holdfast.realtime.events import (
     RealtimeUsage,
     get_payload_size,
 )
-from holdfast.realtime.guarding import GuardrailMonitor
-from holdfast.realtime.items import AssistantMessageItem, AssistantText, UserMessageItem
-from holdfast.realtime.reconnecting import Reconnector, make_connection_error
-from holdfast.realtime.responses import TrackedResponse
-from holdfast.realtime.retelling import resend_item
-from holdfast.realtime.room import SessionContext, log
-from holdfast.realtime.states import RealtimeState
-from holdfast.realtime.turns import TurnTracker
+from standfast.realtime.items import AssistantMessageItem, AssistantText, UserMessageItem
 
 
 class ModelEventHandler:

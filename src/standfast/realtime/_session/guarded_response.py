@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from unicodedata import east_asian_width
 
-from holdfast.realtime.events import RealtimeAudio, RealtimeAudioEnd
+from standfast.realtime.events import RealtimeAudio, RealtimeAudioEnd
 
 MAX_LETTERS_PER_SECOND = 30
 """Letters and digits in a second that no voice exceeds: twice of what is usual, six words of five letters.

@@ -4,23 +4,23 @@ The words of each item are looked at whenever they have grown by the debounce le
 complete. The first refusal stops the response: one trip, one cancellation, one message to the model.
 
 Audio that is held back is let go in the order in which it was said: what is good already waits for what is in front of
-it. How much of it the words found good let go is known to :mod:`holdfast.realtime.watch`.
+it. How much of it the words found good let go is known to :mod:`standfast.realtime._session.guarded_response`.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
-from holdfast.lifecycle.finishing import is_cancelling
-from holdfast.realtime.errors import GuardrailTimedOut, TooManyGuardrailTrips
-from holdfast.realtime.events import RealtimeAudio, RealtimeAudioEnd, RealtimeGuardrailTripped
-from holdfast.realtime.model_inputs import RealtimeModelSendInterrupt, RealtimeModelSendUserInput
-from holdfast.realtime.responses import TrackedResponse
-from holdfast.realtime.retelling import resend_item, send_raw_message
-from holdfast.realtime.room import SessionContext, log
-from holdfast.realtime.watch import GuardedResponse, GuardedText, GuardrailCheck
-from holdfast.tracing.inner import maybe_guardrail_span
+from standfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
+from standfast.lifecycle.cancellation import is_cancelling
+from standfast.realtime._session.context import SessionContext, log
+from standfast.realtime._session.guarded_response import GuardedResponse, GuardedText, GuardrailCheck
+from standfast.realtime._session.history_sync import resend_item, send_raw_message
+from standfast.realtime._session.responses import TrackedResponse
+from standfast.realtime.errors import GuardrailTimedOut, TooManyGuardrailTrips
+from standfast.realtime.events import RealtimeAudio, RealtimeAudioEnd, RealtimeGuardrailTripped
+from standfast.realtime.model_inputs import RealtimeModelSendInterrupt, RealtimeModelSendUserInput
+from standfast.tracing.instrumentation import maybe_guardrail_span
 
 DEFAULT_DEBOUNCE_LENGTH = 100
 DEFAULT_TIMEOUT = 30.0

@@ -7,9 +7,10 @@ generated and what the user heard of it are kept apart, and the history shows th
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from holdfast.realtime.audio import PCM16, AudioFormat
-from holdfast.realtime.entries import HistoryEntry, HistoryPart
-from holdfast.realtime.items import (
+from standfast.base.collections import BoundedDict
+from standfast.realtime._session.history_entries import HistoryEntry, HistoryPart
+from standfast.realtime.audio import PCM16, AudioFormat
+from standfast.realtime.items import (
     AssistantAudio,
     AssistantMessageItem,
     AssistantText,
@@ -19,8 +20,7 @@ from holdfast.realtime.items import (
     RealtimeToolCallItem,
     UserMessageItem,
 )
-from holdfast.realtime.latest import BoundedDict
-from holdfast.realtime.model_events import RealtimeModelToolCallEvent
+from standfast.realtime.model_events import RealtimeModelToolCallEvent
 
 MAX_DELETED_IDS = 64
 """How many deleted items are known by name: of the latest, something may still be told."""

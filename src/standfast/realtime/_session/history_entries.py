@@ -3,7 +3,7 @@
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from holdfast.realtime.items import (
+from standfast.realtime.items import (
     AssistantAudio,
     AssistantMessageItem,
     AssistantText,

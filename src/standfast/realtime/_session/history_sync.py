@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from holdfast.realtime.items import RealtimeItem
-from holdfast.realtime.model_inputs import RealtimeModelSendRawMessage
-from holdfast.realtime.room import SessionContext
-from holdfast.realtime.wire_items import ensure_output_id, get_text, to_wire
+from standfast.realtime._session.context import SessionContext
+from standfast.realtime._session.item_conversion import ensure_output_id, get_text, to_wire
+from standfast.realtime.items import RealtimeItem
+from standfast.realtime.model_inputs import RealtimeModelSendRawMessage
 
 
 async def send_history(ctx: SessionContext, items: list[RealtimeItem]) -> None:

@@ -9,21 +9,21 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.base.ids import new_id
-from holdfast.base.items import Item
-from holdfast.history.contract import Session, accepts_keys
-from holdfast.realtime.entries import HistoryEntry
-from holdfast.realtime.items import (
+from standfast.base.ids import new_id
+from standfast.base.items import Item
+from standfast.history.session import Session, accepts_keys
+from standfast.realtime._session.context import SessionContext, log
+from standfast.realtime._session.history_entries import HistoryEntry
+from standfast.realtime._session.item_conversion import from_session_items, make_output_item, to_session_items
+from standfast.realtime._session.playback_clock import PlaybackSchedule
+from standfast.realtime.items import (
     AssistantMessageItem,
     InputAudio,
     RealtimeItem,
     RealtimeToolCallItem,
     UserMessageItem,
 )
-from holdfast.realtime.model import RealtimePlaybackTracker
-from holdfast.realtime.playing import PlaybackSchedule
-from holdfast.realtime.room import SessionContext, log
-from holdfast.realtime.wire_items import from_session_items, make_output_item, to_session_items
+from standfast.realtime.model import RealtimePlaybackTracker
 
 RETRY_DELAY = 1.0
 _CANCEL_TIMEOUT = 0.05

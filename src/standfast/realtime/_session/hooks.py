@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from holdfast.agents.context import AgentHookContext
-from holdfast.realtime.responses import TrackedResponse
-from holdfast.realtime.room import SessionContext
+from standfast.agents.context import AgentHookContext
+from standfast.realtime._session.context import SessionContext
+from standfast.realtime._session.responses import TrackedResponse
 
 
 class ResponseHookRunner:

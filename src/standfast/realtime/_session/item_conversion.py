@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-from holdfast.base.ids import new_id
-from holdfast.base.items import Item
-from holdfast.base.pairing import drop_unpaired
-from holdfast.realtime.items import (
+from standfast.base.ids import new_id
+from standfast.base.items import Item
+from standfast.base.pairing import drop_unpaired
+from standfast.realtime.items import (
     AssistantMessageItem,
     AssistantText,
     InputImage,
@@ -21,7 +21,7 @@ from holdfast.realtime.items import (
     SystemMessageItem,
     UserMessageItem,
 )
-from holdfast.realtime.model_inputs import RealtimeModelUserInput
+from standfast.realtime.model_inputs import RealtimeModelUserInput
 
 INAUDIBLE_TEXT = "[inaudible]"
 MAX_TEXT_BYTES = 8 * 2**20

@@ -7,21 +7,21 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Literal
 
-from holdfast.agents.errors import UserError
-from holdfast.lifecycle.owner import Owner
-from holdfast.lifecycle.scope import NEVER, CloseTimeout, Deadline, Scope
-from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.audio import parse_audio_format
-from holdfast.realtime.calls import ToolCallManager
-from holdfast.realtime.errors import AlreadyConnected, ConnectionLost, NotConnected
-from holdfast.realtime.events import RealtimeCloseReport, RealtimeSessionClosed
-from holdfast.realtime.items import RealtimeItem
-from holdfast.realtime.model import RealtimeModelConfig, RealtimeModelListener
-from holdfast.realtime.retelling import send_history
-from holdfast.realtime.room import SessionContext, log
-from holdfast.realtime.spans import open_session_trace
-from holdfast.realtime.states import RealtimeLifecycleEvent, RealtimeState
-from holdfast.realtime.writing import HistoryWriter
+from standfast.agents.errors import UserError
+from standfast.lifecycle.owner import Owner
+from standfast.lifecycle.scope import NEVER, CloseTimeout, Deadline, Scope
+from standfast.realtime._session.context import SessionContext, log
+from standfast.realtime._session.history_sync import send_history
+from standfast.realtime._session.history_writer import HistoryWriter
+from standfast.realtime._session.states import RealtimeLifecycleEvent, RealtimeState
+from standfast.realtime._session.tool_calls import ToolCallManager
+from standfast.realtime._session.tracing import open_session_trace
+from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.audio import parse_audio_format
+from standfast.realtime.errors import AlreadyConnected, ConnectionLost, NotConnected
+from standfast.realtime.events import RealtimeCloseReport, RealtimeSessionClosed
+from standfast.realtime.items import RealtimeItem
+from standfast.realtime.model import RealtimeModelConfig, RealtimeModelListener
 
 SELF_CLOSE_TIMEOUT = 5.0
 """How long a session takes at most that ends by itself."""

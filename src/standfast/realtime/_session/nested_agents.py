@@ -11,25 +11,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.agents import approvals
-from holdfast.agents.approvals import Approvals
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.graph import AgentGraph
-from holdfast.agents.tool_refs import ToolRef
-from holdfast.agents.tools import Tool
-from holdfast.base.ids import new_id
-from holdfast.realtime import answering
-from holdfast.realtime.answering import APPROVAL_EXPIRED_MESSAGE, ToolCallResult, TrackedCall
-from holdfast.realtime.events import RealtimeToolApprovalExpired, RealtimeToolApprovalRequired
-from holdfast.realtime.room import SessionContext
-from holdfast.runs.config import RunConfig
-from holdfast.runs.decisions import UserDecision, apply_decision
-from holdfast.runs.items import ToolApprovalItem
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.nested import run_nested
-from holdfast.runs.state import CallRecord, State
-from holdfast.toolcalls.call import ToolCall
-from holdfast.toolcalls.invoke import CallSuspended
+from standfast.agents import approvals
+from standfast.agents.approvals import Approvals
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.graph import AgentGraph
+from standfast.agents.tool_identity import ToolRef
+from standfast.agents.tools import Tool
+from standfast.base.ids import new_id
+from standfast.realtime._session import tool_call_outputs
+from standfast.realtime._session.context import SessionContext
+from standfast.realtime._session.tool_call_outputs import APPROVAL_EXPIRED_MESSAGE, ToolCallResult, TrackedCall
+from standfast.realtime.events import RealtimeToolApprovalExpired, RealtimeToolApprovalRequired
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.config import RunConfig
+from standfast.runs.core.approvals import UserDecision, apply_decision
+from standfast.runs.core.state import CallRecord, State
+from standfast.runs.items import ToolApprovalItem
+from standfast.runs.nested_run import run_nested
+from standfast.tool_calls.call import ToolCall
+from standfast.tool_calls.execution import CallSuspended
 
 
 @dataclass(eq=False)
@@ -72,7 +72,9 @@ class NestedAgentRunner:
             (before,) = outer.state.calls
             perform = partial(run_nested, outer, call, partial(_save_child_state, outer), before.child)
             try:
-                return await answering.execute_call(self._ctx, tracked_call, call, perform=perform, resumed=again)
+                return await tool_call_outputs.execute_call(
+                    self._ctx, tracked_call, call, perform=perform, resumed=again
+                )
             except CallSuspended:
                 tracked_call.running, again = False, True
             await self._request_approvals(tracked_call, call, outer)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
-from holdfast.realtime.audio import PCM16, AudioFormat, log
-from holdfast.realtime.model import RealtimePlaybackTracker
+from standfast.realtime.audio import PCM16, AudioFormat, log
+from standfast.realtime.model import RealtimePlaybackTracker
 
 T = TypeVar("T")
 PlaybackPosition: TypeAlias = tuple[str | None, int, float]

@@ -10,13 +10,13 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from holdfast.agents.errors import UserError
-from holdfast.realtime.errors import ConnectFailed, ConnectionLost
-from holdfast.realtime.events import RealtimeReconnected, RealtimeReconnecting
-from holdfast.realtime.items import RealtimeItem
-from holdfast.realtime.retelling import send_history
-from holdfast.realtime.room import SessionContext, log
-from holdfast.realtime.states import RealtimeState
+from standfast.agents.errors import UserError
+from standfast.realtime._session.context import SessionContext, log
+from standfast.realtime._session.history_sync import send_history
+from standfast.realtime._session.states import RealtimeState
+from standfast.realtime.errors import ConnectFailed, ConnectionLost
+from standfast.realtime.events import RealtimeReconnected, RealtimeReconnecting
+from standfast.realtime.items import RealtimeItem
 
 DEFAULT_ATTEMPTS = 6
 DEFAULT_INITIAL_DELAY, DEFAULT_MAX_DELAY = 0.25, 8.0

@@ -3,9 +3,9 @@
 No I/O: it is told what happened and knows what the next connection has to be told.
 """
 
-from holdfast.realtime.items import InputAudio, UserMessageItem
-from holdfast.realtime.model_inputs import RealtimeModelSendUserInput
-from holdfast.realtime.wire_items import get_input_text, get_text
+from standfast.realtime._session.item_conversion import get_input_text, get_text
+from standfast.realtime.items import InputAudio, UserMessageItem
+from standfast.realtime.model_inputs import RealtimeModelSendUserInput
 
 MAX_UNCONFIRMED = 32
 """How many messages are kept to be said again, for models that never confirm one."""

@@ -4,15 +4,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any, cast
 
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.enablement import filter_enabled
-from holdfast.agents.errors import InvalidDeclaration, UserError
-from holdfast.agents.guardrails import OutputGuardrail
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.hosted_tools import HostedMCPTool
-from holdfast.agents.tools import FunctionTool
-from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import InvalidDeclaration, UserError
+from standfast.agents.guardrails import OutputGuardrail
+from standfast.agents.handoffs import Handoff
+from standfast.agents.hosted_tools import HostedMCPTool
+from standfast.agents.tools import FunctionTool, filter_enabled
+from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,9 +5,9 @@ from collections import OrderedDict
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from holdfast.realtime.snapshot import ResolvedAgent
-from holdfast.realtime.watch import GuardedResponse
-from holdfast.tracing.spans import Span
+from standfast.realtime._session.guarded_response import GuardedResponse
+from standfast.realtime._session.resolved_agent import ResolvedAgent
+from standfast.tracing.spans import Span
 
 MAX_REMEMBERED_RESPONSES = 64
 """How many past responses are known by name."""

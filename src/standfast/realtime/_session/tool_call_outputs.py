@@ -5,26 +5,24 @@ import json
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
-from holdfast.agents.enablement import filter_enabled
-from holdfast.agents.errors import AgentsException, UserError
-from holdfast.agents.function_schema import is_async
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.tool_refs import ToolRef
-from holdfast.agents.tools import FunctionTool
-from holdfast.agents.types import maybe_await
-from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.changing import AgentSwitcher
-from holdfast.realtime.events import RealtimeToolStart
-from holdfast.realtime.model_events import RealtimeModelToolCallEvent
-from holdfast.realtime.room import SessionContext
-from holdfast.realtime.snapshot import ResolvedAgent
-from holdfast.realtime.wire_items import MAX_TEXT_BYTES, count_bytes
-from holdfast.toolcalls.call import ToolCall
-from holdfast.toolcalls.invoke import ToolCallOutcome, ToolInvoker, invoke_tool
-from holdfast.toolcalls.judge import REJECTION_MESSAGE, ApprovalCheck
-from holdfast.toolcalls.output import to_plain_value
-from holdfast.toolcalls.refusing import ToolErrorFormatterArgs
-from holdfast.tracing.inner import maybe_handoff_span
+from standfast.agents.errors import AgentsException, UserError
+from standfast.agents.function_schema import is_async
+from standfast.agents.handoffs import Handoff
+from standfast.agents.tool_identity import ToolRef
+from standfast.agents.tools import FunctionTool, filter_enabled
+from standfast.agents.types import maybe_await
+from standfast.realtime._session.agent_switch import AgentSwitcher
+from standfast.realtime._session.context import SessionContext
+from standfast.realtime._session.item_conversion import MAX_TEXT_BYTES, count_bytes
+from standfast.realtime._session.resolved_agent import ResolvedAgent
+from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.events import RealtimeToolStart
+from standfast.realtime.model_events import RealtimeModelToolCallEvent
+from standfast.tool_calls.approval import REJECTION_MESSAGE, ApprovalCheck
+from standfast.tool_calls.call import ToolCall
+from standfast.tool_calls.execution import ToolCallOutcome, ToolInvoker, invoke_tool
+from standfast.tool_calls.output import ToolErrorFormatterArgs, to_plain_value
+from standfast.tracing.instrumentation import maybe_handoff_span
 
 TOOL_FAILED_MESSAGE = "An error occurred while running the tool."
 APPROVAL_EXPIRED_MESSAGE = "Nobody approved this call in time, so it was not made."

@@ -10,21 +10,21 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from holdfast.agents.approvals import ApprovalDecision, digest_arguments
-from holdfast.agents.errors import ModelBehaviorError
-from holdfast.base.errors import Closed
-from holdfast.lifecycle.finishing import is_cancelling
-from holdfast.realtime import answering
-from holdfast.realtime.answering import APPROVAL_EXPIRED_MESSAGE, ToolCallResult, TrackedCall
-from holdfast.realtime.changing import AgentSwitcher
-from holdfast.realtime.events import RealtimeToolApprovalExpired, RealtimeToolApprovalRequired, RealtimeToolEnd
-from holdfast.realtime.model_events import RealtimeModelToolCallEvent
-from holdfast.realtime.model_inputs import RealtimeModelSendToolOutput
-from holdfast.realtime.nesting import NestedAgentRunner
-from holdfast.realtime.room import SessionContext, log
-from holdfast.realtime.snapshot import ResolvedAgent
-from holdfast.toolcalls.call import ToolCall
-from holdfast.toolcalls.judge import ApprovalCheck, check_approval
+from standfast.agents.approvals import ApprovalDecision, digest_arguments
+from standfast.agents.errors import ModelBehaviorError
+from standfast.base.errors import Closed
+from standfast.lifecycle.cancellation import is_cancelling
+from standfast.realtime._session import tool_call_outputs
+from standfast.realtime._session.agent_switch import AgentSwitcher
+from standfast.realtime._session.context import SessionContext, log
+from standfast.realtime._session.nested_agents import NestedAgentRunner
+from standfast.realtime._session.resolved_agent import ResolvedAgent
+from standfast.realtime._session.tool_call_outputs import APPROVAL_EXPIRED_MESSAGE, ToolCallResult, TrackedCall
+from standfast.realtime.events import RealtimeToolApprovalExpired, RealtimeToolApprovalRequired, RealtimeToolEnd
+from standfast.realtime.model_events import RealtimeModelToolCallEvent
+from standfast.realtime.model_inputs import RealtimeModelSendToolOutput
+from standfast.tool_calls.approval import ApprovalCheck, check_approval
+from standfast.tool_calls.call import ToolCall
 
 RETRY_INITIAL_DELAY, RETRY_MAX_DELAY = 0.1, 5.0
 MAX_REMEMBERED_CALLS = 1024
@@ -158,11 +158,11 @@ class ToolCallManager:
         except asyncio.CancelledError:
             if is_cancelling() and not self._absorb_barge_in_cancellation(tracked_call):
                 raise
-            answer = answering.make_cancelled_result(by_user=tracked_call.interrupted)
+            answer = tool_call_outputs.make_cancelled_result(by_user=tracked_call.interrupted)
         except Exception as error:  # noqa: BLE001 - the model is told, and the program by an event
             log.warning("the call of %s failed: %s", tracked_call.event.name, error, exc_info=error)
             self._ctx.emit_error(error)
-            answer = answering.make_error_result(error)
+            answer = tool_call_outputs.make_error_result(error)
         tracked_call.running = False
         tracked_call.result = replace(
             answer, start_response=answer.start_response and not tracked_call.suppress_response
@@ -174,19 +174,23 @@ class ToolCallManager:
         handoff = tracked_call.resolved_agent.handoffs.get(name)
         if handoff is not None:
             async with self._handoff_locks.setdefault(tracked_call.resolved_agent, asyncio.Lock()):
-                if not await answering.is_still_enabled(room, tracked_call, handoff):
+                if not await tool_call_outputs.is_still_enabled(room, tracked_call, handoff):
                     return self._report_not_found(tracked_call)
-                return await answering.perform_handoff(room, self._agent_switcher, tracked_call, handoff)
+                return await tool_call_outputs.perform_handoff(room, self._agent_switcher, tracked_call, handoff)
         tool = tracked_call.resolved_agent.tools.get(name)
-        if tool is None or not await answering.is_still_enabled(room, tracked_call, tool):
+        if tool is None or not await tool_call_outputs.is_still_enabled(room, tracked_call, tool):
             return self._report_not_found(tracked_call)
-        call = tracked_call.call = answering.build_call(room, tracked_call, tool)
+        call = tracked_call.call = tool_call_outputs.build_call(room, tracked_call, tool)
         verdict = await self._check_approval(tracked_call, call)
         if verdict.status == "rejected":
-            return await answering.make_rejection_result(room, call, verdict)
+            return await tool_call_outputs.make_rejection_result(room, call, verdict)
         if verdict.arguments is not None:
             call = tracked_call.call = replace(call, arguments=verdict.arguments)
-        make = partial(answering.execute_call, room) if tool.agent_tool is None else self._nested_agents.execute_call
+        make = (
+            partial(tool_call_outputs.execute_call, room)
+            if tool.agent_tool is None
+            else self._nested_agents.execute_call
+        )
         async with nullcontext() if self._run_concurrently else self._serial_lock:
             return await make(tracked_call, call)
 
@@ -254,7 +258,7 @@ class ToolCallManager:
         return tracked_call.interrupted and task is not None and task.uncancel() == 0
 
     def _report_not_found(self, tracked_call: TrackedCall) -> ToolCallResult:
-        answer = answering.make_not_found_result(tracked_call)
+        answer = tool_call_outputs.make_not_found_result(tracked_call)
         self._ctx.emit_error(ModelBehaviorError(answer.text))
         return answer
 

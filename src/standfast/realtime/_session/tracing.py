@@ -3,11 +3,11 @@
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
-from holdfast.realtime.snapshot import ResolvedAgent
-from holdfast.tracing.providing import new_span, new_trace
-from holdfast.tracing.span_data import AgentSpanData
-from holdfast.tracing.spans import Span, Trace, get_current_trace
+from standfast.realtime._session.resolved_agent import ResolvedAgent
+from standfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
+from standfast.tracing.provider import new_span, new_trace
+from standfast.tracing.span_data import AgentSpanData
+from standfast.tracing.spans import Span, Trace, get_current_trace
 
 DEFAULT_WORKFLOW_NAME = "Realtime session"
 

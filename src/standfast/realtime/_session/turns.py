@@ -1,19 +1,19 @@
 """The beginning and the end of each response, as everybody hears of them."""
 
-from holdfast.realtime.events import (
+from standfast.realtime._session.context import SessionContext
+from standfast.realtime._session.guardrails import GuardrailMonitor
+from standfast.realtime._session.history_sync import send_raw_message
+from standfast.realtime._session.hooks import ResponseHookRunner
+from standfast.realtime._session.item_conversion import get_text
+from standfast.realtime._session.responses import TrackedResponse
+from standfast.realtime._session.tracing import start_response_span
+from standfast.realtime.events import (
     RealtimeAgentEndEvent,
     RealtimeAgentStartEvent,
     RealtimeResponseFailed,
     RealtimeResponseIncomplete,
 )
-from holdfast.realtime.guarding import GuardrailMonitor
-from holdfast.realtime.model_events import RealtimeModelTurnEndedEvent, RealtimeModelTurnStartedEvent
-from holdfast.realtime.responses import TrackedResponse
-from holdfast.realtime.retelling import send_raw_message
-from holdfast.realtime.room import SessionContext
-from holdfast.realtime.spans import start_response_span
-from holdfast.realtime.watching import ResponseHookRunner
-from holdfast.realtime.wire_items import get_text
+from standfast.realtime.model_events import RealtimeModelTurnEndedEvent, RealtimeModelTurnStartedEvent
 
 
 class TurnTracker:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from holdfast.realtime.local.audio import CODECS, AudioCodec
-from holdfast.realtime.local.outbox import InvalidRequest
-from holdfast.realtime.local.settings import convert
+from standfast.realtime.local.actions import InvalidRequest
+from standfast.realtime.local.audio import CODECS, AudioCodec
+from standfast.realtime.local.settings import convert
 
 Item: TypeAlias = dict[str, Any]
 

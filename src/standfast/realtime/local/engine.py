@@ -3,15 +3,19 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.base.ids import new_id
-from holdfast.realtime.local.client_events import decode_client_frame, parse_client_event
-from holdfast.realtime.local.conversation import ConversationEntry, EngineConversation
-from holdfast.realtime.local.handling import CLIENT_EVENT_HANDLERS, select_context
-from holdfast.realtime.local.outbox import Action, CloseConnection, Frame, GenerateResponse, InvalidRequest, Outbox
-from holdfast.realtime.local.responses import EngineResponse
-from holdfast.realtime.local.settings import EngineSessionSettings, ResponseSettings, settings_to_wire
-from holdfast.realtime.local.turn_taking import TurnManager
-from holdfast.realtime.local.vad import DetectorFactory, EnergyDetector
+from standfast.base.ids import new_id
+from standfast.realtime.local.actions import Action, CloseConnection, Frame, GenerateResponse, InvalidRequest, Outbox
+from standfast.realtime.local.conversation import ConversationEntry, EngineConversation
+from standfast.realtime.local.handlers import (
+    CLIENT_EVENT_HANDLERS,
+    decode_client_frame,
+    parse_client_event,
+    select_context,
+)
+from standfast.realtime.local.responses import EngineResponse
+from standfast.realtime.local.settings import EngineSessionSettings, ResponseSettings, settings_to_wire
+from standfast.realtime.local.turn_detection import TurnManager
+from standfast.realtime.local.vad import DetectorFactory, EnergyDetector
 
 _TRANSCRIPTION_EVENT = "conversation.item.input_audio_transcription"
 _RATE_LIMITS = [

@@ -1,20 +1,105 @@
 """What each of a client's events does to a session."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 
-from holdfast.realtime.local import client_events as said
-from holdfast.realtime.local.conversation import ConversationEntry, EngineConversation, Item, validate_item
-from holdfast.realtime.local.outbox import InvalidRequest
-from holdfast.realtime.local.settings import merge_settings
+from standfast.realtime.local.actions import InvalidRequest
+from standfast.realtime.local.conversation import ConversationEntry, EngineConversation, Item, validate_item
+from standfast.realtime.local.settings import ResponseSettings, convert, merge_settings
 
 if TYPE_CHECKING:
-    from holdfast.realtime.local.engine import Engine
+    from standfast.realtime.local.engine import Engine
 
 
-def update_session(engine: "Engine", event: said.UpdateSession, now: float) -> None:
+class _ClientEventBase(Struct, tag_field="type", forbid_unknown_fields=True, kw_only=True):
+    event_id: str | None = None
+
+
+class UpdateSession(_ClientEventBase, tag="session.update"):
+    session: dict[str, Any]
+
+
+class AppendAudio(_ClientEventBase, tag="input_audio_buffer.append"):
+    audio: bytes
+
+
+class CommitAudio(_ClientEventBase, tag="input_audio_buffer.commit"):
+    pass
+
+
+class ClearAudio(_ClientEventBase, tag="input_audio_buffer.clear"):
+    pass
+
+
+class ClearOutput(_ClientEventBase, tag="output_audio_buffer.clear"):
+    pass
+
+
+class CreateItem(_ClientEventBase, tag="conversation.item.create"):
+    item: dict[str, Any]
+    previous_item_id: str | None = None
+
+
+class RetrieveItem(_ClientEventBase, tag="conversation.item.retrieve"):
+    item_id: str
+
+
+class TruncateItem(_ClientEventBase, tag="conversation.item.truncate"):
+    item_id: str
+    content_index: int
+    audio_end_ms: Annotated[int, Meta(ge=0)]
+
+
+class DeleteItem(_ClientEventBase, tag="conversation.item.delete"):
+    item_id: str
+
+
+class CreateResponse(_ClientEventBase, tag="response.create"):
+    response: ResponseSettings | None = None
+
+
+class CancelResponse(_ClientEventBase, tag="response.cancel"):
+    response_id: str | None = None
+
+
+ClientEvent: TypeAlias = (
+    UpdateSession
+    | AppendAudio
+    | CommitAudio
+    | ClearAudio
+    | ClearOutput
+    | CreateItem
+    | RetrieveItem
+    | TruncateItem
+    | DeleteItem
+    | CreateResponse
+    | CancelResponse
+)
+
+
+def decode_client_frame(data: str | bytes) -> dict[str, Any]:
+    """The JSON object in a frame, or :class:`Refused`."""
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidRequest("invalid_json", f"The frame is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidRequest("invalid_json", f"The frame is no JSON object but {type(found).__name__}.")
+    return found
+
+
+def parse_client_event(event: dict[str, Any]) -> ClientEvent:
+    """The event that a JSON object is, or :class:`Refused` with the parameter that is wrong."""
+    if "type" not in event:
+        raise InvalidRequest("missing_required_parameter", "Missing required parameter: 'type'.", param="type")
+    found: ClientEvent = convert(event, ClientEvent, param_prefix="")
+    return found
+
+
+def update_session(engine: "Engine", event: UpdateSession, now: float) -> None:
     if "type" not in event.session:
         raise InvalidRequest(
             "missing_required_parameter", "Missing required parameter: 'session.type'.", param="session.type"
@@ -30,26 +115,26 @@ def update_session(engine: "Engine", event: said.UpdateSession, now: float) -> N
     engine.outbox.emit("session.updated", session=engine.to_wire())
 
 
-def append_audio(engine: "Engine", event: said.AppendAudio, now: float) -> None:
+def append_audio(engine: "Engine", event: AppendAudio, now: float) -> None:
     engine.turns.append(event.audio, now)
 
 
-def commit_audio(engine: "Engine", event: said.CommitAudio, now: float) -> None:
+def commit_audio(engine: "Engine", event: CommitAudio, now: float) -> None:
     engine.turns.commit()
 
 
-def clear_audio(engine: "Engine", event: said.ClearAudio, now: float) -> None:
+def clear_audio(engine: "Engine", event: ClearAudio, now: float) -> None:
     engine.turns.clear()
 
 
-def clear_output(engine: "Engine", event: said.ClearOutput, now: float) -> None:
+def clear_output(engine: "Engine", event: ClearOutput, now: float) -> None:
     active = engine.active_response
     if active is not None:
         active.cancel("client_cancelled")
         engine.outbox.emit("output_audio_buffer.cleared", response_id=active.id)
 
 
-def create_item(engine: "Engine", event: said.CreateItem, now: float) -> None:
+def create_item(engine: "Engine", event: CreateItem, now: float) -> None:
     item = validate_item(event.item)
     if item["type"] == "function_call_output" and not engine.conversation.has_call(item["call_id"]):
         message = f"Tool call ID '{item['call_id']}' not found in conversation."
@@ -61,28 +146,28 @@ def create_item(engine: "Engine", event: said.CreateItem, now: float) -> None:
     engine.add_item(entry, after=event.previous_item_id)
 
 
-def retrieve_item(engine: "Engine", event: said.RetrieveItem, now: float) -> None:
+def retrieve_item(engine: "Engine", event: RetrieveItem, now: float) -> None:
     engine.outbox.emit(
         "conversation.item.retrieved", item=engine.conversation.get_entry(event.item_id).to_wire_with_audio()
     )
 
 
-def truncate_item(engine: "Engine", event: said.TruncateItem, now: float) -> None:
+def truncate_item(engine: "Engine", event: TruncateItem, now: float) -> None:
     where = {"item_id": event.item_id, "content_index": event.content_index, "audio_end_ms": event.audio_end_ms}
     engine.conversation.truncate(**where)  # type: ignore[arg-type]
     engine.outbox.emit("conversation.item.truncated", **where)
 
 
-def delete_item(engine: "Engine", event: said.DeleteItem, now: float) -> None:
+def delete_item(engine: "Engine", event: DeleteItem, now: float) -> None:
     engine.conversation.delete(event.item_id)
     engine.outbox.emit("conversation.item.deleted", item_id=event.item_id)
 
 
-def create_response(engine: "Engine", event: said.CreateResponse, now: float) -> None:
+def create_response(engine: "Engine", event: CreateResponse, now: float) -> None:
     engine.start_response(now, event.response)
 
 
-def cancel_response(engine: "Engine", event: said.CancelResponse, now: float) -> None:
+def cancel_response(engine: "Engine", event: CancelResponse, now: float) -> None:
     found = engine.active_response if event.response_id is None else engine.get_response(event.response_id)
     if found is None:
         raise InvalidRequest("response_cancel_not_active", "Cancellation failed: no active response found")
@@ -90,17 +175,17 @@ def cancel_response(engine: "Engine", event: said.CancelResponse, now: float) ->
 
 
 CLIENT_EVENT_HANDLERS: dict[type[Struct], Callable[["Engine", Any, float], None]] = {
-    said.UpdateSession: update_session,
-    said.AppendAudio: append_audio,
-    said.CommitAudio: commit_audio,
-    said.ClearAudio: clear_audio,
-    said.ClearOutput: clear_output,
-    said.CreateItem: create_item,
-    said.RetrieveItem: retrieve_item,
-    said.TruncateItem: truncate_item,
-    said.DeleteItem: delete_item,
-    said.CreateResponse: create_response,
-    said.CancelResponse: cancel_response,
+    UpdateSession: update_session,
+    AppendAudio: append_audio,
+    CommitAudio: commit_audio,
+    ClearAudio: clear_audio,
+    ClearOutput: clear_output,
+    CreateItem: create_item,
+    RetrieveItem: retrieve_item,
+    TruncateItem: truncate_item,
+    DeleteItem: delete_item,
+    CreateResponse: create_response,
+    CancelResponse: cancel_response,
 }
 
 

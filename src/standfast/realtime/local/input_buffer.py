@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from holdfast.realtime.local.audio import AudioCodec
-from holdfast.realtime.local.outbox import InvalidRequest
-from holdfast.realtime.local.settings import AudioInputSettings
-from holdfast.realtime.local.vad import (
+from standfast.realtime.local.actions import InvalidRequest
+from standfast.realtime.local.audio import AudioCodec
+from standfast.realtime.local.settings import AudioInputSettings
+from standfast.realtime.local.vad import (
     DetectorFactory,
     SpeechStarted,
     SpeechStopped,

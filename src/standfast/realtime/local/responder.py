@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from holdfast.base.items import Item
-from holdfast.realtime.local.conversation import ConversationEntry
-from holdfast.realtime.local.responses import EngineResponse
+from standfast.base.items import Item
+from standfast.realtime.local.conversation import ConversationEntry
+from standfast.realtime.local.responses import EngineResponse
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.lifecycle.finishing import is_cancelling
-from holdfast.lifecycle.scope import Scope
-from holdfast.realtime.local.brain import CallTool, Responder, Say, build_responder_request
-from holdfast.realtime.local.engine import Engine
-from holdfast.realtime.local.outbox import (
+from standfast.lifecycle.cancellation import is_cancelling
+from standfast.lifecycle.scope import Scope
+from standfast.realtime.local.actions import (
     Action,
     CancelGeneration,
     CloseConnection,
@@ -21,11 +19,13 @@ from holdfast.realtime.local.outbox import (
     GenerateResponse,
     TranscribeAudio,
 )
-from holdfast.realtime.local.responses import EngineResponse
-from holdfast.realtime.local.speech import TextToSpeech, split_words
-from holdfast.realtime.local.transcription import Transcriber
+from standfast.realtime.local.engine import Engine
+from standfast.realtime.local.responder import CallTool, Responder, Say, build_responder_request
+from standfast.realtime.local.responses import EngineResponse
+from standfast.realtime.local.stt import Transcriber
+from standfast.realtime.local.tts import TextToSpeech, split_words
 
-log = logging.getLogger("holdfast.realtime")
+log = logging.getLogger("standfast.realtime")
 
 _SENTENCE_END = re.compile(r"[.!?…:;]\s+|\n")
 

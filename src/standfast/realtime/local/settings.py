@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from holdfast.realtime.local.audio import CODECS, AudioCodec
-from holdfast.realtime.local.outbox import InvalidRequest
+from standfast.realtime.local.actions import InvalidRequest
+from standfast.realtime.local.audio import CODECS, AudioCodec
 
 
 class Pcm(Struct, tag_field="type", tag="audio/pcm", forbid_unknown_fields=True):

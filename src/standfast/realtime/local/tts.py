@@ -11,8 +11,8 @@ from functools import lru_cache
 from math import gcd, pi, sin
 from typing import Protocol
 
-from holdfast.base.errors import HoldfastError
-from holdfast.realtime.local.audio import BYTES_PER_MS, SAMPLE_RATE, make_silence, pcm_to_samples, samples_to_pcm
+from standfast.base.errors import StandfastError
+from standfast.realtime.local.audio import BYTES_PER_MS, SAMPLE_RATE, make_silence, pcm_to_samples, samples_to_pcm
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class TextToSpeech(Protocol):
     async def synthesize(self, text: str, *, speed: float = 1.0) -> list[WordAudio]: ...
 
 
-class TextToSpeechFailed(HoldfastError):
+class TextToSpeechFailed(StandfastError):
     """The program that speaks did not."""
 
     code = "voice-failed"

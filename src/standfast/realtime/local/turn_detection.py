@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from holdfast.realtime.local.conversation import ConversationEntry
-from holdfast.realtime.local.hearing import InputAudioBuffer
-from holdfast.realtime.local.outbox import TranscribeAudio
-from holdfast.realtime.local.vad import DetectorFactory, SpeechStarted
+from standfast.realtime.local.actions import TranscribeAudio
+from standfast.realtime.local.conversation import ConversationEntry
+from standfast.realtime.local.input_buffer import InputAudioBuffer
+from standfast.realtime.local.vad import DetectorFactory, SpeechStarted
 
 if TYPE_CHECKING:
-    from holdfast.realtime.local.engine import Engine
-    from holdfast.realtime.local.responses import EngineResponse
+    from standfast.realtime.local.engine import Engine
+    from standfast.realtime.local.responses import EngineResponse
 
 
 class TurnManager:

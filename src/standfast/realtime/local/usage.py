@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.realtime.local.conversation import ConversationEntry
+from standfast.realtime.local.conversation import ConversationEntry
 
 
 def count_text_tokens(text: str) -> int:

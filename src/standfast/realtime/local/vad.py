@@ -6,8 +6,8 @@ from math import sqrt
 from operator import mul
 from typing import Protocol
 
-from holdfast.base.errors import MissingExtra
-from holdfast.realtime.local.audio import BYTES_PER_MS, pcm_to_samples, samples_to_pcm
+from standfast.base.errors import MissingExtra
+from standfast.realtime.local.audio import BYTES_PER_MS, pcm_to_samples, samples_to_pcm
 
 
 class VoiceActivityDetector(Protocol):

@@ -1,29 +1,81 @@
 """A link with the protocol's client around it: who reads, who writes, who waits, and how it ends."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import TypeAlias
 
-from holdfast.lifecycle import Deadline, Owner, Scope
-from holdfast.realtime.config import RealtimeSessionModelSettings
-from holdfast.realtime.errors import AcknowledgementTimeout, ConnectionLost, NotConnected, describe_error
-from holdfast.realtime.model import RealtimeModelConfig
-from holdfast.realtime.model_events import (
+from standfast.lifecycle import Deadline, Owner, Scope
+from standfast.realtime._session.playback import Playback
+from standfast.realtime.config import RealtimeSessionModelSettings
+from standfast.realtime.errors import AcknowledgementTimeout, ConnectionLost, NotConnected, describe_error
+from standfast.realtime.model import RealtimeModelConfig
+from standfast.realtime.model_events import (
     RealtimeModelConnectionStatusEvent,
     RealtimeModelEndOfStreamEvent,
     RealtimeModelErrorEvent,
     RealtimeModelEvent,
 )
-from holdfast.realtime.model_inputs import RealtimeModelSendEvent
-from holdfast.realtime.openai.audience import ListenerRegistry
-from holdfast.realtime.openai.client import RealtimeClient
-from holdfast.realtime.openai.link import Transport, TransportClosed
-from holdfast.realtime.openai.outbox import FrameWriter
-from holdfast.realtime.openai.raw import prepend_raw_event
-from holdfast.realtime.openai.updates import PendingSessionUpdate
-from holdfast.realtime.playback import Playback
+from standfast.realtime.model_inputs import RealtimeModelSendEvent
+from standfast.realtime.openai._protocol.client import RealtimeClient
+from standfast.realtime.openai._protocol.codec import prepend_raw_event
+from standfast.realtime.openai._protocol.session_updates import PendingSessionUpdate
+from standfast.realtime.openai.listeners import ListenerRegistry
+from standfast.realtime.openai.transport import Transport, TransportClosed
+
+
+class FrameWriter:
+    """Writes what it finds in ``frames``, whoever put it there and when."""
+
+    def __init__(self, frames: deque[bytes]) -> None:
+        self._frames = frames
+        self._wakeup = asyncio.Event()
+        self._written_count = 0
+        self._writing = False
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._error: Exception | None = None
+
+    def wake(self) -> None:
+        """There is something to write."""
+        self._wakeup.set()
+
+    async def run(self, transport: Transport) -> None:
+        """Write until the link ends, and raise ``LinkClosed`` then."""
+        while True:
+            while self._frames:
+                self._writing = True
+                try:
+                    await transport.send(self._frames.popleft())
+                finally:
+                    self._writing = False
+                self._written_count += 1
+                while self._waiters and self._waiters[0][0] <= self._written_count:
+                    _, written = self._waiters.popleft()
+                    if not written.done():
+                        written.set_result(None)
+            self._wakeup.clear()
+            await self._wakeup.wait()
+
+    async def flush(self) -> None:
+        """Wait until everything that is here now was written, so that a slow peer holds up who sends."""
+        if self._error is not None:
+            raise self._error
+        if not self._frames and not self._writing:
+            return
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((self._written_count + self._writing + len(self._frames), written))
+        await written
+
+    def fail(self, error: Exception) -> None:
+        """Nothing will be written any more: whoever waits, and whoever will, is told so."""
+        self._error = error
+        while self._waiters:
+            _, written = self._waiters.popleft()
+            if not written.done():
+                written.set_exception(error)
+
 
 TransportFactory: TypeAlias = Callable[[], Awaitable[Transport]]
 

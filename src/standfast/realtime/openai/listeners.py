@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.lifecycle.finishing import is_cancelling
-from holdfast.realtime.model import RealtimeModelListener
-from holdfast.realtime.model_events import RealtimeModelEvent, RealtimeModelRawServerEvent
+from standfast.lifecycle.cancellation import is_cancelling
+from standfast.realtime.model import RealtimeModelListener
+from standfast.realtime.model_events import RealtimeModelEvent, RealtimeModelRawServerEvent
 
-log = logging.getLogger("holdfast.realtime")
+log = logging.getLogger("standfast.realtime")
 
 
 class ListenerRegistry:

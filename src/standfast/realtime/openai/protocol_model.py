@@ -4,21 +4,21 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable
 
-from holdfast.lifecycle import Deadline
-from holdfast.realtime.errors import AlreadyConnected, NotConnected
-from holdfast.realtime.model import RealtimeModel, RealtimeModelConfig, RealtimeModelListener
-from holdfast.realtime.model_events import RealtimeModelConnectionStatusEvent
-from holdfast.realtime.model_inputs import (
+from standfast.lifecycle import Deadline
+from standfast.realtime._session.playback import Playback
+from standfast.realtime.errors import AlreadyConnected, NotConnected
+from standfast.realtime.model import RealtimeModel, RealtimeModelConfig, RealtimeModelListener
+from standfast.realtime.model_events import RealtimeModelConnectionStatusEvent
+from standfast.realtime.model_inputs import (
     RealtimeModelSendEvent,
     RealtimeModelSendInterrupt,
     RealtimeModelSendSessionUpdate,
 )
-from holdfast.realtime.openai.audience import ListenerRegistry
-from holdfast.realtime.openai.client import make_interrupted_event
-from holdfast.realtime.openai.connection import ModelConnection
-from holdfast.realtime.openai.link import Transport
-from holdfast.realtime.openai.recording import Recording, RecordingTransport
-from holdfast.realtime.playback import Playback
+from standfast.realtime.openai._protocol.client import make_interrupted_event
+from standfast.realtime.openai.connection import ModelConnection
+from standfast.realtime.openai.listeners import ListenerRegistry
+from standfast.realtime.openai.recording import Recording, RecordingTransport
+from standfast.realtime.openai.transport import Transport
 
 
 class RealtimeProtocolModel(RealtimeModel):

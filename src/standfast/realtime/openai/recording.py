@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias
 
-from holdfast.base.errors import InvalidInput
-from holdfast.realtime.errors import BadFrame
-from holdfast.realtime.openai.frames import decode_message_dict, encode_message, frame_to_text
-from holdfast.realtime.openai.link import Transport, TransportClosed
+from standfast.base.errors import InvalidInput
+from standfast.realtime.errors import BadFrame
+from standfast.realtime.openai._protocol.codec import decode_message_dict, encode_message, frame_to_text
+from standfast.realtime.openai.transport import Transport, TransportClosed
 
-log = logging.getLogger("holdfast.realtime")
+log = logging.getLogger("standfast.realtime")
 
 Direction: TypeAlias = Literal["opened", "sent", "received", "closed"]
 

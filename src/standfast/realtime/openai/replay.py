@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.base.errors import HoldfastError
-from holdfast.realtime.errors import ConnectFailed
-from holdfast.realtime.model import RealtimeModelConfig
-from holdfast.realtime.openai.frames import decode_message_dict, encode_message
-from holdfast.realtime.openai.link import Transport, TransportClosed
-from holdfast.realtime.openai.recording import RecordingEntry, read_recording
-from holdfast.realtime.openai.wire_model import RealtimeProtocolModel
-from holdfast.realtime.pace import validate_pace
+from standfast.base.errors import StandfastError
+from standfast.realtime.audio import validate_pace
+from standfast.realtime.errors import ConnectFailed
+from standfast.realtime.model import RealtimeModelConfig
+from standfast.realtime.openai._protocol.codec import decode_message_dict, encode_message
+from standfast.realtime.openai.protocol_model import RealtimeProtocolModel
+from standfast.realtime.openai.recording import RecordingEntry, read_recording
+from standfast.realtime.openai.transport import Transport, TransportClosed
 
 # Of these there are more or fewer each time, so nobody waits for a certain one.
 _UNMATCHED_SUFFIXES = ("input_audio_buffer.append", ".delta", "rate_limits.updated")
@@ -23,7 +23,7 @@ _RECORDED_ACKNOWLEDGE_TIMEOUT = (
 _ID_KEYS = frozenset(["id", "item_id", "response_id", "call_id", "previous_item_id", "event_id"])
 
 
-class ReplayDiverged(HoldfastError):
+class ReplayDiverged(StandfastError):
     """The other side did not say what it said in the recording. ``heard`` is what it said since."""
 
     code = "realtime-replay-diverged"

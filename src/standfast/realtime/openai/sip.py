@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.errors import UserError
-from holdfast.base.errors import MissingExtra
-from holdfast.realtime.agent import RealtimeAgent
-from holdfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
-from holdfast.realtime.model import RealtimeModelConfig
-from holdfast.realtime.openai.settings import build_session_payload
-from holdfast.realtime.openai.websocket import OpenAIRealtimeWebSocketModel
-from holdfast.realtime.snapshot import build_base_settings, resolve_agent
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import UserError
+from standfast.base.errors import MissingExtra
+from standfast.realtime._session.resolved_agent import build_base_settings, resolve_agent
+from standfast.realtime.agent import RealtimeAgent
+from standfast.realtime.config import RealtimeRunConfig, RealtimeSessionModelSettings
+from standfast.realtime.model import RealtimeModelConfig
+from standfast.realtime.openai._protocol.session_settings import build_session_payload
+from standfast.realtime.openai.websocket import OpenAIRealtimeWebSocketModel
 
 if TYPE_CHECKING:
     from openai.types.realtime.realtime_session_create_request import (

@@ -2,13 +2,38 @@
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
-
-from holdfast.realtime.openai.link import TransportClosed
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
     from websockets.exceptions import ConnectionClosed
+
+
+class TransportClosed(Exception):
+    """The other side is gone. ``error`` is what happened to the link, if that is known."""
+
+    def __init__(self, code: int | None, reason: str, error: Exception | None = None) -> None:
+        super().__init__(f"the link was closed ({code}): {reason or 'no reason given'}")
+        self.code, self.reason, self.error = code, reason, error
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether it said goodbye, and not because something went wrong."""
+        return self.code in (1000, 1001)
+
+
+class Transport(Protocol):
+    """Frames both ways, in order. One task sends and one receives."""
+
+    async def send(self, frame: bytes) -> None:
+        """Hand over a frame, waiting while the other side takes none. Raises ``LinkClosed``."""
+
+    async def receive(self) -> bytes | str:
+        """The next frame. Raises ``LinkClosed`` when there will be none."""
+
+    async def close(self) -> bool | None:
+        """End the link, soon and whatever the other side does. True if that took no leave: it was cut."""
+
 
 MAX_READ_AHEAD_BYTES = 16 * 2**20
 _PING_CHECKS = 4

@@ -10,23 +10,22 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from holdfast import __version__
-from holdfast.agents.errors import UserError
-from holdfast.agents.types import MaybeAwaitable, maybe_await
-from holdfast.base.errors import MissingExtra
-from holdfast.models.openai_provider import get_default_openai_key
-from holdfast.realtime.errors import ApiKeyMissing, ConnectFailed
-from holdfast.realtime.model import RealtimeModelConfig
-from holdfast.realtime.openai.link import Transport
-from holdfast.realtime.openai.recording import Recording
-from holdfast.realtime.openai.settings import DEFAULT_REALTIME_MODEL
-from holdfast.realtime.openai.socket_link import WebSocketTransport
-from holdfast.realtime.openai.wire_model import RealtimeProtocolModel
+from standfast import __version__
+from standfast.agents.errors import UserError
+from standfast.agents.types import MaybeAwaitable, maybe_await
+from standfast.base.errors import MissingExtra
+from standfast.models.openai.provider import get_default_openai_key
+from standfast.realtime.errors import ApiKeyMissing, ConnectFailed
+from standfast.realtime.model import RealtimeModelConfig
+from standfast.realtime.openai._protocol.session_settings import DEFAULT_REALTIME_MODEL
+from standfast.realtime.openai.protocol_model import RealtimeProtocolModel
+from standfast.realtime.openai.recording import Recording
+from standfast.realtime.openai.transport import Transport, WebSocketTransport
 
 _DEFAULT_URL = "wss://api.openai.com/v1/realtime"
 _MAX_SIZE = 16 * 2**20
 _MAX_PUBLIC_WORD_LENGTH = 7  # "Bearer" is no secret.
-_wire_log = logging.getLogger("holdfast.realtime.wire")
+_wire_log = logging.getLogger("standfast.realtime.wire")
 _wire_log.setLevel(logging.INFO)  # Below that the library logs every header, with the key, and all that is said.
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
@@ -79,7 +78,7 @@ class OpenAIRealtimeWebSocketModel(RealtimeProtocolModel):
                 url,
                 additional_headers=headers,
                 logger=_wire_log,
-                user_agent_header=f"holdfast/{__version__}",
+                user_agent_header=f"standfast/{__version__}",
                 compression=None,  # Audio does not get smaller, only later.
                 open_timeout=patience,
                 ping_interval=None,  # The link asks itself: it knows whether it is the one who does not read.

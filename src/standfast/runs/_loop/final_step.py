@@ -4,26 +4,26 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.errors import (
+from standfast.agents.agent import Agent
+from standfast.agents.errors import (
     MaxTurnsExceeded,
     ModelBehaviorError,
     ModelRefusalError,
     OutputGuardrailTripwireTriggered,
     UserError,
 )
-from holdfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
-from holdfast.agents.output import as_output_schema
-from holdfast.agents.tools import FunctionToolResult, ToolsToFinalOutputResult
-from holdfast.agents.types import maybe_await
-from holdfast.lifecycle.scope import Scope
-from holdfast.runs.error_handling import call_error_handler
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.state import FinalOutput, TranscriptEntry
-from holdfast.runs.steps import Finished, Weighed
-from holdfast.runs.verdicts import make_guardrail_record
-from holdfast.toolcalls.output import to_plain_value
-from holdfast.tracing.inner import maybe_guardrail_span
+from standfast.agents.guardrails import OutputGuardrail, OutputGuardrailResult
+from standfast.agents.output import as_output_schema
+from standfast.agents.tools import FunctionToolResult, ToolsToFinalOutputResult
+from standfast.agents.types import maybe_await
+from standfast.lifecycle.scope import Scope
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.core.guardrails import make_guardrail_record
+from standfast.runs.core.state import FinalOutput, TranscriptEntry
+from standfast.runs.core.steps import Finished, Weighed
+from standfast.runs.error_handlers import call_error_handler
+from standfast.tool_calls.output import to_plain_value
+from standfast.tracing.instrumentation import maybe_guardrail_span
 
 WITHHELD_MESSAGE = "This output was withheld by a guardrail."
 

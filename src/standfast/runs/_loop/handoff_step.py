@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.errors import ModelBehaviorError, UserError
-from holdfast.agents.handoff_history import nest_handoff_history
-from holdfast.agents.handoffs import Handoff, HandoffInputData
-from holdfast.agents.types import maybe_await
-from holdfast.base.items import Item
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.persistence import load_history
-from holdfast.runs.state import CallRecord, InputSelection, ServerConversation, TranscriptEntry
-from holdfast.runs.steps import HandoffPerformed
-from holdfast.toolcalls.output import make_output_item
-from holdfast.tracing.inner import maybe_handoff_span
+from standfast.agents.agent import Agent
+from standfast.agents.errors import ModelBehaviorError, UserError
+from standfast.agents.handoff_filters import nest_handoff_history
+from standfast.agents.handoffs import Handoff, HandoffInputData
+from standfast.agents.types import maybe_await
+from standfast.base.items import Item
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.core.state import CallRecord, InputSelection, ServerConversation, TranscriptEntry
+from standfast.runs.core.steps import HandoffPerformed
+from standfast.runs.session_io import load_history
+from standfast.tool_calls.output import make_output_item
+from standfast.tracing.instrumentation import maybe_handoff_span
 
 IGNORED_MESSAGE = "Multiple handoffs detected, ignoring this one."
 

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from holdfast.base.items import Item
-from holdfast.base.pairing import drop_unpaired
+from standfast.base.items import Item
+from standfast.base.pairing import drop_unpaired
 
 
 class CachedHistory:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from holdfast.base.items import Item
-from holdfast.runs.state import InputSelection, ServerConversation, SessionConversation, State, TranscriptEntry
+from standfast.base.items import Item
+from standfast.runs.core.state import InputSelection, ServerConversation, SessionConversation, State, TranscriptEntry
 
 
 class ModelInputBuilder:

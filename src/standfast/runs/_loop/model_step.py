@@ -7,29 +7,36 @@ from typing import Any
 
 from msgspec import structs
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.errors import InputGuardrailTripwireTriggered, UserError
-from holdfast.agents.guardrails import InputGuardrail, InputGuardrailResult
-from holdfast.agents.model_settings import ModelSettings
-from holdfast.agents.output import AgentOutputSchemaBase, as_output_schema
-from holdfast.agents.types import maybe_await
-from holdfast.base.items import Item
-from holdfast.lifecycle.scope import Scope
-from holdfast.models.asking import ModelRequest, call_model
-from holdfast.models.contract import Model, ModelResponse, TResponseStreamEvent
-from holdfast.runs.config import CallModelData, ModelInputData
-from holdfast.runs.error_handling import format_tool_error
-from holdfast.runs.events import RawResponsesStreamEvent
-from holdfast.runs.live import ActiveRun, EmitCallback
-from holdfast.runs.model_spans import get_model_tracing, record_response, start_generation_span
-from holdfast.runs.persistence import load_history
-from holdfast.runs.reading import parse_response
-from holdfast.runs.state import CallRecord, GuardrailRecord, ResponseRecord, ServerConversation, State, TranscriptEntry
-from holdfast.runs.steps import ModelAnswered
-from holdfast.runs.usage import to_usage_record
-from holdfast.runs.verdicts import make_guardrail_record
-from holdfast.toolcalls.output import to_plain_value
-from holdfast.tracing.inner import maybe_guardrail_span
+from standfast.agents.agent import Agent
+from standfast.agents.errors import InputGuardrailTripwireTriggered, UserError
+from standfast.agents.guardrails import InputGuardrail, InputGuardrailResult
+from standfast.agents.model_settings import ModelSettings
+from standfast.agents.output import AgentOutputSchemaBase, as_output_schema
+from standfast.agents.types import maybe_await
+from standfast.base.items import Item
+from standfast.lifecycle.scope import Scope
+from standfast.models.interface import Model, ModelResponse, TResponseStreamEvent
+from standfast.models.request import ModelRequest, call_model
+from standfast.runs._loop.response_parser import parse_response
+from standfast.runs._loop.tracing import get_model_tracing, record_response, start_generation_span
+from standfast.runs.active_run import ActiveRun, EmitCallback
+from standfast.runs.config import CallModelData, ModelInputData
+from standfast.runs.core.guardrails import make_guardrail_record
+from standfast.runs.core.state import (
+    CallRecord,
+    GuardrailRecord,
+    ResponseRecord,
+    ServerConversation,
+    State,
+    TranscriptEntry,
+)
+from standfast.runs.core.steps import ModelAnswered
+from standfast.runs.core.usage import to_usage_record
+from standfast.runs.error_handlers import format_tool_error
+from standfast.runs.session_io import load_history
+from standfast.runs.stream_events import RawResponsesStreamEvent
+from standfast.tool_calls.output import to_plain_value
+from standfast.tracing.instrumentation import maybe_guardrail_span
 
 
 async def ask_model(run: ActiveRun) -> ModelAnswered:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from holdfast.agents.errors import ModelBehaviorError
-from holdfast.agents.tool_refs import ToolRef
-from holdfast.base.items import Item
-from holdfast.base.pairing import CALL_TYPE_BY_OUTPUT_TYPE, OUTPUT_TYPE_BY_CALL_TYPE, get_item_type
-from holdfast.runs.item_contents import ItemHelpers
-from holdfast.runs.state import CallRecord, EntryKind, FinalOutput, TranscriptEntry
-from holdfast.runs.toolbox import Toolbox
+from standfast.agents.errors import ModelBehaviorError
+from standfast.agents.tool_identity import ToolRef
+from standfast.base.items import Item
+from standfast.base.pairing import CALL_TYPE_BY_OUTPUT_TYPE, OUTPUT_TYPE_BY_CALL_TYPE, get_item_type
+from standfast.runs.core.state import CallRecord, EntryKind, FinalOutput, TranscriptEntry
+from standfast.runs.items import ItemHelpers
+from standfast.runs.toolbox import Toolbox
 
 NOT_FOUND_MESSAGE = "Tool '{name}' not found."
 
@@ -22,7 +22,7 @@ _ENTRY_KINDS: dict[str, EntryKind] = {
     "mcp_approval_response": "approval_answer",
     "compaction": "compaction",
 }
-# Calls that the program would have to make itself, with tools that holdfast does not have.
+# Calls that the program would have to make itself, with tools that standfast does not have.
 _UNSUPPORTED_CALLS = frozenset(OUTPUT_TYPE_BY_CALL_TYPE) - {
     "function_call",
     "tool_search_call",

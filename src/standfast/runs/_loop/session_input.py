@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.agents.errors import UserError
-from holdfast.agents.types import maybe_await
-from holdfast.base.items import Item, encode_item
-from holdfast.base.pairing import find_unpaired
-from holdfast.history.contract import SessionInputCallback
+from standfast.agents.errors import UserError
+from standfast.agents.types import maybe_await
+from standfast.base.items import Item, encode_item
+from standfast.base.pairing import find_unpaired
+from standfast.history.session import SessionInputCallback
 
 
 @dataclass(frozen=True)

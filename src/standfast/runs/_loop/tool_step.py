@@ -8,25 +8,24 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.agents.errors import ModelBehaviorError
-from holdfast.agents.hosted_tools import MCPToolApprovalRequest
-from holdfast.agents.tool_refs import find_tool
-from holdfast.agents.types import maybe_await
-from holdfast.base.items import Item
-from holdfast.runs.config import ToolExecutionConfig
-from holdfast.runs.error_handling import format_tool_error
-from holdfast.runs.events import EVENT_NAMES, RunItemStreamEvent
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.nested import run_nested
-from holdfast.runs.persistence import record_outcome
-from holdfast.runs.state import CallRecord, GuardrailRecord, State, TranscriptEntry
-from holdfast.runs.steps import ApprovalsChecked, CallsInvoked
-from holdfast.runs.verdicts import make_guardrail_record
-from holdfast.toolcalls.batch import NotStarted, run_all
-from holdfast.toolcalls.call import ToolCall
-from holdfast.toolcalls.invoke import CallSuspended, ToolCallOutcome, invoke_tool
-from holdfast.toolcalls.judge import REJECTION_MESSAGE, check_approval
-from holdfast.toolcalls.output import make_output_item, to_plain_value
+from standfast.agents.errors import ModelBehaviorError
+from standfast.agents.hosted_tools import MCPToolApprovalRequest
+from standfast.agents.tool_identity import find_tool
+from standfast.agents.types import maybe_await
+from standfast.base.items import Item
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.config import ToolExecutionConfig
+from standfast.runs.core.guardrails import make_guardrail_record
+from standfast.runs.core.state import CallRecord, GuardrailRecord, State, TranscriptEntry
+from standfast.runs.core.steps import ApprovalsChecked, CallsInvoked
+from standfast.runs.error_handlers import format_tool_error
+from standfast.runs.nested_run import run_nested
+from standfast.runs.session_io import record_outcome
+from standfast.runs.stream_events import EVENT_NAMES, RunItemStreamEvent
+from standfast.tool_calls.approval import REJECTION_MESSAGE, check_approval
+from standfast.tool_calls.call import ToolCall
+from standfast.tool_calls.execution import CallSuspended, NotStarted, ToolCallOutcome, invoke_tool, run_all
+from standfast.tool_calls.output import make_output_item, to_plain_value
 
 
 async def check_approvals(run: ActiveRun, calls: tuple[CallRecord, ...]) -> ApprovalsChecked:

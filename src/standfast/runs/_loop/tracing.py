@@ -6,17 +6,21 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from holdfast.agents.agent import Agent
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.state import ServerConversation, SessionConversation
-from holdfast.runs.steps import AskModel, Step
-from holdfast.runs.usage import usage_as_dict
-from holdfast.toolcalls.output import to_plain_value
-from holdfast.tracing.genai import build_trace_attributes
-from holdfast.tracing.processors import is_tracing_active
-from holdfast.tracing.providing import new_span, new_trace
-from holdfast.tracing.span_data import AgentSpanData, TaskSpanData, TurnSpanData
-from holdfast.tracing.spans import Span, Trace, get_current_trace, get_recorded_parent
+from standfast.agents.agent import Agent
+from standfast.models.interface import Model, ModelResponse, ModelTracing
+from standfast.models.request import ModelRequest
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.core.state import ServerConversation, SessionConversation
+from standfast.runs.core.steps import AskModel, Step
+from standfast.runs.core.usage import usage_as_dict
+from standfast.runs.session_io import as_items
+from standfast.tool_calls.output import to_plain_value
+from standfast.tracing.instrumentation import NO_SPAN, OptionalSpan
+from standfast.tracing.otel_attributes import build_trace_attributes, encode_instructions
+from standfast.tracing.processors import is_tracing_active
+from standfast.tracing.provider import new_span, new_trace
+from standfast.tracing.span_data import AgentSpanData, GenerationSpanData, TaskSpanData, TurnSpanData
+from standfast.tracing.spans import Span, Trace, get_current_trace, get_recorded_parent
 
 CARRIER_FIELDS = ("traceparent", "tracestate")
 
@@ -147,7 +151,7 @@ class RunSpans(NoSpans):
         found: dict[str, Any] = {}
         if trace is not None:
             found.update(build_trace_attributes(trace))
-        found["holdfast.run.id"] = self._run.state.run_id
+        found["standfast.run.id"] = self._run.state.run_id
         conversation = get_conversation_id(self._run)
         if conversation is not None:
             found["gen_ai.conversation.id"] = conversation
@@ -179,3 +183,45 @@ def _make_trace(run: ActiveRun, saved: Mapping[str, Any]) -> Trace:
     )
     trace.resume_from(saved)
     return trace
+
+
+def get_model_tracing(span: Span[GenerationSpanData]) -> ModelTracing:
+    """What the model itself may tell inside of this span."""
+    return ModelTracing.ENABLED if span.include_sensitive_data else ModelTracing.ENABLED_WITHOUT_DATA
+
+
+def start_generation_span(run: ActiveRun, model: Model, request: ModelRequest) -> OptionalSpan[GenerationSpanData]:
+    """A span for the whole asking, repeated attempts included."""
+    above = get_recorded_parent()
+    if above is None:
+        return NO_SPAN
+    data = GenerationSpanData(
+        model=_get_model_name(run, model), model_config=request.model_settings.to_traceable_dict()
+    )
+    known: dict[str, Any] = {
+        "gen_ai.provider.name": getattr(model, "provider_name", None),  # models of other make need not have it
+        "gen_ai.conversation.id": get_conversation_id(run),
+        "gen_ai.request.stream": True if run.emit is not None else None,
+    }
+    if above.include_sensitive_data:
+        data.input = as_items(request.input)
+        known["gen_ai.system_instructions"] = encode_instructions(request.system_instructions)
+    return new_span(data, attributes={name: value for name, value in known.items() if value is not None})
+
+
+def record_response(span: Span[GenerationSpanData], response: ModelResponse) -> None:
+    """Fill in what the answer says."""
+    span.span_data.usage = usage_as_dict(response.usage)
+    if response.response_id is not None:
+        span.attributes["gen_ai.response.id"] = response.response_id
+    if span.include_sensitive_data:
+        span.span_data.output = response.items
+
+
+def _get_model_name(run: ActiveRun, model: Model) -> str:
+    """The model's own name, the one it was found by, or that of its type."""
+    wanted: Any = run.config.model if run.config.model is not None else run.current_agent.model
+    for name in (getattr(model, "model", None), wanted):
+        if isinstance(name, str):
+            return name
+    return type(model).__name__

@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.agents.approvals import Approvals
-from holdfast.agents.context import RunContextWrapper
-from holdfast.agents.errors import UserError
-from holdfast.runs.items import ToolApprovalItem
-from holdfast.runs.state import CallRecord, State
+from standfast.agents.approvals import Approvals
+from standfast.agents.context import RunContextWrapper
+from standfast.agents.errors import UserError
+from standfast.runs.core.state import CallRecord, State
+from standfast.runs.items import ToolApprovalItem
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, TypeAlias
 
-from holdfast.agents.errors import UserError
-from holdfast.base.errors import InvalidItem
-from holdfast.base.items import to_plain_json
-from holdfast.runs.state import PersistedStruct
+from standfast.agents.errors import UserError
+from standfast.base.errors import InvalidItem
+from standfast.base.items import to_plain_json
+from standfast.runs.core.state import PersistedStruct
 
 ContextSerializer: TypeAlias = Callable[[Any], Mapping[str, Any]]
 ContextDeserializer: TypeAlias = Callable[[Mapping[str, Any]], Any]

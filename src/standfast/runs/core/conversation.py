@@ -2,8 +2,14 @@
 
 from typing import Any
 
-from holdfast.agents.errors import UserError
-from holdfast.runs.state import ConversationMode, InlineConversation, ServerConversation, SessionConversation, State
+from standfast.agents.errors import UserError
+from standfast.runs.core.state import (
+    ConversationMode,
+    InlineConversation,
+    ServerConversation,
+    SessionConversation,
+    State,
+)
 
 SESSION_ATTRIBUTES = ("session_id", "get_items", "add_items", "pop_item", "clear_session")
 

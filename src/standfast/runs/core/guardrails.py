@@ -2,9 +2,9 @@
 
 from typing import Any, NoReturn
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.errors import UserError
-from holdfast.agents.guardrails import (
+from standfast.agents.agent import Agent
+from standfast.agents.errors import UserError
+from standfast.agents.guardrails import (
     GuardrailFunctionOutput,
     InputGuardrail,
     InputGuardrailResult,
@@ -16,8 +16,8 @@ from holdfast.agents.guardrails import (
     ToolOutputGuardrail,
     ToolOutputGuardrailResult,
 )
-from holdfast.runs.state import GuardrailRecord
-from holdfast.toolcalls.output import to_plain_value
+from standfast.runs.core.state import GuardrailRecord
+from standfast.tool_calls.output import to_plain_value
 
 
 def make_guardrail_record(result: Any, *, agent: str) -> GuardrailRecord:

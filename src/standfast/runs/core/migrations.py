@@ -7,7 +7,7 @@ To change what is saved, add a function at the end and a golden file to the test
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from holdfast.agents.errors import UserError
+from standfast.agents.errors import UserError
 
 VERSION_KEY = "$schemaVersion"
 
@@ -15,7 +15,7 @@ Upgrade: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class UnreadableState(UserError):
-    """This is no saved run, or none that this version of holdfast can read. ``path`` says where it went wrong."""
+    """This is no saved run, or none that this version of standfast can read. ``path`` says where it went wrong."""
 
     code = "unreadable-state"
 
@@ -25,13 +25,13 @@ class UnreadableState(UserError):
 
 
 class UnknownVersion(UnreadableState):
-    """The run was saved in a version that this holdfast does not know: probably by a newer one."""
+    """The run was saved in a version that this standfast does not know: probably by a newer one."""
 
     code = "unknown-state-version"
 
     def __init__(self, found: str) -> None:
         super().__init__(
-            f"it has version {found!r}, and this holdfast reads up to {CURRENT_SCHEMA_VERSION!r}", path=VERSION_KEY
+            f"it has version {found!r}, and this standfast reads up to {CURRENT_SCHEMA_VERSION!r}", path=VERSION_KEY
         )
         self.found, self.known = found, CURRENT_SCHEMA_VERSION
 

@@ -2,18 +2,18 @@
 
 Agents are paths into the agent graph, tools are canonical keys, what a model said is plain JSON. Encoding, strict
 decoding and the JSON Schema come from the types. What changes here changes what is saved: bump the version in
-:mod:`holdfast.runs.upgrades`.
+:mod:`standfast.runs.core.migrations`.
 """
 
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.agents.approvals import RecordedDecision
-from holdfast.agents.graph import ROOT
-from holdfast.agents.tool_refs import ToolRef
-from holdfast.base.items import Item
-from holdfast.runs.log import AppendOnlyList
+from standfast.agents.approvals import RecordedDecision
+from standfast.agents.graph import ROOT
+from standfast.agents.tool_identity import ToolRef
+from standfast.base.collections import AppendOnlyList
+from standfast.base.items import Item
 
 EntryKind: TypeAlias = Literal[
     "given",

@@ -1,15 +1,15 @@
 """What a run can do next, and what can come of it. Both are plain data; only the driver acts.
 
-Outcomes can be written down: a run is what :func:`~holdfast.runs.apply.apply` makes of them, one after the other.
+Outcomes can be written down: a run is what :func:`~standfast.runs.core.transitions.apply` makes of them, one after the other.
 """
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from holdfast.agents.approvals import ApprovalDecision
-from holdfast.agents.tool_refs import ToolRef
-from holdfast.base.items import Item
-from holdfast.runs.state import (
+from standfast.agents.approvals import ApprovalDecision
+from standfast.agents.tool_identity import ToolRef
+from standfast.base.items import Item
+from standfast.runs.core.state import (
     CallRecord,
     ConversationMode,
     FinalOutput,

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from holdfast.base.usage import InputTokensDetails, OutputTokensDetails, RequestUsage, Usage
-from holdfast.runs.state import UsageRecord
+from standfast.base.usage import InputTokensDetails, OutputTokensDetails, RequestUsage, Usage
+from standfast.runs.core.state import UsageRecord
 
 
 def to_usage_record(usage: Usage) -> UsageRecord:

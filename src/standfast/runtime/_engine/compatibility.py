@@ -2,14 +2,14 @@
 
 from msgspec.structs import replace
 
-from holdfast.agents.context import RunContextWrapper
-from holdfast.runs import steps
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.saving import list_agent_paths
-from holdfast.runs.state import CallRecord, State
-from holdfast.runs.toolbox import Toolbox
-from holdfast.runtime.journal import strip_children
-from holdfast.runtime.records import RunProblem
+from standfast.agents.context import RunContextWrapper
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.core import steps
+from standfast.runs.core.serialization import list_agent_paths
+from standfast.runs.core.state import CallRecord, State
+from standfast.runs.toolbox import Toolbox
+from standfast.runtime._engine.journal import strip_children
+from standfast.runtime._engine.records import RunProblem
 
 Route = tuple[str, ...]
 

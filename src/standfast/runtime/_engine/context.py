@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.agents.agent import Agent
-from holdfast.agents.errors import InvalidDeclaration
-from holdfast.agents.graph import AgentGraph
-from holdfast.base.clock import Clock
-from holdfast.base.errors import InvalidInput, NotFound
-from holdfast.base.ids import new_id, validate_name
-from holdfast.history.session import StoredSession
-from holdfast.runs.config import RunConfig
-from holdfast.runtime.feeds import RunSubscriptions
-from holdfast.runtime.leases import LeaseRenewer
-from holdfast.runtime.patience import RetryControl
-from holdfast.store.contract import ApprovalRecord, Backend, RunRecord
+from standfast.agents.agent import Agent
+from standfast.agents.errors import InvalidDeclaration
+from standfast.agents.graph import AgentGraph
+from standfast.base.clock import Clock
+from standfast.base.errors import InvalidInput, NotFound
+from standfast.base.ids import new_id, validate_name
+from standfast.history.stored_session import StoredSession
+from standfast.runs.config import RunConfig
+from standfast.runtime._engine.leases import LeaseRenewer
+from standfast.runtime._engine.retrying_backend import RetryControl
+from standfast.runtime._engine.subscriptions import RunSubscriptions
+from standfast.store.contract import ApprovalRecord, Backend, RunRecord
 
 
 @dataclass(eq=False)

@@ -4,12 +4,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.base.errors import ApprovalMoved, HistoryMoved, RunMoved
-from holdfast.runtime.driving import Scheduler
-from holdfast.runtime.errors import RunEnded
-from holdfast.runtime.filing import build_withdrawal_ops
-from holdfast.runtime.home import RuntimeContext
-from holdfast.runtime.records import (
+from standfast.base.errors import ApprovalMoved, HistoryMoved, InvalidInput, RunMoved
+from standfast.base.ids import new_id
+from standfast.runs.core.state import State
+from standfast.runtime._engine.approvals import build_withdrawal_ops
+from standfast.runtime._engine.context import RuntimeContext
+from standfast.runtime._engine.journal_writer import build_rewind_ops
+from standfast.runtime._engine.records import (
     ENDED_STATUSES,
     STOPPED_STATUSES,
     CancelMode,
@@ -17,13 +18,17 @@ from holdfast.runtime.records import (
     JournalEntry,
     ResumeRequested,
     RunHeader,
+    RunQueued,
     RunStopped,
+    compute_request_digest,
     decode_header,
     encode,
     encode_entry,
 )
-from holdfast.runtime.undoing import build_rewind_ops
-from holdfast.store.contract import AppendJournal, Op, RunRecord, SaveRun
+from standfast.runtime._engine.scheduler import Scheduler, build_create_ops
+from standfast.runtime._engine.snapshots import replay, validate_step
+from standfast.runtime.errors import RunEnded
+from standfast.store.contract import AppendJournal, Op, RunRecord, SaveRun
 
 
 async def cancel_run(scheduler: Scheduler, run_id: str, mode: CancelMode, *, rollback: bool = False) -> None:
@@ -94,3 +99,37 @@ async def update_run(
         return False
     ctx.subscriptions.notify_written(record.run_id, stopped=status in STOPPED_STATUSES)
     return True
+
+
+async def fork_run(ctx: RuntimeContext, parent: RunRecord, *, at: int | None, session_id: str | None) -> RunRecord:
+    """Create the fork, to be taken up. Its session is a fork as well, of what the parent's had at that step."""
+    step = parent.journal_length if at is None else validate_step(parent, at)
+    replayed = await replay(ctx.backend, parent, upto=step)
+    header, run_id = decode_header(parent), new_id("run")
+    base, session = header.base, None
+    if parent.session_id is not None:
+        session = await _fork_session(ctx, parent, replayed.state, base, session_id)
+    first = RunQueued(replayed.state.input, replayed.state.max_turns, replayed.context, parent.run_id, step)
+    request = compute_request_digest("fork", parent.run_id, step)
+    mine = RunHeader(header.agent, request, parent=parent.run_id, base=base)
+    await ctx.backend.commit(*build_create_ops(run_id, mine, first, session_id=session))
+    return await ctx.get_run(run_id)
+
+
+async def _fork_session(
+    ctx: RuntimeContext, parent: RunRecord, state: State, base: int | None, session_id: str | None
+) -> str:
+    """A session with what the parent's showed when its run was there."""
+    session = ctx.open_session(parent.session_id or "")
+    own = sum(not entry.hidden for entry in state.transcript[: state.stored])
+    head = await session.head()
+    length = (base if base is not None else head.length) + own
+    if length > head.length:
+        raise InvalidInput(
+            f"the session {parent.session_id!r} has {head.length} items and the run had stored its {length}th by then: "
+            "it was rewound since, so the run cannot be forked there"
+        )
+    if not head.version:
+        return session_id or new_id("session")
+    child = await session.fork(at=length, session_id=session_id)
+    return child.session_id

@@ -3,12 +3,12 @@
 from functools import reduce
 from typing import NamedTuple
 
-from holdfast.agents.graph import AgentGraph
-from holdfast.runs import steps
-from holdfast.runs.decide import choose_next_step
-from holdfast.runs.state import State
-from holdfast.runtime.home import RuntimeContext
-from holdfast.runtime.records import (
+from standfast.agents.graph import AgentGraph
+from standfast.runs.core import steps
+from standfast.runs.core.state import State
+from standfast.runs.core.transitions import choose_next_step
+from standfast.runtime._engine.context import RuntimeContext
+from standfast.runtime._engine.records import (
     ApprovalDecided,
     JournalEntry,
     LeaseLossReported,
@@ -18,7 +18,7 @@ from holdfast.runtime.records import (
     RunQueued,
     decode_row,
 )
-from holdfast.store.contract import RunRecord
+from standfast.store.contract import RunRecord
 
 MAX_CRASHES = 5
 """How often a process may end at one step of a run before people have to look at it."""

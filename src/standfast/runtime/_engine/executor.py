@@ -8,25 +8,28 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.agents.approvals import Approvals
-from holdfast.agents.context import RunContextWrapper
-from holdfast.base.errors import ApprovalMoved, HistoryMoved, HoldfastError, RunMoved, StoreUnavailable
-from holdfast.runs.contexts import restore_context
-from holdfast.runs.decide import choose_next_step, is_waiting
-from holdfast.runs.driver import drive
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.state import FinalOutput
-from holdfast.runs.steps import AskModel
-from holdfast.runtime.context_changes import ContextTracker
-from holdfast.runtime.filing import build_withdrawal_ops, load_standing_decisions
-from holdfast.runtime.fitting import find_missing_agent, find_orphaned_calls, make_tool_missing_problem, reject_call
-from holdfast.runtime.folding import SnapshotWriter
-from holdfast.runtime.home import RuntimeContext
-from holdfast.runtime.journal import ReplayedRun, apply_at_route
-from holdfast.runtime.keeping import JournalWriter, LeaseLost
-from holdfast.runtime.leases import RunLeases
-from holdfast.runtime.patience import Backoff
-from holdfast.runtime.records import (
+from standfast.agents.approvals import Approvals
+from standfast.agents.context import RunContextWrapper
+from standfast.base.errors import ApprovalMoved, HistoryMoved, RunMoved, StandfastError, StoreUnavailable
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.core.context import restore_context
+from standfast.runs.core.state import FinalOutput
+from standfast.runs.core.steps import AskModel
+from standfast.runs.core.transitions import choose_next_step, is_waiting
+from standfast.runs.driver import drive
+from standfast.runtime._engine.approvals import build_withdrawal_ops, load_standing_decisions
+from standfast.runtime._engine.compatibility import (
+    find_missing_agent,
+    find_orphaned_calls,
+    make_tool_missing_problem,
+    reject_call,
+)
+from standfast.runtime._engine.context import RuntimeContext
+from standfast.runtime._engine.crash_loop import make_crash_loop_problem
+from standfast.runtime._engine.journal import ReplayedRun, apply_at_route
+from standfast.runtime._engine.journal_writer import ContextTracker, JournalWriter, LeaseLost, build_rewind_ops
+from standfast.runtime._engine.leases import RunLeases
+from standfast.runtime._engine.records import (
     ENDED_STATUSES,
     CancelMode,
     JournalEntry,
@@ -38,14 +41,13 @@ from holdfast.runtime.records import (
     encode,
     encode_entry,
 )
-from holdfast.runtime.replaying import replay
-from holdfast.runtime.setbacks import make_crash_loop_problem
-from holdfast.runtime.undoing import build_rewind_ops
-from holdfast.store.contract import AppendJournal, RunRecord, SaveRun
+from standfast.runtime._engine.retrying_backend import Backoff
+from standfast.runtime._engine.snapshots import SnapshotWriter, replay
+from standfast.store.contract import AppendJournal, RunRecord, SaveRun
 
 SUSPENDED = RunProblem("suspended", "its runtime was closed; the next one opened with its agent continues it")
 
-FAILURE_LOG = logging.getLogger("holdfast.failures")
+FAILURE_LOG = logging.getLogger("standfast.failures")
 """Runs that failed by an error of the program's own code, with its traceback: the run itself keeps the message only."""
 
 _log = logging.getLogger(__name__)
@@ -90,7 +92,7 @@ class RunExecutor:
             found = await backend.get_run(run_id)
             if found is not None and found.status not in ENDED_STATUSES:
                 await backend.commit(AppendJournal(run_id=run_id, entries=(note,)))
-        except HoldfastError as problem:
+        except StandfastError as problem:
             _log.warning("run %s: that it passed on could not be written down: %s", self.record.run_id, problem)
 
     async def _drive_once(self) -> bool:
@@ -111,7 +113,7 @@ class RunExecutor:
         except Exception as error:  # noqa: BLE001 - it becomes the run's own
             if self.leases.lost:
                 raise LeaseLost from None
-            if not isinstance(error, HoldfastError) or error.__cause__ is not None:  # its message does not say where
+            if not isinstance(error, StandfastError) or error.__cause__ is not None:  # its message does not say where
                 FAILURE_LOG.error("run %s of agent %r failed", self.record.run_id, self.header.agent, exc_info=error)
             return await self._finalize("failed", problem=make_problem(error))
 
@@ -214,7 +216,7 @@ class RunExecutor:
                     await keeper.flush()
                     self._finalizing = False
                     return False
-            except HoldfastError as refusal:
+            except StandfastError as refusal:
                 # The store does not take what the run did, for example into a session that is encrypted.
                 keeper.discard_all()
                 status, problem, answer = "failed", make_problem(refusal), None

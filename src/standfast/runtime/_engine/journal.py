@@ -6,13 +6,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.base.usage import Usage
-from holdfast.runs import steps
-from holdfast.runs.apply import apply_outcome
-from holdfast.runs.contexts import SavedContext
-from holdfast.runs.state import State, UsageRecord
-from holdfast.runs.usage import from_usage_record
-from holdfast.runtime.records import (
+from standfast.base.usage import Usage
+from standfast.runs.core import steps
+from standfast.runs.core.context import SavedContext
+from standfast.runs.core.state import State, UsageRecord
+from standfast.runs.core.transitions import apply_outcome
+from standfast.runs.core.usage import from_usage_record
+from standfast.runtime._engine.crash_loop import CrashCount
+from standfast.runtime._engine.records import (
     ENDED_STATUSES,
     ApprovalDecided,
     ApprovalRequested,
@@ -20,7 +21,6 @@ from holdfast.runtime.records import (
     RunNote,
     RunStopped,
 )
-from holdfast.runtime.setbacks import CrashCount
 
 CallKey = tuple[tuple[str, ...], str]
 """A call: the route to its run, and its id."""

@@ -6,29 +6,73 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from holdfast.base.errors import FenceLost, StoreUnavailable
-from holdfast.base.items import Item, encode_items, extract_text, extract_words
-from holdfast.history.session import StoredSession
-from holdfast.lifecycle.finishing import run_to_end
-from holdfast.runs import steps
-from holdfast.runs.apply import apply_outcome
-from holdfast.runs.contexts import SavedContext
-from holdfast.runs.decide import choose_next_step, get_storable_length
-from holdfast.runs.live import ActiveRun
-from holdfast.runs.persistence import is_tool_output_guarded, store_new_items, to_stored_item
-from holdfast.runs.state import State
-from holdfast.runs.steps import Outcome
-from holdfast.runtime.context_changes import ContextTracker
-from holdfast.runtime.filing import make_approval, make_save_op, set_deadline
-from holdfast.runtime.folding import SnapshotWriter
-from holdfast.runtime.home import RuntimeContext
-from holdfast.runtime.journal import CallKey, strip_children
-from holdfast.runtime.leases import RunLeases
-from holdfast.runtime.patience import Backoff
-from holdfast.runtime.records import ApprovalRequested, JournalEntry, RunNote, decode_row, encode_entry
-from holdfast.store.contract import AppendJournal, Op, RunRecord, Splice
+from standfast.base.errors import FenceLost, StoreUnavailable
+from standfast.base.items import Item, encode_items, extract_text, extract_words
+from standfast.history.stored_session import StoredSession
+from standfast.lifecycle.cancellation import run_to_end
+from standfast.runs.active_run import ActiveRun
+from standfast.runs.core import steps
+from standfast.runs.core.context import SavedContext, save_context
+from standfast.runs.core.state import State
+from standfast.runs.core.steps import Outcome
+from standfast.runs.core.transitions import apply_outcome, choose_next_step, get_storable_length
+from standfast.runs.session_io import is_tool_output_guarded, store_new_items, to_stored_item
+from standfast.runtime._engine.approvals import make_approval, make_save_op, set_deadline
+from standfast.runtime._engine.context import RuntimeContext
+from standfast.runtime._engine.journal import CallKey, strip_children
+from standfast.runtime._engine.leases import RunLeases
+from standfast.runtime._engine.records import ApprovalRequested, JournalEntry, RunNote, decode_row, encode, encode_entry
+from standfast.runtime._engine.retrying_backend import Backoff
+from standfast.runtime._engine.snapshots import SnapshotWriter
+from standfast.store.contract import AppendJournal, Op, RunRecord, Splice, ViewUpdate
+from standfast.store.tape import slice_spans
+
+
+async def build_rewind_ops(ctx: RuntimeContext, session_id: str | None, to: int | None) -> list[Op]:
+    """What makes the session show what it showed before a run, for the commit in which that run ends.
+
+    In that commit and no other: until then the run has the session, and nothing of another is behind its items.
+    """
+    before = None if session_id is None else await ctx.backend.get_session(session_id)
+    if session_id is None or before is None or to is None or to >= before.length:
+        return []
+    shape = ViewUpdate(closed=slice_spans(before.view, 0, to), open_from=before.next_seq, length=to, archive=True)
+    splice = Splice(session_id=session_id, view_update=shape, tape=before.tape)
+    return [ctx.open_session(session_id).seal_splice(before, splice)]
+
+
+MAX_CONTEXT_BYTES = 16 * 1024
+"""Bytes. A larger context is given to a run as it was; writing it down at every change would cost too much."""
 
 _log = logging.getLogger(__name__)
+
+
+class ContextTracker:
+    """Compares the context with what was written down of it last."""
+
+    def __init__(self, run_id: str, context: Any, *, saved: SavedContext | None) -> None:
+        self._run_id, self._context = run_id, context
+        self._last_encoded = encode(saved)
+        self._tracking = saved is not None and len(self._last_encoded) <= MAX_CONTEXT_BYTES
+
+    def get_change(self) -> SavedContext | None:
+        """The context as it is now, if it is not written down like that. One that cannot be saved is left alone."""
+        if not self._tracking:
+            return None
+        try:
+            saved = save_context(self._context, serializer=None, strict=True)
+            found = encode(saved)
+            problem = f"it has more than {MAX_CONTEXT_BYTES} bytes" if len(found) > MAX_CONTEXT_BYTES else None
+        except Exception as error:  # noqa: BLE001 - encoding is the program's own code
+            problem = str(error)
+        if problem is not None:
+            self._tracking = False
+            _log.warning("run %s: changes of its context are not kept any more: %s", self._run_id, problem)
+            return None
+        if found == self._last_encoded:
+            return None
+        self._last_encoded = found
+        return saved
 
 
 class LeaseLost(BaseException):

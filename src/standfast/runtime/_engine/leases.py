@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from holdfast.base.errors import FenceLost, StoreUnavailable
-from holdfast.store.contract import AcquireLease, Backend, CheckFence, Lease, LeaseHeld, Op, ReleaseLease, RenewLease
+from standfast.base.errors import FenceLost, StoreUnavailable
+from standfast.store.contract import AcquireLease, Backend, CheckFence, Lease, LeaseHeld, Op, ReleaseLease, RenewLease
 
 _log = logging.getLogger(__name__)
 

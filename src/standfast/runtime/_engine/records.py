@@ -9,12 +9,12 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.agents.tool_refs import ToolRef
-from holdfast.base.items import Item
-from holdfast.runs.contexts import SavedContext
-from holdfast.runs.state import FinalOutput, PersistedStruct, decode_hook, encode_hook
-from holdfast.runs.steps import Decided, Outcome
-from holdfast.store.contract import Backend, LogEntry, RunRecord
+from standfast.agents.tool_identity import ToolRef
+from standfast.base.items import Item
+from standfast.runs.core.context import SavedContext
+from standfast.runs.core.state import FinalOutput, PersistedStruct, decode_hook, encode_hook
+from standfast.runs.core.steps import Decided, Outcome
+from standfast.store.contract import Backend, LogEntry, RunRecord
 
 RunStatus: TypeAlias = Literal["queued", "running", "waiting", "completed", "failed", "cancelled"]
 

@@ -9,16 +9,15 @@ from functools import partial
 from msgspec import MsgspecError
 from msgspec.structs import replace
 
-from holdfast.base.errors import HoldfastError
-from holdfast.runtime import setbacks
-from holdfast.runtime.deciding import expire_approval
-from holdfast.runtime.driving import Scheduler
-from holdfast.runtime.executing import RunExecutor, make_unknown_agent_problem
-from holdfast.runtime.leases import run_lease_name
-from holdfast.runtime.queueing import find_session_holder
-from holdfast.runtime.records import QUEUED_STATUSES, RunStopped, decode_header, list_runs
-from holdfast.runtime.steering import resume_run, update_run
-from holdfast.store.contract import RunRecord
+from standfast.base.errors import StandfastError
+from standfast.runtime._engine import crash_loop
+from standfast.runtime._engine.approvals import expire_approval
+from standfast.runtime._engine.control import resume_run, update_run
+from standfast.runtime._engine.executor import RunExecutor, make_unknown_agent_problem
+from standfast.runtime._engine.leases import run_lease_name
+from standfast.runtime._engine.records import QUEUED_STATUSES, RunStopped, decode_header, list_runs
+from standfast.runtime._engine.scheduler import Scheduler, find_session_holder
+from standfast.store.contract import RunRecord
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ class RecoveryLoop:
     async def _run_logged(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except (HoldfastError, MsgspecError) as problem:
+        except (StandfastError, MsgspecError) as problem:
             _log.warning("the runs could not be looked after, trying again: %s", problem)
 
     async def _retry_blocked(self, *, include_all: bool) -> None:
@@ -55,7 +54,7 @@ class RecoveryLoop:
         for record in await list_runs(self.ctx.backend, status=("blocked",)):
             header = decode_header(record)
             code = None if header.problem is None else header.problem.code
-            wanted = code == "agent-unknown" or (include_all and code != setbacks.CRASH_LOOP_CODE)
+            wanted = code == "agent-unknown" or (include_all and code != crash_loop.CRASH_LOOP_CODE)
             if header.agent in self.ctx.graphs and wanted:
                 await resume_run(self.scheduler, record.run_id, accept=False, agent=None)
 
@@ -103,7 +102,7 @@ class RecoveryLoop:
         if left <= 0 or until == known:
             # Clocks may differ, so one that was not renewed for so long may have run out: the store decides.
             paused = cancelled or self._delayed_leases.get(record.run_id) == until
-            pause = 0.0 if paused else await setbacks.compute_recovery_delay(self.ctx, record)
+            pause = 0.0 if paused else await crash_loop.compute_recovery_delay(self.ctx, record)
             self._delayed_leases[record.run_id] = until
             if pause:
                 left = pause

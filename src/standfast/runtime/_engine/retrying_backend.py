@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from holdfast.base.errors import StoreUnavailable
-from holdfast.store.contract import Backend, Op, OpResult
+from standfast.base.errors import StoreUnavailable
+from standfast.store.contract import Backend, Op, OpResult
 
 T = TypeVar("T")
 

@@ -4,17 +4,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.base.errors import RunMoved, StoreUnavailable
-from holdfast.base.items import Item
-from holdfast.runs.contexts import SavedContext
-from holdfast.runtime import queueing
-from holdfast.runtime.contract import OnBusy
-from holdfast.runtime.driving import Scheduler
-from holdfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy
-from holdfast.runtime.leases import acquire_leases
-from holdfast.runtime.records import RunHeader, RunQueued, compute_request_digest, decode_header
-from holdfast.runtime.steering import cancel_run
-from holdfast.store.contract import Op, RunRecord
+from standfast.base.errors import RunMoved, StoreUnavailable
+from standfast.base.items import Item
+from standfast.runs.core.context import SavedContext
+from standfast.runtime._engine import scheduler as queueing
+from standfast.runtime._engine.control import cancel_run
+from standfast.runtime._engine.leases import acquire_leases
+from standfast.runtime._engine.records import RunHeader, RunQueued, compute_request_digest, decode_header
+from standfast.runtime._engine.scheduler import Scheduler
+from standfast.runtime.errors import RunEnded, RunKeyReused, SessionBusy
+from standfast.runtime.types import OnBusy
+from standfast.store.contract import Op, RunRecord
 
 
 @dataclass(frozen=True)

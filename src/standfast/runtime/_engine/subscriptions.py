@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from holdfast.models.raw import as_item
-from holdfast.runs.events import RawResponsesStreamEvent, StreamEvent
-from holdfast.runtime.contract import Event
+from standfast.models.attribute_items import as_item
+from standfast.runs.stream_events import RawResponsesStreamEvent, StreamEvent
+from standfast.runtime.types import Event
 
 _MAX_PENDING = 4096
 """Live events that a slow reader may fall behind; after that it misses some. The run never waits for a reader."""

@@ -1,12 +1,14 @@
 """Histories and leases in Redis, one server-side script per commit."""
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-from holdfast.base.clock import Clock
-from holdfast.base.errors import InvalidInput, NotFound, StoreUnavailable, Unsupported
-from holdfast.store.contract import (
+from standfast.base.clock import Clock
+from standfast.base.errors import InvalidInput, NotFound, StandfastError, StoreUnavailable, Unsupported
+from standfast.store.contract import (
+    Annotate,
     ApprovalRecord,
     Cursor,
     Generation,
@@ -16,15 +18,139 @@ from holdfast.store.contract import (
     OpResult,
     Page,
     QuarantinedItem,
+    RequireVersion,
     RunRecord,
     SearchCandidate,
     SessionRecord,
+    Splice,
 )
-from holdfast.store.redis import wire
-from holdfast.store.redis.commits import RedisCommitter
-from holdfast.store.redis.keyspace import HINTS_SCRIPT, Keyspace, validate_prefix
-from holdfast.store.redis.server import Client, RedisConnection, Script, open_client
-from holdfast.store.redis.wire import TapeSegment, make_tag
+from standfast.store.preconditions import check_view_update
+from standfast.store.redis import encoding
+from standfast.store.redis.connection import Client, RedisConnection, Script, open_client
+from standfast.store.redis.encoding import CommitStep, ForkLink, ForkLinkChange, TapeSegment, make_tag
+from standfast.store.redis.keys import HINTS_SCRIPT, Keyspace, validate_prefix
+
+_COMMIT_SCRIPT = Script("commit.lua")
+
+
+class RedisCommitter:
+    """The one write of a store."""
+
+    def __init__(self, keys: Keyspace, *, ttl: float | None, clock: Clock | None) -> None:
+        self.keys, self.connection = keys, keys.connection
+        self.ttl, self.clock = ttl, clock
+
+    async def commit(self, ops: Sequence[Op]) -> list[OpResult]:
+        spread = await self.keys.is_clustered()
+        for op in ops:
+            if type(op) not in encoding.ENCODERS:
+                raise Unsupported(f"Redis stores keep histories and leases, not {type(op).__name__}")
+            if isinstance(op, Splice):
+                check_view_update(op)
+        if not ops:
+            return []
+        origins = await self.find_tape_origins(ops)
+        if spread and len({*map(encoding.get_step_tag, ops), *origins.values()}) > 1:
+            return await self.commit_across_slots(ops, origins)
+        return await self.run_steps(ops, origins)
+
+    async def run_steps(
+        self, steps: Sequence[CommitStep], origins: encoding.TapeOrigins, *, listed: bool = False
+    ) -> list[OpResult]:
+        """Run one batch where it belongs, and in a cluster what follows from it elsewhere."""
+        spread = await self.keys.is_clustered()
+        homes = dict.fromkeys(self.keys.make_key(encoding.get_step_tag(step)) for step in steps)
+        keys = [*homes] if spread else [*homes, self.keys.sessions_key]
+        args = [
+            self.keys.prefix.encode(),
+            b"" if self.clock is None else encoding.encode_number(self.clock()),
+            b"" if self.ttl is None else encoding.encode_number(math.ceil(self.ttl * 1000)),
+            encoding.encode_flag(spread),
+            encoding.encode_flag(listed),
+        ]
+        for step in steps:
+            args += encoding.ENCODERS[type(step)](step, origins)
+        verdict, *facts = await self.connection.run_script(
+            _COMMIT_SCRIPT, keys, args, retry=encoding.is_repeatable(steps)
+        )
+        if verdict == b"unlisted":
+            await self.add_to_session_list(steps)
+            return await self.run_steps(steps, origins, listed=True)
+        if verdict == b"refused":
+            raise encoding.error_from_refusal(steps[int(facts[0])], facts[1], facts[2:])
+        outcomes, unlinking, prolonging = facts
+        if unlinking:
+            await self.change_links("unlink", map(ForkLink.parse, unlinking))
+            done = next(iter(homes)) + ":unlinking"
+            await self.connection.execute("SREM", done.encode(), *unlinking, key=done)
+        await self.change_links("prolong", map(ForkLink.parse, prolonging))
+        return [encoding.parse_result(step, reply) for step, reply in zip(steps, outcomes, strict=True)]
+
+    async def add_to_session_list(self, steps: Sequence[CommitStep]) -> None:
+        """List a session that is about to be created. Without it later listings would never look for it."""
+        session_id = next(step.session_id for step in steps if isinstance(step, (Splice, Annotate)))
+        await self.connection.run_script(
+            HINTS_SCRIPT, [self.keys.sessions_key], [b"add", encoding.encode_text(session_id)], retry=True
+        )
+
+    async def change_links(self, action: str, links: Iterable[ForkLink]) -> None:
+        for link in links:
+            await self.run_steps([ForkLinkChange(action, link)], {})
+
+    async def commit_across_slots(self, ops: Sequence[Op], origins: encoding.TapeOrigins) -> list[OpResult]:
+        """Create a session out of others that lie in other slots of a cluster.
+
+        First their tapes learn of the fork, the parent's under the check of its version, then the fork is created.
+        Stored items are never changed, so from the first step on the fork's part cannot be destroyed; a crash in
+        between leaves a hold that nobody uses.
+        """
+        homes = {encoding.get_step_tag(op) for op in ops if not isinstance(op, RequireVersion)}
+        away = [op for op in ops if encoding.get_step_tag(op) not in homes]
+        if len(homes) != 1 or (away and not any(isinstance(op, Splice) and op.expected == 0 for op in ops)):
+            raise Unsupported("in a Redis cluster a batch must stay with one session, or be a fork")
+        holds = [
+            ForkLinkChange("link", ForkLink(tape, op.tape, origins[tape]), encoding.encode_held_ranges(op, tape))
+            for op in ops
+            if isinstance(op, Splice)
+            for tape, _ in op.links
+            if tape in origins and origins[tape] not in homes
+        ]
+        parents = {encoding.get_step_tag(op) for op in away}
+        # The parent last: while it stands at this version, it holds on to what it shows of its own ancestors.
+        steps: list[list[CommitStep]] = [[hold] for hold in holds if hold.link.origin not in parents]
+        steps += [[op, *(hold for hold in holds if hold.link.origin == encoding.get_step_tag(op))] for op in away]
+        try:
+            for step in steps:
+                await self.run_steps(step, origins)
+            rest = iter(await self.run_steps([op for op in ops if op not in away], origins))
+        except StoreUnavailable:
+            raise
+        except StandfastError:
+            await self.change_links("unlink", [hold.link for hold in holds])
+            raise
+        return [None if op in away else next(rest) for op in ops]
+
+    async def find_tape_origins(self, ops: Sequence[Op]) -> dict[int, str]:
+        """The tags under which the tapes lie that forks in this batch are going to show.
+
+        A fork's batch names its parent, whose record knows. Otherwise all sessions are looked at.
+        """
+        wanted = {tape for op in ops if isinstance(op, Splice) for tape, _ in op.links}
+        found: dict[int, str] = {}
+        if not wanted:
+            return found
+        for session_id in dict.fromkeys(op.session_id for op in ops if isinstance(op, RequireVersion)):
+            found |= encoding.parse_origins(make_tag(session_id), await self.keys.read_session_fields(session_id))
+        if wanted <= found.keys():
+            return found
+        for name, _ in (await self.keys.list_session_names())[1]:
+            found |= encoding.parse_origins(
+                make_tag(encoding.decode_text(name)), await self.keys.read_session_fields(encoding.decode_text(name))
+            )
+            if wanted <= found.keys():
+                break
+        return found
+
 
 MAX_TTL = 10**12
 _PAGE_SIZE = 100
@@ -53,7 +179,7 @@ class RedisBackend:
         self,
         client: Client,
         *,
-        prefix: str = "holdfast",
+        prefix: str = "standfast",
         ttl: float | None = None,
         owns_client: bool = False,
         clock: Clock | None = None,
@@ -68,7 +194,7 @@ class RedisBackend:
         cls,
         url: str,
         *,
-        prefix: str = "holdfast",
+        prefix: str = "standfast",
         ttl: float | None = None,
         clock: Clock | None = None,
         redis_kwargs: dict[str, Any] | None = None,
@@ -108,7 +234,7 @@ class RedisBackend:
 
     async def get_session(self, session_id: str) -> SessionRecord | None:
         fields = await self.keys.read_session_fields(session_id)
-        return wire.parse_session_record(session_id, fields) if fields else None
+        return encoding.parse_session_record(session_id, fields) if fields else None
 
     async def read(
         self,
@@ -120,18 +246,18 @@ class RedisBackend:
         generation: int | None = None,
     ) -> Page | None:
         tag = make_tag(session_id)
-        limits = [b"" if value is None else wire.encode_number(value) for value in (generation, start, stop, last)]
-        args = [self.keys.prefix.encode(), tag.encode(), wire.encode_flag(await self.keys.is_clustered()), *limits]
+        limits = [b"" if value is None else encoding.encode_number(value) for value in (generation, start, stop, last)]
+        args = [self.keys.prefix.encode(), tag.encode(), encoding.encode_flag(await self.keys.is_clustered()), *limits]
         while True:
             reply = await self.connection.run_script(_READ_SCRIPT, [self.keys.make_key(tag)], args, retry=True)
             if reply is None:
                 return None
             if len(reply) == 1:
                 raise NotFound("generation", generation)
-            record = wire.parse_session_record(session_id, wire.parse_hash(reply[0]))
+            record = encoding.parse_session_record(session_id, encoding.parse_hash(reply[0]))
             pieces = [TapeSegment.parse(piece) for piece in reply[2]]
             whole = [await self.fetch_segment(piece) for piece in pieces]
-            page = Page(record, wire.build_rows(int(reply[1]), whole))
+            page = Page(record, encoding.build_rows(int(reply[1]), whole))
             if pieces == whole or all(row.data is not None for row in page.rows) or await self.is_unchanged(record):
                 return page
             # Erased between the two: what was read is a mixture of before and after.
@@ -141,7 +267,7 @@ class RedisBackend:
         if segment.data is not None or not segment.origin:
             return segment
         key = f"{self.keys.make_key(segment.origin)}:tape:{segment.span.tape}"
-        places = [wire.encode_number(seq) for seq in range(segment.span.start, segment.span.stop)]
+        places = [encoding.encode_number(seq) for seq in range(segment.span.start, segment.span.stop)]
         data = await self.connection.execute("HMGET", key.encode(), *places, key=key)
         return TapeSegment(segment.span, segment.origin, data)
 
@@ -160,16 +286,20 @@ class RedisBackend:
                 found = [record for record in found if (record.updated_at, record.session_id) < last]
             return [record for record in found if record.matches(owner=owner, query=query)][:limit]
         while len(found) < limit:
-            cursor = [wire.encode_number(after.updated_at), wire.encode_text(after.session_id)] if after else [b"", b""]
-            args = [self.keys.prefix.encode(), wire.encode_number(_PAGE_SIZE), *cursor]
+            cursor = (
+                [encoding.encode_number(after.updated_at), encoding.encode_text(after.session_id)]
+                if after
+                else [b"", b""]
+            )
+            args = [self.keys.prefix.encode(), encoding.encode_number(_PAGE_SIZE), *cursor]
             page = await self.connection.run_script(_LIST_SCRIPT, [self.keys.sessions_key], args, retry=True)
             for name, fields in page:
-                record = parse_record_or_none(wire.decode_text(name), wire.parse_hash(fields))
+                record = parse_record_or_none(encoding.decode_text(name), encoding.parse_hash(fields))
                 if record is not None and record.matches(owner=owner, query=query):
                     found.append(record)
             if len(page) < _PAGE_SIZE:
                 break
-            after = Cursor(float(wire.parse_hash(page[-1][1])[b"updated_at"]), wire.decode_text(page[-1][0]))
+            after = Cursor(float(encoding.parse_hash(page[-1][1])[b"updated_at"]), encoding.decode_text(page[-1][0]))
         return found[:limit]
 
     async def list_cluster_sessions(self) -> list[SessionRecord]:
@@ -179,9 +309,11 @@ class RedisBackend:
         gone: list[bytes] = []
         for first in range(0, len(names), _MAX_CONCURRENT_READS):
             some = names[first : first + _MAX_CONCURRENT_READS]
-            stored = await asyncio.gather(*(self.keys.read_session_fields(wire.decode_text(name)) for name, _ in some))
+            stored = await asyncio.gather(
+                *(self.keys.read_session_fields(encoding.decode_text(name)) for name, _ in some)
+            )
             for (name, score), fields in zip(some, stored, strict=True):
-                record = parse_record_or_none(wire.decode_text(name), fields)
+                record = parse_record_or_none(encoding.decode_text(name), fields)
                 if record is not None:
                     found.append(record)
                 elif not fields and now - float(score) > _STALE_NAME_SECONDS:
@@ -192,12 +324,12 @@ class RedisBackend:
 
     async def list_generations(self, session_id: str) -> list[Generation]:
         entries = await self.keys.read_hash(self.keys.make_key(make_tag(session_id)) + ":generations")
-        return sorted((wire.parse_generation(*entry) for entry in entries.items()), key=lambda entry: entry.number)
+        return sorted((encoding.parse_generation(*entry) for entry in entries.items()), key=lambda entry: entry.number)
 
     async def list_quarantined(self, session_id: str) -> list[QuarantinedItem]:
         entries = await self.keys.read_hash(self.keys.make_key(make_tag(session_id)) + ":quarantine")
         return sorted(
-            (wire.parse_quarantined(*entry) for entry in entries.items()), key=lambda one: (one.tape, one.seq)
+            (encoding.parse_quarantined(*entry) for entry in entries.items()), key=lambda one: (one.tape, one.seq)
         )
 
     async def search(
@@ -209,7 +341,7 @@ class RedisBackend:
         held = await self.keys.read_hash(self.keys.make_key(make_tag(name)) + ":lease")
         if not held.get(b"owner"):
             return None
-        return Lease(name, wire.decode_text(held[b"owner"]), int(held[b"token"]), float(held[b"expires_at"]))
+        return Lease(name, encoding.decode_text(held[b"owner"]), int(held[b"token"]), float(held[b"expires_at"]))
 
     # --- what is not kept here ------------------------------------------------------------------
 
@@ -247,7 +379,7 @@ class RedisBackend:
 def parse_record_or_none(session_id: str, fields: dict[bytes, bytes]) -> SessionRecord | None:
     """The record, or ``None`` if it is gone or damaged: that must not hide the other sessions of a list."""
     try:
-        return wire.parse_session_record(session_id, fields) if fields else None
+        return encoding.parse_session_record(session_id, fields) if fields else None
     except StoreUnavailable:
         return None
 

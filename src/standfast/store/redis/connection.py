@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.base.errors import Closed, InvalidInput, MissingExtra, StoreUnavailable
+from standfast.base.errors import Closed, InvalidInput, MissingExtra, StoreUnavailable
 
 try:
     from redis.asyncio import Redis, RedisCluster
@@ -32,7 +32,7 @@ class Script:
     """A Lua file of this package, and the name by which servers remember it."""
 
     def __init__(self, file: str) -> None:
-        self.source = files("holdfast.store.redis").joinpath(file).read_bytes()
+        self.source = files("standfast.store.redis").joinpath(file).read_bytes()
         self.sha = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 

@@ -6,9 +6,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.base.errors import FenceLost, HistoryMoved, HoldfastError, KeyReused, NotFound, StoreUnavailable
-from holdfast.store import contract
-from holdfast.store.contract import (
+from standfast.base.errors import FenceLost, HistoryMoved, KeyReused, NotFound, StandfastError, StoreUnavailable
+from standfast.store import contract
+from standfast.store.contract import (
     Generation,
     Head,
     Lease,
@@ -20,7 +20,7 @@ from holdfast.store.contract import (
     SessionRecord,
     make_wrong_key_error,
 )
-from holdfast.store.view import TapeSpan, TapeSpans, get_ranges_on_tape, join_spans
+from standfast.store.tape import TapeSpan, TapeSpans, get_ranges_on_tape, join_spans
 
 Arguments = list[bytes]
 _spans_decoder = msgspec.json.Decoder(TapeSpans)
@@ -212,7 +212,7 @@ def parse_result(step: CommitStep, reply: Sequence[bytes] | None) -> OpResult:
     return Head(int(version), int(length))
 
 
-def error_from_refusal(step: Any, reason: bytes, facts: Sequence[bytes]) -> HoldfastError:
+def error_from_refusal(step: Any, reason: bytes, facts: Sequence[bytes]) -> StandfastError:
     """The error that a script's refusal of this step stands for."""
     match reason:
         case b"moved":

@@ -18,11 +18,11 @@ lie that it inherited. On one server, a commit sets the time in ``prefix:session
 in another slot and can only hint: a name goes in before its session is created, and listing looks at the records.
 """
 
-from holdfast.base.errors import InvalidInput
-from holdfast.base.ids import validate_name
-from holdfast.store.redis import wire
-from holdfast.store.redis.server import RedisConnection, Script
-from holdfast.store.redis.wire import make_tag
+from standfast.base.errors import InvalidInput
+from standfast.base.ids import validate_name
+from standfast.store.redis import encoding
+from standfast.store.redis.connection import RedisConnection, Script
+from standfast.store.redis.encoding import make_tag
 
 HINTS_SCRIPT = Script("hints.lua")
 
@@ -53,7 +53,7 @@ class Keyspace:
         return await self.read_hash(self.make_key(make_tag(session_id)))
 
     async def read_hash(self, key: str) -> dict[bytes, bytes]:
-        return wire.parse_hash(await self.connection.execute("HGETALL", key.encode(), key=key))
+        return encoding.parse_hash(await self.connection.execute("HGETALL", key.encode(), key=key))
 
     async def list_session_names(self) -> tuple[float, list[tuple[bytes, bytes]]]:
         """The server's time, and all listed names with their scores."""

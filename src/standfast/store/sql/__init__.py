@@ -1,5 +1,5 @@
 """The store contract over any SQL database, written once as plain synchronous functions.
 
-A connection is a :class:`~holdfast.store.relational.connection.Connection`: standard sqlite3 on its own thread, or
+A connection is a :class:`~standfast.store.sql.connection.Connection`: standard sqlite3 on its own thread, or
 an SQLAlchemy connection inside ``run_sync``.
 """

@@ -1,14 +1,18 @@
 """Every operation on runs, approvals and leases, inside a transaction that the caller began and will end."""
 
-from holdfast.base.errors import NotFound
-from holdfast.store import contract, rules
-from holdfast.store.contract import Lease
-from holdfast.store.relational.connection import DatabaseConnection
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from standfast.base.errors import NotFound
+from standfast.store import contract, preconditions
+from standfast.store.contract import Lease, Op, OpResult
+from standfast.store.sql import history_writes
+from standfast.store.sql.connection import DatabaseConnection
 
 
 def save_run(db: DatabaseConnection, op: contract.SaveRun, now: float) -> None:
     row = db.fetch_one("SELECT revision FROM {_runs} WHERE run_id = :run_id" + db.lock_clause, {"run_id": op.run_id})
-    rules.check_revision(op, found=row[0] if row else 0)
+    preconditions.check_revision(op, found=row[0] if row else 0)
     values = {
         "run_id": op.run_id,
         "session_id": op.session_id,
@@ -70,7 +74,7 @@ def save_approval(db: DatabaseConnection, op: contract.SaveApproval, now: float)
         "SELECT revision FROM {_approvals} WHERE approval_id = :approval_id" + db.lock_clause,
         {"approval_id": op.approval_id},
     )
-    rules.check_revision(op, found=row[0] if row else 0)
+    preconditions.check_revision(op, found=row[0] if row else 0)
     values = {
         "approval_id": op.approval_id,
         "run_id": op.run_id,
@@ -104,7 +108,7 @@ def get_lease_for_update(db: DatabaseConnection, name: str) -> Lease | None:
 
 def acquire_lease(db: DatabaseConnection, op: contract.AcquireLease, now: float) -> Lease:
     held = get_lease_for_update(db, op.name)
-    lease = rules.grant_lease(op, held, now)
+    lease = preconditions.grant_lease(op, held, now)
     values = {"name": lease.name, "owner": lease.owner, "token": lease.token, "expires_at": lease.expires_at}
     if held is None:
         db.execute(
@@ -120,7 +124,7 @@ def acquire_lease(db: DatabaseConnection, op: contract.AcquireLease, now: float)
 
 
 def renew_lease(db: DatabaseConnection, op: contract.RenewLease, now: float) -> Lease:
-    held = rules.check_lease_token(op, get_lease_for_update(db, op.name))
+    held = preconditions.check_lease_token(op, get_lease_for_update(db, op.name))
     db.execute(
         "UPDATE {_leases} SET expires_at = :expires_at WHERE name = :name",
         {"name": op.name, "expires_at": now + op.ttl},
@@ -137,4 +141,26 @@ def release_lease(db: DatabaseConnection, op: contract.ReleaseLease, now: float)
 
 
 def check_fence(db: DatabaseConnection, op: contract.CheckFence, now: float) -> None:
-    rules.check_lease_token(op, get_lease_for_update(db, op.name))
+    preconditions.check_lease_token(op, get_lease_for_update(db, op.name))
+
+
+def apply(connection: DatabaseConnection, ops: Iterable[Op], now: float) -> list[OpResult]:
+    """Do the operations in order. An exception means that the transaction must be rolled back."""
+    return [_APPLIERS[type(op)](connection, op, now) for op in ops]
+
+
+_APPLIERS: dict[type, Callable[[DatabaseConnection, Any, float], OpResult]] = {
+    contract.Splice: history_writes.splice,
+    contract.Erase: history_writes.erase,
+    contract.Annotate: history_writes.annotate,
+    contract.RequireVersion: history_writes.require_version,
+    contract.Quarantine: history_writes.quarantine,
+    contract.SaveRun: save_run,
+    contract.AppendJournal: append_journal,
+    contract.AppendEvents: append_events,
+    contract.SaveApproval: save_approval,
+    contract.AcquireLease: acquire_lease,
+    contract.RenewLease: renew_lease,
+    contract.ReleaseLease: release_lease,
+    contract.CheckFence: check_fence,
+}

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.base.errors import InvalidInput
+from standfast.base.errors import InvalidInput
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
@@ -14,8 +14,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 class TableNames(msgspec.Struct, frozen=True):
     """The tables of one store. Every other table takes the name of the sessions table as its stem."""
 
-    sessions: str = "holdfast_sessions"
-    items: str = "holdfast_items"
+    sessions: str = "standfast_sessions"
+    items: str = "standfast_items"
 
     def __post_init__(self) -> None:
         for name in (self.sessions, self.items):

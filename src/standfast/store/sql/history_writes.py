@@ -5,18 +5,18 @@ from typing import Any
 
 import msgspec
 
-from holdfast.base.errors import HistoryMoved, KeyReused, SessionDamaged
-from holdfast.store import contract, rules
-from holdfast.store.contract import EMPTY_HEAD, Head
-from holdfast.store.relational.connection import DatabaseConnection
-from holdfast.store.view import get_ranges_on_tape, iter_gaps
+from standfast.base.errors import HistoryMoved, KeyReused, SessionDamaged
+from standfast.store import contract, preconditions
+from standfast.store.contract import EMPTY_HEAD, Head
+from standfast.store.sql.connection import DatabaseConnection
+from standfast.store.tape import get_ranges_on_tape, iter_gaps
 
 _MAX_SEQ = 2**62
 _ranges_decoder = msgspec.json.Decoder(list[tuple[int, int]])
 
 
 def splice(db: DatabaseConnection, op: contract.Splice, now: float) -> Head:
-    rules.check_view_update(op)
+    preconditions.check_view_update(op)
     row = db.fetch_one(
         "SELECT version, length, tape, next_seq, open_from, updated_at, seal IS NOT NULL FROM {sessions}"
         " WHERE session_id = :session_id" + db.lock_clause,
@@ -29,7 +29,7 @@ def splice(db: DatabaseConnection, op: contract.Splice, now: float) -> Head:
     version, length, tape, next_seq, open_from, updated_at, sealed = row or (0, 0, op.tape, 0, 0, now, False)
     if op.expected is not None and op.expected != version:
         raise HistoryMoved(op.session_id, expected=op.expected, found=Head(version, length))
-    rules.check_seal(op, sealed=sealed, tape=tape, found=Head(version, length))
+    preconditions.check_seal(op, sealed=sealed, tape=tape, found=Head(version, length))
     if op.view_update is not None and op.view_update.archive and row:
         archive_generation(db, op.session_id, resumes_at=next_seq + len(op.add), now=now)
     head = Head(version + 1, op.view_update.length if op.view_update else length + len(op.add))
@@ -180,7 +180,7 @@ def erase(db: DatabaseConnection, op: contract.Erase, now: float) -> Head:
     if row is None:
         return EMPTY_HEAD
     version, _, tape, next_seq, updated_at, sealed = row
-    rules.check_seal(op, sealed=sealed, tape=tape, found=found)
+    preconditions.check_seal(op, sealed=sealed, tape=tape, found=found)
     shared = [
         link[0] for link in db.fetch_all("SELECT tape FROM {_links} WHERE session_id = :session_id ORDER BY tape", who)
     ]

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.base.errors import InvalidInput
-from holdfast.base.items import decode_item, extract_text, extract_words
-from holdfast.store.contract import Splice
-from holdfast.store.relational.connection import DatabaseConnection, TableNames
-from holdfast.store.relational.history_writes import splice
-from holdfast.store.relational.reads import as_bytes
+from standfast.base.errors import InvalidInput
+from standfast.base.items import decode_item, extract_text, extract_words
+from standfast.store.contract import Splice
+from standfast.store.sql.connection import DatabaseConnection, TableNames
+from standfast.store.sql.history_writes import splice
+from standfast.store.sql.queries import as_bytes
 
 _log = logging.getLogger(__name__)
 _BACKUP_SUFFIX = "_openai_agents"

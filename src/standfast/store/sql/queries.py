@@ -1,14 +1,16 @@
 """Every read of the contract. Each function may be given a connection outside a transaction."""
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.base.errors import NotFound, SessionDamaged
-from holdfast.store import contract
-from holdfast.store.contract import (
+from standfast.base.errors import NotFound, SessionDamaged
+from standfast.store import contract
+from standfast.store.contract import (
+    ApprovalRecord,
     Cursor,
     Generation,
     Lease,
@@ -19,8 +21,8 @@ from holdfast.store.contract import (
     RunRecord,
     SessionRecord,
 )
-from holdfast.store.relational.connection import DatabaseConnection
-from holdfast.store.view import TapeSpans, join_spans, slice_spans, total_length
+from standfast.store.sql.connection import DatabaseConnection
+from standfast.store.tape import TapeSpans, join_spans, slice_spans, total_length
 
 _SESSION_COLUMNS = (
     "session_id, tape, version, length, next_seq, open_from, closed, generation, seal, owner, metadata,"
@@ -315,3 +317,71 @@ def list_due_approvals(
 def get_lease(db: DatabaseConnection, name: str) -> Lease | None:
     row = db.fetch_one("SELECT owner, token, expires_at FROM {_leases} WHERE name = :name", {"name": name})
     return Lease(name, *row) if row and row[0] else None
+
+
+T = TypeVar("T")
+
+
+class RelationalQueries(ABC):
+    """All reads but the search, which is every database's own."""
+
+    @abstractmethod
+    async def run_query(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call ``work`` with a connection and these arguments."""
+
+    async def get_session(self, session_id: str) -> SessionRecord | None:
+        return await self.run_query(get_session, session_id)
+
+    async def read(
+        self,
+        session_id: str,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        last: int | None = None,
+        generation: int | None = None,
+    ) -> Page | None:
+        return await self.run_query(read, session_id, start=start, stop=stop, last=last, generation=generation)
+
+    async def list_sessions(
+        self, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
+    ) -> list[SessionRecord]:
+        return await self.run_query(list_sessions, owner=owner, query=query, limit=limit, after=after)
+
+    async def list_generations(self, session_id: str) -> list[Generation]:
+        return await self.run_query(list_generations, session_id)
+
+    async def list_quarantined(self, session_id: str) -> list[QuarantinedItem]:
+        return await self.run_query(list_quarantined, session_id)
+
+    async def get_run(self, run_id: str) -> RunRecord | None:
+        return await self.run_query(get_run, run_id)
+
+    async def list_runs(
+        self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
+    ) -> list[RunRecord]:
+        return await self.run_query(list_runs, status=status, session_id=session_id, limit=limit, after=after)
+
+    async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]:
+        return await self.run_query(read_log, "{_journal}", run_id, after=after, limit=NO_LIMIT)
+
+    async def read_events(self, run_id: str, *, after: int, limit: int) -> list[LogEntry]:
+        return await self.run_query(read_log, "{_events}", run_id, after=after, limit=limit)
+
+    async def get_approval(self, approval_id: str) -> ApprovalRecord | None:
+        return await self.run_query(get_approval, approval_id)
+
+    async def list_approvals(
+        self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
+    ) -> list[ApprovalRecord]:
+        return await self.run_query(
+            list_approvals, status=status, run_id=run_id, session_id=session_id, limit=limit, after=after
+        )
+
+    async def list_due_approvals(
+        self, *, status: str, at: float, limit: int, after: ApprovalRecord | None
+    ) -> list[ApprovalRecord]:
+        return await self.run_query(list_due_approvals, status=status, at=at, limit=limit, after=after)
+
+    async def get_lease(self, name: str) -> Lease | None:
+        return await self.run_query(get_lease, name)

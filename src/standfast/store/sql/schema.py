@@ -8,8 +8,8 @@ from importlib import resources
 
 import msgspec
 
-from holdfast.base.errors import SchemaTooNew
-from holdfast.store.relational.connection import DatabaseConnection
+from standfast.base.errors import SchemaTooNew
+from standfast.store.sql.connection import DatabaseConnection
 
 # How each dialect spells the column types below.
 ColumnTypes = Mapping[str, str]
@@ -47,12 +47,12 @@ class Migration(msgspec.Struct, frozen=True):
     statements: tuple[str, ...] = ()
     only_dialect: str | None = None
     scripts: tuple[str, ...] = ()
-    """Files of ``holdfast.store`` with functions to create or replace; each function ends with a line ``$$;``."""
+    """Files of ``standfast.store`` with functions to create or replace; each function ends with a line ``$$;``."""
 
     def iter_statements(self) -> Iterator[str]:
         yield from self.statements
         for script in self.scripts:
-            text = resources.files("holdfast.store").joinpath(script).read_text("utf-8")
+            text = resources.files("standfast.store").joinpath(script).read_text("utf-8")
             for function in text.split("\n$$;\n"):
                 if function.strip():
                     yield function + "\n$$"
@@ -187,7 +187,7 @@ POSTGRESQL_SEARCH = Migration(
     only_dialect="postgresql",
 )
 
-_COMMIT_SCRIPTS = ("sql/postgres_commit.sql", "sql/postgres_sweep.sql")
+_COMMIT_SCRIPTS = ("sqlalchemy/postgres_commit.sql", "sqlalchemy/postgres_sweep.sql")
 POSTGRESQL_COMMIT = Migration("commits_in_one_statement", only_dialect="postgresql", scripts=_COMMIT_SCRIPTS)
 
 RUNS_BY_SESSION_STATUS = Migration(
@@ -242,7 +242,7 @@ def migrate(
 
 
 def get_version(connection: DatabaseConnection, *, location: str) -> int:
-    """How many migrations were applied, or :class:`SchemaTooNew` when this holdfast does not know them all."""
+    """How many migrations were applied, or :class:`SchemaTooNew` when this standfast does not know them all."""
     row = connection.fetch_one("SELECT MAX(version) FROM {_schema}", {})
     found: int = (row[0] if row else None) or 0
     if found > LATEST_VERSION:

@@ -18,8 +18,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from holdfast.base.clock import Clock
-from holdfast.base.errors import InvalidInput, MissingExtra, SchemaTooOld
+from standfast.base.clock import Clock
+from standfast.base.errors import InvalidInput, MissingExtra, SchemaTooOld
 
 try:
     import sqlalchemy
@@ -29,19 +29,18 @@ try:
 except ImportError as missing:
     raise MissingExtra("sql", "a database server") from missing
 
-from holdfast.store.contract import Op, OpResult, SearchCandidate, Splice
-from holdfast.store.relational import schema
-from holdfast.store.relational.apply import apply
-from holdfast.store.relational.connection import TableNames
-from holdfast.store.relational.reading import RelationalQueries
-from holdfast.store.sql import errors as sql_errors
-from holdfast.store.sql import postgres
-from holdfast.store.sql.dialects import SqlConnection, get_dialect
-from holdfast.store.sql.engines import DEFAULT_TIMEOUT, create_engine
-from holdfast.store.sql.errors import CommitOutcomeUnknown, StatementNotSent
-from holdfast.store.sql.loans import BorrowedConnections, is_disconnected
-from holdfast.store.sql.migrating import Migrator
-from holdfast.store.sql.transactions import TransactionRunner
+from standfast.store.contract import Op, OpResult, SearchCandidate, Splice
+from standfast.store.sql import schema
+from standfast.store.sql.commit import apply
+from standfast.store.sql.connection import TableNames
+from standfast.store.sql.queries import RelationalQueries
+from standfast.store.sqlalchemy import errors as sql_errors
+from standfast.store.sqlalchemy import postgres
+from standfast.store.sqlalchemy.connections import BorrowedConnections, is_disconnected
+from standfast.store.sqlalchemy.dialects import SqlConnection, TransactionRunner, get_dialect
+from standfast.store.sqlalchemy.engines import DEFAULT_TIMEOUT, create_engine
+from standfast.store.sqlalchemy.errors import CommitOutcomeUnknown, StatementNotSent
+from standfast.store.sqlalchemy.migrations import Migrator
 
 T = TypeVar("T")
 
@@ -89,7 +88,7 @@ class SqlBackend(RelationalQueries):
     ) -> "SqlBackend":
         """A store with an engine of its own, disposed when the store is closed.
 
-        A URL that names no driver gets the one holdfast is tested with; ``engine_kwargs`` go to
+        A URL that names no driver gets the one standfast is tested with; ``engine_kwargs`` go to
         ``create_async_engine``.
         """
         engine = create_engine(url, {"isolation_level": "AUTOCOMMIT", **(engine_kwargs or {})})

@@ -10,8 +10,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import StaticPool
 
-from holdfast.base.errors import Closed
-from holdfast.store.sql.errors import CommitOutcomeUnknown, translate_error
+from standfast.base.errors import Closed
+from standfast.store.sqlalchemy.errors import CommitOutcomeUnknown, translate_error
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

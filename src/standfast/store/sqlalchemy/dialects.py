@@ -1,21 +1,24 @@
 """How the databases behind SQLAlchemy differ, as data, and the connection that the relational code sees."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy
 from sqlalchemy import TextClause
 from sqlalchemy.exc import DBAPIError
 
-from holdfast.base.errors import Unsupported
-from holdfast.store.relational import schema
-from holdfast.store.relational.connection import TableNames
-from holdfast.store.sql import postgres
+from standfast.base.clock import Clock
+from standfast.base.errors import Unsupported
+from standfast.store.sql import schema
+from standfast.store.sql.connection import TableNames
+from standfast.store.sqlalchemy import postgres
+from standfast.store.sqlalchemy.errors import CommitOutcomeUnknown, is_conflict
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """What holdfast has to know of a database."""
+    """What standfast has to know of a database."""
 
     name: str
     types: schema.ColumnTypes
@@ -52,7 +55,7 @@ def get_dialect(name: str) -> Dialect:
     try:
         return DIALECTS[name]
     except KeyError:
-        raise Unsupported(f"holdfast keeps its tables in {', '.join(DIALECTS)}; {name} is not among them") from None
+        raise Unsupported(f"standfast keeps its tables in {', '.join(DIALECTS)}; {name} is not among them") from None
 
 
 class Statements:
@@ -106,3 +109,59 @@ class MigrationConnection(SqlConnection):
             code = error.orig.args[0] if error.orig and error.orig.args else None
             if code not in self.dialect.already_exists_codes:
                 raise
+
+
+T = TypeVar("T")
+
+
+class TransactionRunner:
+    """How one store talks to its database."""
+
+    def __init__(self, dialect: Dialect, names: TableNames, clock: Clock | None) -> None:
+        self.dialect = dialect
+        self.names = names
+        self.statements = Statements(names)
+        self.clock = clock
+
+    def wrap_connection(self, raw: sqlalchemy.Connection) -> SqlConnection:
+        return SqlConnection(raw, self.dialect, self.statements)
+
+    def run_in_transaction(self, raw: sqlalchemy.Connection, work: Callable[[SqlConnection], T]) -> T:
+        try:
+            for statement in self.dialect.begin_statements:
+                raw.exec_driver_sql(statement)
+            result = work(self.wrap_connection(raw))
+        except BaseException:
+            self.rollback(raw)
+            raise
+        try:
+            raw.exec_driver_sql("COMMIT")
+        except BaseException as error:
+            self.rollback(raw)
+            if isinstance(error, DBAPIError) and is_conflict(error):
+                raise
+            if isinstance(error, Exception):
+                raise CommitOutcomeUnknown(error) from error
+            raise
+        return result
+
+    def rollback(self, raw: sqlalchemy.Connection) -> None:
+        """Leave the transaction if there is one, and the connection if it will not let go."""
+        if raw.invalidated:
+            return
+        try:
+            if self.dialect.name == "sqlite":
+                raw.connection.rollback()  # unlike the statement, this does not mind if there is none
+            else:
+                raw.exec_driver_sql("ROLLBACK")
+        except Exception:  # noqa: BLE001 - what made it necessary is what the caller must hear of
+            raw.invalidate()
+        except BaseException:
+            raw.invalidate()
+            raise
+
+    def get_time(self, connection: SqlConnection) -> float:
+        if self.clock is not None:
+            return self.clock()
+        row = connection.fetch_one(self.dialect.clock_query, {}) if self.dialect.clock_query else None
+        return float(row[0]) if row else time.time()

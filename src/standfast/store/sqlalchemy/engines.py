@@ -1,4 +1,4 @@
-"""Engines for URLs, as holdfast wants them."""
+"""Engines for URLs, as standfast wants them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from sqlalchemy.exc import ArgumentError, InvalidRequestError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool
 
-from holdfast.base.errors import InvalidInput, MissingExtra
+from standfast.base.errors import InvalidInput, MissingExtra
 
 DEFAULT_TIMEOUT = 30.0
 """How many seconds are waited for somebody else's lock, and in closing for what is under way."""

@@ -2,7 +2,7 @@
 
 from sqlalchemy.exc import DBAPIError
 
-from holdfast.base.errors import HoldfastError, InvalidInput, StoreUnavailable
+from standfast.base.errors import InvalidInput, StandfastError, StoreUnavailable
 
 # Serialisation failure, deadlock, and a row that somebody else inserted first.
 _POSTGRESQL_CONFLICTS = frozenset(["40001", "40P01", "23505"])
@@ -63,7 +63,7 @@ def is_bad_value(error: DBAPIError) -> bool:
 
 def translate_error(error: Exception, location: str) -> Exception:
     """What a caller of the store is told."""
-    if isinstance(error, HoldfastError):
+    if isinstance(error, StandfastError):
         return error
     if not isinstance(error, DBAPIError):
         return StoreUnavailable(f"{location}: {error or type(error).__name__}")

@@ -9,12 +9,11 @@ from functools import partial
 import sqlalchemy
 from sqlalchemy.exc import DBAPIError
 
-from holdfast.base.errors import StoreUnavailable
-from holdfast.store.relational import adopting, schema
-from holdfast.store.sql.dialects import MigrationConnection, SqlConnection
-from holdfast.store.sql.engines import DEFAULT_TIMEOUT
-from holdfast.store.sql.errors import is_conflict
-from holdfast.store.sql.transactions import TransactionRunner
+from standfast.base.errors import StoreUnavailable
+from standfast.store.sql import openai_agents_tables, schema
+from standfast.store.sqlalchemy.dialects import MigrationConnection, SqlConnection, TransactionRunner
+from standfast.store.sqlalchemy.engines import DEFAULT_TIMEOUT
+from standfast.store.sqlalchemy.errors import is_conflict
 
 
 class Migrator:
@@ -36,7 +35,7 @@ class Migrator:
         if not sqlalchemy.inspect(raw).has_table(table):
             return 0
         connection = self.transactions.wrap_connection(raw)
-        adopting.check_table_names(connection, self.names, partial(self.get_columns, raw))
+        openai_agents_tables.check_table_names(connection, self.names, partial(self.get_columns, raw))
         return schema.get_version(connection, location=self.location)
 
     def migrate_postgresql(self, raw: sqlalchemy.Connection) -> None:
@@ -49,7 +48,7 @@ class Migrator:
     def migrate_mysql(self, raw: sqlalchemy.Connection) -> None:
         """Definitions are not part of a transaction here, so the lock belongs to the connection."""
         connection = self.transactions.wrap_connection(raw)
-        lock = {"name": f"holdfast {self.compute_lock_id()}", "patience": int(DEFAULT_TIMEOUT)}
+        lock = {"name": f"standfast {self.compute_lock_id()}", "patience": int(DEFAULT_TIMEOUT)}
         granted = connection.fetch_one("SELECT GET_LOCK(:name, :patience)", lock)
         if not granted or not granted[0]:
             raise StoreUnavailable(
@@ -86,7 +85,9 @@ class Migrator:
                 connection, dialect=self.dialect.name, types=self.dialect.types, location=self.location, now=now
             )
 
-        adopting.migrate_and_import(migrate, connection, self.names, partial(self.get_columns, raw), now=now)
+        openai_agents_tables.migrate_and_import(
+            migrate, connection, self.names, partial(self.get_columns, raw), now=now
+        )
 
     def get_columns(self, raw: sqlalchemy.Connection, table: str) -> list[str]:
         inspector, name = sqlalchemy.inspect(raw), self.to_catalog_name(table)
@@ -97,5 +98,5 @@ class Migrator:
         return table.lower() if self.dialect.name == "postgresql" else table
 
     def compute_lock_id(self) -> int:
-        digest = hashlib.sha256(f"holdfast {self.names.prefix.lower()}".encode()).digest()
+        digest = hashlib.sha256(f"standfast {self.names.prefix.lower()}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.base.errors import ApprovalMoved, FenceLost, HistoryMoved, HoldfastError, KeyReused, NotFound, RunMoved
-from holdfast.store import contract, rules
-from holdfast.store.contract import Head, Lease, LeaseHeld, Op, OpResult, SearchCandidate
-from holdfast.store.relational.connection import DatabaseConnection
-from holdfast.store.relational.history_writes import encode_closed_spans, encode_held_ranges
-from holdfast.store.relational.reads import as_bytes
+from standfast.base.errors import ApprovalMoved, FenceLost, HistoryMoved, KeyReused, NotFound, RunMoved, StandfastError
+from standfast.store import contract, preconditions
+from standfast.store.contract import Head, Lease, LeaseHeld, Op, OpResult, SearchCandidate
+from standfast.store.sql.connection import DatabaseConnection
+from standfast.store.sql.history_writes import encode_closed_spans, encode_held_ranges
+from standfast.store.sql.queries import as_bytes
 
 COMMIT_QUERY = (
     "SELECT CAST({_commit}(CAST(:ops AS jsonb), CAST(:blobs AS bytea[]), CAST(:now AS double precision)) AS text)"
@@ -39,7 +39,7 @@ class CommitPayload:
         return len(self.blobs) - len(blobs) + 1
 
     def encode_splice(self, op: contract.Splice) -> Fields:
-        rules.check_view_update(op)
+        preconditions.check_view_update(op)
         return {
             "session_id": op.session_id,
             "added": len(op.add),
@@ -126,7 +126,7 @@ def parse_result(op: Op, fields: list[Any] | None) -> OpResult:
     return Head(*fields)
 
 
-_ERRORS_BY_SQLSTATE: dict[str, Callable[..., HoldfastError]] = {
+_ERRORS_BY_SQLSTATE: dict[str, Callable[..., StandfastError]] = {
     "HF001": lambda session_id, expected, version, length: HistoryMoved(
         session_id, expected=expected, found=Head(version, length)
     ),
@@ -140,7 +140,7 @@ _ERRORS_BY_SQLSTATE: dict[str, Callable[..., HoldfastError]] = {
 }
 
 
-def error_from_sqlstate(sqlstate: str | None, detail: str | None) -> HoldfastError | None:
+def error_from_sqlstate(sqlstate: str | None, detail: str | None) -> StandfastError | None:
     """The exception that the function meant, if the error is one of its own."""
     if sqlstate not in _ERRORS_BY_SQLSTATE or detail is None:
         return None

@@ -60,7 +60,7 @@ BEGIN
             SELECT * INTO done FROM {_keys} WHERE session_id = who AND name = op->>'key';
             IF FOUND THEN
                 IF done.digest <> op->>'digest' THEN
-                    RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'holdfast: key reused',
+                    RAISE EXCEPTION USING ERRCODE = 'HF005', MESSAGE = 'standfast: key reused',
                         DETAIL = jsonb_build_object('session_id', who, 'key', op->>'key')::text;
                 END IF;
                 RETURN jsonb_build_array(done.version, done.length);
@@ -131,7 +131,7 @@ $$;
 CREATE OR REPLACE FUNCTION {_commit_sealed}(who text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION USING ERRCODE = 'HF008', MESSAGE = 'holdfast: sealed',
+    RAISE EXCEPTION USING ERRCODE = 'HF008', MESSAGE = 'standfast: sealed',
         DETAIL = jsonb_build_object('session_id', who)::text;
 END
 $$;
@@ -139,7 +139,7 @@ $$;
 CREATE OR REPLACE FUNCTION {_commit_history_moved}(who text, wanted bigint, version bigint, length bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION USING ERRCODE = 'HF001', MESSAGE = 'holdfast: history moved',
+    RAISE EXCEPTION USING ERRCODE = 'HF001', MESSAGE = 'standfast: history moved',
         DETAIL = jsonb_build_object('session_id', who, 'expected', wanted,
             'version', coalesce(version, 0), 'length', coalesce(length, 0))::text;
 END
@@ -262,7 +262,7 @@ BEGIN
     LOOP
         SELECT revision INTO found_at FROM {_runs} WHERE run_id = op->>'run_id' FOR UPDATE;
         IF coalesce(found_at, 0) <> wanted THEN
-            RAISE EXCEPTION USING ERRCODE = 'HF002', MESSAGE = 'holdfast: run moved',
+            RAISE EXCEPTION USING ERRCODE = 'HF002', MESSAGE = 'standfast: run moved',
                 DETAIL = jsonb_build_object('name', op->>'run_id', 'expected', wanted,
                     'found', coalesce(found_at, 0))::text;
         END IF;
@@ -296,7 +296,7 @@ BEGIN
     UPDATE {_runs} SET journal_length = journal_length + added WHERE run_id = op->>'run_id'
     RETURNING journal_length INTO total;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'HF006', MESSAGE = 'holdfast: no such run',
+        RAISE EXCEPTION USING ERRCODE = 'HF006', MESSAGE = 'standfast: no such run',
             DETAIL = jsonb_build_object('what', 'run', 'name', op->>'run_id')::text;
     END IF;
     INSERT INTO {_journal} (run_id, seq, kind, data, logged_at)
@@ -318,7 +318,7 @@ BEGIN
     UPDATE {_runs} SET event_length = event_length + added WHERE run_id = op->>'run_id'
     RETURNING event_length INTO total;
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = 'HF006', MESSAGE = 'holdfast: no such run',
+        RAISE EXCEPTION USING ERRCODE = 'HF006', MESSAGE = 'standfast: no such run',
             DETAIL = jsonb_build_object('what', 'run', 'name', op->>'run_id')::text;
     END IF;
     INSERT INTO {_events} (run_id, seq, kind, data, logged_at)
@@ -339,7 +339,7 @@ BEGIN
     LOOP
         SELECT revision INTO found_at FROM {_approvals} WHERE approval_id = op->>'approval_id' FOR UPDATE;
         IF coalesce(found_at, 0) <> wanted THEN
-            RAISE EXCEPTION USING ERRCODE = 'HF003', MESSAGE = 'holdfast: approval moved',
+            RAISE EXCEPTION USING ERRCODE = 'HF003', MESSAGE = 'standfast: approval moved',
                 DETAIL = jsonb_build_object('name', op->>'approval_id', 'expected', wanted,
                     'found', coalesce(found_at, 0))::text;
         END IF;
@@ -378,7 +378,7 @@ BEGIN
         END IF;
     END LOOP;
     IF held.expires_at > now AND held.owner <> op->>'owner' THEN
-        RAISE EXCEPTION USING ERRCODE = 'HF007', MESSAGE = 'holdfast: lease held',
+        RAISE EXCEPTION USING ERRCODE = 'HF007', MESSAGE = 'standfast: lease held',
             DETAIL = jsonb_build_object('name', held.name, 'owner', held.owner, 'expires_at', held.expires_at)::text;
     END IF;
     IF held.expires_at <= now OR held.owner <> op->>'owner' THEN
@@ -408,7 +408,7 @@ DECLARE
 BEGIN
     SELECT * INTO held FROM {_leases} WHERE name = op->>'name' FOR UPDATE;
     IF NOT FOUND OR held.token <> (op->>'token')::bigint OR held.owner = '' THEN
-        RAISE EXCEPTION USING ERRCODE = 'HF004', MESSAGE = 'holdfast: fence lost',
+        RAISE EXCEPTION USING ERRCODE = 'HF004', MESSAGE = 'standfast: fence lost',
             DETAIL = jsonb_build_object('name', op->>'name', 'expected', (op->>'token')::bigint,
                 'found', coalesce(held.token, 0))::text;
     END IF;

@@ -17,16 +17,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from holdfast.base.clock import Clock, system_clock
-from holdfast.base.errors import Closed, InvalidInput, StoreUnavailable
-from holdfast.lifecycle.threads import Job, SingleThreadExecutor
-from holdfast.store.contract import Op, OpResult, SearchCandidate
-from holdfast.store.relational import adopting, schema
-from holdfast.store.relational.apply import apply
-from holdfast.store.relational.connection import TableNames
-from holdfast.store.relational.reading import RelationalQueries
-from holdfast.store.sqlite import search as sqlite_search
-from holdfast.store.sqlite.commits import (
+from standfast.base.clock import Clock, system_clock
+from standfast.base.errors import Closed, InvalidInput, StoreUnavailable
+from standfast.lifecycle.threads import Job, SingleThreadExecutor
+from standfast.store.contract import Op, OpResult, SearchCandidate
+from standfast.store.sql import openai_agents_tables, schema
+from standfast.store.sql.commit import apply
+from standfast.store.sql.connection import TableNames
+from standfast.store.sql.queries import RelationalQueries
+from standfast.store.sqlite import search as sqlite_search
+from standfast.store.sqlite.fork_safety import register_fork_safe
+from standfast.store.sqlite.transactions import (
     DECLINED,
     BrokenConnection,
     CannotBegin,
@@ -38,7 +39,6 @@ from holdfast.store.sqlite.commits import (
     estimate_size,
     rollback_or_close,
 )
-from holdfast.store.sqlite.forks import register_fork_safe
 
 T = TypeVar("T")
 MEMORY = ":memory:"
@@ -130,7 +130,7 @@ class SqliteBackend(RelationalQueries):
         register_fork_safe(self)
 
     def make_writer_thread(self) -> SingleThreadExecutor:
-        return SingleThreadExecutor(f"holdfast writes {Path(self.path).name}", handle=self.commit_jobs)
+        return SingleThreadExecutor(f"standfast writes {Path(self.path).name}", handle=self.commit_jobs)
 
     async def open(self) -> None:
         """Create and migrate what is missing. Every call does this by itself when it comes first."""
@@ -238,7 +238,7 @@ class SqliteBackend(RelationalQueries):
         def migrate() -> None:
             schema.migrate(connection, dialect="sqlite", types=schema.SQLITE_TYPES, location=self.path, now=now)
 
-        adopting.migrate_and_import(migrate, connection, self.names, columns_of, now=now)
+        openai_agents_tables.migrate_and_import(migrate, connection, self.names, columns_of, now=now)
 
     def enable_wal(self, raw: sqlite3.Connection) -> None:
         """SQLite does not wait for others when it changes the journal mode, so this does."""
@@ -327,7 +327,7 @@ class SqliteBackend(RelationalQueries):
             self.check_open()
             best = min(self.readers, key=lambda reader: reader.pending_reads, default=None)
             if best is None or (best.pending_reads and len(self.readers) < _MAX_READERS):
-                best = ReaderThread(f"holdfast reads {Path(self.path).name}", self.connect_reader)
+                best = ReaderThread(f"standfast reads {Path(self.path).name}", self.connect_reader)
                 self.readers.append(best)
             return best
 

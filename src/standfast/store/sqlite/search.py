@@ -7,10 +7,10 @@ in one integer. So the index alone says where a match stands, and items are only
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.base.items import decode_item, extract_text, extract_words
-from holdfast.store.contract import SearchCandidate
-from holdfast.store.relational.connection import DatabaseConnection
-from holdfast.store.relational.reads import as_bytes
+from standfast.base.items import decode_item, extract_text, extract_words
+from standfast.store.contract import SearchCandidate
+from standfast.store.sql.connection import DatabaseConnection
+from standfast.store.sql.queries import as_bytes
 
 _CREATE_INDEX = (
     "CREATE TABLE IF NOT EXISTS {_searched} (number INTEGER PRIMARY KEY, tape INTEGER NOT NULL UNIQUE, upto INTEGER)",

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.store.contract import Annotate, AppendEvents, AppendJournal, Erase, Op, SaveApproval, SaveRun, Splice
-from holdfast.store.relational.connection import TableNames
+from standfast.store.contract import Annotate, AppendEvents, AppendJournal, Erase, Op, SaveApproval, SaveRun, Splice
+from standfast.store.sql.connection import TableNames
 
 _MAX_INLINE_BYTES = 32_768  # bytes that one caller may commit in place
 _MAX_GROUP_BYTES = 8 * _MAX_INLINE_BYTES  # ... and all those of one turn of the loop together

@@ -1,4 +1,4 @@
-"""One connection of a :class:`~holdfast.testing.RealtimeServer`: the socket, the faults on it, and what passed."""
+"""One connection of a :class:`~standfast.testing.RealtimeServer`: the socket, the faults on it, and what passed."""
 
 import asyncio
 from typing import Any
@@ -6,13 +6,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from holdfast.base.errors import MissingExtra
-from holdfast.lifecycle.scope import Scope
-from holdfast.realtime.local.conversation import EngineConversation
-from holdfast.realtime.local.engine import Engine
-from holdfast.realtime.local.host import EngineRunner
-from holdfast.realtime.local.outbox import Frame, InvalidRequest
-from holdfast.testing.realtime_faults import (
+from standfast.base.errors import MissingExtra
+from standfast.lifecycle.scope import Scope
+from standfast.realtime.local.actions import Frame, InvalidRequest
+from standfast.realtime.local.conversation import EngineConversation
+from standfast.realtime.local.engine import Engine
+from standfast.realtime.local.server import EngineRunner
+from standfast.testing.realtime.faults import (
     Collide,
     Delay,
     Discard,

@@ -1,4 +1,4 @@
-"""What can go wrong on a realtime connection, to be told to a :class:`~holdfast.testing.RealtimeServer`.
+"""What can go wrong on a realtime connection, to be told to a :class:`~standfast.testing.RealtimeServer`.
 
 ``server.inject("response.output_audio.delta", Drop(code=1011), skip=3)`` lets three such frames pass and drops the
 connection in place of the fourth. The name is that of a client's or of a server's event, ``"connect"`` for the
@@ -8,7 +8,7 @@ opening handshake, or ``"*"`` for any frame of the server.
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from holdfast.realtime.local.handling import CLIENT_EVENT_HANDLERS
+from standfast.realtime.local.handlers import CLIENT_EVENT_HANDLERS
 
 
 @dataclass(frozen=True)

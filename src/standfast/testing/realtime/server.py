@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Self
 
-from holdfast.base.errors import MissingExtra
-from holdfast.lifecycle.scope import Scope
-from holdfast.models.contract import Model
-from holdfast.realtime.local.brain import Responder, ScriptedResponder, ScriptTurn
-from holdfast.realtime.local.engine import Engine
-from holdfast.realtime.local.host import EngineRunner
-from holdfast.realtime.local.model_brain import as_responder
-from holdfast.realtime.local.speech import TextToSpeech, ToneTTS
-from holdfast.realtime.local.transcription import Transcriber
-from holdfast.realtime.local.vad import DetectorFactory, EnergyDetector
-from holdfast.realtime.pace import validate_pace
-from holdfast.testing.realtime_connection import RealtimeConnection
-from holdfast.testing.realtime_faults import Fault, FaultPlan, PlannedFault, Reject
+from standfast.base.errors import MissingExtra
+from standfast.lifecycle.scope import Scope
+from standfast.models.interface import Model
+from standfast.realtime.audio import validate_pace
+from standfast.realtime.local.engine import Engine
+from standfast.realtime.local.model_responder import as_responder
+from standfast.realtime.local.responder import Responder, ScriptedResponder, ScriptTurn
+from standfast.realtime.local.server import EngineRunner
+from standfast.realtime.local.stt import Transcriber
+from standfast.realtime.local.tts import TextToSpeech, ToneTTS
+from standfast.realtime.local.vad import DetectorFactory, EnergyDetector
+from standfast.testing.realtime.connection import RealtimeConnection
+from standfast.testing.realtime.faults import Fault, FaultPlan, PlannedFault, Reject
 
 try:
     from websockets.asyncio.server import Server, ServerConnection, serve

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.errors import HistoryMoved, KeyReused, NotFound
-from holdfast.store.contract import EMPTY_HEAD, Head
-from holdfast.testing.session_fixtures import InterferingBackend, StoredSessionFixtures
-from holdfast.testing.session_plain import raises_error, texts, user_messages
-from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
+from standfast.base.errors import HistoryMoved, KeyReused, NotFound
+from standfast.store.contract import EMPTY_HEAD, Head
+from standfast.testing.faults import FakeClock, FaultInjector, Reopen
+from standfast.testing.sessions.fixtures import InterferingBackend, StoredSessionFixtures
+from standfast.testing.sessions.plain import raises_error, texts, user_messages
 
 
 class ChangeClauses(StoredSessionFixtures):

@@ -21,7 +21,7 @@ The rest is optional:
 =====================  =================================================================================
 ``durable = False``    the storage is gone when it is closed, and cannot be opened twice at a time
 ``one_writer = True``  of one session id only one object at a time may write (it may do so concurrently)
-``failing_after``      fixture: a :class:`~holdfast.testing.storage.FailingAfter` of the storage's driver
+``failing_after``      fixture: a :class:`~standfast.testing.faults.FailingAfter` of the storage's driver
 ``corrupt``            fixture: ``await corrupt(place, session_id, position, data)`` overwrites a stored
                        record behind everybody's back; ``None`` deletes it
 ``count_rows``         fixture: ``await count_rows(place)`` counts the stored items of all sessions
@@ -32,14 +32,14 @@ The rest is optional:
 Clauses that need something which is not supplied are skipped, so that a report shows what was not proven.
 """
 
-from holdfast.testing.history_machine import run_history_machine
-from holdfast.testing.session_changes import ChangeClauses
-from holdfast.testing.session_damage import DamageClauses, InputClauses, PairingClauses
-from holdfast.testing.session_fixtures import StoredSessionFixtures
-from holdfast.testing.session_forks import SessionForkClauses
-from holdfast.testing.session_plain import ResilienceClauses, SessionProtocolClauses
-from holdfast.testing.session_search import SearchClauses
-from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
+from standfast.testing.faults import FakeClock, FaultInjector, Reopen
+from standfast.testing.sessions.changes import ChangeClauses
+from standfast.testing.sessions.damage import DamageClauses, InputClauses, PairingClauses
+from standfast.testing.sessions.fixtures import StoredSessionFixtures
+from standfast.testing.sessions.forks import SessionForkClauses
+from standfast.testing.sessions.plain import ResilienceClauses, SessionProtocolClauses
+from standfast.testing.sessions.search import SearchClauses
+from standfast.testing.sessions.state_machine import run_history_machine
 
 
 class StateMachineClauses(StoredSessionFixtures):

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.errors import InvalidInput
-from holdfast.base.items import Item
-from holdfast.history.contract import SessionSettings
-from holdfast.testing.replayable import assert_replayable
-from holdfast.testing.session_fixtures import CorruptSessionRecord, StoredSessionFixtures
-from holdfast.testing.session_plain import INVALID_BATCHES, texts, user_messages
+from standfast.base.errors import InvalidInput
+from standfast.base.items import Item
+from standfast.history.session import SessionSettings
+from standfast.testing.provider_rules import assert_replayable
+from standfast.testing.sessions.fixtures import CorruptSessionRecord, StoredSessionFixtures
+from standfast.testing.sessions.plain import INVALID_BATCHES, texts, user_messages
 
 DAMAGED_RECORDS: dict[str, bytes | None] = {
     "not JSON": b"{oops",

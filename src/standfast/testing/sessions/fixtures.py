@@ -5,17 +5,17 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from holdfast.history.contract import SessionSettings
-from holdfast.history.session import StoredSession
-from holdfast.store.contract import Backend
-from holdfast.testing.session_plain import PlainSessionFixtures
+from standfast.history.session import SessionSettings
+from standfast.history.stored_session import StoredSession
+from standfast.store.contract import Backend
+from standfast.testing.sessions.plain import PlainSessionFixtures
 
 CorruptSessionRecord: TypeAlias = Callable[[Any, str, int, bytes | None], Awaitable[None]]
 CountRows: TypeAlias = Callable[[Any], Awaitable[int]]
 
 
 class StoredSessionFixtures(PlainSessionFixtures):
-    """The fixtures and flags that :class:`~holdfast.testing.SessionContract` describes."""
+    """The fixtures and flags that :class:`~standfast.testing.SessionContract` describes."""
 
     examples = 20
 

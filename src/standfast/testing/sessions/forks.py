@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.errors import AlreadyExists, NotFound
-from holdfast.history.contract import SessionSettings
-from holdfast.store.contract import Erase
-from holdfast.testing.session_fixtures import CountRows, StoredSessionFixtures
-from holdfast.testing.session_plain import texts, user_messages
+from standfast.base.errors import AlreadyExists, NotFound
+from standfast.history.session import SessionSettings
+from standfast.store.contract import Erase
+from standfast.testing.sessions.fixtures import CountRows, StoredSessionFixtures
+from standfast.testing.sessions.plain import texts, user_messages
 
 
 class SessionForkClauses(StoredSessionFixtures):

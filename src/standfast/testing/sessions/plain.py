@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.items import Item
-from holdfast.history.contract import Session, SessionSettings
-from holdfast.testing.storage import FaultInjector, Reopen
-from holdfast.testing.storage_fixtures import StorageFixtures
+from standfast.base.items import Item
+from standfast.history.session import Session, SessionSettings
+from standfast.testing.faults import FaultInjector, Reopen, StorageFixtures
 
 
 def user_messages(*texts: object) -> list[Item]:
@@ -42,7 +41,7 @@ INVALID_BATCHES: list[Any] = [
 
 
 class PlainSessionFixtures(StorageFixtures):
-    """What a session under contract supplies; :mod:`holdfast.testing.session_contract` explains it."""
+    """What a session under contract supplies; :mod:`standfast.testing.sessions.contract` explains it."""
 
     one_writer = False
 

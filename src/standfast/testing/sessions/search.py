@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.base.items import Item, extract_text, extract_words, matches_terms
-from holdfast.store.contract import Erase
-from holdfast.testing.session_fixtures import StoredSessionFixtures
-from holdfast.testing.session_plain import user_messages
+from standfast.base.items import Item, extract_text, extract_words, matches_terms
+from standfast.store.contract import Erase
+from standfast.testing.sessions.fixtures import StoredSessionFixtures
+from standfast.testing.sessions.plain import user_messages
 
 SEARCHED_TEXTS = [
     "The refund was paid",

@@ -10,11 +10,17 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from holdfast.base.items import Item, extract_text, extract_words, matches_terms
-from holdfast.history.session import StoredSession
-from holdfast.store.contract import Annotate, Backend, Erase, Head
-from holdfast.testing.machines import DifferentialStateMachine, fault_points, make_settings, positions, small_counts
-from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
+from standfast.base.items import Item, extract_text, extract_words, matches_terms
+from standfast.history.stored_session import StoredSession
+from standfast.store.contract import Annotate, Backend, Erase, Head
+from standfast.testing.faults import FakeClock, FaultInjector, Reopen
+from standfast.testing.state_machine import (
+    DifferentialStateMachine,
+    fault_points,
+    make_settings,
+    positions,
+    small_counts,
+)
 
 
 class ExpectedHistory:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.base.errors import Closed, FenceLost, HistoryMoved, HoldfastError, StoreUnavailable
-from holdfast.store.contract import (
+from standfast.base.errors import Closed, FenceLost, HistoryMoved, StandfastError, StoreUnavailable
+from standfast.store.contract import (
     AcquireLease,
     Annotate,
     AppendEvents,
@@ -28,8 +28,8 @@ from holdfast.store.contract import (
     SaveRun,
     Splice,
 )
-from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
-from holdfast.testing.store_fixtures import (
+from standfast.testing.faults import FakeClock, FaultInjector, Reopen
+from standfast.testing.store.fixtures import (
     CorruptRecord,
     StoreFixtures,
     append,
@@ -310,4 +310,4 @@ class LifetimeClauses(AtomicityClauses):
             async with asyncio.timeout(10):
                 answers = await asyncio.gather(*callers, return_exceptions=True)
         for answer in answers:
-            assert not isinstance(answer, BaseException) or isinstance(answer, HoldfastError)
+            assert not isinstance(answer, BaseException) or isinstance(answer, StandfastError)

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from holdfast.store.contract import Backend, Head
-from holdfast.testing.storage import FakeClock, Reopen
-from holdfast.testing.store_fixtures import StoreFixtures, append, read_data
+from standfast.store.contract import Backend, Head
+from standfast.testing.faults import FakeClock, Reopen
+from standfast.testing.store.fixtures import StoreFixtures, append, read_data
 
 
 class ConcurrencyClauses(StoreFixtures):

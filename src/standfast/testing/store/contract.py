@@ -13,7 +13,7 @@ open more than once at a time. The rest is optional:
 =====================  =================================================================================
 ``durable = False``    the storage is gone when it is closed, and cannot be opened twice at a time
 ``runs = False``       histories and leases only: no run records, journals, events and approvals
-``failing_after``      fixture: a :class:`~holdfast.testing.storage.FailingAfter` of the backend's driver
+``failing_after``      fixture: a :class:`~standfast.testing.faults.FailingAfter` of the backend's driver
 ``corrupt``            fixture: ``await corrupt(backend, session_id, position, data)`` overwrites a stored
                        record behind the backend's back; ``None`` deletes it
 ``stored``             fixture: ``await stored(backend)`` looks past the backend at every item in its storage,
@@ -24,15 +24,15 @@ open more than once at a time. The rest is optional:
 Clauses that need something the backend does not supply are skipped, so that a report shows what was not proven.
 """
 
-from holdfast.testing.commit_machine import run_commit_machine
-from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
-from holdfast.testing.store_concurrency import ConcurrencyClauses
-from holdfast.testing.store_fixtures import StoredItemsReader, StoreFixtures
-from holdfast.testing.store_forks import StoreForkClauses
-from holdfast.testing.store_histories import AnnotationClauses, AppendClauses, ViewUpdateClauses
-from holdfast.testing.store_reads import ReadClauses
-from holdfast.testing.store_runs import LeaseClauses, RunClauses
-from holdfast.testing.store_whole import LifetimeClauses
+from standfast.testing.faults import FakeClock, FaultInjector, Reopen
+from standfast.testing.store.atomicity import LifetimeClauses
+from standfast.testing.store.concurrency import ConcurrencyClauses
+from standfast.testing.store.fixtures import StoredItemsReader, StoreFixtures
+from standfast.testing.store.forks import StoreForkClauses
+from standfast.testing.store.histories import AnnotationClauses, AppendClauses, ViewUpdateClauses
+from standfast.testing.store.reads import ReadClauses
+from standfast.testing.store.runs import LeaseClauses, RunClauses
+from standfast.testing.store.state_machine import run_commit_machine
 
 
 class RandomCommitClauses(StoreFixtures):

@@ -5,17 +5,16 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from holdfast.store.contract import Backend, Head, Splice, ViewUpdate
-from holdfast.store.view import slice_spans
-from holdfast.testing.storage import Reopen
-from holdfast.testing.storage_fixtures import StorageFixtures, get_optional_fixture
+from standfast.store.contract import Backend, Head, Splice, ViewUpdate
+from standfast.store.tape import slice_spans
+from standfast.testing.faults import Reopen, StorageFixtures, get_optional_fixture
 
 CorruptRecord: TypeAlias = Callable[[Backend, str, int, bytes | None], Awaitable[None]]
 StoredItemsReader: TypeAlias = Callable[[Any], Awaitable[dict[tuple[int, int], bytes | None]]]
 
 
 class StoreFixtures(StorageFixtures):
-    """The fixtures and flags that :class:`~holdfast.testing.StoreContract` describes."""
+    """The fixtures and flags that :class:`~standfast.testing.StoreContract` describes."""
 
     runs = True
     examples = 20

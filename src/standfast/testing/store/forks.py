@@ -2,10 +2,10 @@
 
 import pytest
 
-from holdfast.base.errors import HistoryMoved, NotFound
-from holdfast.store.contract import EMPTY_HEAD, Annotate, Backend, BatchKey, Erase, Head, Quarantine
-from holdfast.testing.storage import FakeClock
-from holdfast.testing.store_fixtures import StoredItemsReader, StoreFixtures, append, make_fork, make_rewind, read_data
+from standfast.base.errors import HistoryMoved, NotFound
+from standfast.store.contract import EMPTY_HEAD, Annotate, Backend, BatchKey, Erase, Head, Quarantine
+from standfast.testing.faults import FakeClock
+from standfast.testing.store.fixtures import StoredItemsReader, StoreFixtures, append, make_fork, make_rewind, read_data
 
 
 class StoreForkClauses(StoreFixtures):

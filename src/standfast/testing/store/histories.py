@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.base.errors import HistoryMoved, InvalidInput, KeyReused, NotFound, WrongKey
-from holdfast.store.contract import (
+from standfast.base.errors import HistoryMoved, InvalidInput, KeyReused, NotFound, WrongKey
+from standfast.store.contract import (
     EMPTY_HEAD,
     Annotate,
     Backend,
@@ -16,9 +16,9 @@ from holdfast.store.contract import (
     Splice,
     ViewUpdate,
 )
-from holdfast.store.view import TapeSpan
-from holdfast.testing.storage import FakeClock
-from holdfast.testing.store_fixtures import StoreFixtures, append, make_rewind, read_data
+from standfast.store.tape import TapeSpan
+from standfast.testing.faults import FakeClock
+from standfast.testing.store.fixtures import StoreFixtures, append, make_rewind, read_data
 
 
 class AppendClauses(StoreFixtures):

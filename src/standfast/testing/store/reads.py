@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from holdfast.store.contract import Annotate, Backend, Cursor, SearchCandidate
-from holdfast.testing.storage import FakeClock
-from holdfast.testing.store_fixtures import StoreFixtures, append, make_fork, make_rewind
+from standfast.store.contract import Annotate, Backend, Cursor, SearchCandidate
+from standfast.testing.faults import FakeClock
+from standfast.testing.store.fixtures import StoreFixtures, append, make_fork, make_rewind
 
 
 class ReadClauses(StoreFixtures):

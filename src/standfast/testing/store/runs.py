@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from holdfast.base.errors import ApprovalMoved, FenceLost, NotFound, RunMoved
-from holdfast.store.contract import (
+from standfast.base.errors import ApprovalMoved, FenceLost, NotFound, RunMoved
+from standfast.store.contract import (
     AcquireLease,
     AppendEvents,
     AppendJournal,
@@ -22,8 +22,8 @@ from holdfast.store.contract import (
     SaveRun,
     Splice,
 )
-from holdfast.testing.storage import FakeClock, Reopen
-from holdfast.testing.store_fixtures import StoreFixtures, read_data
+from standfast.testing.faults import FakeClock, Reopen
+from standfast.testing.store.fixtures import StoreFixtures, read_data
 
 
 def make_run(run_id: str, *, session_id: str | None = None, status: str = "running") -> SaveRun:

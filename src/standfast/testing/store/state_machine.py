@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
-from holdfast.store.contract import (
+from standfast.store.contract import (
     AcquireLease,
     Annotate,
     AppendEvents,
@@ -25,10 +25,10 @@ from holdfast.store.contract import (
     Splice,
     ViewUpdate,
 )
-from holdfast.store.view import slice_spans
-from holdfast.testing.machines import DifferentialStateMachine, fault_points, make_settings
-from holdfast.testing.storage import FakeClock, FaultInjector, Reopen
-from holdfast.testing.store_fixtures import StoredItemsReader
+from standfast.store.tape import slice_spans
+from standfast.testing.faults import FakeClock, FaultInjector, Reopen
+from standfast.testing.state_machine import DifferentialStateMachine, fault_points, make_settings
+from standfast.testing.store.fixtures import StoredItemsReader
 
 
 class OpIntent(msgspec.Struct, frozen=True):

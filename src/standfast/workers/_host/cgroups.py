@@ -14,10 +14,10 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from holdfast.workers.config import MB, SandboxPolicy
+from standfast.workers.config import MB, SandboxPolicy
 
 _ROOT = "/sys/fs/cgroup"
-_HOST_GROUP = "holdfast-host"
+_HOST_GROUP = "standfast-host"
 
 
 class ControlGroups:
@@ -55,7 +55,7 @@ async def create_cgroups(policy: SandboxPolicy, name: str) -> AsyncIterator[Cont
     made: list[str] = []
     notes: list[str] = []
     try:
-        wanted = _plan_groups(policy, f"holdfast-{name}") if policy.cgroup else []
+        wanted = _plan_groups(policy, f"standfast-{name}") if policy.cgroup else []
         for path, settings in wanted:
             problem = _create_group(path, settings)
             if problem is None:

@@ -13,12 +13,12 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.workers.errors import Cause
-from holdfast.workers.family import ProcessGroup
-from holdfast.workers.line import FrameSocket
-from holdfast.workers.outlet import StreamName
-from holdfast.workers.wire.frames import OversizedFrame
-from holdfast.workers.wire.messages import AnyMessage, Message, decode, encode
+from standfast.workers._host.frame_socket import FrameSocket
+from standfast.workers._host.output import StreamName
+from standfast.workers._host.process_group import ProcessGroup
+from standfast.workers.errors import Cause
+from standfast.workers.wire.frames import OversizedFrame
+from standfast.workers.wire.messages import AnyMessage, Message, decode, encode
 
 _FIONREAD = termios.FIONREAD
 _SIOCOUTQ = 0x5411

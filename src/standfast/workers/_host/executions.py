@@ -7,15 +7,14 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from holdfast.workers.collect import collect_result
-from holdfast.workers.core import UNSET, QueuedExecution
-from holdfast.workers.errors import Cause, ExecutionTimeout
-from holdfast.workers.outlet import MessageQueue
-from holdfast.workers.result import ExecutionResult, InterruptResult
-from holdfast.workers.states import SessionState, WorkerSessionEvent
-from holdfast.workers.talking import ActiveExecution, MessageRouter
-from holdfast.workers.watching import MemoryWatchMixin
-from holdfast.workers.wire import messages as m
+from standfast.workers._host.memory_watch import MemoryWatchMixin
+from standfast.workers._host.output import MessageQueue
+from standfast.workers._host.router import ActiveExecution, MessageRouter
+from standfast.workers.core import UNSET, QueuedExecution
+from standfast.workers.errors import Cause, ExecutionTimeout
+from standfast.workers.results import ExecutionResult, InterruptResult, collect_result
+from standfast.workers.state import SessionState, WorkerSessionEvent
+from standfast.workers.wire import messages as m
 
 # A member of an enum is looked up by Python code.
 _EXECUTION_STARTED, _EXECUTION_ENDED = WorkerSessionEvent.EXECUTION_STARTED, WorkerSessionEvent.EXECUTION_ENDED

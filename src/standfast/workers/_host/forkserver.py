@@ -6,17 +6,18 @@ import os
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from holdfast.workers.config import MB, SessionConfig
-from holdfast.workers.errors import SandboxUnavailable, StartFailed
-from holdfast.workers.line import FrameSocket
-from holdfast.workers.wire.frames import OversizedFrame
-from holdfast.workers.wire.orders import (
+from standfast.workers._host.frame_socket import FrameSocket
+from standfast.workers.config import MB, SessionConfig
+from standfast.workers.errors import SandboxUnavailable, StartFailed
+from standfast.workers.wire.control import (
     SANDBOX_LEVELS,
     SINGLE_THREAD_ENVIRONMENT,
     ForkCommand,
@@ -29,10 +30,11 @@ from holdfast.workers.wire.orders import (
     StartServerCommand,
     encode_control,
 )
+from standfast.workers.wire.frames import OversizedFrame
 
 _decoder: msgspec.msgpack.Decoder[ServerMessage] = msgspec.msgpack.Decoder(ServerMessage)
 _BOOTSTRAP = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from holdfast.workers.child.server import main; "
+    "import sys; sys.path.insert(0, sys.argv[1]); from standfast.workers.child.forkserver import main; "
     "sys.path.pop(0); main(int(sys.argv[2]))"
 )
 _ENVIRONMENT = {"LANG": "C.UTF-8", "MPLBACKEND": "agg", **SINGLE_THREAD_ENVIRONMENT}
@@ -194,7 +196,7 @@ class ForkServer:
 
 
 def _spawn_process(python: str, sock: socket.socket) -> subprocess.Popen[bytes]:
-    # The package's own location, so that a worker runs the same holdfast as its host.
+    # The package's own location, so that a worker runs the same standfast as its host.
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     command = [python, "-I", "-X", "utf8", "-c", _BOOTSTRAP, package, str(sock.fileno())]
     try:
@@ -243,3 +245,78 @@ async def open_best_server(config: SessionConfig) -> AsyncIterator[ForkServer]:
     if config.sandbox.require == "plain":
         raise StartFailed("; ".join(reasons))
     raise SandboxUnavailable(config.sandbox.require, "plain", "; ".join(reasons))
+
+
+ServerKey = tuple[Any, ...]
+
+
+class _SharedServer:
+    """One server and the task that owns it."""
+
+    def __init__(self, config: SessionConfig) -> None:
+        loop = asyncio.get_running_loop()
+        self.user_count = 0
+        self.server: asyncio.Future[ForkServer] = loop.create_future()
+        self._close_requested = asyncio.Event()
+        self._owner_task = loop.create_task(self._run(config), name="fork-server")
+
+    async def _run(self, config: SessionConfig) -> None:
+        try:
+            async with open_best_server(config) as server:
+                self.server.set_result(server)
+                await self._close_requested.wait()
+        except Exception as problem:  # noqa: BLE001 - carried to whoever waits for the server
+            if not self.server.done():
+                self.server.set_exception(problem)
+                self.server.exception()
+
+    @property
+    def is_usable(self) -> bool:
+        if self._close_requested.is_set():
+            return False
+        if not self.server.done():
+            return True
+        return self.server.exception() is None and self.server.result().is_alive
+
+    async def close(self) -> None:
+        self._close_requested.set()
+        if not self.server.done():
+            self._owner_task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(self._owner_task)
+
+
+_servers_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[ServerKey, _SharedServer]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _make_key(config: SessionConfig) -> ServerKey:
+    return (config.python, config.preload, config.import_path, config.sandbox, config.workdir)
+
+
+@asynccontextmanager
+async def fork_server(config: SessionConfig) -> AsyncIterator[ForkServer]:
+    """Hold the fork-server for this configuration; it starts with its first user and ends with its last.
+
+    Hold it around several sessions and each of them starts in milliseconds. In spawn mode every holder
+    gets a server of its own.
+    """
+    if config.mode == "spawn":
+        async with open_best_server(config) as own:
+            yield own
+        return
+    table = _servers_by_loop.setdefault(asyncio.get_running_loop(), {})
+    key = _make_key(config)
+    shared = table.get(key)
+    if shared is None or not shared.is_usable:
+        shared = table[key] = _SharedServer(config)
+    shared.user_count += 1
+    try:
+        yield await asyncio.shield(shared.server)
+    finally:
+        shared.user_count -= 1
+        if shared.user_count == 0:
+            if table.get(key) is shared:
+                del table[key]
+            await shared.close()

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable
 
-from holdfast.workers.wire.frames import FrameReader, OversizedFrame, encode_frame
+from standfast.workers.wire.frames import FrameReader, OversizedFrame, encode_frame
 
 _ANCILLARY_SIZE = socket.CMSG_SPACE(8 * 4)
 _CHUNK_SIZE = 65536

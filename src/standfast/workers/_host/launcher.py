@@ -9,17 +9,16 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from holdfast.workers.cgroups import ControlGroups, create_cgroups
-from holdfast.workers.config import SessionConfig
-from holdfast.workers.errors import StartFailed
-from holdfast.workers.family import ProcessGroup
-from holdfast.workers.forkserver import ForkServer
-from holdfast.workers.link import ConnectionListener, WorkerConnection, WorkerEndpoints
-from holdfast.workers.proxy import HttpProxy
-from holdfast.workers.servers import fork_server
-from holdfast.workers.wire.frames import encode_frame
-from holdfast.workers.wire.messages import HelloMessage, encode, new_id
-from holdfast.workers.wire.orders import ForkCommand, SandboxReady, ServerReady
+from standfast.workers._host.cgroups import ControlGroups, create_cgroups
+from standfast.workers._host.connection import ConnectionListener, WorkerConnection, WorkerEndpoints
+from standfast.workers._host.forkserver import ForkServer, fork_server
+from standfast.workers._host.process_group import ProcessGroup
+from standfast.workers._host.proxy import HttpProxy
+from standfast.workers.config import SessionConfig
+from standfast.workers.errors import StartFailed
+from standfast.workers.wire.control import ForkCommand, SandboxReady, ServerReady
+from standfast.workers.wire.frames import encode_frame
+from standfast.workers.wire.messages import HelloMessage, encode, new_id
 
 
 class WorkerResources:
@@ -141,7 +140,7 @@ async def _fork_worker(
 
 def _create_directory(uid: int, exit_stack: AsyncExitStack) -> str:
     """A private directory on the host, where the worker has no file tree of its own."""
-    path = tempfile.mkdtemp(prefix="holdfast-")
+    path = tempfile.mkdtemp(prefix="standfast-")
     exit_stack.callback(shutil.rmtree, path, ignore_errors=True)
     for name in ("work", "tmp", "home"):
         os.mkdir(f"{path}/{name}", 0o700)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Literal
 
-from holdfast.workers.wire.messages import DisplayMessage, InputMessage, Message, OutputMessage, encode
+from standfast.workers.wire.messages import DisplayMessage, InputMessage, Message, OutputMessage, encode
 
 StreamName = Literal["stdout", "stderr"]
 _MESSAGE_OVERHEAD = 1000

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.workers.cgroups import ControlGroups
-from holdfast.workers.errors import Cause, StartFailed
-from holdfast.workers.line import FrameSocket
-from holdfast.workers.wire.frames import OversizedFrame
-from holdfast.workers.wire.orders import (
+from standfast.workers._host.cgroups import ControlGroups
+from standfast.workers._host.frame_socket import FrameSocket
+from standfast.workers.errors import Cause, StartFailed
+from standfast.workers.wire.control import (
     ContinueCommand,
     KillCommand,
     SandboxFailed,
@@ -23,6 +22,7 @@ from holdfast.workers.wire.orders import (
     WorkerExited,
     encode_control,
 )
+from standfast.workers.wire.frames import OversizedFrame
 
 if TYPE_CHECKING:
     import socket

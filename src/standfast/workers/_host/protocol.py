@@ -12,7 +12,7 @@ from typing import Literal, final
 
 import msgspec
 
-from holdfast.workers.wire import messages as m
+from standfast.workers.wire import messages as m
 
 
 @final

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from holdfast.workers.config import SessionConfig
-from holdfast.workers.errors import Cause, WorkerDied, WorkerRequestFailed
-from holdfast.workers.exchange import (
+from standfast.workers._host.connection import WorkerConnection
+from standfast.workers._host.output import BoundedQueue, MessageQueue, OutputLimiter, StreamName
+from standfast.workers._host.protocol import (
     DRAIN_OUTPUT,
     DeliverToExecution,
     DeliverToGeneralQueue,
@@ -14,10 +14,10 @@ from holdfast.workers.exchange import (
     RoutingAction,
     WorkerProtocol,
 )
-from holdfast.workers.interceptors import Interceptors
-from holdfast.workers.link import WorkerConnection
-from holdfast.workers.outlet import BoundedQueue, MessageQueue, OutputLimiter, StreamName
-from holdfast.workers.wire import messages as m
+from standfast.workers.config import SessionConfig
+from standfast.workers.errors import Cause, WorkerDied, WorkerRequestFailed
+from standfast.workers.interceptors import Interceptors
+from standfast.workers.wire import messages as m
 
 _STREAM_NAMES: tuple[StreamName, StreamName] = ("stdout", "stderr")
 # A peer that announces frames of this many limits has lost the framing and will not find it again.

@@ -3,11 +3,11 @@
 import dataclasses
 from dataclasses import dataclass
 
-from holdfast.workers.config import SandboxPolicy, SessionConfig
-from holdfast.workers.errors import SandboxUnavailable, StartFailed
-from holdfast.workers.forkserver import list_candidate_levels
-from holdfast.workers.session import WorkerSession
-from holdfast.workers.wire.orders import SANDBOX_LEVELS, SandboxLevel
+from standfast.workers._host.forkserver import list_candidate_levels
+from standfast.workers.config import SandboxPolicy, SessionConfig
+from standfast.workers.errors import SandboxUnavailable, StartFailed
+from standfast.workers.session import WorkerSession
+from standfast.workers.wire.control import SANDBOX_LEVELS, SandboxLevel
 
 
 @dataclass(frozen=True)

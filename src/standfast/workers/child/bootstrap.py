@@ -11,12 +11,12 @@ import sys
 import types
 from typing import Any, NamedTuple, NoReturn
 
-from holdfast.workers.child import syscalls, walls
-from holdfast.workers.child.post import HostChannel
-from holdfast.workers.child.runtime import WAKE_SIGNAL, WorkerLoop
-from holdfast.workers.child.streams import StandardStreams
-from holdfast.workers.wire.messages import ErrorMessage, reset_id_prefix
-from holdfast.workers.wire.orders import SINGLE_THREAD_ENVIRONMENT, ForkCommand, SandboxSpec
+from standfast.workers.child.channel import HostChannel
+from standfast.workers.child.loop import WAKE_SIGNAL, WorkerLoop
+from standfast.workers.child.sandbox import namespaces, syscalls
+from standfast.workers.child.streams import StandardStreams
+from standfast.workers.wire.control import SINGLE_THREAD_ENVIRONMENT, ForkCommand, SandboxSpec
+from standfast.workers.wire.messages import ErrorMessage, reset_id_prefix
 
 __all__ = ["WAKE_SIGNAL", "SandboxContext", "main", "set_common_environment", "warm_up"]
 
@@ -51,7 +51,7 @@ def main(context: SandboxContext, command: ForkCommand, protocol: int, out: int,
         gc.enable()
         try:
             set_worker_environment(context, command)
-            runtime.notes = walls.confine_process(
+            runtime.notes = namespaces.confine_process(
                 context.spec, context.directory, context.readable, processes_counted=command.counted
             )
         except Exception as problem:  # noqa: BLE001 - unlocked, nothing may run; the host must hear why
@@ -116,7 +116,7 @@ def _home_variables(directory: str) -> dict[str, str]:
 def set_worker_environment(context: SandboxContext, command: ForkCommand) -> None:
     """What is this worker's own: where it is at home, how it reaches the network, what its session gives."""
     base = context.directory
-    given = {} if base == walls.SESSION_DIRECTORY else _home_variables(base)
+    given = {} if base == namespaces.SESSION_DIRECTORY else _home_variables(base)
     if context.proxy_port:
         address = f"http://127.0.0.1:{context.proxy_port}"
         given |= dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), address)
@@ -152,8 +152,7 @@ def reseed_random() -> None:
 
 def warm_up() -> None:
     """Go once through what every cell needs, so that workers inherit it warm."""
-    from holdfast.workers.child.cells import CellRunner
-    from holdfast.workers.child.tracebacks import format_traceback
+    from standfast.workers.child.cells import CellRunner, format_traceback
 
     cells = CellRunner({"__builtins__": builtins, "__name__": "__main__"})
     cells.run("x = [1]; x", filename="<rehearsal>", capture_source=True)

@@ -14,10 +14,10 @@ import threading
 
 import msgspec
 
-from holdfast.workers.child.parcels import ANCILLARY_SIZE
-from holdfast.workers.child.signals import defer_signals, pending_handlers, run_pending_handlers
-from holdfast.workers.wire.frames import FrameReader, FrameTooLarge, OversizedFrame, encode_frame
-from holdfast.workers.wire.messages import AckMessage, AnyMessage, ErrorMessage, Message, decode, encode
+from standfast.workers.child.fd_messages import ANCILLARY_SIZE
+from standfast.workers.child.signals import defer_signals, pending_handlers, run_pending_handlers
+from standfast.workers.wire.frames import FrameReader, FrameTooLarge, OversizedFrame, encode_frame
+from standfast.workers.wire.messages import AckMessage, AnyMessage, ErrorMessage, Message, decode, encode
 
 
 class HostDisconnected(Exception):

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.workers.child.cells import CellRunner
-from holdfast.workers.child.inspection import list_user_names
-from holdfast.workers.wire.messages import CheckpointMessage, RestoreMessage
+from standfast.workers.child.cells import CellRunner
+from standfast.workers.child.inspection import list_user_names
+from standfast.workers.wire.messages import CheckpointMessage, RestoreMessage
 
 _MAGIC = b"holdfast-checkpoint\x01"
 
@@ -90,7 +90,7 @@ def restore_checkpoint(runner: CellRunner, request: RestoreMessage) -> RestoreMe
 
 def _parse_checkpoint(data: bytes) -> CheckpointBody:
     if not data.startswith(_MAGIC):
-        raise BadCheckpoint("these bytes are not a holdfast checkpoint")
+        raise BadCheckpoint("these bytes are not a standfast checkpoint")
     digest, body = data[len(_MAGIC) : len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
     if hashlib.sha256(body).digest() != digest:
         raise BadCheckpoint("the checkpoint was damaged: its digest does not match")

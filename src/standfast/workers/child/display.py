@@ -1,11 +1,16 @@
 """What a value looks like from outside: plain data, text, and richer forms, each within a bound."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.workers.child.signals import was_raised_by_handler
+from standfast.workers.child import resources
+from standfast.workers.child.signals import interruptible, was_raised_by_handler
+from standfast.workers.wire import messages as m
 
-OMITTED_MIME_TYPE = "application/vnd.holdfast.left-out+json"
+if TYPE_CHECKING:
+    from standfast.workers.child.loop import WorkerLoop
+
+OMITTED_MIME_TYPE = "application/vnd.standfast.left-out+json"
 _PLAIN_TYPES = (bool, int, float, str, bytes, type(None))
 _NUMBER_TYPES = (int, float, bool)
 # What MessagePack can carry.
@@ -157,7 +162,7 @@ def _describe_table(value: Any) -> dict[str, Any]:
         "rows": len(value),
         "preview": json.loads(head.to_json(orient="values", date_format="iso")),
     }
-    return {"application/vnd.holdfast.table+json": described}
+    return {"application/vnd.standfast.table+json": described}
 
 
 def pop_open_figures() -> list[Any]:
@@ -168,3 +173,39 @@ def pop_open_figures() -> list[Any]:
     figures = [pyplot.figure(number) for number in pyplot.get_fignums()]
     pyplot.close("all")
     return figures
+
+
+class DisplayPublisher:
+    def __init__(self, worker_loop: "WorkerLoop") -> None:
+        self._worker_loop = worker_loop
+        self._repr_limit: int = worker_loop.settings.get("repr_limit", 100_000)
+        self._value_limit: int = worker_loop.settings.get("value_limit", 1 << 20)
+
+    def render_value(self, value: Any) -> tuple[Any, str, dict[str, Any]]:
+        """The last value of a cell as data, text and richer forms, after the figures that the cell left open."""
+        # Most cells of most sessions draw nothing.
+        if "matplotlib.pyplot" in sys.modules:
+            self.display_open_figures(exclude=value)
+        if value is None:
+            return None, "", {}
+        return (
+            to_plain(value, limit=self._value_limit),
+            format_repr(value, limit=self._repr_limit),
+            make_mime_bundle(value, limit=self._value_limit),
+        )
+
+    @interruptible
+    def display_open_figures(self, *, exclude: Any = None) -> None:
+        """Show the figures that the cell left open; not twice the one that is its value."""
+        for figure in pop_open_figures():
+            if figure is not exclude and not self._worker_loop.snapshots.is_foreign_fork:
+                self.display(figure)
+
+    def display(self, value: Any, *, display_id: str | None = None) -> None:
+        """Show an object to the person watching: every rich form it has, within the limits."""
+        data = make_mime_bundle(value, limit=self._value_limit)
+        data.setdefault("text/plain", format_repr(value, limit=self._repr_limit))
+        resources.flush_streams()
+        self._worker_loop.channel.send(
+            m.DisplayMessage(data=data, display_id=display_id, execution_id=self._worker_loop.current_execution or "")
+        )

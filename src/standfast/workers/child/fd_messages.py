@@ -4,8 +4,8 @@ import array
 import socket
 from typing import Any
 
-from holdfast.workers.wire.frames import FrameReader, OversizedFrame, encode_frame
-from holdfast.workers.wire.orders import encode_control
+from standfast.workers.wire.control import encode_control
+from standfast.workers.wire.frames import FrameReader, OversizedFrame, encode_frame
 
 MAX_DESCRIPTORS = 8
 ANCILLARY_SIZE = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)

@@ -18,8 +18,9 @@ from typing import NoReturn
 
 import msgspec
 
-from holdfast.workers.child import keeper, parcels, seccomp, walls, worker
-from holdfast.workers.wire.orders import ForkCommand, ForkReply, ServerReady, ServerStartFailed, StartServerCommand
+from standfast.workers.child import bootstrap, fd_messages, supervisor
+from standfast.workers.child.sandbox import namespaces, seccomp
+from standfast.workers.wire.control import ForkCommand, ForkReply, ServerReady, ServerStartFailed, StartServerCommand
 
 _setup_decoder = msgspec.msgpack.Decoder(StartServerCommand)
 _fork_decoder = msgspec.msgpack.Decoder(ForkCommand)
@@ -35,24 +36,24 @@ def main(fd: int) -> NoReturn:
 
 def run_server(sock: socket.socket) -> NoReturn:
     """Prepare what all workers share, and serve."""
-    receiver = parcels.ControlReceiver(sock)
+    receiver = fd_messages.ControlReceiver(sock)
     payload = receiver.receive()
     if payload is None:
         os._exit(0)
     order = _setup_decoder.decode(payload)
     host = _open_host_pidfd(order.host_pid)
     try:
-        site = walls.SandboxBuilder(order.jail)
+        site = namespaces.SandboxBuilder(order.jail)
         with use_temporary_home() if order.preload else contextlib.nullcontext():
             preloaded, failed = preload(order.preload, order.import_path)
         site.prepare_server()
     except Exception as problem:  # noqa: BLE001 - whatever it is, the host must hear of it
-        parcels.send_control(sock, ServerStartFailed(error=f"{type(problem).__name__}: {problem}"))
+        fd_messages.send_control(sock, ServerStartFailed(error=f"{type(problem).__name__}: {problem}"))
         os._exit(1)
-    worker.warm_up()
-    worker.set_common_environment(walls.SESSION_DIRECTORY)
+    bootstrap.warm_up()
+    bootstrap.set_common_environment(namespaces.SESSION_DIRECTORY)
     if order.jail.level != "plain":
-        seccomp.assemble_program(walls.get_socket_families(order.jail))
+        seccomp.assemble_program(namespaces.get_socket_families(order.jail))
     gc.collect()
     gc.disable()
     gc.freeze()
@@ -66,7 +67,7 @@ def run_server(sock: socket.socket) -> NoReturn:
         python=sys.version.split()[0],
         notes=notes,
     )
-    parcels.send_control(sock, up)
+    fd_messages.send_control(sock, up)
     serve(site, receiver, host)
 
 
@@ -75,7 +76,7 @@ def use_temporary_home() -> Iterator[None]:
     """Modules that are imported keep caches; none of that belongs into the home of the host's user."""
     import tempfile
 
-    with tempfile.TemporaryDirectory(prefix="holdfast-preload-") as home:
+    with tempfile.TemporaryDirectory(prefix="standfast-preload-") as home:
         os.environ |= {"HOME": home, "XDG_CACHE_HOME": home, "XDG_CONFIG_HOME": home, "MPLCONFIGDIR": home}
         yield
 
@@ -105,7 +106,7 @@ def count_threads() -> int:
         return 1
 
 
-def serve(sandbox: walls.SandboxBuilder, receiver: parcels.ControlReceiver, host_pidfd: int) -> NoReturn:
+def serve(sandbox: namespaces.SandboxBuilder, receiver: fd_messages.ControlReceiver, host_pidfd: int) -> NoReturn:
     poll = select.poll()
     poll.register(receiver.sock, select.POLLIN)
     if host_pidfd >= 0:
@@ -125,19 +126,21 @@ def serve(sandbox: walls.SandboxBuilder, receiver: parcels.ControlReceiver, host
         handle_fork(sandbox, receiver, _fork_decoder.decode(payload))
 
 
-def handle_fork(sandbox: walls.SandboxBuilder, receiver: parcels.ControlReceiver, command: ForkCommand) -> None:
+def handle_fork(
+    sandbox: namespaces.SandboxBuilder, receiver: fd_messages.ControlReceiver, command: ForkCommand
+) -> None:
     fds = receiver.take_fds()
     try:
         pid = sandbox.fork_supervisor()
     except OSError as problem:
-        parcels.send_control(receiver.sock, ForkReply(id=command.id, error=str(problem)))
+        fd_messages.send_control(receiver.sock, ForkReply(id=command.id, error=str(problem)))
         pid = -1
     if pid == 0:
         receiver.sock.close()
-        keeper.main(sandbox, command, fds)
+        supervisor.main(sandbox, command, fds)
     if pid > 0:
         pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
-        parcels.send_control(receiver.sock, ForkReply(id=command.id, pid=pid), (pidfd,) if pidfd >= 0 else ())
+        fd_messages.send_control(receiver.sock, ForkReply(id=command.id, pid=pid), (pidfd,) if pidfd >= 0 else ())
         if pidfd >= 0:
             os.close(pidfd)
     for fd in fds:

@@ -6,7 +6,7 @@ import re
 import sys
 from typing import Any
 
-from holdfast.workers.wire.messages import NamespaceEntry
+from standfast.workers.wire.messages import NamespaceEntry
 
 _TRAILING_NAME = re.compile(r"([A-Za-z_][\w.]*)$")
 _MAX_ENTRIES = 2000

@@ -18,19 +18,75 @@ from typing import Any
 
 import msgspec
 
-from holdfast.workers.child import measures, signals
-from holdfast.workers.child.asking import InputHandler
-from holdfast.workers.child.cells import CellRunner
-from holdfast.workers.child.post import HostChannel, HostDisconnected
-from holdfast.workers.child.requests import RequestHandlers
-from holdfast.workers.child.showing import DisplayPublisher
-from holdfast.workers.child.snapshots import SNAPSHOTS_SUPPORTED, CannotCopy, SnapshotManager
-from holdfast.workers.child.streams import StandardStreams
-from holdfast.workers.child.syscalls import set_signal
-from holdfast.workers.child.tracebacks import format_traceback
-from holdfast.workers.wire import messages as m
-from holdfast.workers.wire.frames import FrameTooLarge
-from holdfast.workers.wire.orders import ForkCommand
+from standfast.workers.child import checkpoints, inspection, resources, signals
+from standfast.workers.child.cells import CellRunner, format_traceback
+from standfast.workers.child.channel import HostChannel, HostDisconnected
+from standfast.workers.child.display import DisplayPublisher
+from standfast.workers.child.sandbox.syscalls import set_signal
+from standfast.workers.child.snapshots import SNAPSHOTS_SUPPORTED, CannotCopy, SnapshotManager
+from standfast.workers.child.stdin import InputHandler
+from standfast.workers.child.streams import StandardStreams
+from standfast.workers.wire import messages as m
+from standfast.workers.wire.control import ForkCommand
+from standfast.workers.wire.frames import FrameTooLarge
+
+
+class RequestHandlers:
+    def __init__(self, worker_loop: "WorkerLoop") -> None:
+        self._worker_loop, self._namespace, self._cell_runner = (
+            worker_loop,
+            worker_loop.namespace,
+            worker_loop.cell_runner,
+        )
+        self._send = worker_loop.channel.send
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            m.NamespaceMessage: self._reply_with_errors(self._describe_namespace),
+            m.CompletionMessage: self._reply_with_errors(self._find_completions),
+            m.HeartbeatMessage: self._reply_with_errors(self._report_heartbeat),
+            m.CheckpointMessage: self._reply_with_errors(self._save_checkpoint),
+            m.RestoreMessage: self._reply_with_errors(self._restore_checkpoint),
+            m.SnapshotMessage: self._reply_with_errors(worker_loop.snapshots.handle_request),
+        }
+
+    def _reply_with_errors(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Whatever goes wrong with a request is its answer; the worker, and code that runs, go on."""
+
+        def answered(message: m.Message) -> None:
+            try:
+                handler(message)
+            except (HostDisconnected, BrokenPipeError, ConnectionResetError):
+                raise
+            except BaseException as problem:  # noqa: BLE001 - also what an object of the user raises
+                self._send(resources.make_error_reply(message.id, problem))
+
+        return answered
+
+    def _describe_namespace(self, message: m.NamespaceMessage) -> None:
+        self._send(m.NamespaceMessage(of=message.id, entries=inspection.describe_namespace(self._namespace)))
+
+    def _find_completions(self, message: m.CompletionMessage) -> None:
+        matches = inspection.find_completions(self._namespace, message.code)
+        self._send(m.CompletionMessage(of=message.id, matches=matches))
+
+    def _report_heartbeat(self, message: m.HeartbeatMessage) -> None:
+        spent, percent = self._worker_loop.meter.measure_cpu()
+        self._send(
+            m.HeartbeatMessage(
+                of=message.id,
+                memory_usage=resources.get_resident_size(),
+                cpu_percent=percent,
+                cpu_seconds=spent,
+                namespace_size=len(inspection.list_user_names(self._namespace)),
+                busy=self._worker_loop.current_execution is not None,
+            )
+        )
+
+    def _save_checkpoint(self, message: m.CheckpointMessage) -> None:
+        self._send(checkpoints.save_checkpoint(self._cell_runner, message))
+
+    def _restore_checkpoint(self, message: m.RestoreMessage) -> None:
+        self._send(checkpoints.restore_checkpoint(self._cell_runner, message))
+
 
 WAKE_SIGNAL: int = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 _SIGINT, _SIG_IGN = int(signal.SIGINT), int(signal.SIG_IGN)
@@ -67,7 +123,7 @@ class WorkerLoop:
         self.input_handler = InputHandler(self)
         self.display_publisher = DisplayPublisher(self)
         self.current_execution: str | None = None
-        self.meter = measures.UsageMeter()
+        self.meter = resources.UsageMeter()
         self._handlers: dict[type, Callable[[Any], None]] = {
             **RequestHandlers(self).handlers,
             m.HelloMessage: self._handle_hello,
@@ -181,7 +237,7 @@ class WorkerLoop:
             resumed, _ = self.snapshots.take(point)
         except CannotCopy as problem:
             # Without a way back nothing is begun.
-            self.channel.send(measures.make_error_reply(message.id, problem))
+            self.channel.send(resources.make_error_reply(message.id, problem))
             return
         if resumed:
             return
@@ -191,7 +247,7 @@ class WorkerLoop:
             try:
                 self.snapshots.hand_over(point, before_exit=lambda: self._send_outcome(undone, message.id))
             except CannotCopy as problem:
-                outcome = measures.make_error_reply(message.id, problem)
+                outcome = resources.make_error_reply(message.id, problem)
         self.snapshots.drop(point)
         self._send_outcome(outcome, message.id)
 
@@ -217,7 +273,7 @@ class WorkerLoop:
                 pass
         self.current_execution = None
         self.input_handler.close_pending()
-        measures.flush_streams()
+        resources.flush_streams()
         if self.snapshots.is_foreign_fork:
             # The user's code forked and let the copy run on. It has no business with the host.
             os._exit(0)
@@ -230,7 +286,7 @@ class WorkerLoop:
         return m.ErrorMessage(
             execution_id=message.id,
             exception_type=type(error).__name__,
-            exception_message=measures.format_exception_message(error),
+            exception_message=resources.format_exception_message(error),
             traceback=format_traceback(error, limit=self.settings.get("repr_limit", 100_000)),
             execution_time=took,
             usage=usage,
@@ -251,7 +307,7 @@ class WorkerLoop:
         try:
             self.channel.send_outcome(outcome)
         except (FrameTooLarge, TypeError, ValueError, OverflowError, RecursionError) as problem:
-            failure = measures.make_error_reply(execution_id, problem)
+            failure = resources.make_error_reply(execution_id, problem)
             self.channel.send_outcome(msgspec.structs.replace(failure, rolled_back=outcome.rolled_back))
 
     def _handle_interrupt(self, message: m.CancelMessage | m.InterruptMessage) -> None:

@@ -5,8 +5,8 @@ import resource
 import sys
 import time
 
-from holdfast.workers.child.signals import defer_signals
-from holdfast.workers.wire.messages import ErrorMessage, ExecutionUsage
+from standfast.workers.child.signals import defer_signals
+from standfast.workers.wire.messages import ErrorMessage, ExecutionUsage
 
 
 def format_exception_message(error: BaseException) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
-from holdfast.workers.child.syscalls import set_signal
-from holdfast.workers.child.tracebacks import format_traceback
+from standfast.workers.child.cells import format_traceback
+from standfast.workers.child.sandbox.syscalls import set_signal
 
 Handler = Callable[[int, FrameType | None], Any]
 Zone = Literal["code", "ours", "idle"]

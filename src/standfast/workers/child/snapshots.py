@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.workers.child import measures, parcels, syscalls
-from holdfast.workers.wire.messages import ErrorMessage, ReadyMessage, SnapshotMessage, reset_id_prefix
+from standfast.workers.child import fd_messages, resources
+from standfast.workers.child.sandbox import syscalls
+from standfast.workers.wire.messages import ErrorMessage, ReadyMessage, SnapshotMessage, reset_id_prefix
 
 if TYPE_CHECKING:
-    from holdfast.workers.child.runtime import WorkerLoop
+    from standfast.workers.child.loop import WorkerLoop
 
 
 _REAP_TIMEOUT = 0.1
@@ -81,10 +82,10 @@ class SnapshotManager:
     def hand_over(self, point: str, *, request_id: str = "", before_exit: Callable[[], None] = lambda: None) -> None:
         """Wake the copy, say a last word and cease to exist. Does not return unless the copy cannot take over."""
         sock = self.points[point]
-        measures.flush_streams()
+        resources.flush_streams()
         answer = b""
         with contextlib.suppress(OSError):
-            parcels.send_control(sock, {"word": request_id, "unread": self.worker_loop.channel.unprocessed_data})
+            fd_messages.send_control(sock, {"word": request_id, "unread": self.worker_loop.channel.unprocessed_data})
             answer = sock.recv(1)
         if answer != b"!":
             problem = "the limit of processes is reached; drop some snapshots" if answer else "its process is gone"
@@ -97,7 +98,7 @@ class SnapshotManager:
 
     def drop(self, point: str) -> None:
         with self.points.pop(point) as sock, contextlib.suppress(OSError):
-            parcels.send_control(sock, {})
+            fd_messages.send_control(sock, {})
 
     def find_hazards(self) -> tuple[str, ...]:
         """What a fork does not copy."""
@@ -129,7 +130,7 @@ class SnapshotManager:
         """Fork a copy whose parent is the keeper. True in the copy."""
         if not SNAPSHOTS_SUPPORTED:
             raise CannotCopy("snapshots, forks and transactions of a worker need Linux; a checkpoint does not")
-        measures.flush_streams()
+        resources.flush_streams()
         self._is_forking = True
         # The user's code may collect its children, or have the kernel do it: not this one.
         kept = syscalls.set_signal(_SIGCHLD, _SIG_DFL)
@@ -179,7 +180,7 @@ class SnapshotManager:
         import msgspec
 
         while True:
-            payload = parcels.ControlReceiver(sock).receive()
+            payload = fd_messages.ControlReceiver(sock).receive()
             order = msgspec.msgpack.decode(payload) if payload else {}
             if not order:
                 os._exit(0)

@@ -7,9 +7,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.workers.child.post import HostChannel
-from holdfast.workers.child.signals import defer_signals, pending_handlers, run_pending_handlers
-from holdfast.workers.wire.messages import AckMessage, InputMessage, InputResponseMessage
+from standfast.workers.child.channel import HostChannel
+from standfast.workers.child.signals import defer_signals, pending_handlers, run_pending_handlers
+from standfast.workers.wire.messages import AckMessage, InputMessage, InputResponseMessage
 
 if TYPE_CHECKING:
     from queue import SimpleQueue

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.workers.child.signals import DeferrableHandler, defer_signals, pending_handlers, run_pending_handlers
-from holdfast.workers.child.syscalls import libc, set_signal
+from standfast.workers.child.sandbox.syscalls import libc, set_signal
+from standfast.workers.child.signals import DeferrableHandler, defer_signals, pending_handlers, run_pending_handlers
 
 _BURST_LINES, _BURST_WINDOW, _FLUSH_DELAY = 32, 0.01, 0.002
 _TIMER_SIGNAL: int = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else 0

@@ -16,8 +16,9 @@ from typing import NoReturn
 
 import msgspec
 
-from holdfast.workers.child import measures, parcels, syscalls, walls, worker
-from holdfast.workers.wire.orders import (
+from standfast.workers.child import bootstrap, fd_messages, resources
+from standfast.workers.child.sandbox import namespaces, syscalls
+from standfast.workers.wire.control import (
     ForkCommand,
     KillCommand,
     SandboxFailed,
@@ -34,7 +35,7 @@ _SIGCHLD, _SIGTERM, _SIG_IGN = int(signal.SIGCHLD), int(signal.SIGTERM), int(sig
 _IGNORED_SIGNALS = (int(signal.SIGINT), int(signal.SIGHUP))
 
 
-def main(sandbox: walls.SandboxBuilder, command: ForkCommand, fds: list[int]) -> NoReturn:
+def main(sandbox: namespaces.SandboxBuilder, command: ForkCommand, fds: list[int]) -> NoReturn:
     """Runs in a freshly forked process; never returns into the server's frames."""
     try:
         protocol, out, err, line = fds
@@ -46,9 +47,9 @@ def main(sandbox: walls.SandboxBuilder, command: ForkCommand, fds: list[int]) ->
 
 
 class Supervisor:
-    def __init__(self, sandbox: walls.SandboxBuilder, command: ForkCommand, host_socket: socket.socket) -> None:
+    def __init__(self, sandbox: namespaces.SandboxBuilder, command: ForkCommand, host_socket: socket.socket) -> None:
         self.sandbox, self.command, self.host_socket = sandbox, command, host_socket
-        self.receiver = parcels.ControlReceiver(host_socket)
+        self.receiver = fd_messages.ControlReceiver(host_socket)
         self.worker_tokens: dict[int, str] = {}
         self.handover_socket, self._worker_handover_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
 
@@ -67,7 +68,7 @@ class Supervisor:
             opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the host must hear of it
             with contextlib.suppress(OSError):
-                parcels.send_control(self.host_socket, SandboxFailed(error=f"{type(problem).__name__}: {problem}"))
+                fd_messages.send_control(self.host_socket, SandboxFailed(error=f"{type(problem).__name__}: {problem}"))
             os._exit(71)
         self._install_signal_handlers()
         pid = os.fork()
@@ -86,7 +87,7 @@ class Supervisor:
 
     def _get_session_directory(self) -> str:
         if self.sandbox.uses_namespaces:
-            return walls.SESSION_DIRECTORY
+            return namespaces.SESSION_DIRECTORY
         return self.command.directory
 
     def _report_ready(self, directory: str, directory_fd: int, listener: socket.socket | None) -> None:
@@ -96,7 +97,7 @@ class Supervisor:
             fds.append(listener.fileno())
             port = listener.getsockname()[1]
         locked = SandboxReady(level=self.sandbox.spec.level, directory=directory, proxy_port=port)
-        parcels.send_control(self.host_socket, locked, tuple(fds))
+        fd_messages.send_control(self.host_socket, locked, tuple(fds))
         os.close(directory_fd)
         if listener is not None:
             listener.close()
@@ -105,14 +106,14 @@ class Supervisor:
         self, protocol: int, out: int, err: int, directory: str, listener: socket.socket | None
     ) -> NoReturn:
         port = listener.getsockname()[1] if listener is not None else 0
-        place = worker.SandboxContext(
+        place = bootstrap.SandboxContext(
             spec=self.sandbox.spec,
             readable=self.sandbox.readable,
             directory=directory,
             proxy_port=port,
             handover_socket=self._worker_handover_socket,
         )
-        worker.main(place, self.command, protocol, out, err)
+        bootstrap.main(place, self.command, protocol, out, err)
 
     def _install_signal_handlers(self) -> None:
         syscalls.set_signal(_SIGCHLD, lambda *_: None)
@@ -120,7 +121,7 @@ class Supervisor:
         for number in _IGNORED_SIGNALS:
             syscalls.set_signal(number, _SIG_IGN)
         # Before the worker exists: a ring that comes early must not kill it.
-        syscalls.set_signal(worker.WAKE_SIGNAL, lambda *_: None)
+        syscalls.set_signal(bootstrap.WAKE_SIGNAL, lambda *_: None)
 
     def _run_event_loop(self) -> NoReturn:
         read, write = os.pipe()
@@ -144,7 +145,7 @@ class Supervisor:
                 while receiver.has_pending:
                     self._handle_command(receiver)
 
-    def _handle_command(self, receiver: parcels.ControlReceiver) -> None:
+    def _handle_command(self, receiver: fd_messages.ControlReceiver) -> None:
         try:
             payload = receiver.receive()
         except OSError:
@@ -152,7 +153,7 @@ class Supervisor:
         if payload is None:
             self._kill_all_and_exit()
         order = _command_decoder.decode(payload)
-        number = signal.SIGKILL if isinstance(order, KillCommand) else worker.WAKE_SIGNAL
+        number = signal.SIGKILL if isinstance(order, KillCommand) else bootstrap.WAKE_SIGNAL
         for pid, token in list(self.worker_tokens.items()):
             if order.token in (None, token):
                 with contextlib.suppress(ProcessLookupError):
@@ -192,10 +193,10 @@ class Supervisor:
             if token is not None:
                 cpu = spent.ru_utime + spent.ru_stime
                 with contextlib.suppress(OSError):
-                    parcels.send_control(
+                    fd_messages.send_control(
                         self.host_socket,
                         WorkerExited(
-                            token=token, status=status, cpu=cpu, peak_rss=measures.peak_rss_from_rusage(spent)
+                            token=token, status=status, cpu=cpu, peak_rss=resources.peak_rss_from_rusage(spent)
                         ),
                     )
         if not self.worker_tokens:

@@ -3,8 +3,8 @@
 Shared by both ends, so it imports nothing but the standard library and msgspec.
 """
 
-from holdfast.workers.wire.frames import FrameReader, FrameTooLarge, OversizedFrame, encode_frame
-from holdfast.workers.wire.messages import PROTOCOL_VERSIONS, Message, decode, encode
+from standfast.workers.wire.frames import FrameReader, FrameTooLarge, OversizedFrame, encode_frame
+from standfast.workers.wire.messages import PROTOCOL_VERSIONS, Message, decode, encode
 
 __all__ = [
     "PROTOCOL_VERSIONS",

@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.realtime.audio import AudioFormat
-from holdfast.realtime.config import RealtimeSessionModelSettings
-from holdfast.realtime.errors import BadFrame, ResponseRefused
-from holdfast.realtime.model import RealtimeModelConfig
-from holdfast.realtime.model_events import (
+from standfast.realtime._session.playback import AudioTruncation, Playback
+from standfast.realtime.audio import AudioFormat
+from standfast.realtime.config import RealtimeSessionModelSettings
+from standfast.realtime.errors import BadFrame, ResponseRefused
+from standfast.realtime.model import RealtimeModelConfig
+from standfast.realtime.model_events import (
     RealtimeModelAudioEvent,
     RealtimeModelAudioFormatEvent,
     RealtimeModelAudioInterruptedEvent,
@@ -24,9 +25,9 @@ from holdfast.realtime.model_events import (
     RealtimeModelTranscriptDeltaEvent,
     RealtimeModelTurnEndedEvent,
 )
-from holdfast.realtime.model_inputs import RealtimeModelSendEvent
-from holdfast.realtime.openai.asides import OutOfBandResponses
-from holdfast.realtime.openai.frames import (
+from standfast.realtime.model_inputs import RealtimeModelSendEvent
+from standfast.realtime.openai._protocol.client_events import SEND_HANDLERS
+from standfast.realtime.openai._protocol.codec import (
     AudioDelta,
     TextDelta,
     TranscriptDelta,
@@ -36,13 +37,12 @@ from holdfast.realtime.openai.frames import (
     frame_to_text,
     validate_ids,
 )
-from holdfast.realtime.openai.gate import RequestContext, ResponseQueue
-from holdfast.realtime.openai.items import ItemTracker
-from holdfast.realtime.openai.saying import SEND_HANDLERS
-from holdfast.realtime.openai.settings import build_session_payload
-from holdfast.realtime.openai.telling import SERVER_EVENT_HANDLERS, handle_other
-from holdfast.realtime.openai.updates import PendingSessionUpdate, SessionUpdateTracker
-from holdfast.realtime.playback import AudioTruncation, Playback
+from standfast.realtime.openai._protocol.items import ItemTracker
+from standfast.realtime.openai._protocol.out_of_band import OutOfBandResponses
+from standfast.realtime.openai._protocol.response_queue import RequestContext, ResponseQueue
+from standfast.realtime.openai._protocol.server_events import SERVER_EVENT_HANDLERS, handle_other
+from standfast.realtime.openai._protocol.session_settings import build_session_payload
+from standfast.realtime.openai._protocol.session_updates import PendingSessionUpdate, SessionUpdateTracker
 
 _MAX_RECENT = 16  # responses of which late messages may still come
 _TEXT_DELTA_EVENTS = {TranscriptDelta: RealtimeModelTranscriptDeltaEvent, TextDelta: RealtimeModelOutputTextDeltaEvent}

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agents.errors import UserError
-from holdfast.base.ids import new_id
-from holdfast.realtime.model_inputs import (
+from standfast.agents.errors import UserError
+from standfast.base.ids import new_id
+from standfast.realtime.model_inputs import (
     RealtimeModelSendAudio,
     RealtimeModelSendInterrupt,
     RealtimeModelSendRawMessage,
@@ -13,12 +13,12 @@ from holdfast.realtime.model_inputs import (
     RealtimeModelSendToolOutput,
     RealtimeModelSendUserInput,
 )
-from holdfast.realtime.openai.asides import is_out_of_band
-from holdfast.realtime.openai.frames import encode_audio_append, encode_message
-from holdfast.realtime.openai.items import build_user_item
+from standfast.realtime.openai._protocol.codec import encode_audio_append, encode_message
+from standfast.realtime.openai._protocol.items import build_user_item
+from standfast.realtime.openai._protocol.out_of_band import is_out_of_band
 
 if TYPE_CHECKING:
-    from holdfast.realtime.openai.client import RealtimeClient
+    from standfast.realtime.openai._protocol.client import RealtimeClient
 
 _MAX_AUDIO_CHUNK = 2**20  # bytes of audio in one message; servers take 15 MiB
 

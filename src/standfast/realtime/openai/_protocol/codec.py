@@ -1,10 +1,12 @@
 """Reading and writing messages of the wire protocol. The frequent ones are read straight into their types."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast.realtime.errors import BadFrame
+from standfast.realtime.errors import BadFrame
+from standfast.realtime.model_events import RealtimeModelErrorEvent, RealtimeModelEvent, RealtimeModelRawServerEvent
 
 
 class AudioDelta(msgspec.Struct, tag_field="type", tag="response.output_audio.delta", gc=False):
@@ -87,3 +89,31 @@ def encode_message(message: Any) -> bytes:
 def encode_audio_append(audio: bytes) -> bytes:
     """The frame that adds audio to the input buffer."""
     return _encode(_AppendAudioMessage(audio))
+
+
+class LazyRawServerEvent(RealtimeModelRawServerEvent):
+    """A message whose ``data`` is read from the frame when it is asked for."""
+
+    __slots__ = ("_data", "_frame", "size")
+
+    def __init__(self, frame: bytes | str) -> None:
+        self.type = "raw_server_event"
+        self._frame: bytes | str = frame
+        self.size = len(frame)
+        self._data: Any = None
+
+    @property
+    def data(self) -> Any:
+        if self._data is None:
+            self._data, self._frame = decode_message_dict(self._frame), b""
+        return self._data
+
+
+def prepend_raw_event(frame: bytes | str, events: Sequence[RealtimeModelEvent]) -> Sequence[RealtimeModelEvent]:
+    """What a frame meant, with the frame itself in front. A frame that is no message has no such event."""
+    if events and type(events[-1]) is RealtimeModelErrorEvent:
+        try:
+            return [RealtimeModelRawServerEvent(decode_message_dict(frame)), *events]
+        except BadFrame:
+            return events
+    return [LazyRawServerEvent(frame), *events]

@@ -6,9 +6,9 @@ of them is spoken, remembered or carried out here: their messages are passed on 
 
 from typing import Any
 
-from holdfast.realtime.errors import AcknowledgementTimeout, ConnectionLost, ResponseRefused
-from holdfast.realtime.latest import BoundedDict
-from holdfast.realtime.openai.gate import OWNERS_KEY, REQUEST_LABEL_KEY, RequestContext
+from standfast.base.collections import BoundedDict
+from standfast.realtime.errors import AcknowledgementTimeout, ConnectionLost, ResponseRefused
+from standfast.realtime.openai._protocol.response_queue import OWNERS_KEY, REQUEST_LABEL_KEY, RequestContext
 
 _MAX_REMEMBERED = 64  # responses whose messages may still come
 

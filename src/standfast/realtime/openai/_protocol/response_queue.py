@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.realtime.errors import AcknowledgementTimeout, ConnectionLost, ResponseRefused
+from standfast.realtime.errors import AcknowledgementTimeout, ConnectionLost, ResponseRefused
 
 COLLISION_CODE = "conversation_already_has_active_response"
 NOT_ACTIVE_CODE = "response_cancel_not_active"
-REQUEST_LABEL_KEY = "holdfast_request"
-OWNERS_KEY = "holdfast_owners"
+REQUEST_LABEL_KEY = "standfast_request"
+OWNERS_KEY = "standfast_owners"
 
 _MAX_ATTEMPTS = 2
 _MAX_COLLISIONS = 20

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from holdfast.realtime.audio import parse_audio_format
-from holdfast.realtime.items import InputAudio, RealtimeItem, UserMessageItem
-from holdfast.realtime.model_events import (
+from standfast.realtime.audio import parse_audio_format
+from standfast.realtime.items import InputAudio, RealtimeItem, UserMessageItem
+from standfast.realtime.model_events import (
     RealtimeModelAudioDoneEvent,
     RealtimeModelErrorEvent,
     RealtimeModelInputAudioTimeoutTriggeredEvent,
@@ -23,11 +23,10 @@ from holdfast.realtime.model_events import (
     RealtimeModelTurnStartedEvent,
     RealtimeResponseStatus,
 )
-from holdfast.realtime.openai.items import parse_message_item
-from holdfast.realtime.openai.usage import build_usage_event
+from standfast.realtime.openai._protocol.items import build_usage_event, parse_message_item
 
 if TYPE_CHECKING:
-    from holdfast.realtime.openai.client import RealtimeClient
+    from standfast.realtime.openai._protocol.client import RealtimeClient
 
 ServerEvent: TypeAlias = dict[str, Any]
 ServerEventHandler: TypeAlias = "Callable[[RealtimeClient, ServerEvent], None]"

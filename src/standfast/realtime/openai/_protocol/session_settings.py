@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.agents.errors import UserError
-from holdfast.agents.handoffs import Handoff
-from holdfast.agents.hosted_tools import HostedMCPTool
-from holdfast.agents.model_settings import MCPToolChoice
-from holdfast.agents.tools import FunctionTool
-from holdfast.realtime.audio import log, parse_audio_format
-from holdfast.realtime.config import RealtimeSessionModelSettings
+from standfast.agents.errors import UserError
+from standfast.agents.handoffs import Handoff
+from standfast.agents.hosted_tools import HostedMCPTool
+from standfast.agents.model_settings import MCPToolChoice
+from standfast.agents.tools import FunctionTool
+from standfast.realtime.audio import log, parse_audio_format
+from standfast.realtime.config import RealtimeSessionModelSettings
 
 DEFAULT_REALTIME_MODEL = "gpt-realtime-2.1"
 DEFAULT_MODEL_SETTINGS: RealtimeSessionModelSettings = {

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from holdfast.realtime.errors import SettingsRejected
+from standfast.realtime.errors import SettingsRejected
 
 SettingPath: TypeAlias = tuple[str, ...]
 

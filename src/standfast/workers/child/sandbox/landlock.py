@@ -7,7 +7,7 @@ import stat
 import struct
 from collections.abc import Iterable
 
-from holdfast.workers.child.syscalls import prctl, syscall
+from standfast.workers.child.sandbox.syscalls import prctl, syscall
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION_QUERY = 1

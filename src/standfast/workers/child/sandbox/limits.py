@@ -3,7 +3,7 @@
 import contextlib
 import resource
 
-from holdfast.workers.wire.orders import SandboxSpec
+from standfast.workers.wire.control import SandboxSpec
 
 
 def apply_limits(spec: SandboxSpec, *, own_user_namespace: bool, processes_counted: bool) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ import stat
 import sys
 import sysconfig
 
-from holdfast.workers.child import landlock, limits, seccomp
-from holdfast.workers.child import syscalls as sys_
-from holdfast.workers.wire.orders import SandboxSpec
+from standfast.workers.child.sandbox import landlock, limits, seccomp
+from standfast.workers.child.sandbox import syscalls as sys_
+from standfast.workers.wire.control import SandboxSpec
 
 SESSION_DIRECTORY = "/session"
 _SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt/python")

@@ -9,7 +9,7 @@ import functools
 import struct
 from typing import NamedTuple
 
-from holdfast.workers.child.syscalls import (
+from standfast.workers.child.sandbox.syscalls import (
     ANY_NEW_NAMESPACE,
     PR_SET_NO_NEW_PRIVS,
     check_result,

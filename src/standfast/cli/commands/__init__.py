@@ -1,0 +1,1 @@
+"""The commands, one module per group; modules with an underscore are shared by them."""

@@ -1,0 +1,1 @@
+"""Session classes with the constructors of openai-agents."""

@@ -1,0 +1,1 @@
+"""Encrypted sessions: keys, the record codec and the envelope for foreign sessions."""

@@ -1,0 +1,1 @@
+"""Sessions that OpenAI's servers keep: conversations and compaction."""

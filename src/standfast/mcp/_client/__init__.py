@@ -1,0 +1,1 @@
+"""Connections to MCP servers and the conversion of their tools."""

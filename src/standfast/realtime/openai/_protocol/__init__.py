@@ -1,0 +1,1 @@
+"""The client's side of the realtime protocol, without I/O."""

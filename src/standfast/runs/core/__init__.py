@@ -1,0 +1,1 @@
+"""The pure core of a run: state, steps and the transitions between them."""

@@ -1,0 +1,1 @@
+"""The parts of a runtime: journal, leases, scheduler, executor, approvals and recovery."""

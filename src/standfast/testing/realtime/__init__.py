@@ -1,0 +1,1 @@
+"""A realtime server with fault injection."""

@@ -1,0 +1,1 @@
+"""The host's side of a worker: processes, connection, protocol and output."""

@@ -1,0 +1,1 @@
+"""The sandbox that a worker enters before it runs code."""
