@@ -14,7 +14,7 @@ from rich.markup import escape
 from standfast import __version__
 from standfast.cli.commands._errors import FAILED, command
 from standfast.cli.commands._output import AsJson, CommandOutput
-from standfast.workers._host.sandbox_probe import SandboxReport, probe_sandbox
+from standfast.workers import SandboxReport, probe_sandbox
 
 FEATURES = {
     "cli": "the command line",

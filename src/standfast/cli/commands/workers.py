@@ -21,7 +21,7 @@ from standfast.cli.commands._errors import FAILED, command
 from standfast.cli.commands._output import AsJson, CommandOutput, print_utf8
 from standfast.cli.commands._prompt import PromptInterrupted, ask, handle_interrupt
 from standfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, WorkerSession
-from standfast.workers._host.sandbox_probe import probe_sandbox
+from standfast.workers import probe_sandbox
 from standfast.workers.wire.messages import DisplayMessage, ErrorMessage, InputMessage, OutputMessage, ResultMessage
 
 PROC = Path("/proc")
