@@ -1,4 +1,4 @@
-"""The command line. Needs the extra ``cli``."""
+"""The command line interface. Requires the extra ``cli``."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ def main() -> None:
     prepare_standard_streams()
     try:
         run_commands()
-    except KeyboardInterrupt:  # while modules were imported; commands see to it themselves
+    except KeyboardInterrupt:  # during imports; commands handle it themselves
         sys.exit(130)
 
 
@@ -24,11 +24,11 @@ def run_commands() -> None:
 
 
 def prepare_standard_streams() -> None:
-    """Standard streams that are closed lead nowhere, and what an encoding lacks is printed as an escape."""
-    # In this order, so that each gets the number it should have: a file opened next would become standard output.
+    """Replace closed standard streams by the null device, and escape characters that the encoding lacks."""
+    # In this order, so that each stream gets its usual descriptor: the next file opened would become standard output.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - for as long as we run
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open until the process exits
         elif mode == "w":
             stream.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""The commands, gathered. What each does is in the module named after it."""
+"""The ``standfast`` program: its commands, each implemented by the module of the same name."""
 
 import logging
 import sys
@@ -16,22 +16,22 @@ class Standfast(LazyGroup):
         (
             "demo",
             "standfast.cli.commands.demo:demo",
-            "Watch a payment survive a killed process, and a call that is interrupted.",
+            "Show a payment that survives a killed process, and an interrupted call.",
         ),
         ("chat", "standfast.cli.commands.chat:chat", "Talk to an agent."),
-        ("run", "standfast.cli.commands.chat:run", "Let an agent answer one input."),
+        ("run", "standfast.cli.commands.chat:run", "Run an agent on one input."),
         (
             "sessions",
             "standfast.cli.commands.sessions:app",
-            "Look into conversations, search, branch, move and mend them.",
+            "List, show, search, fork, export and repair sessions.",
         ),
-        ("runs", "standfast.cli.commands.runs:app", "Look into durable runs, resume, cancel and fork them."),
-        ("approvals", "standfast.cli.commands.approvals:app", "Answer what agents ask."),
+        ("runs", "standfast.cli.commands.runs:app", "List, show, resume, cancel and fork durable runs."),
+        ("approvals", "standfast.cli.commands.approvals:app", "List and decide pending approvals."),
         ("workers", "standfast.cli.commands.workers:app", "Run Python in sandboxed workers."),
         (
             "doctor",
             "standfast.cli.commands.doctor:doctor",
-            "Say what works on this machine and what to install for the rest.",
+            "Check what works on this machine and what to install for the rest.",
         ),
     )
 
@@ -39,8 +39,8 @@ class Standfast(LazyGroup):
 app = typer.Typer(
     name="standfast",
     cls=Standfast,
-    help="Agent sessions that survive crashes and stay consistent.",
-    epilog="Begin with: standfast demo. Exit codes: 0 done, 1 failed, 2 wrong use, 3 waits for an approval, "
+    help="Durable agent runs, sessions, approvals and sandboxed Python.",
+    epilog="Start with: standfast demo. Exit codes: 0 success, 1 failure, 2 usage error, 3 waiting for approval, "
     "4 conflict, 5 not found.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -58,7 +58,7 @@ def print_version_and_exit(requested: bool) -> None:
 @app.callback()
 def configure(
     debug: Annotated[
-        bool, typer.Option("--debug", envvar="STANDFAST_DEBUG", help="Show the traceback when something fails.")
+        bool, typer.Option("--debug", envvar="STANDFAST_DEBUG", help="Show the traceback of an error.")
     ] = False,
     show_version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=print_version_and_exit, help="Print the version.")
@@ -77,33 +77,33 @@ def version(as_json: AsJson = False) -> None:
 
 
 def main() -> None:
-    """Run ``standfast``. A program that asked for JSON is also told in JSON that it asked wrongly."""
+    """Run ``standfast``. With ``--json``, usage errors are printed as JSON, too."""
     words = move_debug_first(sys.argv[1:])
-    # A failed run is told in one line, unless somebody asks for more.
+    # A failed run is reported in one line; its traceback is logged only with --debug.
     logging.getLogger("standfast.failures").addFilter(lambda _: Tracebacks.enabled)
     try:
         if "--json" not in words:
             app(words)
         code = app(words, standalone_mode=False)
-    except OSError as error:  # the disk is full, or whatever standard output goes to
+    except OSError as error:  # for example, standard output is on a full disk
         from standfast.cli.commands._errors import FAILED, discard_stdout, format_error, get_error_code, print_error
 
         print_error(get_error_code(error), format_error(error), as_json="--json" in words)
         discard_stdout()
         code = FAILED
-    except Exception as wrong:
-        if not hasattr(wrong, "format_message"):
+    except Exception as error:
+        if not hasattr(error, "format_message"):
             raise
         from standfast.cli.commands._errors import USAGE, print_error
 
-        print_error("usage", wrong.format_message(), as_json=True)
+        print_error("usage", error.format_message(), as_json=True)
         code = USAGE
     sys.exit(code)
 
 
 def move_debug_first(args: list[str]) -> list[str]:
-    """``--debug`` is for all commands: it may stand anywhere among the options."""
+    """Move ``--debug``, which may stand anywhere among the options, to the front, where the parser expects it."""
     end = args.index("--") if "--" in args else len(args)
     if "--debug" not in args[:end]:
         return args
-    return ["--debug", *(word for word in args[:end] if word != "--debug"), *args[end:]]
+    return ["--debug", *(arg for arg in args[:end] if arg != "--debug"), *args[end:]]

@@ -1,4 +1,4 @@
-"""Commands whose modules are imported when they are run, so that help and completion are quick."""
+"""Commands that are imported when they run, so that help and completion are fast."""
 
 import importlib
 from typing import Any, Self
@@ -8,7 +8,7 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a command in lists of commands; becomes the command when it is called."""
+    """A placeholder in the list of commands; loads the command when it is invoked."""
 
     def __init__(self, name: str, import_path: str, help: str) -> None:
         super().__init__(name=name, help=help)
@@ -28,19 +28,19 @@ class LazyCommand(TyperCommand):
 
 
 class LazyGroup(TyperGroup):
-    """A group of which most commands stand elsewhere: what each is called, where it is, what its help begins with."""
+    """A group of lazy commands, given as ``(name, "module:attribute", help)``."""
 
     lazy_commands: tuple[tuple[str, str, str], ...] = ()
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = {
-            **{name: LazyCommand(name, home, help) for name, home, help in self.lazy_commands},
+            **{name: LazyCommand(name, path, help) for name, path, help in self.lazy_commands},
             **self.commands,
         }
 
     def load_all(self) -> Self:
-        """With the commands themselves in place of those that stand for them, for who looks at all of them."""
+        """Replace every placeholder by its command, for code that inspects all commands."""
         self.commands = {
             name: one.load() if isinstance(one, LazyCommand) else one for name, one in self.commands.items()
         }

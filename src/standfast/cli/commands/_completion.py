@@ -1,4 +1,4 @@
-"""Ids that the shell offers when Tab is pressed: those in the store that the command would use."""
+"""Shell completion of ids, read from the store that the command would use."""
 
 import asyncio
 import os
@@ -11,11 +11,11 @@ from standfast.cli.commands._store import DEFAULT_STORE, open_existing_store, re
 from standfast.runtime.runtime import Runtime
 
 Completion = tuple[str, str]
-"""An id, and a word about it for shells that show one."""
+"""An id and a description, which some shells show."""
 
 MAX_COMPLETIONS = 100
 TIMEOUT = 2.0
-"""Seconds after which a store that is slow to answer offers nothing: somebody waits at the prompt."""
+"""Seconds after which a slow store yields no completions: the user waits at the prompt."""
 
 
 def complete_sessions(ctx: typer.Context, incomplete: str) -> list[Completion]:
@@ -33,13 +33,13 @@ def complete_approvals(ctx: typer.Context, incomplete: str) -> list[Completion]:
 def complete(
     ctx: typer.Context, incomplete: str, find: Callable[[str, str], Coroutine[Any, Any, list[Completion]]]
 ) -> list[Completion]:
-    """What can be found and begins so. A store that is not there, or does not answer, is no reason for words."""
+    """Return the ids that start with ``incomplete``; nothing if the store is missing or does not answer."""
     store = ctx.params.get("store") or os.environ.get("STANDFAST_STORE") or DEFAULT_STORE
     try:
-        found = asyncio.run(asyncio.wait_for(find(store, incomplete), TIMEOUT))
-    except Exception:  # noqa: BLE001 - the prompt is no place for them
+        ids = asyncio.run(asyncio.wait_for(find(store, incomplete), TIMEOUT))
+    except Exception:  # noqa: BLE001 - must not disturb the prompt
         return []
-    return [(name, about) for name, about in found if name.startswith(incomplete)]
+    return [(name, description) for name, description in ids if name.startswith(incomplete)]
 
 
 async def find_session_ids(store: str, prefix: str) -> list[Completion]:

@@ -1,4 +1,4 @@
-"""How commands end: exit codes, and errors as one line for people or as JSON for programs."""
+"""Exit codes, and errors printed as one line of text or as JSON."""
 
 import asyncio
 import functools
@@ -51,7 +51,7 @@ EXIT_CODES: dict[type[Exception], int] = {
 
 
 def command(function: Callable[P, Awaitable[int | None]]) -> Callable[P, None]:
-    """A coroutine as a command. What it returns is the exit code; what it raises becomes a line and a code."""
+    """Wrap a coroutine function as a command: its result is the exit code, its exception an error line and a code."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -65,7 +65,7 @@ def command(function: Callable[P, Awaitable[int | None]]) -> Callable[P, None]:
         except BrokenPipeError:
             discard_stdout()
             raise typer.Exit(FAILED) from None
-        except Exception as error:  # noqa: BLE001 - said in one line
+        except Exception as error:  # noqa: BLE001 - printed in one line
             if Tracebacks.enabled:
                 traceback.print_exc()
             exit_with_error(error, as_json=bool(kwargs.get("as_json")))
@@ -80,7 +80,7 @@ async def run_with_signals(work: Awaitable[int | None]) -> int | None:
 
 
 def discard_stdout() -> None:
-    """What cannot be written, as nobody reads on or the disk is full, goes nowhere instead of failing at the end."""
+    """Redirect standard output to the null device if it cannot be written, so that the flush at exit does not fail."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -88,10 +88,10 @@ def discard_stdout() -> None:
 
 
 def exit_with_error(error: Exception, *, as_json: bool) -> NoReturn:
-    """Say what went wrong in one line, and end with the code for it."""
+    """Print the error and exit with its code."""
     kinds = (code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
     print_error(get_error_code(error), format_error(error), as_json=as_json)
-    if isinstance(error, OSError):  # standard output may be what failed
+    if isinstance(error, OSError):  # possibly of standard output
         discard_stdout()
     raise typer.Exit(next(kinds, FAILED))
 

@@ -1,4 +1,4 @@
-"""The person at the terminal: questions that leave the program running meanwhile, and Ctrl-C."""
+"""Prompts that do not block the event loop, and Ctrl-C handling."""
 
 import asyncio
 import contextlib
@@ -10,53 +10,53 @@ from contextlib import contextmanager
 from getpass import getpass
 
 with contextlib.suppress(ImportError):
-    import readline  # noqa: F401 - gives `input` its arrow keys and its history
+    import readline  # noqa: F401 - enables arrow keys and history in `input`
 
 
 DISABLE_BRACKETED_PASTE = "\x1b[?2004l"
-"""Readline has asked the terminal to mark what is pasted; this takes it back."""
+"""Undoes the bracketed paste mode that readline enables."""
 
 
 class PromptInterrupted(Exception):
-    """Ctrl-C was pressed instead of an answer. Do not ask again: the reader left behind would take the next line."""
+    """Ctrl-C was pressed at the prompt. Do not prompt again: the abandoned reader would consume the next line."""
 
 
 async def ask(prompt: str, *, secret: bool = False) -> str:
-    """What the person types. Raises EOFError at the end of input, and :class:`Left` at Ctrl-C."""
+    """Read a line. Raises EOFError at the end of input and :class:`PromptInterrupted` on Ctrl-C."""
     answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def leave() -> None:
+    def interrupt() -> None:
         if not answer.done():
             answer.set_exception(PromptInterrupted())
 
-    # A daemon: nothing can wake a thread that reads from a terminal, so it is left behind when the person leaves.
+    # A daemon, because a thread that reads from a terminal cannot be woken: it is abandoned on Ctrl-C.
     reader = threading.Thread(target=read_into, args=(getpass if secret else input, prompt, answer), daemon=True)
-    with restore_terminal(), handle_interrupt(leave):
+    with restore_terminal(), handle_interrupt(interrupt):
         reader.start()
         return await answer
 
 
 def read_into(source: Callable[[str], str], prompt: str, future: "asyncio.Future[str]") -> None:
-    def settle(said: str | None, problem: BaseException | None) -> None:
+    def set_future(line: str | None, error: BaseException | None) -> None:
         if future.done():
             return
-        if problem is None:
-            future.set_result(said or "")
+        if error is None:
+            future.set_result(line or "")
         else:
-            future.set_exception(problem)
+            future.set_exception(error)
 
-    said, problem = None, None
+    line, error = None, None
     try:
-        said = source(prompt)
-    except BaseException as raised:  # noqa: BLE001 - raised where the answer is awaited
-        problem = raised
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        future.get_loop().call_soon_threadsafe(settle, said, problem)
+        line = source(prompt)
+    except BaseException as raised:  # noqa: BLE001 - raised where the future is awaited
+        error = raised
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        future.get_loop().call_soon_threadsafe(set_future, line, error)
 
 
 @contextmanager
 def restore_terminal() -> Iterator[None]:
-    """Leave the terminal as it was, also when a reader that changed it is left behind."""
+    """Restore the terminal settings, even if an abandoned reader has changed them."""
     if not sys.stdin.isatty() or sys.platform == "win32":
         yield
         return
@@ -72,22 +72,22 @@ def restore_terminal() -> Iterator[None]:
 
 
 def wake_loop_on_signals() -> None:
-    """Let every signal wake the loop.
+    """Make every signal wake the event loop.
 
-    Otherwise a Ctrl-C that comes just before the loop begins to wait is noticed when something else happens.
+    Otherwise a Ctrl-C just before the loop starts to wait is noticed only at the next event.
     """
-    with contextlib.suppress(AttributeError, NotImplementedError, RuntimeError):  # there are none, or not for us
-        # The loop is woken by all signals as soon as it handles any: by this one nothing else is meant.
+    with contextlib.suppress(AttributeError, NotImplementedError, RuntimeError):  # signals are not available
+        # A loop that handles any signal is woken by all of them; the handler itself does nothing.
         asyncio.get_running_loop().add_signal_handler(signal.SIGURG, lambda: None)
 
 
 @contextmanager
 def handle_interrupt(action: Callable[[], object]) -> Iterator[None]:
-    """Meanwhile Ctrl-C means this, and does not end the program."""
+    """Call ``action`` on Ctrl-C inside the block instead of ending the program."""
     loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
     try:
         loop.add_signal_handler(signal.SIGINT, action)
-    except (NotImplementedError, RuntimeError):  # this loop, or this thread, gets no signals
+    except (NotImplementedError, RuntimeError):  # this loop or thread does not receive signals
         yield
         return
     try:

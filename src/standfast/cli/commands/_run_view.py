@@ -1,4 +1,4 @@
-"""A run on the screen while it happens, and the questions it asks."""
+"""Print a run while it happens, and prompt for its approvals."""
 
 import os
 import shlex
@@ -25,13 +25,13 @@ from standfast.runtime.handle import RunHandle
 from standfast.runtime.runtime import Runtime
 from standfast.runtime.types import Approval, Event, RunOutcome
 
-_MAX_SHOWN_CHARS = 300  # characters of a call or an output that are shown
+_MAX_SHOWN_CHARS = 300  # of a call or an output
 
-DecidedBy = Annotated[str | None, typer.Option(help="Who decides, for the record. Your login name without it.")]
+DecidedBy = Annotated[str | None, typer.Option(help="Who decides, for the record. Default: your login name.")]
 
 
 class RunView:
-    """Prints a run's events: words as they come, calls and outputs as they happen."""
+    """Prints the events of a run: text as it streams, tool calls and outputs as they happen."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False, soft_wrap=True)
@@ -53,7 +53,7 @@ class RunView:
         elif event.type == "agent.handed_over":
             self.print_line(f"[dim]  handed over to {escape(str(event.data['agent']))}[/]")
         elif event.type == "run.recovered":
-            self.print_line("[dim]  taken up again after its process ended[/]")
+            self.print_line("[dim]  resumed after its process ended[/]")
 
     @staticmethod
     def is_visible(event: Event) -> bool:
@@ -63,7 +63,7 @@ class RunView:
         if data.get("type") != "response.output_text.delta":
             return
         delta = str(data.get("delta", ""))
-        if self.printed_text.startswith(delta):  # words can come behind the answer that they are of
+        if self.printed_text.startswith(delta):  # a delta can arrive after the message it belongs to
             self.printed_text = self.printed_text[len(delta) :]
             return
         self.console.print(escape(delta), end="")
@@ -91,7 +91,7 @@ def shorten(text: str) -> str:
 
 
 async def watch_run(run: RunHandle, view: RunView | None, *, after: int = 0) -> RunOutcome:
-    """Show a run until it ends or waits."""
+    """Print a run until it ends or waits."""
     if view is not None:
         with show_status(view.console, "thinking") as spinner:
             async for event in run.events(after=after):
@@ -103,19 +103,19 @@ async def watch_run(run: RunHandle, view: RunView | None, *, after: int = 0) -> 
 
 
 async def prompt_approval(rt: Runtime, approval: Approval, view: RunView, *, editable: bool = True) -> bool:
-    """Put one question; False when it stays open. Arguments are ``editable`` where the tool can check them."""
+    """Prompt for one decision; return False if it stays open. ``editable``: the tool can validate edited arguments."""
     view.print_line(format_approval(approval))
     while True:
         try:
-            said = (await ask(f"  {format_choices(approval, editable)} / [l]ater: ")).strip().lower()[:1]
-            if said == "l":
+            choice = (await ask(f"  {format_choices(approval, editable)} / [l]ater: ")).strip().lower()[:1]
+            if choice == "l":
                 return False
-            if await apply_choice(rt, approval, said, editable):
+            if await apply_choice(rt, approval, choice, editable):
                 return True
         except EOFError:
             return False
-        except StandfastError as refused:
-            view.print_line(f"[red]  {escape(str(refused))}[/]")
+        except StandfastError as error:
+            view.print_line(f"[red]  {escape(str(error))}[/]")
 
 
 def format_choices(approval: Approval, editable: bool) -> str:
@@ -125,13 +125,13 @@ def format_choices(approval: Approval, editable: bool) -> str:
 
 
 async def apply_choice(rt: Runtime, approval: Approval, choice: str, editable: bool) -> bool:
-    """Do what was said; False when it is no answer."""
+    """Submit the decision; return False if the choice is not valid."""
     match choice:
         case "y":
             await rt.decide(approval.id, "approve", by=get_login_name())
         case "n":
-            why = await ask("  why (told to the model, may be empty): ")
-            await rt.decide(approval.id, "reject", message=why or None, by=get_login_name())
+            reason = await ask("  reason (sent to the model, may be empty): ")
+            await rt.decide(approval.id, "reject", message=reason or None, by=get_login_name())
         case "e" if editable and approval.kind != "uncertain":
             await rt.decide(approval.id, "approve", arguments=edit_arguments(approval), by=get_login_name())
         case "d" if approval.kind == "uncertain":
@@ -143,28 +143,28 @@ async def apply_choice(rt: Runtime, approval: Approval, choice: str, editable: b
 
 def format_approval(approval: Approval) -> str:
     call = f"[bold]{escape(approval.tool)}[/]({escape(approval.arguments)})"
-    where = f"[dim]{format_time(approval.requested_at)}, conversation {escape(str(approval.session_id))}[/]"
+    details = f"[dim]{format_time(approval.requested_at)}, session {escape(str(approval.session_id))}[/]"
     if approval.kind == "uncertain":
-        return f"[bold yellow]?[/] {call} was under way when its process ended: it may have happened. {where}"
-    return f"[bold yellow]?[/] {escape(approval.agent)} wants to call {call}  {where}"
+        return f"[bold yellow]?[/] {call} was running when its process ended: it may have taken effect. {details}"
+    return f"[bold yellow]?[/] {escape(approval.agent)} wants to call {call}  {details}"
 
 
 def edit_arguments(approval: Approval) -> Any:
-    """The arguments as the person changes them in their editor."""
+    """Open the arguments in the user's editor and return the edited ones."""
     pretty = msgspec.json.format(approval.arguments.encode() or b"{}", indent=2)
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "arguments.json")
         file.write_bytes(pretty)
         try:
-            ended = subprocess.run([*editor, str(file)], check=False)  # noqa: S603 - the user's own editor
-            if ended.returncode:
-                raise EditFailed(f"the editor {editor[0]!r} ended with {ended.returncode}: nothing was decided")
+            completed = subprocess.run([*editor, str(file)], check=False)  # noqa: S603 - the user's own editor
+            if completed.returncode:
+                raise EditFailed(f"the editor {editor[0]!r} exited with {completed.returncode}: nothing was decided")
             return msgspec.json.decode(file.read_bytes())
         except msgspec.DecodeError as error:
-            raise EditFailed(f"these arguments are not JSON: {error}") from None
+            raise EditFailed(f"the edited arguments are not JSON: {error}") from None
         except OSError as error:
-            raise EditFailed(f"the editor {editor[0]!r} did not start ({error.strerror}): set EDITOR to one") from None
+            raise EditFailed(f"the editor {editor[0]!r} did not start ({error.strerror}): set EDITOR") from None
 
 
 class EditFailed(InvalidInput):
@@ -176,12 +176,12 @@ class EditFailed(InvalidInput):
 def get_login_name() -> str:
     try:
         return getuser()
-    except (OSError, KeyError):  # a user without a name
+    except (OSError, KeyError):  # the user id has no name
         return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 def get_exit_code(outcome: RunOutcome) -> int:
-    """What a command that ran something ends with."""
+    """Return the exit code of a command that ran an agent."""
     return {"completed": 0, "waiting": WAITING}.get(outcome.status, FAILED)
 
 
@@ -200,29 +200,29 @@ def to_json_value(value: Any) -> Any:
 
 
 def format_problem(error: RunProblem) -> str:
-    """What a run failed of. Errors of Python say little without their names: a KeyError is just the key."""
+    """Format the error of a run. Python's own errors are named, because the message of a KeyError is just the key."""
     kind, _, name = (error.type or "").rpartition(".")
     return f"{name}: {error.message}" if kind == "builtins" else error.message
 
 
 def is_own_error(error: RunProblem) -> bool:
-    """Whether it is one of standfast's, which say where they come from."""
+    """Return whether the error is one of standfast's, whose messages name their location."""
     return error.type is None or error.type.startswith("standfast.")
 
 
 def print_failure(outcome: RunOutcome, store: str, *, agent: str | None = None) -> None:
-    """Say on standard error why there is no answer. ``agent`` is set where the command itself drove the run with it."""
+    """Print on standard error why a run has no result. ``agent`` is set if the command itself ran the agent."""
     screen = Console(stderr=True, highlight=False, soft_wrap=True)
     if outcome.status == "waiting" and outcome.approvals:
-        screen.print(f"[yellow]run {outcome.run_id} waits for approval:[/]")
+        screen.print(f"[yellow]run {outcome.run_id} is waiting for approval:[/]")
         for approval in outcome.approvals:
             screen.print(f"  {escape(approval.id)}  {escape(approval.tool)}({escape(approval.arguments)})")
         options = escape(shlex.join(["--agent", agent or "AGENT", *format_store_option(store)]))
         screen.print(f"[dim]  standfast approvals approve ID {options}[/]")
-        screen.print(f"[dim]  standfast approvals reject ID -m WHY {options}[/]")
+        screen.print(f"[dim]  standfast approvals reject ID -m REASON {options}[/]")
     elif outcome.error is not None:
-        more = "" if agent is None or Tracebacks.enabled or is_own_error(outcome.error) else " (--debug shows where)"
-        screen.print(f"[bold red]{outcome.status}:[/] {escape(format_problem(outcome.error))}{more}")
+        hint = "" if agent is None or Tracebacks.enabled or is_own_error(outcome.error) else " (--debug shows where)"
+        screen.print(f"[bold red]{outcome.status}:[/] {escape(format_problem(outcome.error))}{hint}")
     elif outcome.status != "completed":
         screen.print(f"[yellow]{outcome.status}[/]")
     sys.stderr.flush()

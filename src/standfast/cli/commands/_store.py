@@ -1,4 +1,4 @@
-"""The store a command works on."""
+"""The ``--store`` option, and opening the store that it names."""
 
 import os
 import sqlite3
@@ -21,26 +21,26 @@ StoreUrl = Annotated[
         "--store",
         "-s",
         envvar="STANDFAST_STORE",
-        help="Where everything is kept: sqlite:///PATH, postgresql+asyncpg://..., redis://...",
+        help="The URL of the store: sqlite:///PATH, postgresql+asyncpg://..., redis://...",
     ),
 ]
 
 
 def format_store_option(url: str) -> list[str]:
-    """What names this store on the command line, where it would not be used anyway."""
+    """Return the option that selects this store, or nothing if it is the default."""
     return [] if url == os.environ.get("STANDFAST_STORE", DEFAULT_STORE) else ["--store", url]
 
 
 class StoreNotFound(NotFound):
-    """Nothing has been kept there yet."""
+    """There is no database at the URL yet."""
 
     def __init__(self, url: str) -> None:
         super().__init__("store", url)
-        self.args = (f"there is no store at {url} yet: name another with --store or STANDFAST_STORE",)
+        self.args = (f"there is no store at {url}: choose another with --store or STANDFAST_STORE",)
 
 
 def require_existing_store(url: str) -> str:
-    """The address of a store to look into: a SQLite file that is not there is not made."""
+    """Return the URL; raise :class:`StoreNotFound` rather than create a missing SQLite file."""
     path = url.removeprefix("sqlite:///").partition("?")[0]
     if url.startswith("sqlite:///") and path not in ("", ":memory:") and not Path(path).exists():
         raise StoreNotFound(url)
@@ -49,7 +49,7 @@ def require_existing_store(url: str) -> str:
 
 @asynccontextmanager
 async def open_existing_store(url: str) -> AsyncIterator[Store]:
-    """The store at an address where there is one. A session that it lacks may be in other tables of the same file."""
+    """Open an existing store. Errors about a missing session mention other tables of the same file."""
     async with open_store(require_existing_store(url)) as store:
         try:
             yield store
@@ -59,7 +59,7 @@ async def open_existing_store(url: str) -> AsyncIterator[Store]:
 
 
 def find_other_tables(url: str) -> list[str]:
-    """What else lies in an SQLite file: the ready-made sessions keep theirs in tables of another name."""
+    """Describe tables that ``SQLiteSession`` has written to the same file under other names."""
     path, _, query = url.removeprefix("sqlite:///").partition("?")
     if not url.startswith("sqlite:///") or path in ("", ":memory:") or "tables=" in query:
         return []
@@ -67,5 +67,5 @@ def find_other_tables(url: str) -> list[str]:
         names = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not names.issuperset(SQLITE_SESSION_TABLES):
         return []
-    there = f"{url}{'&' if query else '?'}tables={','.join(SQLITE_SESSION_TABLES)}"
-    return [f"this file also has what SQLiteSession wrote: --store '{there}'"]
+    other = f"{url}{'&' if query else '?'}tables={','.join(SQLITE_SESSION_TABLES)}"
+    return [f"this file also has sessions written by SQLiteSession: --store '{other}'"]

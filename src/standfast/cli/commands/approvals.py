@@ -1,4 +1,4 @@
-"""What agents ask people."""
+"""``approvals``: list, show and decide pending approvals."""
 
 import asyncio
 import shlex
@@ -40,18 +40,18 @@ ApprovalId = Annotated[
 AgentOption = Annotated[
     str | None,
     typer.Option(
-        "--agent", "-a", help="Let the run go on here, with this agent. Otherwise a running program takes it up."
+        "--agent", "-a", help="Resume the run in this process with this agent. Default: a running program resumes it."
     ),
 ]
 
 
 @asynccontextmanager
 async def open_runtime(store: str, agent: str | None) -> AsyncIterator[Runtime]:
-    """The runtime of the store, which drives runs of this agent if one is named."""
-    async with AsyncExitStack() as owned:
+    """Open a runtime on the store; it executes runs of ``agent`` if one is named."""
+    async with AsyncExitStack() as stack:
         url = require_existing_store(store)
-        agents = [await owned.enter_async_context(open_agent(agent))] if agent else []
-        yield await owned.enter_async_context(Runtime.open(url, agents=agents))
+        agents = [await stack.enter_async_context(open_agent(agent))] if agent else []
+        yield await stack.enter_async_context(Runtime.open(url, agents=agents))
 
 
 def approval_to_dict(approval: Approval) -> dict[str, Any]:
@@ -62,34 +62,32 @@ def approval_to_dict(approval: Approval) -> dict[str, Any]:
 @app.command("list")
 @command
 async def list_(
-    status: Annotated[ApprovalStatus, typer.Option(help="Only those with this status.")] = "pending",
-    every: Annotated[bool, typer.Option("--all", help="Whatever their status.")] = False,
+    status: Annotated[ApprovalStatus, typer.Option(help="Only approvals with this status.")] = "pending",
+    every: Annotated[bool, typer.Option("--all", help="Approvals of any status.")] = False,
     session: Annotated[
         str | None,
-        typer.Option(
-            "--session", help="Only those of this conversation.", autocompletion=_completion.complete_sessions
-        ),
+        typer.Option("--session", help="Only approvals of this session.", autocompletion=_completion.complete_sessions),
     ] = None,
     run: Annotated[
-        str | None, typer.Option("--run", help="Only those of this run.", autocompletion=_completion.complete_runs)
+        str | None, typer.Option("--run", help="Only approvals of this run.", autocompletion=_completion.complete_runs)
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """List what waits for a decision.
+    """List approvals, by default the pending ones.
 
     standfast approvals list --json
     """
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         found = await rt.approvals(status=None if every else status, session_id=session, run_id=run)
     columns = ("id", "tool", "arguments", "session_id", "requested", *(["status"] if every else []))
-    CommandOutput(as_json).print_table(columns, map(approval_to_dict, found), empty="nothing waits for a decision")
+    CommandOutput(as_json).print_table(columns, map(approval_to_dict, found), empty="no pending approvals")
 
 
 @app.command()
 @command
 async def show(approval_id: ApprovalId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Show a question with its exact arguments, and what became of it.
+    """Show an approval with its exact arguments and its decision.
 
     standfast approvals show approval_123
     """
@@ -104,62 +102,66 @@ async def show(approval_id: ApprovalId, store: StoreUrl = DEFAULT_STORE, as_json
 @command
 async def approve(
     approval_id: ApprovalId,
-    edit: Annotated[bool, typer.Option("--edit", help="Change the arguments in your editor first.")] = False,
-    arguments: Annotated[str | None, typer.Option(help="Other arguments, as JSON.")] = None,
-    always: Annotated[bool, typer.Option("--always", help="Also all later calls of this tool here.")] = False,
+    edit: Annotated[bool, typer.Option("--edit", help="Edit the arguments first.")] = False,
+    arguments: Annotated[str | None, typer.Option(help="Replacement arguments, as JSON.")] = None,
+    always: Annotated[
+        bool, typer.Option("--always", help="Apply to all later calls of this tool in the session, too.")
+    ] = False,
     message: Annotated[str | None, typer.Option("-m", "--message", help="A note for the record.")] = None,
     by: DecidedBy = None,
     agent: AgentOption = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Say yes.
+    """Approve a tool call.
 
     standfast approvals approve approval_123 --arguments '{"amount": 5}' --agent app:support
     """
     if edit and arguments is not None:
-        raise InvalidInput("give either --edit or --arguments")
+        raise InvalidInput("use either --edit or --arguments, not both")
     if (edit or arguments is not None) and agent is None:
-        raise InvalidInput("other arguments are checked by the tool: name its agent with --agent")
+        raise InvalidInput("edited arguments are validated by the tool: name its agent with --agent")
     async with open_runtime(store, agent) as rt:
         approval = await rt.approval(approval_id)
-        changed = edit_arguments(approval) if edit else None if arguments is None else parse_arguments(arguments)
-        given = {"arguments": changed, "always": always, "message": message, "by": by or get_login_name()}
-        return await submit_decision(rt, approval, "approve", agent, store, as_json, **given)
+        edited = edit_arguments(approval) if edit else None if arguments is None else parse_arguments(arguments)
+        options = {"arguments": edited, "always": always, "message": message, "by": by or get_login_name()}
+        return await submit_decision(rt, approval, "approve", agent, store, as_json, **options)
 
 
 @app.command()
 @command
 async def reject(
     approval_id: ApprovalId,
-    message: Annotated[str | None, typer.Option("-m", "--message", help="Why; the model is told.")] = None,
-    always: Annotated[bool, typer.Option("--always", help="Also all later calls of this tool here.")] = False,
+    message: Annotated[str | None, typer.Option("-m", "--message", help="The reason; it is sent to the model.")] = None,
+    always: Annotated[
+        bool, typer.Option("--always", help="Apply to all later calls of this tool in the session, too.")
+    ] = False,
     by: DecidedBy = None,
     agent: AgentOption = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Say no.
+    """Reject a tool call.
 
     standfast approvals reject approval_123 -m "too expensive"
     """
     async with open_runtime(store, agent) as rt:
         approval = await rt.approval(approval_id)
-        given = {"always": always, "message": message, "by": by or get_login_name()}
-        return await submit_decision(rt, approval, "reject", agent, store, as_json, **given)
+        options = {"always": always, "message": message, "by": by or get_login_name()}
+        return await submit_decision(rt, approval, "reject", agent, store, as_json, **options)
 
 
 @app.command()
 @command
 async def done(
     approval_id: ApprovalId,
-    output: Annotated[str, typer.Option(help="What the call returned.")],
+    output: Annotated[str, typer.Option(help="The output of the call.")],
     by: DecidedBy = None,
     agent: AgentOption = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Say of a call that may have run: it did, and this is its result.
+    """Record that an uncertain call did take effect, with its output.
 
     standfast approvals done approval_123 --output "paid, receipt 9"
     """
@@ -171,21 +173,21 @@ async def done(
 
 
 async def submit_decision(
-    rt: Runtime, approval: Approval, verdict: Any, agent: str | None, store: str, as_json: bool, **options: Any
+    rt: Runtime, approval: Approval, decision: Any, agent: str | None, store: str, as_json: bool, **options: Any
 ) -> int:
     run = await rt.run(approval.run_id)
     steps = (await run.info()).steps
-    await rt.decide(approval.id, verdict, **options)
+    await rt.decide(approval.id, decision, **options)
     if agent is None:
-        found = await rt.approval(approval.id)
-        CommandOutput(as_json).print_result(approval_to_dict(found), f"{escape(approval.id)} is {found.status}")
+        decided = await rt.approval(approval.id)
+        CommandOutput(as_json).print_result(approval_to_dict(decided), f"{escape(approval.id)} is {decided.status}")
         if not as_json:
             screen = Console(stderr=True, highlight=False, soft_wrap=True)
-            screen.print("[dim]  a running program that has the agent continues the run; otherwise:[/]")
-            again = shlex.join(
+            screen.print("[dim]  a running program with the agent resumes the run; otherwise:[/]")
+            command_line = shlex.join(
                 ["standfast", "runs", "resume", approval.run_id, "--agent", "AGENT", *format_store_option(store)]
             )
-            screen.print(f"[dim]  {escape(again)}[/]")
+            screen.print(f"[dim]  {escape(command_line)}[/]")
         return 0
     outcome = await watch_run(run, None if as_json else RunView(), after=steps)
     if as_json:
@@ -205,22 +207,22 @@ def parse_arguments(arguments: str) -> Any:
 @app.command()
 @command
 async def watch(
-    every: Annotated[float, typer.Option(min=0.05, help="Seconds between looks.")] = 1.0,
+    every: Annotated[float, typer.Option(min=0.05, help="Polling interval in seconds.")] = 1.0,
     agent: AgentOption = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Wait for questions and answer them one by one. Ctrl-C ends.
+    """Wait for approvals and prompt for each. Ctrl-C quits.
 
-    With --json each new question is printed as one line, and nothing is asked.
+    With --json each new approval is printed as one line, without a prompt.
 
     standfast approvals watch --agent app:support
     """
     screen, seen = RunView(), set[str]()
     if not as_json:
-        screen.print_line("[dim]waiting for questions; Ctrl-C ends[/]")
-    async with open_runtime(store, agent) as rt, aclosing(poll_pending(rt, every)) as questions:
-        async for approval in questions:
+        screen.print_line("[dim]waiting for approvals; Ctrl-C quits[/]")
+    async with open_runtime(store, agent) as rt, aclosing(poll_pending(rt, every)) as pending:
+        async for approval in pending:
             if approval.id in seen:
                 continue
             seen.add(approval.id)
@@ -231,12 +233,12 @@ async def watch(
 
 
 async def resolve_approval(rt: Runtime, approval: Approval, view: RunView, store: str, *, agent: str | None) -> None:
-    """Put a question; say what was decided, and what comes of it if the run goes on here."""
+    """Prompt for a decision and print it; follow the run if this process executes it."""
     run = await rt.run(approval.run_id)
     steps = (await run.info()).steps
     if await prompt_approval(rt, approval, view, editable=agent is not None):
-        found = await rt.approval(approval.id)
-        view.print_line(f"[dim]  {escape(found.status)} by {escape(str(found.decided_by))}[/]")
+        decided = await rt.approval(approval.id)
+        view.print_line(f"[dim]  {escape(decided.status)} by {escape(str(decided.decided_by))}[/]")
         if agent is not None:
             print_failure(await watch_run(run, view, after=steps), store, agent=agent)
 

@@ -1,4 +1,4 @@
-"""``run`` and ``chat``: let an agent work, with everything kept in the store."""
+"""``run`` and ``chat``: run an agent on one input or interactively, with its history in the store."""
 
 import asyncio
 import shlex
@@ -33,33 +33,33 @@ from standfast.runtime.types import RunInfo, RunOutcome
 
 ACTIVE_STATUSES: tuple[RunStatus, ...] = ("running", "waiting", "queued")
 LEASE_SECONDS = 10.0
-"""Seconds in which a turn belongs to a process that died. A person waits for it."""
+"""Seconds until the turn of a dead process can be resumed. Short, because a user waits for it."""
 
 SessionOption = Annotated[
     str | None,
-    typer.Option("--session", help="The conversation to go on with.", autocompletion=_completion.complete_sessions),
+    typer.Option("--session", help="The session to continue.", autocompletion=_completion.complete_sessions),
 ]
 
 
 @command
 async def run(
-    text: Annotated[str, typer.Argument(metavar="INPUT", help="What to say to it; - reads standard input.")],
+    text: Annotated[str, typer.Argument(metavar="INPUT", help="The input; - reads it from standard input.")],
     agent: Annotated[
         str | None, typer.Option("--agent", "-a", envvar="STANDFAST_AGENT", help="module:attribute or a file.")
     ] = None,
     session: SessionOption = None,
     model: ModelName = None,
-    key: Annotated[str | None, typer.Option(help="Started once however often it is asked for with this key.")] = None,
+    key: Annotated[str | None, typer.Option(help="Idempotency key: the run is started at most once per key.")] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Let an agent answer one input. Exit code 3 when it waits for an approval, 4 when another run has the session.
+    """Run an agent on one input. Exit code 3 if it waits for approval, 4 if another run holds the session.
 
     standfast run "Refund order 7" --agent app:support --session user-7
     """
-    said = typer.get_text_stream("stdin").read() if text == "-" else text
+    message = typer.get_text_stream("stdin").read() if text == "-" else text
     async with open_agent(agent, model) as chosen, Runtime.open(store, agents=[chosen], lease=LEASE_SECONDS) as rt:
-        started = await rt.start(chosen.name, said, session_id=session, key=key, on_busy="reject")
+        started = await rt.start(chosen.name, message, session_id=session, key=key, on_busy="reject")
         outcome = await watch_run(started, None if as_json else RunView())
     if as_json:
         CommandOutput(True).print_result(outcome_to_dict(outcome), "")
@@ -75,10 +75,13 @@ async def chat(
     model: ModelName = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Each line of standard input is a turn, and a line of JSON its outcome.")
+        bool,
+        typer.Option(
+            "--json", help="Read one turn per line of standard input and print each outcome as a line of JSON."
+        ),
     ] = False,
 ) -> int:
-    """Talk to an agent. Ctrl-C stops its turn and keeps the conversation; at the prompt it ends, as Ctrl-D does.
+    """Chat with an agent. Ctrl-C cancels the turn and keeps the session; at the prompt it quits, like Ctrl-D.
 
     standfast chat app.py:support --session user-7
 
@@ -90,28 +93,28 @@ async def chat(
         if as_json:
             return await chat_json_lines(rt, chosen.name, name)
         screen.print_line(
-            f"[bold]{escape(chosen.name)}[/] [dim](model: {get_model_name(chosen)}; conversation: {escape(name)})[/]"
+            f"[bold]{escape(chosen.name)}[/] [dim](model: {get_model_name(chosen)}; session: {escape(name)})[/]"
         )
         conversation = ChatSession(rt, name, screen, store, agent=agent or chosen.name)
         with suppress(EOFError, PromptInterrupted):
             await conversation.finish_earlier_turns()
             while True:
-                said = await ask("\n> ")
-                if said.strip():
-                    await conversation.run_turn(chosen.name, said)
+                text = await ask("\n> ")
+                if text.strip():
+                    await conversation.run_turn(chosen.name, text)
     options = ["--session", name, *(["--model", model] if model else []), *format_store_option(store)]
-    again = shlex.join(["standfast", "chat", *([agent] if agent else []), *options])
-    screen.print_line(f"\n[dim]Go on with: {escape(again)}[/]")
+    command_line = shlex.join(["standfast", "chat", *([agent] if agent else []), *options])
+    screen.print_line(f"\n[dim]Continue with: {escape(command_line)}[/]")
     return 0
 
 
 async def chat_json_lines(rt: Runtime, agent: str, session_id: str) -> int:
-    """A conversation between programs, until there is no more input or a turn waits for a decision."""
+    """Read turns and print outcomes until the input ends or a turn waits for approval."""
     code = 0
     with suppress(EOFError, PromptInterrupted):
         while code != WAITING:
-            if said := (await ask("")).strip():
-                outcome = await watch_run(await rt.start(agent, said, session_id=session_id, on_busy="reject"), None)
+            if text := (await ask("")).strip():
+                outcome = await watch_run(await rt.start(agent, text, session_id=session_id, on_busy="reject"), None)
                 print_utf8(msgspec.json.encode({"session_id": session_id, **outcome_to_dict(outcome)}))
                 code = get_exit_code(outcome)
     return code
@@ -124,36 +127,36 @@ def get_model_name(agent: Agent[Any]) -> str:
 
 
 class ChatSession:
-    """A session at the terminal: its turns, and the questions in them."""
+    """A session at the terminal: its turns and their approvals."""
 
     def __init__(self, rt: Runtime, session_id: str, view: RunView, store: str, *, agent: str) -> None:
         self.rt, self.session_id, self.view, self.store, self.agent = rt, session_id, view, store, agent
 
     async def run_turn(self, agent: str, text: str) -> None:
-        """Say something, once earlier turns are over: also those of processes that died, or of other programs."""
+        """Run a turn after all earlier turns have ended, including those of dead processes and of other programs."""
         while await self.finish_earlier_turns():
             try:
                 run = await self.rt.start(agent, text, session_id=self.session_id, on_busy="reject")
             except SessionBusy:
-                continue  # somebody was quicker
+                continue  # another program started a run first
             print_failure(await self.handle_approvals(run, await self.watch_run(run)), self.store, agent=self.agent)
             return
 
     async def finish_earlier_turns(self) -> bool:
-        """Bring earlier turns to their end, and put the questions left open again.
+        """Wait for earlier turns to end and prompt for their pending approvals.
 
-        False when they stay open, for then no other turn can begin.
+        Return False if one stays pending: no other turn can start then.
         """
         for info in [info for status in ACTIVE_STATUSES for info in await self.list_runs(status)]:
             if info.status != "waiting":
                 self.view.print_line(
-                    "[dim]An earlier turn is not over: it goes on, or is taken up if its process died.[/]"
+                    "[dim]An earlier turn has not ended: waiting for it, or resuming it if its process died.[/]"
                 )
             run = await self.rt.run(info.run_id)
             outcome = await self.handle_approvals(run, await self.watch_run(run, after=info.steps))
             print_failure(outcome, self.store, agent=self.agent)
             if outcome.status == "waiting":
-                self.view.print_line("[yellow]This has to be decided before the conversation can go on.[/]")
+                self.view.print_line("[yellow]This must be decided before the conversation can continue.[/]")
                 return False
         return True
 
@@ -161,7 +164,7 @@ class ChatSession:
         return await self.rt.runs(status=status, session_id=self.session_id)
 
     async def handle_approvals(self, run: RunHandle, outcome: RunOutcome) -> RunOutcome:
-        """Ask the person whatever the run wants to know, until it ends or they leave it waiting."""
+        """Prompt for the approvals of a run until it ends or the user leaves one pending."""
         while outcome.status == "waiting" and outcome.approvals:
             seen = (await run.info()).steps
             decided = [await prompt_approval(self.rt, approval, self.view) for approval in outcome.approvals]
@@ -171,7 +174,7 @@ class ChatSession:
         return outcome
 
     async def watch_run(self, run: RunHandle, *, after: int = 0) -> RunOutcome:
-        """Show the run; meanwhile Ctrl-C cancels it, which keeps what was done."""
+        """Print the run. Ctrl-C cancels it and keeps its progress."""
         stops = set[asyncio.Task[None]]()
         with handle_interrupt(lambda: stops.add(asyncio.ensure_future(self.rt.cancel(run.id, mode="immediate")))):
             outcome = await watch_run(run, self.view, after=after)

@@ -1,4 +1,4 @@
-"""A story in which a process is killed and nothing is lost, told with real processes."""
+"""``demo``: a payment that survives ``kill -9``, with real processes."""
 
 import asyncio
 import os
@@ -33,34 +33,34 @@ EXAMPLE, TUTORIAL = "examples/support_desk/desk.py", "docs/tutorial.md"
 
 @command
 async def demo(as_json: AsJson = False) -> None:
-    """Watch a payment survive a killed process, and a call that is interrupted. No key, no network, ten seconds.
+    """Show a payment that survives a killed process, and an interrupted call. Takes ten seconds, no key, no network.
 
-    With --json only what came of it is printed.
+    With --json only the result is printed.
 
     standfast demo
     """
-    began = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="standfast-demo-") as folder:
-        story = Demo(Path(folder), quiet=as_json)
-        await story.pause_for_approval()
-        await story.kill_during_payment()
-        await story.resolve_uncertain_call()
-        await story.interrupt_call()
-        seconds = time.monotonic() - began
-        story.print_next_steps(seconds)
+        demo = Demo(Path(folder), quiet=as_json)
+        await demo.pause_for_approval()
+        await demo.kill_during_payment()
+        await demo.resolve_uncertain_call()
+        await demo.interrupt_call()
+        seconds = time.monotonic() - start
+        demo.print_next_steps(seconds)
         if as_json:
             print_json(
                 {
-                    "payments": story.count_payments(),
+                    "payments": demo.count_payments(),
                     "answer": OPENING_HOURS,
-                    "heard": story.heard_text,
+                    "heard": demo.heard_text,
                     "seconds": seconds,
                 }
             )
 
 
 class Demo:
-    """Four scenes on one SQLite file."""
+    """Four steps on one SQLite file."""
 
     def __init__(self, folder: Path, *, quiet: bool = False) -> None:
         self.store = f"sqlite:///{folder / 'demo.db'}"
@@ -68,10 +68,10 @@ class Demo:
         self.heard_text = ""
         self.console = Console(highlight=False, soft_wrap=True, quiet=quiet)
         self.screen = RunView(self.console)
+        self.print_text("[dim]The agents follow fixed rules, so that the demo is repeatable and needs no key.[/]")
         self.print_text(
-            "[dim]The agents here decide by fixed rules, so that every showing is the same and needs no key.[/]"
+            "[dim]Everything else is real: processes, sandboxed workers, SQLite, kill -9, audio in real time.[/]"
         )
-        self.print_text("[dim]All else is real: processes, sandboxed workers, SQLite, kill -9, audio in real time.[/]")
 
     def print_text(self, text: str) -> None:
         self.console.print(text)
@@ -84,11 +84,13 @@ class Demo:
         self.print_heading("1  An agent computes in a sandbox and asks before it pays")
         self.print_text(f"[bold cyan]you[/]  {demo_agent.REQUEST}")
         async with self.run_agent_process(demo_agent.REQUEST) as first:
-            with show_status(self.console, "a process of its own takes this up"):
+            with show_status(self.console, "running in a separate process"):
                 await first.wait()
         async with Runtime.open(self.store) as rt:
             run = (await rt.runs(session_id=demo_agent.SESSION))[-1]
-            self.screen.console.print(f"[dim]process {first.pid} ran this and is gone; the run waits in the store:[/]")
+            self.screen.console.print(
+                f"[dim]process {first.pid} ran this and has exited; the run waits in the store:[/]"
+            )
             async for event in (await rt.run(run.run_id)).events():
                 self.screen.show_event(event)
             self.print_approvals(*await rt.approvals(status="pending"))
@@ -104,15 +106,15 @@ class Demo:
             second.kill()
             await second.wait()
         self.print_text(
-            f"[bold red]kill -9 {second.pid}[/]  the ledger has its line, nobody has heard what the bank said:"
+            f"[bold red]kill -9 {second.pid}[/]  the ledger has the payment, but the answer of the bank is lost:"
         )
         self.print_text(f"     [yellow]{escape(self.ledger.read_text().strip())}[/]")
 
     async def resolve_uncertain_call(self) -> None:
-        self.print_heading("3  Another process finds the run and does not pay again")
+        self.print_heading("3  Another process resumes the run and does not pay again")
         async with demo_agent.open_treasurer_runtime(self.store, self.ledger) as rt:
             run = await rt.run((await rt.runs(session_id=demo_agent.SESSION))[-1].run_id)
-            with show_status(self.console, "a third process takes it up as soon as the dead one's lease is over"):
+            with show_status(self.console, "another process resumes it as soon as the lease of the dead one expires"):
                 outcome = await run.wait()
                 while outcome.status != "waiting":
                     outcome = await run.wait()
@@ -127,7 +129,7 @@ class Demo:
             await watch_run(await rt.start("treasurer", question, session_id=demo_agent.SESSION), self.screen)
 
     async def interrupt_call(self) -> None:
-        self.print_heading("4  A call is interrupted, and remembers what was heard")
+        self.print_heading("4  A call is interrupted and remembers what was heard")
         model = LocalRealtimeModel(FunctionModel(lambda request: OPENING_HOURS))
         session = await RealtimeRunner(RealtimeAgent(name="shop"), model=model).run()
         async with session:
@@ -153,29 +155,27 @@ class Demo:
         for what, why in tries:
             self.print_text(f"  [bold]{escape(what):{width}}[/]  {escape(why)}")
 
-    # --- stage hands ------------------------------------------------------------------------------
-
     def print_approvals(self, *approvals: Approval) -> None:
         for approval in approvals:
             call = f"[bold]{escape(approval.tool)}[/]({escape(approval.arguments)})"
             if approval.kind == "uncertain":
                 self.print_text(
-                    f"[bold yellow]?[/]    {call} was under way when its process died. It may have happened."
+                    f"[bold yellow]?[/]    {call} was running when its process died. It may have taken effect."
                 )
             else:
                 self.print_text(f"[bold yellow]?[/]    it wants to call {call}")
 
     @asynccontextmanager
     async def run_agent_process(self, *args: str) -> AsyncIterator[asyncio.subprocess.Process]:
-        """The treasurer as a process of its own; gone when the block is left."""
+        """Run the treasurer in a process of its own, which is killed when the block is left."""
         command = [sys.executable, "-m", "standfast.cli.commands.demo_agent", self.store, str(self.ledger), *args]
-        started = await asyncio.create_subprocess_exec(*command)
+        process = await asyncio.create_subprocess_exec(*command)
         try:
-            yield started
+            yield process
         finally:
-            if started.returncode is None:
-                started.kill()
-                await started.wait()
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
 
     async def wait_until_paid(self) -> None:
         async with asyncio.timeout(30):
@@ -184,15 +184,15 @@ class Demo:
 
 
 def list_next_steps(standfast: str) -> list[tuple[str, str]]:
-    """What to try on this machine, with what is installed and lies in this folder."""
-    found = [
+    """Suggest what to try next with what is installed and in this folder."""
+    steps = [
         (f"{standfast} chat {EXAMPLE}", "talk to an agent that asks before it pays; no key needed"),
         (f"{standfast} chat", f"talk to a language model{get_model_hint()}"),
         (f"{standfast} workers repl", "Python in a sandbox"),
         (f"{standfast} doctor", "what works on this machine"),
-        (TUTORIAL, "from nothing to a durable agent in fifteen minutes"),
+        (TUTORIAL, "build a durable agent in fifteen minutes"),
     ]
-    return [(what, why) for what, why in found if Path(what.split()[-1]).exists() or "/" not in what.split()[-1]]
+    return [(what, why) for what, why in steps if Path(what.split()[-1]).exists() or "/" not in what.split()[-1]]
 
 
 def get_model_hint() -> str:
@@ -206,7 +206,7 @@ def get_model_hint() -> str:
 
 
 def get_program_name() -> str:
-    """How this program is called from here."""
+    """Return the command that runs this program."""
     program = Path(sys.argv[0])
     if program.name != "standfast":
         return "python -m standfast"

@@ -1,6 +1,6 @@
-"""The agent of the demonstration, as a program of its own: ``python -m standfast.cli.commands.demo_agent STORE LEDGER [INPUT]``.
+"""The agent of the demo, run as ``python -m standfast.cli.commands.demo_agent STORE LEDGER [INPUT]``.
 
-It computes in a sandboxed Python worker and pays by writing a line into a ledger, after a person agreed.
+It computes in a sandboxed Python worker and, after approval, pays by writing a line to a ledger.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SESSION = "invoices-of-march"
 REQUEST = "Ann, Bo and Cy sent invoices over 800, 1100 and 300 euros, before 19 % tax. Pay them in one sum."
 LEASE = 1.0
 BANK_SECONDS = 3.0
-"""How long the bank takes to answer. It has written its line by then."""
+"""How long the bank takes to answer, after it has written its line."""
 
 CODE = """\
 invoices = {"Ann": 800, "Bo": 1100, "Cy": 300}
@@ -36,11 +36,11 @@ total
 
 def make_payment_tool(ledger: Path) -> FunctionTool:
     async def pay(to: str, amount: float) -> str:
-        """Pay somebody.
+        """Make a payment.
 
         Args:
-            to: Who is paid.
-            amount: How many euros.
+            to: The recipient.
+            amount: The amount in euros.
         """
         with ledger.open("a", encoding="utf-8") as lines:
             lines.write(f"{amount:.2f} to {to}\n")
@@ -51,7 +51,7 @@ def make_payment_tool(ledger: Path) -> FunctionTool:
 
 
 def decide_next_step(request: ModelRequest) -> str | Item:
-    """What the treasurer does next, by what happened last."""
+    """Choose the next step of the treasurer from the last item."""
     last = request.input[-1]
     if isinstance(last, str) or "content" in last:
         return f"I paid {find_amount_paid(request)} euros, once." if find_amount_paid(request) else make_code_call(CODE)
@@ -84,7 +84,7 @@ def create_treasurer(pool: SessionPool, ledger: Path) -> Agent[Any]:
 
 @asynccontextmanager
 async def open_treasurer_runtime(store: str, ledger: Path) -> AsyncIterator[Runtime]:
-    """The treasurer in this process: a pool of workers and a runtime on the store."""
+    """Open a worker pool and a runtime with the treasurer."""
     async with (
         SessionPool(PoolConfig(min_idle=1, max_sessions=4)) as pool,
         Runtime.open(store, agents=[create_treasurer(pool, ledger)], lease=LEASE) as rt,
@@ -93,7 +93,7 @@ async def open_treasurer_runtime(store: str, ledger: Path) -> AsyncIterator[Runt
 
 
 async def main(store: str, ledger: Path, request: str | None) -> None:
-    """Start a run, or take up the one that is there; either way until it waits or ends."""
+    """Start a run, or resume the existing one, until it waits or ends."""
     async with open_treasurer_runtime(store, ledger) as rt:
         if request is not None:
             run = await rt.start("treasurer", request, session_id=SESSION, key="march")
@@ -103,5 +103,5 @@ async def main(store: str, ledger: Path, request: str | None) -> None:
 
 
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):  # whoever watches the demonstration had enough of it
+    with suppress(KeyboardInterrupt):  # the user stopped the demo
         asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None))

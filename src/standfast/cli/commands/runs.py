@@ -1,4 +1,4 @@
-"""Durable runs: what there are, what happened in them, and what should."""
+"""``runs``: list, show, follow, resume, cancel and fork durable runs."""
 
 from collections import deque
 from dataclasses import asdict
@@ -40,18 +40,16 @@ def run_to_dict(info: RunInfo) -> dict[str, Any]:
 @app.command("list")
 @command
 async def list_(
-    status: Annotated[RunStatus | None, typer.Option(help="Only those with this status.")] = None,
+    status: Annotated[RunStatus | None, typer.Option(help="Only runs with this status.")] = None,
     session: Annotated[
         str | None,
-        typer.Option(
-            "--session", help="Only those of this conversation.", autocompletion=_completion.complete_sessions
-        ),
+        typer.Option("--session", help="Only runs of this session.", autocompletion=_completion.complete_sessions),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = 50,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, the newest first.
+    """List runs, newest first.
 
     standfast runs list --status waiting
     """
@@ -64,7 +62,7 @@ async def list_(
 
 
 async def list_latest_runs(rt: Runtime, limit: int, **filters: Any) -> list[RunInfo]:
-    """The newest runs, newest first. A store lists them from the oldest on."""
+    """Return the newest runs, newest first. The store lists them in ascending order."""
     found: deque[RunInfo] = deque(maxlen=limit)
     page: list[RunInfo] = await rt.runs(**filters, limit=PAGE_SIZE)
     while page:
@@ -76,7 +74,7 @@ async def list_latest_runs(rt: Runtime, limit: int, **filters: Any) -> list[RunI
 @app.command()
 @command
 async def show(run_id: RunId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson = False) -> None:
-    """Show a run: its status, what it waits for, and what came of it.
+    """Show a run: its status, what it waits for, and its result.
 
     standfast runs show run_123
     """
@@ -98,11 +96,11 @@ async def show(run_id: RunId, store: StoreUrl = DEFAULT_STORE, as_json: AsJson =
 @command
 async def events(
     run_id: RunId,
-    after: Annotated[int, typer.Option(help="Only those behind this number.")] = 0,
+    after: Annotated[int, typer.Option(help="Only events after this sequence number.")] = 0,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Print what happened in a run, then what happens, until it ends or waits.
+    """Print the events of a run and follow it until it ends or waits.
 
     standfast runs events run_123 --json
     """
@@ -118,8 +116,8 @@ async def events(
 
 def format_event(event: Event) -> str:
     data = msgspec.json.encode(event.data).decode()
-    cut = data if len(data) <= 200 else f"{data[:200]}…"
-    return f"[dim]{event.seq:>5}  {format_time(event.at)}[/]  [bold]{escape(event.type)}[/]  {escape(cut)}"
+    shortened = data if len(data) <= 200 else f"{data[:200]}…"
+    return f"[dim]{event.seq:>5}  {format_time(event.at)}[/]  [bold]{escape(event.type)}[/]  {escape(shortened)}"
 
 
 @app.command()
@@ -129,12 +127,12 @@ async def resume(
     agent: Annotated[str, typer.Option("--agent", "-a", envvar="STANDFAST_AGENT", help="module:attribute or a file.")],
     model: ModelName = None,
     accept_changes: Annotated[
-        bool, typer.Option("--accept-changes", help="Have calls refused whose tools the agent no longer has.")
+        bool, typer.Option("--accept-changes", help="Reject pending calls of tools that the agent no longer has.")
     ] = False,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Let a run go on here. Exit code 3 when it waits for an approval.
+    """Resume a run in this process. Exit code 3 if it waits for approval.
 
     standfast runs resume run_123 --agent app:support
     """
@@ -155,11 +153,11 @@ async def resume(
 @command
 async def cancel(
     run_id: RunId,
-    now: Annotated[bool, typer.Option("--now", help="Do not let it finish its turn.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Stop immediately instead of after the current turn.")] = False,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a run. What was done is kept, and it can be resumed.
+    """Cancel a run. Its progress is kept, and it can be resumed.
 
     standfast runs cancel run_123 --now
     """
@@ -170,24 +168,24 @@ async def cancel(
 
 
 def format_cancellation(info: RunInfo) -> str:
-    return "is cancelled" if info.status == "cancelled" else f"is {info.status} and was asked to stop"
+    return "is cancelled" if info.status == "cancelled" else f"is {info.status}; cancellation was requested"
 
 
 @app.command()
 @command
 async def fork(
     run_id: RunId,
-    at: Annotated[int | None, typer.Option(help="The last event that the new run shares (see `events`).")] = None,
+    at: Annotated[
+        int | None, typer.Option(help="The sequence number of the last event to share (see `events`).")
+    ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a new run that shares the beginning of another. Resume it to let it go on.
+    """Create a run that shares the first events of another. Resume it to continue.
 
     standfast runs fork run_123 --at 4
     """
     async with Runtime.open(require_existing_store(store), agents=[]) as rt:
         made = await rt.fork(run_id, at=at)
         info = await made.info()
-    CommandOutput(as_json).print_result(
-        run_to_dict(info), f"{escape(made.id)} shares the beginning of {escape(run_id)}"
-    )
+    CommandOutput(as_json).print_result(run_to_dict(info), f"{escape(made.id)} is a fork of {escape(run_id)}")

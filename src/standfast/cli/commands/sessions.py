@@ -1,4 +1,4 @@
-"""Conversations in a store."""
+"""``sessions``: list, show, search, fork, rewind, export, import, check and delete sessions."""
 
 import sys
 from collections.abc import Iterator
@@ -43,11 +43,13 @@ def session_to_dict(info: StoredSessionInfo) -> dict[str, Any]:
 @command
 async def export(
     session_id: SessionId,
-    file: Annotated[Path | None, typer.Option("--output", "-o", help="Write here instead of the screen.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file instead of standard output.")
+    ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Write a session as JSON Lines, which `import` reads. The lines are JSON with or without --json.
+    """Export a session as JSON Lines, which `import` reads. The lines are JSON with or without --json.
 
     standfast sessions export user-7 -o user-7.jsonl
     """
@@ -64,21 +66,23 @@ async def export(
 
 @command
 async def import_(
-    file: Annotated[Path, typer.Argument(help="What `export` wrote; - reads standard input.")],
-    new_id: Annotated[str | None, typer.Option("--as", help="Another id than the exported one.")] = None,
+    file: Annotated[Path, typer.Argument(help="A file written by `export`; - reads standard input.")],
+    new_id: Annotated[
+        str | None, typer.Option("--as", help="The id of the new session. Default: the exported one.")
+    ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Create a session from exported lines. An existing one is never touched.
+    """Create a session from an export. An existing session is never changed.
 
     standfast sessions import user-7.jsonl --as user-7-copy
     """
     async with open_store(store) as opened:
         with CommandOutput(as_json).show_status("writing"):
-            made = await opened.import_(read_lines(file), session_id=new_id)
-        info = await opened.describe(made.session_id)
+            imported = await opened.import_(read_lines(file), session_id=new_id)
+        info = await opened.describe(imported.session_id)
     CommandOutput(as_json).print_result(
-        session_to_dict(info), f"{escape(made.session_id)} has {info.head.length} items"
+        session_to_dict(info), f"{escape(imported.session_id)} has {info.head.length} items"
     )
 
 
@@ -95,21 +99,21 @@ async def check(
     session_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ID]", help="The session; all of them without it.", autocompletion=_completion.complete_sessions
+            metavar="[ID]", help="The session. Default: all sessions.", autocompletion=_completion.complete_sessions
         ),
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> int:
-    """Look for damage: unreadable records, calls without outputs, tampering. Changes nothing; exit code 1 if any.
+    """Check for unreadable records, calls without outputs and tampering. Changes nothing; exit code 1 if any is found.
 
-    A call that waits for an approval has no output yet and is named too.
+    A call that waits for approval has no output yet and is listed, too.
 
     standfast sessions check
     """
     output = CommandOutput(as_json)
     async with open_existing_store(store) as opened:
-        with output.show_status("looking at every record"):
+        with output.show_status("checking every record"):
             if session_id is not None:
                 await opened.describe(session_id)
                 names = [session_id]
@@ -118,24 +122,24 @@ async def check(
             reports = [await opened.session(name).check() for name in names]
     rows = [
         {
-            "id": one.session_id,
-            "ok": one.ok,
-            "items": one.readable,
-            "found": format_findings(one),
-            **msgspec.to_builtins(one),
+            "id": report.session_id,
+            "ok": report.ok,
+            "items": report.readable,
+            "found": format_findings(report),
+            **msgspec.to_builtins(report),
         }
-        for one in reports
+        for report in reports
     ]
     output.print_table(("id", "ok", "items", "found"), rows, empty="no sessions")
-    return 0 if all(one.ok for one in reports) else FAILED
+    return 0 if all(report.ok for report in reports) else FAILED
 
 
 def format_findings(report: IntegrityReport) -> str:
-    """The findings in words."""
-    words = [f"record {one.position} cannot be read ({one.reason})" for one in report.corrupt]
-    words += [f"item {one.index} is a {one.problem.replace('-', ' ')}" for one in report.unpaired]
-    words += [f"{len(report.quarantined)} records were set aside"] if report.quarantined else []
-    return "; ".join([*words, *([report.tampered] if report.tampered else [])])
+    """Describe the findings of a report."""
+    findings = [f"record {one.position} cannot be read ({one.reason})" for one in report.corrupt]
+    findings += [f"item {one.index} is a {one.problem.replace('-', ' ')}" for one in report.unpaired]
+    findings += [f"{len(report.quarantined)} records are quarantined"] if report.quarantined else []
+    return "; ".join([*findings, *([report.tampered] if report.tampered else [])])
 
 
 async def list_session_ids(store: Store) -> list[str]:
@@ -153,14 +157,14 @@ app = typer.Typer(no_args_is_help=True)
 @app.command("list")
 @command
 async def list_(
-    owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None,
-    query: Annotated[str | None, typer.Option("--query", "-q", help="Part of an id or an annotation.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 50,
-    after: Annotated[str | None, typer.Option(help="Go on behind this cursor (see --json).")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only sessions of this owner.")] = None,
+    query: Annotated[str | None, typer.Option("--query", "-q", help="Part of an id or of an annotation.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = 50,
+    after: Annotated[str | None, typer.Option(help="Continue after this cursor (see --json).")] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """List sessions, those changed last first.
+    """List sessions, most recently changed first.
 
     standfast sessions list --owner ann --json
     """
@@ -174,23 +178,24 @@ async def list_(
 
 
 def print_other_tables(store: str, as_json: bool) -> None:
-    """Tell a person of sessions that this address does not show."""
-    for also in [] if as_json else find_other_tables(store):
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[dim]{escape(also)}[/]")
+    """Mention sessions in other tables of the same file."""
+    for hint in [] if as_json else find_other_tables(store):
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[dim]{escape(hint)}[/]")
 
 
 @app.command()
 @command
 async def show(
     session_id: SessionId,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the latest so many items.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Only the latest N items.")] = None,
     generation: Annotated[
-        int | None, typer.Option("--generation", "-g", help="What it showed before a rewind.")
+        int | None,
+        typer.Option("--generation", "-g", help="Show an earlier generation, from before a rewind or replacement."),
     ] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was said.
+    """Show the items of a session.
 
     standfast sessions show user-7 --limit 20
     """
@@ -200,7 +205,7 @@ async def show(
             info = await opened.describe(session_id)
             history = opened.session(session_id)
             items = await history.get_items(limit=limit, generation=generation)
-            earlier = [kept.number for kept in await history.generations()]
+            earlier = [one.number for one in await history.generations()]
     if as_json:
         output.print_result({**session_to_dict(info), "generations": earlier, "items": items}, "")
         return
@@ -214,7 +219,7 @@ async def show(
 
 
 def format_item(item: Item) -> str:
-    """An item as one or a few lines, with markup."""
+    """Format an item as rich markup."""
     match item.get("type", "message"):
         case "message":
             who = str(item.get("role", "?"))
@@ -230,22 +235,22 @@ def format_item(item: Item) -> str:
 @app.command()
 @command
 async def search(
-    query: Annotated[str, typer.Argument(help="Words; each must begin a word of the item.")],
+    query: Annotated[str, typer.Argument(help="Words; each must be the beginning of a word in the item.")],
     session_id: Annotated[
         str | None,
         typer.Option("--session", help="Only in this session.", autocompletion=_completion.complete_sessions),
     ] = None,
     owner: Annotated[str | None, typer.Option(help="Only sessions of this owner.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows.")] = 20,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Find items by their words.
+    """Search items by words.
 
     standfast sessions search "refund order"
     """
     if not query.strip():
-        raise InvalidInput("give at least one word to look for")
+        raise InvalidInput("the query is empty: give at least one word")
     output = CommandOutput(as_json)
     with output.show_status("searching; the first search of a store takes longest"):
         hits = await search_store(store, query, session_id=session_id, owner=owner, limit=limit)
@@ -268,12 +273,12 @@ async def search_store(
 @command
 async def fork(
     session_id: SessionId,
-    at: Annotated[int | None, typer.Option(help="Share the items up to here; all of them without it.")] = None,
+    at: Annotated[int | None, typer.Option(help="Number of items to share. Default: all.")] = None,
     new_id: Annotated[str | None, typer.Option("--as", help="The new session's id.")] = None,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Begin a new session that shares the items of another.
+    """Create a session that shares the items of another.
 
     standfast sessions fork user-7 --at 12 --as user-7-b
     """
@@ -290,11 +295,13 @@ async def fork(
 @command
 async def restore(
     session_id: SessionId,
-    generation: Annotated[int, typer.Option("--generation", "-g", help="Which, as `sessions show` lists them.")],
+    generation: Annotated[
+        int, typer.Option("--generation", "-g", help="The generation, as listed by `sessions show`.")
+    ],
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Undo a rewind: show that generation again, and after it what was added since.
+    """Undo a rewind: restore a generation and append the items added since.
 
     standfast sessions restore user-7 --generation 0
     """
@@ -309,18 +316,18 @@ async def restore(
 @command
 async def rewind(
     session_id: SessionId,
-    to: Annotated[int, typer.Option(min=0, help="Keep so many items.")],
+    to: Annotated[int, typer.Option(min=0, help="The number of items to keep.")],
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Go back to an earlier item. What came after it stays readable as an older generation.
+    """Remove the items after a position. They stay readable as an earlier generation.
 
     standfast sessions rewind user-7 --to 12
     """
     async with open_existing_store(store) as opened:
-        there = (await opened.describe(session_id)).head.length
-        if to > there:
-            raise InvalidInput(f"cannot rewind to {to}: the session has {there} items")
+        length = (await opened.describe(session_id)).head.length
+        if to > length:
+            raise InvalidInput(f"cannot rewind to {to}: the session has {length} items")
         await opened.session(session_id).rewind(to=to)
         info = await opened.describe(session_id)
     CommandOutput(as_json).print_result(session_to_dict(info), f"{escape(session_id)} is at {info.head}")
@@ -335,11 +342,11 @@ app.command()(check)
 @command
 async def delete(
     session_id: SessionId,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     store: StoreUrl = DEFAULT_STORE,
     as_json: AsJson = False,
 ) -> None:
-    """Destroy a session and everything noted about it. Forks keep what they show.
+    """Delete a session with its metadata. Forks keep the items that they share.
 
     standfast sessions delete user-7 --yes
     """
@@ -347,7 +354,7 @@ async def delete(
         info = await opened.describe(session_id)
         if not yes:
             if not sys.stdin.isatty():
-                raise InvalidInput("deleting cannot be undone: say --yes")
-            typer.confirm(f"Destroy {session_id} with its {info.head.length} items?", abort=True)
+                raise InvalidInput("deleting cannot be undone: confirm with --yes")
+            typer.confirm(f"Delete {session_id} with its {info.head.length} items?", abort=True)
         await opened.delete(session_id)
-    CommandOutput(as_json).print_result({"id": session_id, "deleted": True}, f"{escape(session_id)} is gone")
+    CommandOutput(as_json).print_result({"id": session_id, "deleted": True}, f"{escape(session_id)} is deleted")

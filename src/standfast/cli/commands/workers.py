@@ -1,4 +1,4 @@
-"""Sandboxed Python from the command line."""
+"""``workers``: run code in sandboxed workers, list their processes, check the sandbox."""
 
 import asyncio
 import codeop
@@ -20,8 +20,7 @@ from standfast.base.errors import InvalidInput, Unsupported
 from standfast.cli.commands._errors import FAILED, command
 from standfast.cli.commands._output import AsJson, CommandOutput, print_utf8
 from standfast.cli.commands._prompt import PromptInterrupted, ask, handle_interrupt
-from standfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, WorkerSession
-from standfast.workers import probe_sandbox
+from standfast.workers import ExecuteMessage, SandboxPolicy, SessionConfig, WorkerSession, probe_sandbox
 from standfast.workers.wire.messages import DisplayMessage, ErrorMessage, InputMessage, OutputMessage, ResultMessage
 
 PROC = Path("/proc")
@@ -30,7 +29,7 @@ SERVER_MODULE = b"standfast.workers.child.forkserver"
 
 @dataclass(frozen=True)
 class WorkerProcessInfo:
-    """One process. Its parent is the program that owns it, or its fork-server."""
+    """A fork-server or worker process. The parent of a worker is its fork-server."""
 
     pid: int
     parent: int
@@ -40,12 +39,12 @@ class WorkerProcessInfo:
 
 
 def list_worker_processes() -> list[WorkerProcessInfo]:
-    """Fork-servers and what they forked, oldest first."""
+    """List fork-servers and workers, oldest first."""
     if not PROC.joinpath("self", "stat").exists():
-        raise Unsupported("worker processes can only be listed where there is a /proc (Linux)")
-    marked = [pid for pid in list_pids() if SERVER_MODULE in read_proc_file(pid, "cmdline")]
-    found = [read_process_info(pid, set(marked)) for pid in marked]
-    return sorted((one for one in found if one is not None), key=lambda one: one.pid)
+        raise Unsupported("worker processes can only be listed on systems with /proc (Linux)")
+    pids = [pid for pid in list_pids() if SERVER_MODULE in read_proc_file(pid, "cmdline")]
+    processes = [read_process_info(pid, set(pids)) for pid in pids]
+    return sorted((process for process in processes if process is not None), key=lambda process: process.pid)
 
 
 def list_pids() -> list[int]:
@@ -55,7 +54,7 @@ def list_pids() -> list[int]:
 def read_proc_file(pid: int, name: str) -> bytes:
     try:
         return PROC.joinpath(str(pid), name).read_bytes()
-    except OSError:  # it is gone, or not ours to see
+    except OSError:  # it has exited or is not readable
         return b""
 
 
@@ -76,16 +75,16 @@ def read_process_info(pid: int, server_pids: set[int]) -> WorkerProcessInfo | No
 app = typer.Typer(no_args_is_help=True)
 
 Network = Annotated[
-    str, typer.Option(help="none, host, or the only hosts to reach: api.example.org,*.pypi.org", metavar="WHICH")
+    str, typer.Option(help="none, host, or a list of allowed hosts: api.example.org,*.pypi.org", metavar="NETWORK")
 ]
-MemoryMb = Annotated[int, typer.Option(min=1, help="Memory limit.")]
-Preload = Annotated[str, typer.Option(help="Modules to import beforehand: numpy,pandas")]
+MemoryMb = Annotated[int, typer.Option(min=1, help="Memory limit in megabytes.")]
+Preload = Annotated[str, typer.Option(help="Modules to import in advance: numpy,pandas")]
 
 
 def build_session_config(network: str, memory_mb: int, preload: str = "") -> SessionConfig:
     hosts = tuple(name.strip() for name in network.split(",") if name.strip())
-    reach: Any = network if network in ("none", "host") else hosts
-    policy = SandboxPolicy(network=reach, memory_mb=memory_mb)
+    allowed: Any = network if network in ("none", "host") else hosts
+    policy = SandboxPolicy(network=allowed, memory_mb=memory_mb)
     return SessionConfig(sandbox=policy, preload=tuple(name.strip() for name in preload.split(",") if name.strip()))
 
 
@@ -100,36 +99,36 @@ async def exec_(
     preload: Preload = "",
     as_json: AsJson = False,
 ) -> int:
-    """Run code in a fresh sandboxed worker. Exit code 1 when it fails.
+    """Run code in a new sandboxed worker. Exit code 1 if it fails.
 
     standfast workers exec "sum(range(10))"
 
     standfast workers exec --file report.py --preload pandas --json
     """
     if (code is None) == (file is None):
-        raise InvalidInput("give either code or --file")
+        raise InvalidInput("use either CODE or --file")
     source = file.read_text(encoding="utf-8") if file else sys.stdin.read() if code == "-" else str(code)
     async with start_session(build_session_config(network, memory_mb, preload), as_json) as session:
         if not as_json:
             return await stream_code(session, source, timeout=timeout)
-        told = await run_code(session, source, timeout=timeout)
-    CommandOutput(True).print_result(told, "")
-    return 0 if told["ok"] else FAILED
+        result = await run_code(session, source, timeout=timeout)
+    CommandOutput(True).print_result(result, "")
+    return 0 if result["ok"] else FAILED
 
 
 @asynccontextmanager
 async def start_session(config: SessionConfig, as_json: bool) -> AsyncIterator[WorkerSession]:
-    """A worker, with a word about the modules that could not be imported beforehand."""
-    async with AsyncExitStack() as owned:
+    """Start a worker and report modules that could not be preloaded."""
+    async with AsyncExitStack() as stack:
         with CommandOutput(as_json).show_status("starting a worker"):
-            session = await owned.enter_async_context(WorkerSession(config))
-        for name, why in session.info.metadata["preload_failed"].items():
-            print(f"[{name} was not imported beforehand: {why}]", file=sys.stderr)
+            session = await stack.enter_async_context(WorkerSession(config))
+        for name, reason in session.info.metadata["preload_failed"].items():
+            print(f"[{name} could not be preloaded: {reason}]", file=sys.stderr)
         yield session
 
 
 async def run_code(session: WorkerSession, source: str, *, timeout: float | None) -> dict[str, Any]:
-    """What came of code, for a program."""
+    """Run code and return the result as JSON data."""
     result = await session.run(source, timeout=timeout)
     error = result.error
     return {
@@ -146,14 +145,14 @@ async def run_code(session: WorkerSession, source: str, *, timeout: float | None
 
 
 async def stream_code(session: WorkerSession, source: str, *, timeout: float | None) -> int:
-    """Run code and print what it does while it does it."""
+    """Run code and print its output as it arrives."""
     code = 0
     async for message in session.execute(ExecuteMessage(code=source), timeout=timeout):
         match message:
             case OutputMessage():
                 stream = sys.stdout if message.stream == "stdout" else sys.stderr
                 if message.dropped:
-                    stream.write(f"\n[{message.dropped} bytes left out]\n")
+                    stream.write(f"\n[{message.dropped} bytes omitted]\n")
                 stream.write(message.data)
                 stream.flush()
             case DisplayMessage():
@@ -172,7 +171,7 @@ async def read_input(message: InputMessage) -> str:
     try:
         return await ask(message.prompt, secret=message.password)
     except EOFError:
-        raise InvalidInput("the code asks for input, and there is none on standard input") from None
+        raise InvalidInput("the code asks for input, but standard input has ended") from None
 
 
 @app.command()
@@ -180,30 +179,30 @@ async def read_input(message: InputMessage) -> str:
 async def repl(
     network: Network = "none", memory_mb: MemoryMb = 1024, preload: Preload = "", as_json: AsJson = False
 ) -> None:
-    """Talk to a sandboxed Python. Ctrl-C stops the running code and keeps the variables; Ctrl-D ends.
+    """Start an interactive sandboxed Python. Ctrl-C interrupts the code and keeps the variables; Ctrl-D quits.
 
-    With --json each statement on standard input is answered by one line.
+    With --json the result of each statement on standard input is printed as one line.
 
     standfast workers repl --preload numpy
     """
     async with start_session(build_session_config(network, memory_mb, preload), as_json) as session:
         level = session.info.metadata.get("sandbox")
         if not as_json:
-            print(f"Python in a worker (sandbox: {level}, network: {network}). Ctrl-D ends.")
+            print(f"Python in a worker (sandbox: {level}, network: {network}). Ctrl-D quits.")
         while (source := await read_cell(as_json)) is not None:
             async with forward_interrupts(session):
                 if as_json:
-                    told = await run_code(session, source, timeout=None)
-                    print_utf8(msgspec.json.encode(told))
+                    result = await run_code(session, source, timeout=None)
+                    print_utf8(msgspec.json.encode(result))
                 else:
                     await stream_code(session, source, timeout=None)
             if not session.is_alive:
-                print("[the worker is gone, and its variables with it; a new one starts]", file=sys.stderr)
+                print("[the worker has exited and its variables are lost; starting a new one]", file=sys.stderr)
                 await session.restart()
 
 
 async def read_cell(silent: bool = False) -> str | None:
-    """Lines until they are a whole statement, as Python's own prompt does it; None at the end of input."""
+    """Read lines until they form a complete statement, like Python's own prompt; None at the end of input."""
     lines: list[str] = []
     while True:
         try:
@@ -216,16 +215,16 @@ async def read_cell(silent: bool = False) -> str | None:
             return None
         source = "\n".join(lines)
         try:
-            whole = codeop.compile_command(source, symbol="exec") is not None
+            complete = codeop.compile_command(source, symbol="exec") is not None
         except (SyntaxError, ValueError, OverflowError):
-            return source  # the worker says what is wrong with it
-        if whole and (len(lines) == 1 or not lines[-1].strip()):
+            return source  # the worker reports the error
+        if complete and (len(lines) == 1 or not lines[-1].strip()):
             return source
 
 
 @asynccontextmanager
 async def forward_interrupts(session: WorkerSession) -> AsyncIterator[None]:
-    """Meanwhile Ctrl-C is for the code in the worker."""
+    """Interrupt the code in the worker on Ctrl-C inside the block."""
     stops = set[asyncio.Task[object]]()
     with handle_interrupt(lambda: stops.add(asyncio.ensure_future(session.interrupt()))):
         yield
@@ -235,7 +234,7 @@ async def forward_interrupts(session: WorkerSession) -> AsyncIterator[None]:
 @app.command("list")
 @command
 async def list_(as_json: AsJson = False) -> None:
-    """List the fork-servers and the processes of workers that run on this machine now.
+    """List the fork-servers and workers running on this machine.
 
     standfast workers list --json
     """
@@ -248,14 +247,16 @@ async def list_(as_json: AsJson = False) -> None:
 @app.command()
 @command
 async def doctor(as_json: AsJson = False) -> int:
-    """Find out, by starting workers, how well this machine can lock them in.
+    """Start workers to find out which sandbox level this machine supports.
 
     standfast workers doctor
     """
     with CommandOutput(as_json).show_status("starting workers"):
         report = await probe_sandbox()
-    lines = [f"sandbox level: [bold green]{report.level}[/]" if report.level else "[bold red]no worker starts here[/]"]
+    lines = [
+        f"sandbox level: [bold green]{report.level}[/]" if report.level else "[bold red]no worker can be started[/]"
+    ]
     lines += [f"  [yellow]not enforced:[/] {escape(note)}" for note in report.notes]
-    lines += [f"  [yellow]{level} does not work:[/] {escape(why)}" for level, why in report.reasons.items()]
+    lines += [f"  [yellow]{level} is not available:[/] {escape(reason)}" for level, reason in report.reasons.items()]
     CommandOutput(as_json).print_result(dataclasses.asdict(report), "\n".join(lines))
     return 0 if report.level else FAILED
