@@ -1,4 +1,4 @@
-"""A hook of mkdocs: fills the page about the command line with what the commands say of themselves."""
+"""An mkdocs hook that generates the command line reference from the help texts of the commands."""
 
 import re
 from typing import Any
@@ -12,6 +12,6 @@ from standfast.cli.app import app
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     if page.file.src_uri != "reference/command-line.md":
         return markdown
-    command = typer.main.get_command(app).import_all()
-    told = get_docs_for_click(obj=command, ctx=typer.Context(command), name="standfast")
-    return markdown + re.sub(r"\A# .*\n", "", told)
+    command = typer.main.get_command(app).load_all()
+    reference = get_docs_for_click(obj=command, ctx=typer.Context(command), name="standfast")
+    return markdown + re.sub(r"\A# .*\n", "", reference)

@@ -1,4 +1,4 @@
-"""References in docstrings (``:class:`Session```) as links of the reference, or as code where nothing is documented."""
+"""A griffe extension that turns references in docstrings (``:class:`Session```) into links of the reference."""
 
 import re
 from typing import Any
@@ -11,22 +11,22 @@ ROLE = re.compile(r":(?:class|meth|func|attr|mod|exc|data):`(~?)([\w.]+)`")
 class Roles(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = ROLE.sub(lambda match: linked(obj, match), obj.docstring.value)
+            obj.docstring.value = ROLE.sub(lambda match: make_link(obj, match), obj.docstring.value)
 
 
-def linked(place: griffe.Object, match: re.Match[str]) -> str:
+def make_link(place: griffe.Object, match: re.Match[str]) -> str:
     short, name = match.groups()
-    shown = name.rpartition(".")[2] if short else name
-    return f'<autoref identifier="{path_of(place, name)}" optional><code>{shown}</code></autoref>'
+    label = name.rpartition(".")[2] if short else name
+    return f'<autoref identifier="{resolve(place, name)}" optional><code>{label}</code></autoref>'
 
 
-def path_of(place: griffe.Object, name: str) -> str:
-    """Where the name leads, as seen from its docstring."""
+def resolve(place: griffe.Object, name: str) -> str:
+    """Return the full path of a name as seen from the object with the docstring."""
     first, dot, rest = name.partition(".")
     if first == "standfast":
         return name
     try:
-        found = place.resolve(first)
+        path = place.resolve(first)
     except griffe.NameResolutionError:
         return name
-    return f"{found}{dot}{rest}"
+    return f"{path}{dot}{rest}"

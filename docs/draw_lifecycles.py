@@ -1,4 +1,4 @@
-"""Draws the state diagrams of the documentation from the transition tables: ``python docs/draw_lifecycles.py``."""
+"""Update the state diagrams in the documentation from the transition tables: ``python docs/draw_lifecycles.py``."""
 
 import re
 from importlib import import_module
@@ -8,15 +8,15 @@ DOCS = Path(__file__).parent
 DRAWN = re.compile(r"(<!-- drawn from (?P<module>[\w.]+) -->\n```mermaid\n)(?P<diagram>.*?)(^```$)", re.M | re.S)
 
 
-def redrawn(text: str) -> str:
-    """The page with its diagrams as the tables are now."""
-    return DRAWN.sub(lambda found: f"{found[1]}{import_module(found['module']).TABLE.draw()}{found[4]}", text)
+def redraw(text: str) -> str:
+    """Return the page with its diagrams replaced by those of the current tables."""
+    return DRAWN.sub(lambda match: f"{match[1]}{import_module(match['module']).TABLE.to_mermaid()}{match[4]}", text)
 
 
 def main() -> None:
     for page in DOCS.rglob("*.md"):
         before = page.read_text()
-        if (after := redrawn(before)) != before:
+        if (after := redraw(before)) != before:
             page.write_text(after)
             print(f"drew {page.relative_to(DOCS)}")
 

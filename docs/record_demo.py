@@ -1,4 +1,4 @@
-"""Records `standfast demo` as a picture: ``python docs/record_demo.py`` writes ``docs/demo.svg``."""
+"""Record ``standfast demo`` as an SVG: ``python docs/record_demo.py`` writes ``docs/demo.svg``."""
 
 import io
 import os
@@ -16,20 +16,20 @@ WIDTH = 120
 SPINNER = re.compile("\\s*[\u2800-\u28ff]")
 
 
-def shown() -> str:
-    """What the demonstration prints on a terminal, with its colours."""
-    ours, theirs = pty.openpty()
+def run_demo() -> str:
+    """Run the demo on a pseudo-terminal and return its output with colours."""
+    terminal, child = pty.openpty()
     program = Path(sys.executable).with_name("standfast")
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
     screen = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(WIDTH), "PATH": path}
-    process = subprocess.Popen([program, "demo"], stdout=theirs, env=os.environ | screen)
-    os.close(theirs)
+    process = subprocess.Popen([program, "demo"], stdout=child, env=os.environ | screen)
+    os.close(child)
     parts = []
-    while part := _read(ours):
+    while part := _read(terminal):
         parts.append(part)
-    os.close(ours)
+    os.close(terminal)
     if process.wait() != 0:
-        sys.exit(f"the demonstration ended with {process.returncode}")
+        sys.exit(f"the demo exited with {process.returncode}")
     return b"".join(parts).decode().replace("\r\n", "\n")
 
 
@@ -43,12 +43,12 @@ def _read(terminal: int) -> bytes:
 def main() -> None:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text("$ standfast demo", style="bold"))
-    for line in Text.from_ansi(shown()).split("\n"):
-        if not SPINNER.match(line.plain):  # a terminal takes it away again
+    for line in Text.from_ansi(run_demo()).split("\n"):
+        if not SPINNER.match(line.plain):  # a terminal erases it
             console.print(line)
-    drawn = console.export_svg(title="standfast demo", unique_id="demo")
-    # The font is the reader's own: a picture asks nobody's server for one.
-    PICTURE.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.S).replace("Fira Code, ", ""))
+    svg = console.export_svg(title="standfast demo", unique_id="demo")
+    # Use the reader's own font instead of loading one from a server.
+    PICTURE.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S).replace("Fira Code, ", ""))
     print(f"wrote {PICTURE}")
 
 

@@ -1,11 +1,11 @@
-"""The documentation as something that runs: its blocks, page by page, from top to bottom.
+"""Execute the code blocks of a documentation page, from top to bottom.
 
-- ``python`` is executed, with ``await`` at the top level; all blocks of a page share their names.
+- ``python`` is executed, with ``await`` at the top level; all blocks of a page share a namespace.
 - ``python title="app.py"``, or any other language with a title, is written to that file.
-- ``console`` is typed into a shell: lines after ``$`` are commands, lines after ``>`` or ``>>>`` are typed into them,
-  and the others are what they print. ``...`` stands for anything, and ``RUN_ID``, ``APPROVAL_ID`` and their like for
-  one word, which is put in their place in the commands that follow.
-- ``text`` and ``mermaid`` are pictures.
+- ``console`` is run in a shell: lines after ``$`` are commands, lines after ``>`` or ``>>>`` are their input, and the
+  others their output. ``...`` matches anything, and ``RUN_ID``, ``APPROVAL_ID`` and the like match one word, which
+  replaces them in later commands.
+- ``text`` and ``mermaid`` are not executed.
 """
 
 import ast
@@ -24,9 +24,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
     r'^(?P<indent> *)```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^ *```$', re.M | re.S
 )
-PICTURES = ("text", "mermaid")
-NOT_TYPED = ("pip install", "make ", "git clone", "uvicorn ")
-"""Commands that fetch things or never end. What they would start is exercised by the other blocks of the page."""
+NOT_EXECUTED = ("text", "mermaid")
+NOT_RUN = ("pip install", "make ", "git clone", "uvicorn ")
+"""Commands that download something or never end; the other blocks of the page cover what they would start."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Block:
     line: int
 
 
-def blocks(page: Path) -> Iterator[Block]:
+def iter_blocks(page: Path) -> Iterator[Block]:
     text = page.read_text()
     for match in FENCE.finditer(text):
         indent = re.compile(f"^{match['indent']}", re.M)
@@ -46,18 +46,18 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 async def run_page(page: Path, *, shell: "Shell") -> None:
-    """Do what the page says, in the current directory."""
+    """Execute a page in the current directory."""
     names: dict[str, object] = {"__name__": "__main__"}
-    for block in blocks(page):
+    for block in iter_blocks(page):
         if block.title is not None:
-            write(block.title, block.body)
+            write_file(block.title, block.body)
         elif block.language == "python":
             await execute(block, page, names)
         elif block.language == "console":
-            await shell.type(block.body)
+            await shell.run(block.body)
 
 
-def write(file: str, body: str) -> None:
+def write_file(file: str, body: str) -> None:
     Path(file).parent.mkdir(parents=True, exist_ok=True)
     Path(file).write_text(body)
 
@@ -79,7 +79,7 @@ class Command:
 
 
 class Shell:
-    """Types commands and compares what they print. ``standfast`` and ``python`` are those under test."""
+    """Runs commands and compares their output. ``standfast`` and ``python`` are those under test."""
 
     def __init__(self, programs: Path) -> None:
         self.words: dict[str, str] = {}
@@ -94,11 +94,11 @@ class Shell:
             program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {module}"$@"\n')
             program.chmod(0o755)
 
-    async def type(self, body: str) -> None:
+    async def run(self, body: str) -> None:
         code = 0
-        commands = list(commands_of(body))
+        commands = list(parse_commands(body))
         for command, following in zip(commands, [*commands[1:], None], strict=True):
-            if command.text.startswith(NOT_TYPED):
+            if command.text.startswith(NOT_RUN):
                 continue
             for name, word in self.words.items():
                 command.text = command.text.replace(name, word)
@@ -114,7 +114,7 @@ class Shell:
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         typed = "".join(f"{line}\n" for line in command.typed)
-        shown, _ = await asyncio.wait_for(process.communicate(typed.encode()), 60)
+        shown, _ = await asyncio.wait_for(process.communicate(typed.encode()), 150)
         return process.returncode or 0, shown.decode()
 
     def _compare(self, command: Command, shown: str) -> None:
@@ -122,7 +122,7 @@ class Shell:
             return
         expected = " ".join(" ".join(command.printed).split())
         pattern = re.sub(r"\\\.\\\.\\\.|\b[A-Z]+_ID\b", self._wildcard(set()), re.escape(expected))
-        # A prompt is printed, and what was typed behind it is not.
+        # Prompts are part of the output, the input after them is not.
         found = " ".join(re.sub(r"(>>>|\.\.\.|^>) ", "", shown, flags=re.M).split())
         match = re.fullmatch(pattern, found, re.S)
         assert match, f"{command.text} printed\n{found}\nand not\n{expected}"
@@ -143,7 +143,7 @@ class Shell:
         return wildcard
 
 
-def commands_of(body: str) -> Iterator[Command]:
+def parse_commands(body: str) -> Iterator[Command]:
     command: Command | None = None
     for line in body.splitlines():
         if line.startswith("$ "):

@@ -33,7 +33,7 @@ def program(tmp_path, url):
         shell = f"{sys.executable} -m standfast {words} {streams}"
         return subprocess.run(
             shell, shell=True, check=False, capture_output=True, cwd=tmp_path, env=given | environment,
-            encoding="utf-8", errors="replace", timeout=60,
+            encoding="utf-8", errors="replace", timeout=150,
         )  # fmt: skip
 
     return run

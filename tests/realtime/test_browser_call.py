@@ -14,7 +14,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from browser import PATIENCE, chromium, needs_chromium
-from pages import ROOT, blocks, write
+from doc_pages import ROOT, blocks, write
 from ports import free_port, listening
 from standfast import open_store
 from standfast.realtime.local.audio import make_silence
