@@ -1,4 +1,4 @@
-"""An agent whose tool dies with its process, if it is told to."""
+"""An agent whose tool kills its process if DIE is set."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""An agent for the commands to run. Its model decides by what was said last, so that any process can go on with it."""
+"""An agent for the commands to run. Its model depends only on the last item, so that any process can resume it."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from standfast.models import ModelRequest
 
 @function_tool(needs_approval=True)
 def pay(amount: int) -> str:
-    """Pay somebody."""
+    """Make a payment."""
     with Path(os.environ["PAID"]).open("a") as paid:
         paid.write(f"{amount}\n")
     return f"paid {amount}"

@@ -25,7 +25,7 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def kept(url: str) -> str:
+def stored_url(url: str) -> str:
     """A store with one session, user-7."""
 
     async def fill() -> None:
@@ -47,8 +47,8 @@ def standfast(url: str) -> Callable[..., Result]:
 
 
 @pytest.fixture
-def told(standfast: Callable[..., Result]) -> Callable[..., Any]:
-    """Run a command with --json and read what it says."""
+def run_json(standfast: Callable[..., Result]) -> Callable[..., Any]:
+    """Run a command with --json and return the parsed output."""
 
     def run(*words: str, code: int = 0, stdin: str | None = None) -> Any:
         result = standfast(*words, "--json", stdin=stdin)

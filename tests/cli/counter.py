@@ -1,4 +1,4 @@
-"""An agent that computes in a worker: it is there as long as its pool is."""
+"""An agent that computes in a worker and exists as long as its pool."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

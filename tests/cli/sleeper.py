@@ -1,4 +1,4 @@
-"""An agent whose tool takes longer than anybody waits."""
+"""An agent whose tool takes very long."""
 
 import asyncio
 from typing import Any
@@ -15,8 +15,8 @@ async def nap() -> str:
 
 
 def rules(request: ModelRequest) -> str | dict[str, Any]:
-    said = str(request.input[-1].get("content"))
-    return FunctionModel.call("nap") if said == "nap" else f"items {len(request.input)}"
+    text = str(request.input[-1].get("content"))
+    return FunctionModel.call("nap") if text == "nap" else f"items {len(request.input)}"
 
 
 sleeper = Agent("sleeper", model=FunctionModel(rules), tools=[nap])

@@ -17,7 +17,7 @@ SOURCE = str(Path(standfast.__file__).parents[1])
 
 
 class Terminal:
-    """A command on a terminal of its own: what it shows, and keys pressed."""
+    """A command on a pseudo-terminal: its output, and keys to press."""
 
     def __init__(self, folder: Path, *words: str, **environment: str) -> None:
         self.shown = ""
@@ -31,8 +31,8 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self.keys, keys.encode())
 
-    def until(self, text: str, *, seconds: float = 20.0) -> str:
-        """What was shown up to the first appearance of the text since the last one."""
+    def until(self, text: str, *, seconds: float = 150.0) -> str:
+        """Wait for the text; return the output before it since the last call."""
         deadline = time.monotonic() + seconds
         while (found := self.shown.find(text)) < 0:
             assert self.more(deadline - time.monotonic()), f"no {text!r} in {self.shown!r}"
@@ -52,8 +52,8 @@ class Terminal:
         return bool(data)
 
     def ended(self) -> int:
-        """The exit code, once the command has ended; what it showed meanwhile is in ``shown``."""
-        deadline = time.monotonic() + 20.0
+        """Wait for the command to end and return its exit code; its output is in ``shown``."""
+        deadline = time.monotonic() + 150.0
         while self.more(deadline - time.monotonic()):
             pass
         if time.monotonic() >= deadline:

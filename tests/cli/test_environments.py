@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -158,7 +159,7 @@ def newer_store(tmp_path_factory):
     file = tmp_path_factory.mktemp("newer") / "newer.db"
     runner = CliRunner(env={"STANDFAST_STORE": f"sqlite:///{file}"})
     assert runner.invoke(app, ["run", "hi", "--agent", AGENT]).exit_code == 0
-    with sqlite3.connect(file) as database:
+    with closing(sqlite3.connect(file)) as database, database:
         database.execute("INSERT INTO standfast_schema VALUES (99, 'from_the_future', 0)")
     return file
 

@@ -1,4 +1,4 @@
-"""``standfast run``, ``chat``, ``runs`` and ``approvals``, each command a program of its own on one store."""
+"""``standfast run``, ``chat``, ``runs`` and ``approvals`` on one store."""
 
 import json
 from pathlib import Path
@@ -15,82 +15,84 @@ def paid(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def waiting(told, paid):
-    """The approval of a run that waits for one."""
-    outcome = told("run", "pay", "--agent", AGENT, "--session", "user-7", code=3)
+def waiting(run_json, paid):
+    """The pending approval of a waiting run."""
+    outcome = run_json("run", "pay", "--agent", AGENT, "--session", "user-7", code=3)
     return outcome["approvals"][0]
 
 
-def test_one_input_is_answered_and_kept(standfast, told):
+def test_a_run_answers_one_input_and_stores_it(standfast, run_json):
     result = standfast("run", "hello", "--agent", AGENT, "--session", "user-7")
     assert (result.exit_code, result.stdout) == (0, "You said hello, item 1.\n")
-    assert told("run", "again", "--agent", AGENT, "--session", "user-7")["final_output"] == "You said again, item 3."
-    assert [run["status"] for run in told("runs", "list", "--session", "user-7")] == ["completed"] * 2
+    assert (
+        run_json("run", "again", "--agent", AGENT, "--session", "user-7")["final_output"] == "You said again, item 3."
+    )
+    assert [run["status"] for run in run_json("runs", "list", "--session", "user-7")] == ["completed"] * 2
 
 
-def test_the_same_key_runs_once(told):
-    first = told("run", "hello", "--agent", AGENT, "--key", "k1")
-    assert told("run", "hello", "--agent", AGENT, "--key", "k1") == first
-    assert len(told("runs", "list")) == 1
+def test_the_same_key_runs_once(run_json):
+    first = run_json("run", "hello", "--agent", AGENT, "--key", "k1")
+    assert run_json("run", "hello", "--agent", AGENT, "--key", "k1") == first
+    assert len(run_json("runs", "list")) == 1
 
 
-def test_an_approved_call_is_made_once_and_a_second_decision_is_a_conflict(told, standfast, waiting, paid):
-    assert [one["id"] for one in told("approvals", "list")] == [waiting["id"]]
-    outcome = told("approvals", "approve", waiting["id"], "--agent", AGENT, "--by", "ann")
+def test_an_approved_call_is_made_once_and_a_second_decision_is_a_conflict(run_json, standfast, waiting, paid):
+    assert [one["id"] for one in run_json("approvals", "list")] == [waiting["id"]]
+    outcome = run_json("approvals", "approve", waiting["id"], "--agent", AGENT, "--by", "ann")
     assert (outcome["status"], outcome["final_output"], paid()) == ("completed", "It says: paid 5.", ["5"])
-    shown = told("approvals", "show", waiting["id"])
+    shown = run_json("approvals", "show", waiting["id"])
     assert (shown["status"], shown["decided_by"]) == ("approved", "ann")
     again = standfast("approvals", "approve", waiting["id"])
     assert again.exit_code == 4
     assert "ann" in again.stderr
-    assert told("approvals", "list") == []
+    assert run_json("approvals", "list") == []
 
 
-def test_arguments_are_edited_and_checked(told, standfast, waiting, paid):
+def test_arguments_are_edited_and_checked(run_json, standfast, waiting, paid):
     bad = standfast("approvals", "approve", waiting["id"], "--arguments", '{"amount": "much"}', "--agent", AGENT)
     assert bad.exit_code == 2
     assert "amount" in bad.stderr
-    told("approvals", "approve", waiting["id"], "--arguments", '{"amount": 3}', "--agent", AGENT)
+    run_json("approvals", "approve", waiting["id"], "--arguments", '{"amount": 3}', "--agent", AGENT)
     assert paid() == ["3"]
 
 
-def test_a_rejection_is_told_to_the_model_and_another_program_can_go_on(told, waiting, paid):
-    assert told("approvals", "reject", waiting["id"], "-m", "too much")["status"] == "rejected"
-    outcome = told("runs", "resume", waiting["run_id"], "--agent", AGENT)
+def test_a_rejection_is_sent_to_the_model_when_another_program_resumes_the_run(run_json, waiting, paid):
+    assert run_json("approvals", "reject", waiting["id"], "-m", "too much")["status"] == "rejected"
+    outcome = run_json("runs", "resume", waiting["run_id"], "--agent", AGENT)
     assert "too much" in outcome["final_output"]
     assert paid() == []
 
 
-def test_an_answer_without_an_agent_says_how_the_run_goes_on(standfast, waiting):
+def test_a_decision_without_an_agent_prints_the_command_that_resumes_the_run(standfast, waiting):
     decided = standfast("approvals", "approve", waiting["id"])
     assert decided.stdout.splitlines()[0] == f"{waiting['id']} is approved"
     assert f"standfast runs resume {waiting['run_id']} --agent AGENT" in decided.stderr
 
 
-def test_a_waiting_run_names_commands_that_let_it_go_on(standfast, paid):
+def test_a_waiting_run_prints_the_commands_that_decide_it(standfast, paid):
     asked = standfast("run", "pay", "--agent", AGENT)
     assert f"standfast approvals approve ID --agent {AGENT}\n" in asked.stderr
 
 
-def test_what_is_named_to_go_on_with_is_in_the_store_of_the_run(standfast, told, paid, tmp_path):
+def test_printed_commands_name_the_store_of_the_run(standfast, run_json, paid, tmp_path):
     there = ["--store", f"sqlite:///{tmp_path / 'other.db'}"]
     asked = standfast("run", "pay", "--agent", AGENT, *there)
     assert f"approvals approve ID --agent {AGENT} {' '.join(there)}\n" in asked.stderr
-    [approval] = told("approvals", "list", *there)
+    [approval] = run_json("approvals", "list", *there)
     shown = standfast("runs", "show", approval["run_id"], *there)
     assert f"approvals approve ID --agent AGENT {' '.join(there)}\n" in shown.stderr
     decided = standfast("approvals", "approve", approval["id"], *there)
     assert f"runs resume {approval['run_id']} --agent AGENT {' '.join(there)}\n" in decided.stderr
 
 
-def test_resuming_a_completed_run_shows_its_answer(standfast, told):
-    run = told("run", "hello", "--agent", AGENT)["run_id"]
+def test_resuming_a_completed_run_shows_its_answer(standfast, run_json):
+    run = run_json("run", "hello", "--agent", AGENT)["run_id"]
     resumed = standfast("runs", "resume", run, "--agent", AGENT)
     assert (resumed.exit_code, resumed.stdout) == (0, "You said hello, item 1.\n")
 
 
-def test_a_run_is_shown_with_its_events(told, standfast, waiting):
-    shown = told("runs", "show", waiting["run_id"])
+def test_a_run_is_shown_with_its_events(run_json, standfast, waiting):
+    shown = run_json("runs", "show", waiting["run_id"])
     assert (shown["status"], len(shown["approvals"])) == ("waiting", 1)
     lines = standfast("runs", "events", waiting["run_id"], "--json").stdout.splitlines()
     events = [json.loads(line) for line in lines]
@@ -100,60 +102,60 @@ def test_a_run_is_shown_with_its_events(told, standfast, waiting):
     assert len(later.stdout.splitlines()) == 1
 
 
-def test_a_waiting_run_is_cancelled_and_forked(told, waiting):
-    made = told("runs", "fork", waiting["run_id"])
+def test_a_waiting_run_is_cancelled_and_forked(run_json, waiting):
+    made = run_json("runs", "fork", waiting["run_id"])
     assert made["parent"] == waiting["run_id"]
-    told("runs", "cancel", waiting["run_id"], "--now")
-    assert told("runs", "show", waiting["run_id"])["status"] == "cancelled"
+    run_json("runs", "cancel", waiting["run_id"], "--now")
+    assert run_json("runs", "show", waiting["run_id"])["status"] == "cancelled"
 
 
-def test_a_run_whose_tool_is_gone_goes_on_when_the_change_is_accepted(told, standfast, waiting, paid, tmp_path):
+def test_a_run_whose_tool_was_removed_resumes_with_accepted_changes(run_json, standfast, waiting, paid, tmp_path):
     changed = tmp_path / "changed.py"
     changed.write_text(Path(AGENT.partition(":")[0]).read_text().replace("tools=[pay]", "tools=[]"))
     agent = ["--agent", f"{changed}:cashier"]
     stuck = standfast("approvals", "approve", waiting["id"], *agent)
     assert stuck.exit_code != 0
     assert "--accept-changes" in stuck.stderr
-    outcome = told("runs", "resume", waiting["run_id"], "--accept-changes", *agent)
+    outcome = run_json("runs", "resume", waiting["run_id"], "--accept-changes", *agent)
     assert (outcome["status"], paid()) == ("completed", [])
 
 
-def test_a_change_is_accepted_although_the_run_can_go_on_by_itself(told, waiting, paid, tmp_path):
+def test_changes_are_accepted_for_a_run_that_is_already_runnable(run_json, waiting, paid, tmp_path):
     changed = tmp_path / "changed.py"
     changed.write_text(Path(AGENT.partition(":")[0]).read_text().replace("tools=[pay]", "tools=[]"))
-    told("approvals", "approve", waiting["id"])
-    outcome = told("runs", "resume", waiting["run_id"], "--accept-changes", "--agent", f"{changed}:cashier")
+    run_json("approvals", "approve", waiting["id"])
+    outcome = run_json("runs", "resume", waiting["run_id"], "--accept-changes", "--agent", f"{changed}:cashier")
     assert (outcome["status"], paid()) == ("completed", [])
 
 
-def test_a_run_cancelled_while_it_waited_asks_again_when_it_is_resumed(told, waiting, paid):
-    told("runs", "cancel", waiting["run_id"])
-    outcome = told("runs", "resume", waiting["run_id"], "--agent", AGENT, code=3)
+def test_a_run_cancelled_while_waiting_requests_approval_again_when_resumed(run_json, waiting, paid):
+    run_json("runs", "cancel", waiting["run_id"])
+    outcome = run_json("runs", "resume", waiting["run_id"], "--agent", AGENT, code=3)
     (again,) = outcome["approvals"]
     assert again["id"] != waiting["id"]
-    told("approvals", "approve", again["id"], "--agent", AGENT)
+    run_json("approvals", "approve", again["id"], "--agent", AGENT)
     assert paid() == ["5"]
 
 
-def test_the_newest_runs_are_listed_first(told):
-    ids = [told("run", "hello", "--agent", AGENT)["run_id"] for _ in range(3)]
-    assert [run["id"] for run in told("runs", "list", "-n", "2")] == [ids[2], ids[1]]
+def test_the_newest_runs_are_listed_first(run_json):
+    ids = [run_json("run", "hello", "--agent", AGENT)["run_id"] for _ in range(3)]
+    assert [run["id"] for run in run_json("runs", "list", "-n", "2")] == [ids[2], ids[1]]
 
 
-def test_other_arguments_need_the_agent_that_checks_them(standfast, waiting):
+def test_edited_arguments_require_the_agent_that_validates_them(standfast, waiting):
     for words in (("--arguments", "{}"), ("--edit",), ("--edit", "--arguments", "{}", "--agent", AGENT)):
         result = standfast("approvals", "approve", waiting["id"], *words)
         assert result.exit_code == 2
         assert "--a" in result.stderr
 
 
-def test_a_run_does_not_wait_for_a_session_that_waits_for_a_person(standfast, waiting):
+def test_a_run_does_not_wait_for_a_session_with_a_pending_approval(standfast, waiting):
     result = standfast("run", "hello", "--agent", AGENT, "--session", "user-7")
     assert result.exit_code == 4
     assert f"standfast runs show {waiting['run_id']}" in result.stderr
 
 
-def test_a_chat_asks_inline_and_keeps_the_conversation(standfast, told, paid):
+def test_a_chat_prompts_for_approvals_and_keeps_the_session(standfast, run_json, paid):
     words = "hello\npay\ny\npay\nn\nno money\n"
     result = standfast("chat", AGENT, "--session", "user-7", stdin=words)
     assert result.exit_code == 0
@@ -163,7 +165,7 @@ def test_a_chat_asks_inline_and_keeps_the_conversation(standfast, told, paid):
     assert "item 11" in standfast("chat", AGENT, "--session", "user-7", stdin="more\n").stdout
 
 
-def test_a_chat_of_programs_is_lines_in_and_json_out_until_somebody_must_decide(standfast, paid):
+def test_a_json_chat_reads_lines_until_a_turn_waits_for_approval(standfast, paid):
     result = standfast("chat", AGENT, "--session", "user-7", "--json", stdin="hello\n\nmore\npay\nnever said\n")
     outcomes = [json.loads(line) for line in result.stdout.splitlines()]
     assert result.exit_code == 3
@@ -175,43 +177,43 @@ def test_a_chat_of_programs_is_lines_in_and_json_out_until_somebody_must_decide(
     assert "never said" not in standfast("sessions", "show", "user-7").stdout
 
 
-def test_a_chat_ends_with_the_words_that_go_on_with_it(standfast, tmp_path):
+def test_a_chat_ends_with_the_command_that_continues_it(standfast, tmp_path):
     other = f"sqlite:///{tmp_path / 'other.db'}"
-    said = standfast("chat", AGENT, "--session", "my chat", stdin="hello\n").stdout
-    assert said.endswith(f"standfast chat {AGENT} --session 'my chat'\n")
-    said = standfast("chat", AGENT, "--session", "s", "--store", other, stdin="hello\n").stdout
-    again = said.partition("Go on with: standfast ")[2].split()
+    printed = standfast("chat", AGENT, "--session", "my chat", stdin="hello\n").stdout
+    assert printed.endswith(f"standfast chat {AGENT} --session 'my chat'\n")
+    printed = standfast("chat", AGENT, "--session", "s", "--store", other, stdin="hello\n").stdout
+    again = printed.partition("Continue with: standfast ")[2].split()
     assert "item 3" in standfast(*again, stdin="hello\n").stdout
 
 
-def test_a_question_left_open_in_a_chat_waits(standfast, told, paid):
+def test_an_approval_postponed_in_a_chat_stays_pending(standfast, run_json, paid):
     result = standfast("chat", AGENT, "--session", "user-7", stdin="pay\nl\n")
-    assert "waits for approval" in result.stderr
-    assert len(told("approvals", "list")) == 1
+    assert "is waiting for approval" in result.stderr
+    assert len(run_json("approvals", "list")) == 1
     assert paid() == []
 
 
 @pytest.mark.parametrize(
-    ("agent", "code", "said"),
+    ("agent", "code", "message"),
     [
         ("nowhere.py", 5, "nowhere.py"),
         ("no_such_module:agent", 5, "no_such_module"),
         (f"{AGENT}ish", 5, "it has cashier"),
         (AGENT.replace(":cashier", ":pay"), 2, "neither an Agent"),
-        (AGENT.replace(":cashier", ":rules"), 2, "cannot be made"),
+        (AGENT.replace(":cashier", ":rules"), 2, "cannot be created"),
         (str(Path(__file__).with_name("conftest.py")), 5, "conftest.py:NAME"),
         (".", 2, "module:attribute"),
         ("tests/cli", 2, "module:attribute"),
     ],
 )
-def test_an_agent_that_cannot_be_found_is_said_so(standfast, agent, code, said):
+def test_an_agent_that_cannot_be_found_is_reported(standfast, agent, code, message):
     result = standfast("run", "hi", "--agent", agent)
     assert result.exit_code == code
-    assert said in result.stderr
+    assert message in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("x = 1\nraise RuntimeError('no database\\nhere')", "RuntimeError: no database, at "),
         ("def x(:", "SyntaxError"),
@@ -219,25 +221,25 @@ def test_an_agent_that_cannot_be_found_is_said_so(standfast, agent, code, said):
         ("import sys; sys.exit(3)", "SystemExit: 3"),
     ],
 )
-def test_an_agent_that_cannot_be_imported_is_said_in_one_line(standfast, tmp_path, code, said):
+def test_an_agent_that_cannot_be_imported_is_reported_in_one_line(standfast, tmp_path, code, message):
     file = tmp_path / "broken_agent.py"
     file.write_text(code)
     result = standfast("run", "hi", "--agent", str(file))
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert json.loads(standfast("run", "hi", "--agent", str(file), "--json").stderr)["error"]["code"] == "broken-agent"
 
 
-def test_an_agent_may_bring_a_pool_of_workers_that_lives_as_long_as_the_command(standfast, told):
+def test_an_agent_may_own_a_worker_pool_that_lives_as_long_as_the_command(standfast, run_json):
     where = f"{Path(__file__).with_name('counter.py')}:counter"
     result = standfast("chat", where, "--session", "s", stdin="n = 41\nn + 1\n")
     assert (result.exit_code, "It is 42." in result.stdout) == (0, True), result.output
-    assert told("run", "6 * 7", "--agent", where)["final_output"] == "It is 42."
-    assert told("run", "6 * 7", "--agent", where.replace(":counter", ":plain"))["final_output"] == "6 * 7"
+    assert run_json("run", "6 * 7", "--agent", where)["final_output"] == "It is 42."
+    assert run_json("run", "6 * 7", "--agent", where.replace(":counter", ":plain"))["final_output"] == "6 * 7"
 
 
-def test_an_agent_in_a_package_may_import_relatively(told, tmp_path):
+def test_an_agent_in_a_package_may_import_relatively(run_json, tmp_path):
     package = tmp_path / "shop_of_tests"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -246,10 +248,10 @@ def test_an_agent_in_a_package_may_import_relatively(told, tmp_path):
         "from standfast import Agent, FunctionModel\nfrom .words import GREETING\n"
         "clerk = Agent('clerk', model=FunctionModel(lambda request: GREETING))\n"
     )
-    assert told("run", "hi", "--agent", str(package / "agents.py"))["final_output"] == "good day"
+    assert run_json("run", "hi", "--agent", str(package / "agents.py"))["final_output"] == "good day"
 
 
-def test_a_failed_run_is_named_by_its_error(standfast, tmp_path):
+def test_a_failed_run_prints_its_error(standfast, tmp_path):
     file = tmp_path / "failing_agent.py"
     file.write_text(
         "from standfast import Agent, FunctionModel\ndef rules(request): raise KeyError('[red]')\n"
@@ -259,8 +261,8 @@ def test_a_failed_run_is_named_by_its_error(standfast, tmp_path):
     assert (result.exit_code, result.stderr) == (1, "failed: KeyError: '[red]' (--debug shows where)\n")
 
 
-def test_a_file_with_one_agent_needs_no_attribute(told):
-    assert told("run", "hi", "--agent", AGENT.removesuffix(":cashier"))["status"] == "completed"
+def test_a_file_with_one_agent_needs_no_attribute(run_json):
+    assert run_json("run", "hi", "--agent", AGENT.removesuffix(":cashier"))["status"] == "completed"
 
 
 @pytest.mark.local

@@ -8,52 +8,52 @@ import pytest
 
 from standfast import SQLiteSession
 
-pytestmark = pytest.mark.usefixtures("kept")
+pytestmark = pytest.mark.usefixtures("stored_url")
 
 
-def test_listing_shows_sessions_and_filters_them(told, standfast):
-    assert [(row["id"], row["items"], row["owner"]) for row in told("sessions", "list")] == [("user-7", 4, "ann")]
-    assert told("sessions", "list", "--owner", "bob") == []
+def test_listing_shows_sessions_and_filters_them(run_json, standfast):
+    assert [(row["id"], row["items"], row["owner"]) for row in run_json("sessions", "list")] == [("user-7", 4, "ann")]
+    assert run_json("sessions", "list", "--owner", "bob") == []
     assert "no sessions" in standfast("sessions", "list", "--query", "nobody").stdout
 
 
-def test_showing_prints_what_was_said(told, standfast):
+def test_showing_prints_what_was_said(run_json, standfast):
     shown = standfast("sessions", "show", "user-7").stdout
     for part in ("Refund order 7", "find(", "delivered", "Shall I go on?"):
         assert part in shown
-    assert [item.get("role") for item in told("sessions", "show", "user-7", "-n", "1")["items"]] == ["assistant"]
+    assert [item.get("role") for item in run_json("sessions", "show", "user-7", "-n", "1")["items"]] == ["assistant"]
 
 
-def test_what_was_said_is_never_taken_for_markup(told, standfast):
+def test_what_was_said_is_never_taken_for_markup(run_json, standfast):
     line = {"item": {"role": "user", "content": "[bold]mark[/nonsense]"}}
     lines = [json.dumps({"standfast": "session", "format": 1, "session_id": "odd"}), json.dumps(line)]
-    assert told("sessions", "import", "-", stdin="\n".join(lines))["items"] == 1
+    assert run_json("sessions", "import", "-", stdin="\n".join(lines))["items"] == 1
     assert "[bold]mark[/nonsense]" in standfast("sessions", "show", "odd").stdout
 
 
-def test_searching_finds_items_across_sessions_or_in_one(told):
-    assert [(hit["session"], hit["position"]) for hit in told("sessions", "search", "refund")] == [("user-7", 0)]
-    assert told("sessions", "search", "refund", "--session", "user-7")[0]["text"] == "Refund order 7, please."
-    assert told("sessions", "search", "zebra") == []
+def test_searching_finds_items_across_sessions_or_in_one(run_json):
+    assert [(hit["session"], hit["position"]) for hit in run_json("sessions", "search", "refund")] == [("user-7", 0)]
+    assert run_json("sessions", "search", "refund", "--session", "user-7")[0]["text"] == "Refund order 7, please."
+    assert run_json("sessions", "search", "zebra") == []
 
 
-def test_forking_and_rewinding(told):
-    assert told("sessions", "fork", "user-7", "--at", "1", "--as", "twin")["items"] == 1
-    assert told("sessions", "rewind", "user-7", "--to", "1")["items"] == 1
-    assert len(told("sessions", "show", "twin")["items"]) == 1
+def test_forking_and_rewinding(run_json):
+    assert run_json("sessions", "fork", "user-7", "--at", "1", "--as", "twin")["items"] == 1
+    assert run_json("sessions", "rewind", "user-7", "--to", "1")["items"] == 1
+    assert len(run_json("sessions", "show", "twin")["items"]) == 1
 
 
-def test_an_earlier_generation_is_shown_and_restored(told, standfast):
-    told("sessions", "rewind", "user-7", "--to", "1")
-    (generation,) = told("sessions", "show", "user-7")["generations"]
+def test_an_earlier_generation_is_shown_and_restored(run_json, standfast):
+    run_json("sessions", "rewind", "user-7", "--to", "1")
+    (generation,) = run_json("sessions", "show", "user-7")["generations"]
     assert "--generation" in standfast("sessions", "show", "user-7").stdout
-    assert len(told("sessions", "show", "user-7", "--generation", str(generation))["items"]) == 4
+    assert len(run_json("sessions", "show", "user-7", "--generation", str(generation))["items"]) == 4
     assert standfast("sessions", "show", "user-7", "--generation", "99").exit_code == 5
-    assert told("sessions", "restore", "user-7", "--generation", str(generation))["items"] == 4
+    assert run_json("sessions", "restore", "user-7", "--generation", str(generation))["items"] == 4
 
 
-def test_a_table_that_is_not_on_a_screen_has_a_line_per_row(told, standfast):
-    told("sessions", "fork", "user-7", "--as", "x" * 200)
+def test_a_table_that_is_not_on_a_screen_has_a_line_per_row(run_json, standfast):
+    run_json("sessions", "fork", "user-7", "--as", "x" * 200)
     assert len(standfast("sessions", "list").stdout.splitlines()) == 3
 
 
@@ -67,30 +67,30 @@ def test_a_file_that_is_not_there_is_named(standfast):
     assert (result.exit_code, result.stderr) == (5, "error: nowhere.jsonl: No such file or directory\n")
 
 
-def test_an_export_comes_back_under_another_name(told, standfast, tmp_path):
+def test_an_export_comes_back_under_another_name(run_json, standfast, tmp_path):
     file = tmp_path / "out.jsonl"
-    assert told("sessions", "export", "user-7", "-o", str(file))["items"] == 4
-    assert told("sessions", "import", str(file), "--as", "copy")["items"] == 4
+    assert run_json("sessions", "export", "user-7", "-o", str(file))["items"] == 4
+    assert run_json("sessions", "import", str(file), "--as", "copy")["items"] == 4
     again = standfast("sessions", "import", str(file))
     assert again.exit_code == 4
     assert "user-7" in again.stderr
 
 
-def test_checking_says_what_is_damaged_and_fails(told, url):
-    assert told("sessions", "check")[0]["ok"]
+def test_checking_says_what_is_damaged_and_fails(run_json, url):
+    assert run_json("sessions", "check")[0]["ok"]
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name LIKE '%items'")]
         connection.execute(f"UPDATE {tables[0]} SET data = x'00' WHERE seq = (SELECT min(seq) FROM {tables[0]})")
-    (report,) = told("sessions", "check", "user-7", code=1)
+    (report,) = run_json("sessions", "check", "user-7", code=1)
     assert (report["ok"], len(report["corrupt"])) == (False, 1)
 
 
-def test_deleting_asks_first(told, standfast):
+def test_deleting_asks_first(run_json, standfast):
     refused = standfast("sessions", "delete", "user-7")
     assert refused.exit_code == 2
     assert "--yes" in refused.stderr
-    assert told("sessions", "delete", "user-7", "--yes") == {"id": "user-7", "deleted": True}
-    assert told("sessions", "list") == []
+    assert run_json("sessions", "delete", "user-7", "--yes") == {"id": "user-7", "deleted": True}
+    assert run_json("sessions", "list") == []
 
 
 @pytest.mark.parametrize("words", [("show", "nobody"), ("fork", "nobody"), ("rewind", "nobody", "--to", "0")])
@@ -109,7 +109,7 @@ def test_a_store_that_is_not_there_is_not_made(standfast, tmp_path):
     assert not (tmp_path / "other.db").exists()
 
 
-async def test_what_ready_made_sessions_wrote_is_found_by_following_the_hint(standfast, told, tmp_path):
+async def test_what_ready_made_sessions_wrote_is_found_by_following_the_hint(standfast, run_json, tmp_path):
     session = SQLiteSession("chat-1", tmp_path / "chat.db")
     await session.add_items([{"role": "user", "content": "Where is my teapot?"}])
     session.close()

@@ -1,4 +1,4 @@
-"""``standfast`` as a person at a terminal meets it: a real process on a pseudo-terminal."""
+"""``standfast`` on a pseudo-terminal."""
 
 import signal
 from pathlib import Path
@@ -9,7 +9,7 @@ BOOKKEEPER = str(HERE / "bookkeeper.py")
 SLEEPER = str(HERE / "sleeper.py")
 
 
-def test_ctrl_c_stops_the_turn_and_at_the_prompt_ends_the_chat(terminal):
+def test_ctrl_c_cancels_the_turn_and_quits_at_the_prompt(terminal):
     chat = terminal("chat", SLEEPER, "--session", "my chat")
     chat.until("> ")
     chat.press("nap\r")
@@ -18,7 +18,7 @@ def test_ctrl_c_stops_the_turn_and_at_the_prompt_ends_the_chat(terminal):
     chat.until("cancelled")
     chat.until("> ")
     chat.press("hello\r")
-    chat.until("items 2")  # what was asked before, without the call that was given up
+    chat.until("items 2")  # the earlier input, without the cancelled call
     chat.until("> ")
     chat.press("\x03")
     assert chat.ended() == 0
@@ -26,7 +26,7 @@ def test_ctrl_c_stops_the_turn_and_at_the_prompt_ends_the_chat(terminal):
     assert "Traceback" not in chat.shown
 
 
-def test_arguments_are_edited_inline_and_an_open_question_comes_back(terminal, tmp_path):
+def test_arguments_are_edited_and_a_postponed_approval_is_prompted_again(terminal, tmp_path):
     chat = terminal("chat", AGENT, "--session", "s", EDITOR="sed -i s/5/8/")
     chat.until("> ")
     chat.press("pay\r")
@@ -37,7 +37,7 @@ def test_arguments_are_edited_inline_and_an_open_question_comes_back(terminal, t
     chat.press("pay\r")
     chat.until("[l]ater: ")
     chat.press("l\r")
-    chat.until("waits for approval")
+    chat.until("is waiting for approval")
     chat.until("> ")
     chat.press("hello\r")
     chat.until("[l]ater: ")
@@ -50,14 +50,14 @@ def test_arguments_are_edited_inline_and_an_open_question_comes_back(terminal, t
     assert (tmp_path / "paid").read_text().split() == ["8", "5"]
 
 
-def test_a_call_whose_process_died_is_asked_about_when_the_chat_is_opened_again(terminal, tmp_path):
+def test_an_uncertain_call_is_prompted_for_when_the_chat_is_opened_again(terminal, tmp_path):
     first = terminal("chat", BOOKKEEPER, "--session", "s", DIE="yes")
     first.until("> ")
     first.press("book it\r")
     assert first.ended() == -signal.SIGKILL
     again = terminal("chat", BOOKKEEPER, "--session", "s")
-    again.until("An earlier turn is not over")
-    assert "it may have happened" in again.until("[d]one, it happened / [l]ater: ", seconds=40)
+    again.until("An earlier turn has not ended")
+    assert "it may have taken effect" in again.until("[d]one, it happened / [l]ater: ")
     again.press("d\r")
     again.until("its result: ")
     again.press("booked by hand\r")
@@ -71,7 +71,7 @@ def test_a_call_whose_process_died_is_asked_about_when_the_chat_is_opened_again(
     assert (tmp_path / "books").read_text() == "5\n"
 
 
-def test_a_question_left_open_is_put_again_as_soon_as_the_chat_is_opened(terminal):
+def test_a_pending_approval_is_prompted_for_when_the_chat_is_opened(terminal):
     assert terminal("run", "pay", "--agent", AGENT, "--session", "s").ended() == 3
     chat = terminal("chat", AGENT, "--session", "s")
     assert "cashier wants to call pay" in chat.until("[l]ater: ")
@@ -84,20 +84,20 @@ def test_a_question_left_open_is_put_again_as_soon_as_the_chat_is_opened(termina
     assert chat.ended() == 0
 
 
-def test_an_editor_that_fails_decides_nothing(terminal):
+def test_a_failing_editor_decides_nothing(terminal):
     chat = terminal("chat", AGENT, EDITOR="false")
     chat.until("> ")
     chat.press("pay\r")
     chat.until("[l]ater: ")
     chat.press("e\r")
-    chat.until("ended with 1")
+    chat.until("exited with 1")
     chat.until("[l]ater: ")
     chat.press("\x03")
     assert chat.ended() == 0
-    assert "Go on with" in chat.shown
+    assert "Continue with" in chat.shown
 
 
-def test_ctrl_c_ends_code_in_a_worker_and_keeps_the_variables_of_the_prompt(terminal):
+def test_ctrl_c_interrupts_code_in_a_worker_and_keeps_its_variables(terminal):
     python = terminal("workers", "repl")
     python.until(">>> ")
     python.press("x = 41\r")
@@ -122,25 +122,25 @@ def test_ctrl_c_ends_a_command_without_a_traceback(terminal):
     assert "Traceback" not in code.shown
 
 
-def test_watching_shows_who_asks_what_and_goes_on(terminal, tmp_path):
+def test_watch_prompts_for_each_approval(terminal, tmp_path):
     first = terminal("run", "pay", "--agent", AGENT, "--session", "s-1")
     assert first.ended() == 3
     watch = terminal("approvals", "watch", "--every", "0.1", "--agent", AGENT)
     shown = watch.until("[l]ater: ")
     assert "cashier wants to call pay" in shown
-    assert "conversation s-1" in shown
+    assert "session s-1" in shown
     watch.press("y\r")
     watch.until("approved by")
     watch.until("It says: paid 5.")
     assert terminal("run", "pay", "--agent", AGENT, "--session", "s-2").ended() == 3
-    assert "conversation s-2" in watch.until("[l]ater: ")
+    assert "session s-2" in watch.until("[l]ater: ")
     watch.press("\x03")
     assert watch.ended() == 130
     assert "Traceback" not in watch.shown
 
 
-def test_a_first_search_that_takes_a_while_shows_that_it_is_at_work(terminal, kept):
-    search = terminal("sessions", "search", "refund", STANDFAST_STORE=kept)
+def test_a_slow_search_shows_progress(terminal, stored_url):
+    search = terminal("sessions", "search", "refund", STANDFAST_STORE=stored_url)
     search.until("searching")
     search.until("user-7")
     assert search.ended() == 0

@@ -7,18 +7,18 @@ import standfast as package
 from standfast.workers import WorkerSession
 
 
-def test_code_runs_and_its_value_is_printed(standfast, told):
+def test_code_runs_and_its_value_is_printed(standfast, run_json):
     result = standfast("workers", "exec", "print('hi'); 6 * 7")
     assert (result.exit_code, result.stdout) == (0, "hi\n42\n")
-    answer = told("workers", "exec", "print('hi'); 6 * 7")
+    answer = run_json("workers", "exec", "print('hi'); 6 * 7")
     assert (answer["ok"], answer["repr"], answer["stdout"], answer["state"]) == (True, "42", "hi\n", "preserved")
 
 
-def test_failing_code_fails_the_command_with_its_traceback(standfast, told):
+def test_failing_code_fails_the_command_with_its_traceback(standfast, run_json):
     result = standfast("workers", "exec", "1/0")
     assert result.exit_code == 1
     assert "ZeroDivisionError" in result.stderr
-    assert told("workers", "exec", "1/0", code=1)["error"]["type"] == "ZeroDivisionError"
+    assert run_json("workers", "exec", "1/0", code=1)["error"]["type"] == "ZeroDivisionError"
 
 
 def test_code_comes_from_a_file_or_from_standard_input(standfast, tmp_path):
@@ -69,23 +69,23 @@ def test_a_module_that_cannot_be_imported_beforehand_is_named(standfast):
     assert "no_such_module" in result.stderr
 
 
-async def test_running_workers_are_listed(told):
+async def test_running_workers_are_listed(run_json):
     async with WorkerSession() as session:
         await session.run("1")
-        listed = await asyncio.to_thread(told, "workers", "list")
+        listed = await asyncio.to_thread(run_json, "workers", "list")
     assert {process["role"] for process in listed} == {"fork-server", "worker"}
     assert all(process["memory_mb"] > 0 for process in listed)
 
 
-def test_the_doctor_reports_the_sandbox_and_the_extras(told, standfast):
-    report = told("doctor")
+def test_the_doctor_reports_the_sandbox_and_the_extras(run_json, standfast):
+    report = run_json("doctor")
     assert report["versions"]["standfast"] == package.__version__
     assert report["sandbox"]["level"] is not None
     assert report["extras"]["cli"] == {"installed": True, "missing": [], "for": "the command line"}
     assert "sandbox level" in standfast("doctor").stdout
-    assert told("workers", "doctor")["level"] == report["sandbox"]["level"]
+    assert run_json("workers", "doctor")["level"] == report["sandbox"]["level"]
 
 
-def test_the_version(told, standfast):
-    assert told("version") == {"version": package.__version__}
+def test_the_version(run_json, standfast):
+    assert run_json("version") == {"version": package.__version__}
     assert standfast("--version").stdout == standfast("version").stdout == f"standfast {package.__version__}\n"
