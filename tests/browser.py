@@ -1,4 +1,4 @@
-"""A real Chromium without a screen. Tests that want it are skipped where there is none (``make browser`` gets it)."""
+"""Headless Chromium for tests of web pages, which are skipped without it (``make browser`` installs it)."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ selenium = pytest.importorskip("selenium")
 from selenium import webdriver  # noqa: E402
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no chromium and chromedriver here")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="chromium and chromedriver are not installed")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --window-size=1100,760"
 )
-PATIENCE = 20
+WAIT_SECONDS = 120
 
 
 @contextmanager

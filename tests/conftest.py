@@ -4,26 +4,27 @@ import pytest
 
 pytest_plugins = ["pytester", "standfast.testing.leaks", "servers", "redis_server", "telemetry"]
 
-PATIENCE = 180
+TEST_TIMEOUT = 600
+"""Seconds after which a test is taken to hang; far above what any test needs on a busy machine."""
 
 
 def pytest_configure():
-    """What a shell has put into the background is deaf to Ctrl-C, and so would be the programs that tests start."""
+    """Restore SIGINT: a background job of a shell ignores it, and the programs that tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """A test that hangs fails; only soaks may take long."""
+    """Fail tests that hang, except soaks."""
 
-    def give_up(*_):
-        pytest.fail(f"the test did not end within {PATIENCE} seconds")
+    def fail(*_):
+        pytest.fail(f"the test did not end within {TEST_TIMEOUT} seconds")
 
     if item.get_closest_marker("soak") is not None or not hasattr(signal, "SIGALRM"):
         return (yield)
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(PATIENCE)
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(TEST_TIMEOUT)
     try:
         return (yield)
     finally:
@@ -33,7 +34,7 @@ def pytest_runtest_call(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Half characters that a test has logged would end the process that gathers the reports."""
+    """Escape lone surrogates in captured logs: they would crash the process that collects the reports."""
     report = yield
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report

@@ -1,6 +1,6 @@
-"""Agent sessions that survive crashes and stay consistent.
+"""Durable agent runs, approvals, session memory, realtime voice and sandboxed Python workers on one store.
 
-Public names are resolved on first use, so importing the package imports nothing heavy.
+Public names are imported on first use, so that importing the package is cheap.
 """
 
 from standfast.base.lazy import attach_stub

@@ -1,4 +1,4 @@
-"""``python -m standfast`` is ``standfast``."""
+"""Run the command line with ``python -m standfast``."""
 
 from standfast.cli import main
 

@@ -11,7 +11,7 @@ from desks import Desk, desk
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from browser import PATIENCE, chromium, needs_chromium
+from browser import WAIT_SECONDS, chromium, needs_chromium
 
 __all__ = ["desk"]
 
@@ -37,13 +37,13 @@ class Page:
         field.submit()
 
     def see(self, text: str) -> None:
-        WebDriverWait(self.browser, PATIENCE).until(
+        WebDriverWait(self.browser, WAIT_SECONDS).until(
             lambda browser: text in browser.find_element(By.TAG_NAME, "body").text, f"{text!r} did not appear"
         )
 
     def hear(self, text: str) -> None:
         """Wait for the agent's own words; the output of a tool may read the same."""
-        WebDriverWait(self.browser, PATIENCE).until(
+        WebDriverWait(self.browser, WAIT_SECONDS).until(
             lambda browser: ("agent", text) in self.lines, f"not said: {text!r}"
         )
 
@@ -77,7 +77,7 @@ async def test_the_page_goes_on_when_the_server_was_killed_in_mid_refund(desk: D
     page.picture("1-approval")
     page.fill("amount", "30.5")
     page.press("Approve")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not desk.ledger:
             await asyncio.sleep(0.01)
     await desk.kill()

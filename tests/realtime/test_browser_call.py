@@ -13,7 +13,7 @@ from espeak import spoken
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from browser import PATIENCE, chromium, needs_chromium
+from browser import WAIT_SECONDS, chromium, needs_chromium
 from doc_pages import ROOT, blocks, write
 from ports import free_port, listening
 from standfast import open_store
@@ -86,5 +86,5 @@ def answers_on(page: Any, count: int) -> list[str]:
         *whole, _ = page.find_element(By.ID, "words").get_attribute("innerHTML").split("<br>")
         return whole if len(whole) >= count else None
 
-    answers: list[str] = WebDriverWait(page, PATIENCE).until(written)
+    answers: list[str] = WebDriverWait(page, WAIT_SECONDS).until(written)
     return answers
