@@ -12,7 +12,7 @@ selenium = pytest.importorskip("selenium")
 from selenium import webdriver  # noqa: E402
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="chromium and chromedriver are not installed")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="chromium is not installed")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --window-size=1100,760"
