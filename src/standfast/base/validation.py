@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeGuard, overload
 
 from standfast.base.errors import InvalidInput
@@ -125,7 +125,9 @@ def validate_number(
     raise error(_describe_problem(name, kind, bounds, value, optional=optional))
 
 
-def _describe_problem(name: str, kind: str, bounds: dict[str, float | None], value: object, *, optional: bool) -> str:
+def _describe_problem(
+    name: str, kind: str, bounds: Mapping[str, float | None], value: object, *, optional: bool
+) -> str:
     limits = " and ".join(f"{sign} {bound}" for sign, bound in bounds.items() if bound is not None)
     expected = f"{kind} {limits}" if limits else kind
     return f"{name} must be {expected}{' or None' if optional else ''}, got {value!r}"
