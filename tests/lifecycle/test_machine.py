@@ -121,19 +121,19 @@ def test_staying_in_a_terminal_state_is_not_leaving_it():
         pytest.param(
             table({**ROWS, Door.GONE: {Did.PUSH: Door.OPEN}}),
             {},
-            {"GONE is terminal and can be left"},
+            {"GONE is terminal but can be left"},
             id="nothing leaves a terminal state",
         ),
         pytest.param(
             table({**ROWS, Door.SHUT: {Did.PUSH: Door.SHUT}}),
             {},
-            {"SHUT never comes to an end"},
+            {"no terminal state can be reached from SHUT"},
             id="every state reaches a terminal one",
         ),
         pytest.param(
             table({**ROWS, Door.SHUT: {Did.PULL_HARD: Door.OPEN}}),
             {"stop": Did.REMOVE},
-            {"REMOVE is not legal in SHUT"},
+            {"REMOVE is not allowed in SHUT"},
             id="stop is legal in every live state",
         ),
         pytest.param(
@@ -157,7 +157,7 @@ def test_staying_in_a_terminal_state_is_not_leaving_it():
         pytest.param(
             table(terminal=()),
             {},
-            {"there is no terminal state"} | {f"{s.name} never comes to an end" for s in Door},
+            {"there is no terminal state"} | {f"no terminal state can be reached from {s.name}" for s in Door},
             id="there is an end",
         ),
     ],
@@ -169,12 +169,12 @@ def test_a_table_that_breaks_a_promise_does_not_pass(faulty, options, expected):
 def test_every_problem_is_named_at_once():
     faulty = table({Door.OPEN: {Did.PUSH: Door.SHUT}, Door.SHUT: {}, Door.GONE: {Did.PUSH: Door.OPEN}})
     assert problems(faulty, stop=Did.REMOVE) == {
-        "OPEN never comes to an end",
-        "SHUT never comes to an end",
+        "no terminal state can be reached from OPEN",
+        "no terminal state can be reached from SHUT",
         "GONE cannot be reached from OPEN",
-        "GONE is terminal and can be left",
-        "REMOVE is not legal in OPEN",
-        "REMOVE is not legal in SHUT",
+        "GONE is terminal but can be left",
+        "REMOVE is not allowed in OPEN",
+        "REMOVE is not allowed in SHUT",
     }
 
 

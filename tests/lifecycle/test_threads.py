@@ -240,8 +240,8 @@ class TestClosing:
     def test_a_forgotten_one_does_not_keep_the_interpreter_from_exiting(self):
         script = """
 import asyncio, threading
-from standfast.lifecycle import OneThread
-one = OneThread("forgotten")
+from standfast.lifecycle import SingleThreadExecutor
+one = SingleThreadExecutor("forgotten")
 async def main():
     stuck = asyncio.create_task(one.run(threading.Event().wait))
     await asyncio.sleep(0)
