@@ -104,7 +104,7 @@ def get_recorded_parent() -> "Trace | Span[Any] | None":
 
 
 def get_current_trace() -> "Trace | None":
-    """Return the current trace. It is None outside of traces and in runs that are not traced."""
+    """Return the current trace. It is ``None`` outside of traces and in runs that are not traced."""
     node = CURRENT_NODE.get()
     return node.trace if isinstance(node, Span) else node
 
