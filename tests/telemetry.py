@@ -1,4 +1,4 @@
-"""Somebody who listens to the traces of one test: a provider of the real OpenTelemetry SDK, or a processor."""
+"""Fixtures that record the traces of a test: with the OpenTelemetry SDK, or with a trace processor."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from standfast import TracingProcessor, add_trace_processor, set_trace_processor
 
 
 class Exported:
-    """The spans that left the process, as a reader of traces sees them."""
+    """The spans that were exported to OpenTelemetry."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -23,29 +23,30 @@ class Exported:
 
     @property
     def spans(self) -> list[ReadableSpan]:
-        """In the order in which they began."""
+        """The spans in the order of their start."""
         return sorted(self.exporter.get_finished_spans(), key=lambda span: span.start_time)
 
     def named(self, name: str) -> ReadableSpan:
-        found = [span for span in self.spans if span.name == name]
-        assert len(found) == 1, f"{name}: {[span.name for span in self.spans]}"
-        return found[0]
+        """Return the only span of that name."""
+        spans = [span for span in self.spans if span.name == name]
+        assert len(spans) == 1, f"{name}: {[span.name for span in self.spans]}"
+        return spans[0]
 
     def tree(self) -> list[str]:
-        """One line per span, indented below its parent; siblings by name, for some of them run side by side."""
+        """Return one line per span, indented below its parent. Siblings are sorted, because some run concurrently."""
         spans = {span.context.span_id: span for span in self.spans}
 
-        def below(parent: int | None, depth: int) -> Iterator[str]:
-            own = [span for span in spans.values() if self._parent(span, spans) == parent]
-            for span in sorted(own, key=lambda span: span.name):
+        def format_children(parent: int | None, depth: int) -> Iterator[str]:
+            children = [span for span in spans.values() if self._parent(span, spans) == parent]
+            for span in sorted(children, key=lambda span: span.name):
                 yield "  " * depth + span.name
-                yield from below(span.context.span_id, depth + 1)
+                yield from format_children(span.context.span_id, depth + 1)
 
-        return list(below(None, 0))
+        return list(format_children(None, 0))
 
     @staticmethod
-    def _parent(span: ReadableSpan, known: dict[int, ReadableSpan]) -> int | None:
-        return span.parent.span_id if span.parent is not None and span.parent.span_id in known else None
+    def _parent(span: ReadableSpan, spans: dict[int, ReadableSpan]) -> int | None:
+        return span.parent.span_id if span.parent is not None and span.parent.span_id in spans else None
 
     def text(self) -> str:
         return "\n".join(span.to_json() for span in self.spans)
@@ -53,21 +54,21 @@ class Exported:
 
 @pytest.fixture
 def no_telemetry() -> Iterator[None]:
-    """The program's provider can be set once per process; after a test it can be set again."""
+    """Reset OpenTelemetry after the test, because a tracer provider can be set only once per process."""
     yield
     trace._TRACER_PROVIDER, trace._TRACER_PROVIDER_SET_ONCE = None, Once()
 
 
 @pytest.fixture
 def exported(no_telemetry: None) -> Iterator[Exported]:
-    kept = Exported()
-    trace.set_tracer_provider(kept.provider)
-    yield kept
-    kept.provider.shutdown()
+    spans = Exported()
+    trace.set_tracer_provider(spans.provider)
+    yield spans
+    spans.provider.shutdown()
 
 
 class Kept(TracingProcessor):
-    """A processor that remembers what it was told."""
+    """A processor that records the calls of its methods."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
@@ -91,10 +92,10 @@ class Kept(TracingProcessor):
         self.told.append(("flush", None))
 
     def ended(self) -> list[dict[str, Any]]:
-        return [span.export() for what, span in self.told if what == "span_end"]
+        return [span.export() for event, span in self.told if event == "span_end"]
 
     def count(self, what: str) -> int:
-        return sum(told == what for told, _ in self.told)
+        return sum(event == what for event, _ in self.told)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Which items need each other, judged by a validator that shares no code with it."""
+"""Items that belong together, compared with a validator that shares no code with the implementation."""
 
 import copy
 from typing import Any
@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from factories.items import assistant_message, user_message
 from standfast.base.pairing import PairingProblem, drop_unpaired, find_pair_ends, find_unpaired, group_into_units
 from standfast.testing import NotReplayable, assert_replayable
 
@@ -22,16 +23,8 @@ PAIRS = {
 }
 
 
-def user(text: str = "hi") -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def said(text: str = "hello") -> dict[str, Any]:
-    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
-
-
-def thought(text: str = "rs_1") -> dict[str, Any]:
-    return {"type": "reasoning", "id": text, "summary": []}
+def reasoning(item_id: str = "rs_1") -> dict[str, Any]:
+    return {"type": "reasoning", "id": item_id, "summary": []}
 
 
 def call(name: str, kind: str = "function_call") -> dict[str, Any]:
@@ -57,44 +50,44 @@ kinds = st.sampled_from([*PAIRS, "mcp_approval_request"])
 
 
 @st.composite
-def answers(draw: st.DrawFn, names: list[str]) -> list[dict[str, Any]]:
-    """One response of a model: thoughts, then what they led to, then the outputs in any order."""
-    made: list[dict[str, Any]] = [thought(f"rs_{n}") for n in range(draw(st.integers(0, 2)))]
+def responses(draw: st.DrawFn, names: list[str]) -> list[dict[str, Any]]:
+    """Generate a model response: reasoning, then calls or a message, then the outputs in any order."""
+    items: list[dict[str, Any]] = [reasoning(f"rs_{n}") for n in range(draw(st.integers(0, 2)))]
     outputs = []
     for _ in range(draw(st.integers(0, 3))):
         name, kind = draw(st.sampled_from(names)), draw(kinds)
         if (name, kind) in [entry[:2] for entry in outputs]:
             continue
-        made.append(call(name, kind))
+        items.append(call(name, kind))
         outputs.append((name, kind, output(name, kind)))
     if not outputs or draw(st.booleans()):
-        made.append(draw(st.sampled_from([said(), *HOSTED])))
-    return made + [entry[2] for entry in draw(st.permutations(outputs))]
+        items.append(draw(st.sampled_from([assistant_message(), *HOSTED])))
+    return items + [entry[2] for entry in draw(st.permutations(outputs))]
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """A history that every provider accepts. Call ids come back in later turns."""
+def valid_histories(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Generate a history that every provider accepts. Call ids are used again in later turns."""
     items: list[dict[str, Any]] = []
     for _ in range(draw(st.integers(0, 5))):
         if draw(st.booleans()):
-            items.append(user())
-        items += draw(answers(["call_1", "call_2", "call_3"]))
+            items.append(user_message())
+        items += draw(responses(["call_1", "call_2", "call_3"]))
     return items
 
 
 @st.composite
-def damaged(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """A conversation from which items were lost, doubled or exchanged."""
-    items = draw(conversations())
+def damaged_histories(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Generate a history in which items were lost, duplicated or exchanged."""
+    items = draw(valid_histories())
     for _ in range(draw(st.integers(0, 6))):
         if not items:
             break
         index = draw(st.integers(0, len(items) - 1))
-        match draw(st.sampled_from(["lose", "lose", "double", "exchange", "cut"])):
+        match draw(st.sampled_from(["lose", "lose", "duplicate", "exchange", "cut"])):
             case "lose":
                 del items[index]
-            case "double":
+            case "duplicate":
                 items.insert(draw(st.integers(0, len(items))), items[index])
             case "exchange":
                 other = draw(st.integers(0, len(items) - 1))
@@ -104,51 +97,51 @@ def damaged(draw: st.DrawFn) -> list[dict[str, Any]]:
     return items
 
 
-often = settings(derandomize=True, deadline=None, max_examples=300)
+few_examples = settings(derandomize=True, deadline=None, max_examples=60)
 
 
-@often
-@given(conversations())
-def test_a_valid_history_is_shown_unchanged(items: list[dict[str, Any]]) -> None:
+@few_examples
+@given(valid_histories())
+def test_a_valid_history_is_unchanged(items: list[dict[str, Any]]) -> None:
     assert_replayable(items)
     assert find_unpaired(items) == []
     assert drop_unpaired(items) == items
 
 
-@often
-@given(damaged())
-def test_what_a_model_is_shown_is_acceptable_after_any_damage(items: list[dict[str, Any]]) -> None:
+@few_examples
+@given(damaged_histories())
+def test_a_damaged_history_is_valid_without_its_unpaired_items(items: list[dict[str, Any]]) -> None:
     assert_replayable(drop_unpaired(items))
 
 
-@often
-@given(damaged())
-def test_pairing_twice_changes_nothing_more(items: list[dict[str, Any]]) -> None:
+@few_examples
+@given(damaged_histories())
+def test_dropping_unpaired_items_is_idempotent(items: list[dict[str, Any]]) -> None:
     once = drop_unpaired(items)
     assert drop_unpaired(once) == once
 
 
-@often
-@given(damaged())
-def test_pairing_keeps_order_and_never_edits(items: list[dict[str, Any]]) -> None:
+@few_examples
+@given(damaged_histories())
+def test_dropping_unpaired_items_keeps_the_order_and_never_edits_items(items: list[dict[str, Any]]) -> None:
     before = copy.deepcopy(items)
-    kept = drop_unpaired(items)
+    remaining = drop_unpaired(items)
     assert items == before
-    rest = iter(items)
-    assert all(any(item is other for other in rest) for item in kept)
+    originals = iter(items)
+    assert all(any(item is original for original in originals) for item in remaining)
 
 
-@often
-@given(damaged())
-def test_unpaired_names_exactly_what_is_left_out(items: list[dict[str, Any]]) -> None:
-    left_out = [problem.index for problem in find_unpaired(items)]
-    assert left_out == sorted(set(left_out))
-    assert drop_unpaired(items) == [item for index, item in enumerate(items) if index not in left_out]
+@few_examples
+@given(damaged_histories())
+def test_find_unpaired_returns_exactly_the_dropped_items(items: list[dict[str, Any]]) -> None:
+    dropped = [problem.index for problem in find_unpaired(items)]
+    assert dropped == sorted(set(dropped))
+    assert drop_unpaired(items) == [item for index, item in enumerate(items) if index not in dropped]
 
 
-@often
-@given(damaged())
-def test_a_cut_between_groups_separates_nothing(items: list[dict[str, Any]]) -> None:
+@few_examples
+@given(damaged_histories())
+def test_a_cut_between_groups_separates_no_pair(items: list[dict[str, Any]]) -> None:
     ends = find_pair_ends(items)
     assert len(ends) == len(items)
     for cut in range(len(items) + 1):
@@ -156,14 +149,31 @@ def test_a_cut_between_groups_separates_nothing(items: list[dict[str, Any]]) -> 
             assert drop_unpaired(items[:cut]) + drop_unpaired(items[cut:]) == drop_unpaired(items)
 
 
-@often
-@given(conversations())
-def test_a_cut_between_groups_of_a_valid_history_leaves_two_valid_ones(items: list[dict[str, Any]]) -> None:
+@few_examples
+@given(valid_histories())
+def test_a_cut_between_groups_of_a_valid_history_leaves_two_valid_histories(items: list[dict[str, Any]]) -> None:
     ends = find_pair_ends(items)
     for cut in range(len(items) + 1):
         if all(end < cut for end in ends[:cut]):
             assert_replayable(items[:cut])
             assert_replayable(items[cut:])
+
+
+PROPERTIES = [
+    test_a_damaged_history_is_valid_without_its_unpaired_items,
+    test_dropping_unpaired_items_is_idempotent,
+    test_dropping_unpaired_items_keeps_the_order_and_never_edits_items,
+    test_find_unpaired_returns_exactly_the_dropped_items,
+    test_a_cut_between_groups_separates_no_pair,
+]
+
+
+@pytest.mark.soak
+@settings(deadline=None, max_examples=3000)
+@given(damaged_histories())
+def test_all_properties_hold_for_many_histories(items: list[dict[str, Any]]) -> None:
+    for check in PROPERTIES:
+        check.hypothesis.inner_test(items)
 
 
 @pytest.mark.parametrize(
@@ -181,39 +191,39 @@ def test_a_cut_between_groups_of_a_valid_history_leaves_two_valid_ones(items: li
             [call("a", "shell_call"), output("a")],
             [(0, PairingProblem.CALL_WITHOUT_OUTPUT, "a"), (1, PairingProblem.OUTPUT_WITHOUT_CALL, "a")],
         ),
-        ([thought()], [(0, PairingProblem.REASONING_WITHOUT_RESULT, None)]),
-        ([thought(), user()], [(0, PairingProblem.REASONING_WITHOUT_RESULT, None)]),
+        ([reasoning()], [(0, PairingProblem.REASONING_WITHOUT_RESULT, None)]),
+        ([reasoning(), user_message()], [(0, PairingProblem.REASONING_WITHOUT_RESULT, None)]),
         (
-            [thought(), call("a"), user()],
+            [reasoning(), call("a"), user_message()],
             [(0, PairingProblem.REASONING_WITHOUT_RESULT, None), (1, PairingProblem.CALL_WITHOUT_OUTPUT, "a")],
         ),
-        ([thought(), call("a"), said()], [(1, PairingProblem.CALL_WITHOUT_OUTPUT, "a")]),
-        ([thought(), thought("rs_2"), said()], []),
-        ([thought(), {"type": "mcp_list_tools", "tools": []}], []),
-        ([call("a"), user(), output("a")], []),
+        ([reasoning(), call("a"), assistant_message()], [(1, PairingProblem.CALL_WITHOUT_OUTPUT, "a")]),
+        ([reasoning(), reasoning("rs_2"), assistant_message()], []),
+        ([reasoning(), {"type": "mcp_list_tools", "tools": []}], []),
+        ([call("a"), user_message(), output("a")], []),
         ([call("a"), output("a"), call("a"), output("a")], []),
     ],
 )
-def test_each_problem_is_named(
+def test_each_problem_is_reported(
     items: list[dict[str, Any]], problems: list[tuple[int, PairingProblem, str | None]]
 ) -> None:
-    assert [(found.index, found.problem, found.call_id) for found in find_unpaired(items)] == problems
+    assert [(item.index, item.problem, item.call_id) for item in find_unpaired(items)] == problems
 
 
 @pytest.mark.parametrize("name", [None, "", 7, [], {}])
 @pytest.mark.parametrize("kind", [*PAIRS, "mcp_approval_request"])
 def test_a_call_without_a_usable_id_cannot_be_paired(kind: str, name: Any) -> None:
-    items = [user(), call(name, kind), output(name, kind), said()]
+    items = [user_message(), call(name, kind), output(name, kind), assistant_message()]
     assert_replayable(drop_unpaired(items))
 
 
 @pytest.mark.parametrize("kind", [None, 7, [], {}, True])
-def test_an_item_of_no_known_type_is_left_alone(kind: Any) -> None:
-    odd = {"type": kind, "call_id": "a"}
-    items = [user(), odd, call("a"), output("a")]
+def test_an_item_of_an_unknown_type_is_kept(kind: Any) -> None:
+    unknown = {"type": kind, "call_id": "a"}
+    items = [user_message(), unknown, call("a"), output("a")]
     assert drop_unpaired(items) == items
     assert find_pair_ends(items) == [0, 1, 3, 3]
-    assert drop_unpaired([thought(), odd]) == [odd]
+    assert drop_unpaired([reasoning(), unknown]) == [unknown]
 
 
 @pytest.mark.parametrize(
@@ -224,11 +234,11 @@ def test_an_item_of_no_known_type_is_left_alone(kind: Any) -> None:
         [call("a"), call("a"), output("a"), output("a")],
         [call("a", "shell_call"), output("a")],
         [{"type": "function_call", "arguments": "{}"}],
-        [thought()],
-        [thought(), user()],
-        [user(), "text"],
+        [reasoning()],
+        [reasoning(), user_message()],
+        [user_message(), "text"],
         [{"role": "user", "content": float("nan")}],
-        [{"content": "nobody said this"}],
+        [{"content": "no role"}],
         [{"type": 7}],
     ],
 )
@@ -237,16 +247,16 @@ def test_the_validator_is_strict(items: list[Any]) -> None:
         assert_replayable(items)
 
 
-def test_a_long_row_of_reasoning_items_is_looked_at_once() -> None:
-    class Counted(dict[str, object]):
-        looks = 0
+def test_the_cost_of_many_reasoning_items_is_linear() -> None:
+    class CountingItem(dict[str, object]):
+        reads = 0
 
         def get(self, key: str, default: object = None) -> object:
-            Counted.looks += 1
+            CountingItem.reads += 1
             return super().get(key, default)
 
-    items = [Counted(type="reasoning") for _ in range(2_000)]
+    items = [CountingItem(type="reasoning") for _ in range(2_000)]
     assert len(find_unpaired(items)) == 2_000
-    assert Counted.looks < 20_000
+    assert CountingItem.reads < 20_000
     assert drop_unpaired([*items, {"role": "assistant", "content": "so"}])[-1]["content"] == "so"
     assert len(group_into_units([*items, {"role": "assistant", "content": "so"}])) == 1

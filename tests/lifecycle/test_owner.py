@@ -1,4 +1,4 @@
-"""What owners promise."""
+"""Owners."""
 
 import asyncio
 import contextvars
@@ -6,8 +6,8 @@ import gc
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from witness import forever, turns
 
+from factories.lifecycle import forever, turns
 from standfast.base.errors import Closed
 from standfast.lifecycle import NEVER, AlreadyStarted, CloseTimeout, Deadline, Owner, Scope
 from standfast.testing.cancellation import cancel_at_every_await
@@ -43,14 +43,14 @@ async def test_entering_and_leaving_happen_in_the_same_task():
     assert current.get() == "outside"
 
 
-async def test_constructing_one_does_nothing(log):
+async def test_the_constructor_does_nothing(log):
     owner = Owner(lambda: log.resource("r"))
     assert not owner.closed
     assert not owner.closing
     assert log == []
 
 
-async def test_closing_may_be_repeated(log):
+async def test_close_may_be_repeated(log):
     owner = Owner(lambda: log.resource("r"))
     await owner.start()
     await owner.close()
@@ -59,7 +59,7 @@ async def test_closing_may_be_repeated(log):
     assert log == ["+r", "-r"]
 
 
-async def test_everyone_who_closes_waits_for_the_same_end(log):
+async def test_all_callers_of_close_wait_for_the_same_end(log):
     owner = Owner(lambda: log.resource("r", awaits=5))
     await owner.start()
 
@@ -71,7 +71,7 @@ async def test_everyone_who_closes_waits_for_the_same_end(log):
     assert log == ["+r", "-r"]
 
 
-async def test_closing_is_asking_then_waiting(log):
+async def test_close_requests_the_end_and_then_waits(log):
     may_end = asyncio.Event()
 
     @asynccontextmanager
@@ -91,7 +91,7 @@ async def test_closing_is_asking_then_waiting(log):
     assert owner.closed
 
 
-async def test_a_task_inside_asks_without_waiting_for_itself(log):
+async def test_close_from_a_task_inside_does_not_wait_for_itself(log):
     opened = asyncio.Event()
 
     @asynccontextmanager
@@ -114,7 +114,7 @@ async def test_a_task_inside_asks_without_waiting_for_itself(log):
     assert log == ["+r", "asked", "-r"]
 
 
-async def test_the_owner_s_own_task_may_ask_too():
+async def test_the_owner_s_own_task_may_close_it():
     @asynccontextmanager
     async def closes_itself():
         yield
@@ -166,7 +166,7 @@ async def test_a_failed_acquisition_releases_exactly_those_before_it(log, count)
     await owner.close()
 
 
-async def test_a_factory_that_fails_is_an_opening_that_fails():
+async def test_an_error_of_the_factory_is_raised_by_start():
     def factory():
         raise ZeroDivisionError
 
@@ -176,7 +176,7 @@ async def test_a_factory_that_fails_is_an_opening_that_fails():
     await owner.close()
 
 
-async def test_a_failure_inside_is_raised_to_everyone_who_closes_or_waits(log):
+async def test_an_error_inside_is_raised_to_every_caller_of_close_and_wait(log):
     @asynccontextmanager
     async def with_pump():
         async with Scope() as scope:
@@ -199,10 +199,10 @@ async def test_a_failure_inside_is_raised_to_everyone_who_closes_or_waits(log):
         with pytest.raises(KeyError, match="pump"):
             await owner.close()
     assert owner.closed
-    log.balanced()
+    log.check_balanced()
 
 
-async def test_a_release_that_fails_is_raised_to_whoever_closes(log):
+async def test_an_error_of_a_release_is_raised_by_close(log):
     owner = Owner(lambda: log.resource("r", release_fails=KeyError("release")))
     await owner.start()
     with pytest.raises(KeyError, match="release"):
@@ -210,7 +210,7 @@ async def test_a_release_that_fails_is_raised_to_whoever_closes(log):
     assert owner.closed
 
 
-async def test_it_serves_once(log):
+async def test_it_can_be_used_only_once(log):
     owner = Owner(lambda: log.resource("r"))
     await owner.start()
     with pytest.raises(AlreadyStarted):
@@ -220,7 +220,7 @@ async def test_it_serves_once(log):
         await owner.start()
 
 
-async def test_closed_before_it_was_started_it_does_not_start(log):
+async def test_it_does_not_start_after_close(log):
     owner = Owner(lambda: log.resource("r"))
     await owner.wait()
     await owner.close()
@@ -230,7 +230,7 @@ async def test_closed_before_it_was_started_it_does_not_start(log):
     assert log == []
 
 
-async def test_closing_while_it_opens_cancels_the_opening(log):
+async def test_close_cancels_an_opening_in_progress(log):
     @asynccontextmanager
     async def hanging():
         async with Scope() as scope:
@@ -248,7 +248,7 @@ async def test_closing_while_it_opens_cancels_the_opening(log):
         await starting
 
 
-async def test_whenever_it_is_closed_while_starting_the_starter_hears_of_it_or_has_the_value(log):
+async def test_whenever_it_is_closed_while_starting_start_raises_or_returns_the_value(log):
     heard = []
     for after in range(12):
         log.clear()
@@ -257,7 +257,7 @@ async def test_whenever_it_is_closed_while_starting_the_starter_hears_of_it_or_h
         await turns(after)
         await owner.close()
         assert owner.closed
-        log.balanced()
+        log.check_balanced()
         await asyncio.wait({starting})
         heard.append("value" if starting.exception() is None else type(starting.exception()))
     assert heard == sorted(heard, key=lambda h: h == "value"), "once open, it stays with the value"
@@ -266,14 +266,14 @@ async def test_whenever_it_is_closed_while_starting_the_starter_hears_of_it_or_h
 
 @asynccontextmanager
 async def stubborn(log):
-    """Opens although it was cancelled."""
+    """Open although it was cancelled."""
     with suppress(asyncio.CancelledError):
         await forever()
     async with log.resource("r"):
         yield
 
 
-async def test_an_opening_that_ignores_being_cancelled_is_closed_once_it_is_open(log):
+async def test_an_opening_that_ignores_cancellation_is_closed_once_it_is_open(log):
     owner = Owner(lambda: stubborn(log))
     starting = asyncio.create_task(owner.start())
     await turns()
@@ -315,7 +315,7 @@ async def test_a_cancelled_start_ends_even_an_opening_that_ignores_it(log):
     assert log == ["+r", "-r"]
 
 
-async def test_what_fails_while_a_start_is_cancelled_is_the_cause(log):
+async def test_an_error_while_start_is_cancelled_is_the_cause_of_the_cancellation(log):
     causes = []
 
     @asynccontextmanager
@@ -357,7 +357,7 @@ async def test_wherever_start_is_cancelled_nothing_is_left_open(log):
         owner = Owner(several)
         owners[:] = [owner]
         assert await owner.start() == "value"
-        # A caller that has the value is bound to close it, also when it is cancelled.
+        # A caller that has the value must close it, even when it is cancelled.
         closing = asyncio.create_task(owner.close())
         while not closing.done():
             try:
@@ -368,12 +368,12 @@ async def test_wherever_start_is_cancelled_nothing_is_left_open(log):
 
     def check():
         assert owners[0].closed
-        log.balanced()
+        log.check_balanced()
 
     assert await cancel_at_every_await(scenario, check=check) >= 2
 
 
-async def test_a_cancelled_closer_does_not_take_its_asking_back(log):
+async def test_a_cancelled_close_still_closes(log):
     may_end = asyncio.Event()
 
     @asynccontextmanager
@@ -412,7 +412,7 @@ async def test_a_release_that_takes_too_long_is_interrupted(log):
     assert log == ["+r", "-r"]
 
 
-async def test_a_release_that_ignores_the_interruption_is_left_and_reported():
+async def test_a_release_that_ignores_cancellation_is_reported_as_still_running():
     may_end = asyncio.Event()
 
     @asynccontextmanager
@@ -434,7 +434,7 @@ async def test_a_release_that_ignores_the_interruption_is_left_and_reported():
     assert owner.closed
 
 
-async def test_the_soonest_deadline_counts_and_releases_can_read_it(log):
+async def test_the_earliest_deadline_counts_and_releases_can_read_it(log):
     seen = []
 
     @asynccontextmanager
@@ -451,7 +451,7 @@ async def test_the_soonest_deadline_counts_and_releases_can_read_it(log):
     assert seen == [soon]
 
 
-async def test_a_deadline_holds_even_if_the_one_who_set_it_is_gone(log):
+async def test_a_deadline_applies_even_if_its_caller_was_cancelled(log):
     @asynccontextmanager
     async def slow():
         async with log.resource("r"):
@@ -468,7 +468,7 @@ async def test_a_deadline_holds_even_if_the_one_who_set_it_is_gone(log):
     assert log == ["+r", "-r"]
 
 
-async def test_a_deadline_that_is_kept_leaves_no_timer(log):
+async def test_a_deadline_that_was_met_leaves_no_timer(log):
     owner = Owner(lambda: log.resource("r"))
     await owner.start()
     await owner.close(deadline=Deadline.after(3600))
@@ -502,7 +502,7 @@ async def test_a_context_that_ends_by_itself_is_closed(log):
     assert log == ["+r", "-r"]
 
 
-async def test_an_unnoticed_failure_is_reported_by_the_loop():
+async def test_an_error_that_no_caller_receives_is_reported_by_the_loop():
     reports = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
 

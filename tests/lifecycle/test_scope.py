@@ -1,5 +1,5 @@
 # ruff: noqa: PT012 - the block that raises is what is tested
-"""What scopes promise."""
+"""Scopes."""
 
 import asyncio
 import contextvars
@@ -7,13 +7,13 @@ import gc
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from witness import Log, forever, turns
 
+from factories.lifecycle import ResourceLog, forever, turns
 from standfast.base.errors import Closed, StandfastError
 from standfast.lifecycle import NEVER, AlreadyStarted, CloseTimeout, Deadline, Scope
 
 
-class TestTasksOfAScope:
+class TestTasks:
     async def test_leaving_normally_waits_for_the_children(self, log):
         may_end = asyncio.Event()
         async with Scope() as scope:
@@ -39,7 +39,7 @@ class TestTasksOfAScope:
         assert caught.value is error
         assert error.__context__ is None
 
-    async def test_a_failing_child_ends_the_scope_and_its_error_is_raised_plain(self, log):
+    async def test_a_failing_child_ends_the_scope_and_its_error_is_raised_as_it_is(self, log):
         async def fails():
             await asyncio.sleep(0)
             raise ZeroDivisionError("mine")
@@ -61,7 +61,7 @@ class TestTasksOfAScope:
             async with Scope() as scope:
                 scope.start(log.child("sibling"))
                 scope.start(fails())
-        log.balanced()
+        log.check_balanced()
 
     async def test_the_error_of_a_child_keeps_its_own_context(self):
         async def fails():
@@ -92,7 +92,7 @@ class TestTasksOfAScope:
         assert [type(e) for e in caught.value.exceptions[:1]] == [ValueError]
         assert {type(e) for e in caught.value.exceptions} == {ValueError, KeyError, IndexError}
 
-    async def test_a_child_that_is_cancelled_alone_harms_nobody(self, log):
+    async def test_a_child_that_is_cancelled_alone_does_not_affect_others(self, log):
         may_end = asyncio.Event()
         async with Scope() as scope:
             scope.start(forever()).cancel()
@@ -101,7 +101,7 @@ class TestTasksOfAScope:
             assert log == ["+b"]
             may_end.set()
 
-    async def test_its_result_can_be_awaited(self):
+    async def test_the_result_of_a_child_can_be_awaited(self):
         async def answers():
             return 42
 
@@ -134,9 +134,9 @@ class TestTasksOfAScope:
         with pytest.raises(Closed):
             scope.start(forever())
         with pytest.raises(Closed):
-            await scope.enter(Log().resource("a"))
+            await scope.enter(ResourceLog().resource("a"))
 
-    async def test_it_serves_once(self):
+    async def test_it_can_be_used_only_once(self):
         scope = Scope()
         async with scope:
             pass
@@ -145,7 +145,7 @@ class TestTasksOfAScope:
         assert isinstance(caught.value, StandfastError)
 
 
-class TestResourcesOfAScope:
+class TestResources:
     async def test_they_are_released_in_reverse_after_the_children(self, log):
         async with Scope() as scope:
             assert await scope.enter(log.resource("a")) == "a"
@@ -178,7 +178,7 @@ class TestResourcesOfAScope:
             error = error.__context__
         assert errors == sorted(failing), "the last is raised and the ones before are its context"
 
-    async def test_each_is_told_what_happened(self):
+    async def test_each_release_receives_the_error(self):
         told = []
 
         class Asks:
@@ -200,7 +200,7 @@ class TestResourcesOfAScope:
             await scope.enter(Asks())
         assert told[1:] == [None]
 
-    async def test_one_may_swallow_or_replace_the_error(self):
+    async def test_a_release_may_suppress_or_replace_the_error(self):
         @asynccontextmanager
         async def translating():
             try:
@@ -246,7 +246,7 @@ class TestResourcesOfAScope:
             scope.push_callback(later)
         assert log == ["later", "now"]
 
-    async def test_what_was_acquired_by_hand_finds_its_release_even_in_a_cancelled_scope(self, log):
+    async def test_a_callback_can_be_added_even_to_a_cancelled_scope(self, log):
         async with Scope() as scope:
             scope.cancel()
             scope.push_callback(lambda: log.append("released"))
@@ -257,8 +257,8 @@ class TestResourcesOfAScope:
             Scope().push_callback(lambda: None)
 
 
-class TestClosingAScopeInTime:
-    async def test_a_child_that_does_not_stop_is_reported_and_left(self, log):
+class TestTimeout:
+    async def test_a_child_that_does_not_stop_is_reported_as_still_running(self, log):
         may_end = asyncio.Event()
 
         async def stubborn():
@@ -283,7 +283,7 @@ class TestClosingAScopeInTime:
         may_end.set()
         await asyncio.wait({task})
 
-    async def test_the_late_failure_of_a_child_left_behind_is_reported_by_the_loop(self):
+    async def test_a_later_error_of_a_child_still_running_is_reported_by_the_loop(self):
         reports = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
         may_end = asyncio.Event()
@@ -305,12 +305,12 @@ class TestClosingAScopeInTime:
         gc.collect()
         assert [type(report["exception"]) for report in reports] == [KeyError]
 
-    async def test_a_cancellation_in_the_moment_of_running_out_of_time_is_not_lost(self):
+    async def test_a_cancellation_at_the_deadline_is_not_lost(self):
         async def cancel_too():
             try:
                 await forever()
             finally:
-                asyncio.current_task().cancel()  # From outside, for all the scope can know.
+                asyncio.current_task().cancel()  # The scope cannot distinguish this from a cancellation from outside.
 
         async def body():
             async with Scope(grace=0) as scope:
@@ -321,7 +321,7 @@ class TestClosingAScopeInTime:
         assert task.cancelled()
         assert task.cancelling() == 1
 
-    async def test_a_release_that_takes_too_long_is_cut_off_and_the_others_still_run(self, log):
+    async def test_a_release_that_takes_too_long_is_interrupted_and_the_others_still_run(self, log):
         @asynccontextmanager
         async def slow():
             yield
@@ -352,14 +352,14 @@ class TestClosingAScopeInTime:
                 await scope.enter(hanging())
         assert caught.value.interrupted[0].endswith("hanging")
 
-    async def test_running_out_of_time_does_not_hide_the_error(self):
+    async def test_a_timeout_of_closing_does_not_hide_the_error(self):
         with pytest.raises(ExceptionGroup) as caught:
             async with Scope(grace=0) as scope:
                 scope.push_callback(forever)
                 raise KeyError
         assert [type(e) for e in caught.value.exceptions] == [KeyError, CloseTimeout]
 
-    async def test_running_out_of_time_does_not_hide_a_cancellation(self):
+    async def test_a_timeout_of_closing_does_not_hide_a_cancellation(self):
         async def body():
             async with Scope(grace=0) as scope:
                 scope.push_callback(forever)
@@ -399,7 +399,7 @@ class TestClosingAScopeInTime:
         may_end.set()
         await asyncio.wait({task})
 
-    async def test_a_deadline_handed_down_is_kept_if_it_is_sooner(self):
+    async def test_an_earlier_deadline_given_to_cancel_is_used(self):
         passed = Deadline.after(0)
         with pytest.raises(CloseTimeout):
             async with Scope(grace=3600) as scope:

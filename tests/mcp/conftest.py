@@ -1,3 +1,3 @@
-from shops import journal, mall
+from factories.mcp import log, plain_http, sdk_servers, short_timeouts
 
-__all__ = ["journal", "mall"]
+__all__ = ["log", "plain_http", "sdk_servers", "short_timeouts"]

@@ -1,7 +1,8 @@
-"""A server for the tests with nothing but the standard library, so that it starts at once and misbehaves as it is told.
+"""An MCP server that uses only the standard library, so that it starts at once and can violate the protocol.
 
-As a script it speaks over its standard streams, with ``http PORT`` over a socket. It notes every call in the file that
-the variable JOURNAL names, and offers the tools in the file that TOOLS names, if that is set, beside its own.
+As a script it uses the stdio transport, with ``http PORT`` a socket; other arguments make it misbehave. It writes its
+calls to the file named by the variable SERVER_LOG, and offers the tools in the file named by TOOLS in addition to its
+own; that file is read again for each listing.
 """
 
 import base64
@@ -15,86 +16,86 @@ NAME = os.environ.get("SHOP_NAME", "shop")
 HANGING = object()
 
 
-def note(what):
-    if journal := os.environ.get("JOURNAL"):
-        with open(journal, "a") as file:
-            file.write(what + "\n")
+def write_log(line):
+    if path := os.environ.get("SERVER_LOG"):
+        with open(path, "a") as file:
+            file.write(line + "\n")
 
 
-def text(said, **more):
-    return {"content": [{"type": "text", "text": said}], **more}
+def text_result(text, **fields):
+    return {"content": [{"type": "text", "text": text}], **fields}
 
 
 def stock(item):
-    note(f"stock {item}")
-    return text(f"{NAME} has 3 of {item}")
+    write_log(f"stock {item}")
+    return text_result(f"{NAME} has 3 of {item}")
 
 
 def refund(order, amount=1.0):
-    note(f"refund {order}")
-    return text(f"refunded {amount:g} for {order}")
+    write_log(f"refund {order}")
+    return text_result(f"refunded {amount:g} for {order}")
 
 
 def weigh(item):
-    found = {"item": item, "grams": 250}
-    return text(json.dumps(found), structuredContent=found)
+    content = {"item": item, "grams": 250}
+    return text_result(json.dumps(content), structuredContent=content)
 
 
 def hang():
-    note("hang")
+    write_log("hang")
     return HANGING
 
 
 def die(order):
-    note(f"die {order}")
+    write_log(f"die {order}")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_once():
-    note("die_once")
-    with open(os.environ["JOURNAL"]) as journal:
-        if journal.read().count("die_once") == 1:
+    write_log("die_once")
+    with open(os.environ["SERVER_LOG"]) as file:
+        if file.read().count("die_once") == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-    return text("survived")
+    return text_result("survived")
 
 
-def mute():
-    """Closes the standard output, and lives on."""
+def close_stdout():
+    """Close the standard output and continue to run."""
     os.close(1)
     return HANGING
 
 
-def grow():
-    TOOLS["fresh"] = (lambda: text("fresh"), {}, None)
-    changed(1)
-    return text("grown")
+def add_tool():
+    TOOLS["fresh"] = (lambda: text_result("fresh"), {}, None)
+    notify_changes(1)
+    return text_result("grown")
 
 
-def flood(megabytes):
+def flood_stderr(megabytes):
     for _ in range(megabytes * 16):
         sys.stderr.write("x" * 65535 + "\n")
     sys.stderr.flush()
-    return text("flooded")
+    return text_result("flooded")
 
 
-def long(megabytes):
-    return text("x" * (megabytes * 2**20))
+def long_text(megabytes):
+    return text_result("x" * (megabytes * 2**20))
 
 
-def changed(times):
-    """Says so many times that the list of tools has changed."""
+def notify_changes(times):
+    """Send the notification that the list of tools has changed ``times`` times."""
     write((json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}) + "\n").encode() * times)
-    return text("changed")
+    return text_result("changed")
 
 
-def say(code, answer=True):
-    """Writes whatever it is told, in base64, and then answers."""
+def write_raw(code, answer=True):
+    """Write bytes given in base64 to the standard output, then answer."""
     write(base64.b64decode(code))
-    return text("said") if answer else HANGING
+    return text_result("written") if answer else HANGING
 
 
-def answer(result):
-    """Answers just that."""
+def return_raw(result):
+    """Return ``result`` as it is, valid or not."""
     return result
 
 
@@ -103,77 +104,77 @@ AMOUNT = {"type": "number", "default": 1.0}
 TOOLS = {
     "stock": (stock, {"item": WORD}, READS),
     "refund": (refund, {"order": WORD, "amount": AMOUNT}, {"destructiveHint": True}),
-    "broken": (lambda: text("the drawer is stuck", isError=True), {}, None),
+    "broken": (lambda: text_result("the drawer is stuck", isError=True), {}, None),
     "weigh": (weigh, {"item": WORD}, {"idempotentHint": True}),
     "hang": (hang, {}, None),
     "die": (die, {"order": WORD}, None),
     "die_once": (die_once, {}, READS),
-    "mute": (mute, {}, None),
-    "grow": (grow, {}, None),
-    "flood": (flood, {"megabytes": {"type": "integer"}}, None),
-    "long": (long, {"megabytes": {"type": "integer"}}, READS),
-    "changed": (changed, {"times": {"type": "integer"}}, None),
-    "say": (say, {"code": WORD, "answer": {"type": "boolean", "default": True}}, None),
-    "answer": (answer, {"result": {"type": "object"}}, None),
-    "seen": (None, {}, None),
+    "close_stdout": (close_stdout, {}, None),
+    "add_tool": (add_tool, {}, None),
+    "flood_stderr": (flood_stderr, {"megabytes": {"type": "integer"}}, None),
+    "long_text": (long_text, {"megabytes": {"type": "integer"}}, READS),
+    "notify_changes": (notify_changes, {"times": {"type": "integer"}}, None),
+    "write_raw": (write_raw, {"code": WORD, "answer": {"type": "boolean", "default": True}}, None),
+    "return_raw": (return_raw, {"result": {"type": "object"}}, None),
+    "read_meta": (None, {}, None),
 }
 
 
-def tools():
-    found = []
+def list_tools():
+    tools = []
     for name, (_, properties, hints) in TOOLS.items():
         required = [key for key, schema in properties.items() if "default" not in schema]
         schema = {"type": "object", "properties": properties, "required": required}
-        found.append({"name": name, "inputSchema": schema, **({"annotations": hints} if hints else {})})
+        tools.append({"name": name, "inputSchema": schema, **({"annotations": hints} if hints else {})})
     if more := os.environ.get("TOOLS"):
         with open(more) as file:
-            return found + json.load(file)
-    return found
+            return tools + json.load(file)
+    return tools
 
 
 def call(params):
     name, arguments = params["name"], params.get("arguments") or {}
-    if name == "seen":
-        return text(str(params.get("_meta", {}).get("tenant")))
+    if name == "read_meta":
+        return text_result(str(params.get("_meta", {}).get("tenant")))
     if name not in TOOLS:
-        return text(f"there is no {name}", isError=True)
+        return text_result(f"there is no {name}", isError=True)
     return TOOLS[name][0](**arguments)
 
 
 def handle(method, params):
-    """The result of a request; ``None`` when it is refused."""
+    """Return the result of a request, HANGING for no response, or None for an error."""
     match method:
         case "initialize":
-            about = {"name": NAME, "version": "1"}
-            can = {"tools": {"listChanged": True}, "prompts": {}, "resources": {}}
-            return {"protocolVersion": params["protocolVersion"], "capabilities": can, "serverInfo": about}
+            info = {"name": NAME, "version": "1"}
+            capabilities = {"tools": {"listChanged": True}, "prompts": {}, "resources": {}}
+            return {"protocolVersion": params["protocolVersion"], "capabilities": capabilities, "serverInfo": info}
         case "tools/list":
-            note("list")
-            if "shy" in sys.argv:
+            write_log("list")
+            if "hang_on_list" in sys.argv:
                 return HANGING
-            if "endless" in sys.argv:
-                return {"tools": tools(), "nextCursor": "again"}
-            return {"tools": tools()}
+            if "endless_list" in sys.argv:
+                return {"tools": list_tools(), "nextCursor": "again"}
+            return {"tools": list_tools()}
         case "tools/call":
             return call(params)
         case "prompts/list":
             return {"prompts": [{"name": "greet"}]}
         case "prompts/get" if params["name"] == "greet":
-            said = f"Greet {params['arguments']['name']} warmly."
-            return {"messages": [{"role": "user", "content": {"type": "text", "text": said}}]}
+            text = f"Greet {params['arguments']['name']} warmly."
+            return {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
     return None
 
 
-def reply(message):
-    """What is to be answered to a message, if anything."""
+def respond(message):
+    """Return the response to a message, or None."""
     if "id" not in message or "method" not in message:
         if message.get("method") == "notifications/cancelled":
-            note("cancelled")
+            write_log("cancelled")
         return None
-    found = handle(message["method"], message.get("params") or {})
-    if found is HANGING:
+    result = handle(message["method"], message.get("params") or {})
+    if result is HANGING:
         return None
-    outcome = {"error": {"code": -32601, "message": "unheard of"}} if found is None else {"result": found}
+    outcome = {"error": {"code": -32601, "message": "unknown"}} if result is None else {"result": result}
     return {"jsonrpc": "2.0", "id": message["id"], **outcome}
 
 
@@ -183,16 +184,16 @@ def write(data):
 
 
 def serve_lines():
-    if "family" in sys.argv:
+    if "with_child" in sys.argv:
         import subprocess
 
-        note(f"started {subprocess.Popen(['sleep', '600']).pid}")
+        write_log(f"started {subprocess.Popen(['sleep', '600']).pid}")
     if "noisy" in sys.argv:
         print("welcome to the shop", flush=True)
     for line in sys.stdin:
-        answered = reply(json.loads(line))
-        if answered is not None:
-            write(json.dumps(answered).encode() + b"\n")
+        response = respond(json.loads(line))
+        if response is not None:
+            write(json.dumps(response).encode() + b"\n")
 
 
 def serve_http(port):
@@ -214,13 +215,13 @@ def serve_http(port):
                 sessions.add(session)
             if self.path != "/mcp" or session not in sessions:
                 return self.answer(401 if "secret" in self.path else 404)
-            if message.get("params", {}).get("name") == "say":
-                said = message["params"]["arguments"]
-                return self.answer(said["status"], base64.b64decode(said["code"]), session, said["kind"])
-            found = reply(message)
-            if found is None and "id" in message:
+            if message.get("params", {}).get("name") == "write_raw":
+                raw = message["params"]["arguments"]
+                return self.answer(raw["status"], base64.b64decode(raw["code"]), session, raw["kind"])
+            response = respond(message)
+            if response is None and "id" in message:
                 time.sleep(600)
-            return self.answer(202) if found is None else self.answer(200, json.dumps(found).encode(), session)
+            return self.answer(202) if response is None else self.answer(200, json.dumps(response).encode(), session)
 
         def do_GET(self):
             self.answer(401 if "secret" in self.path else 405)
@@ -245,17 +246,17 @@ def serve_http(port):
 if __name__ == "__main__":
     if "http" in sys.argv:
         serve_http(int(sys.argv[-1]))
-    note(f"started {os.getpid()}")
-    if "stubborn" in sys.argv:
+    write_log(f"started {os.getpid()}")
+    if "ignore_sigterm" in sys.argv:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if "silent" in sys.argv:
+    if "no_response" in sys.argv:
         sys.stdin.read()
         sys.exit()
     if "crash" in sys.argv:
         sys.exit("no licence found")
     serve_lines()
-    if "slow" in sys.argv:
-        note("leaving")
+    if "slow_exit" in sys.argv:
+        write_log("leaving")
         time.sleep(0.7)
-    if "stubborn" in sys.argv:
+    if "ignore_sigterm" in sys.argv:
         time.sleep(600)

@@ -1,14 +1,21 @@
-"""A server over a real socket: sessions that are lost, servers that are gone, requests that were or were not sent."""
+"""Servers over HTTP: lost sessions, dead servers, and requests that did or did not reach the server."""
 
 import asyncio
 import base64
 import signal
-import time
-from pathlib import Path
 
 import pytest
-from shops import HttpShop, Journal, Mall, http_shop, until, wait_for
 
+from factories.mcp import (
+    TIMEOUT,
+    PlainHttpServer,
+    Relay,
+    SdkServers,
+    ServerLog,
+    sse_server,
+    start_http_server,
+    wait_until,
+)
 from standfast.mcp import (
     MCPCallRefused,
     MCPCallUncertain,
@@ -19,8 +26,8 @@ from standfast.mcp import (
 )
 
 
-async def test_tools_are_listed_and_called_in_a_session(mall: Mall) -> None:
-    async with mall.server() as server:
+async def test_tools_are_listed_and_called_in_a_session(sdk_servers: SdkServers) -> None:
+    async with sdk_servers.server() as server:
         assert server.session_id
         assert "stock" in [tool.name for tool in await server.list_tools()]
         calls = [server.call_tool("stock", {"item": str(number)}) for number in range(5)]
@@ -28,39 +35,50 @@ async def test_tools_are_listed_and_called_in_a_session(mall: Mall) -> None:
         assert texts == [f"shop has 3 of {number}" for number in range(5)]
 
 
+async def test_prompts_and_resources_are_read(sdk_servers: SdkServers) -> None:
+    async with sdk_servers.server() as server:
+        assert [prompt.name for prompt in (await server.list_prompts()).prompts] == ["greet"]
+        prompt = await server.get_prompt("greet", {"name": "Ann"})
+        assert prompt.messages[0].content.text == "Greet Ann warmly."
+        assert [str(found.uri) for found in (await server.list_resources()).resources] == ["shop://terms"]
+        templates = (await server.list_resource_templates()).resource_templates
+        assert [found.uri_template for found in templates] == ["shop://orders/{order}"]
+        assert (await server.read_resource("shop://orders/7")).contents[0].text == "order 7"
+
+
 @pytest.mark.parametrize("kind", ["json", "stateless"])
-async def test_servers_that_answer_in_other_ways_work_too(mall: Mall, kind: str) -> None:
-    async with mall.server(kind) as server:
+async def test_json_responses_and_stateless_servers_are_supported(sdk_servers: SdkServers, kind: str) -> None:
+    async with sdk_servers.server(kind) as server:
         await server.list_tools()
         assert (await server.call_tool("stock", {"item": "tea"})).content[0].text == "shop has 3 of tea"
 
 
-async def test_nobody_at_the_address_is_unavailable(journal: Journal) -> None:
-    shop = HttpShop(journal)
+async def test_a_port_without_a_server_is_unavailable(log: ServerLog) -> None:
+    plain = PlainHttpServer(log)
     with pytest.raises(MCPUnavailable, match="'web' cannot be reached: ConnectError"):
-        await shop.server().connect()
+        await plain.server().connect()
 
 
-async def test_a_refusal_names_the_status(mall: Mall) -> None:
-    server = MCPServerStreamableHttp({"url": mall.url("events") + "/elsewhere"}, name="web")
+async def test_a_failed_connect_names_the_http_status(sdk_servers: SdkServers) -> None:
+    server = MCPServerStreamableHttp({"url": sdk_servers.url("events") + "/elsewhere"}, name="web")
     with pytest.raises(MCPUnavailable, match="HTTP 404 Not Found"):
         await server.connect()
 
 
-async def test_a_server_that_was_restarted_gets_a_new_session(journal: Journal) -> None:
-    async with http_shop(journal) as shop, shop.server() as server:
+async def test_after_a_restart_of_the_server_a_new_session_is_opened(log: ServerLog) -> None:
+    async with start_http_server(log) as shop, shop.server() as server:
         first = server.session_id
         await server.call_tool("refund", {"order": "A"})
         shop.kill()
         shop.start()
         await server.call_tool("refund", {"order": "B"})
         assert server.session_id != first
-    assert journal.calls() == ["refund A", "refund B"]
+    assert log.calls() == ["refund A", "refund B"]
 
 
-async def test_a_request_that_was_not_sent_is_sent_again(journal: Journal) -> None:
+async def test_a_request_that_was_not_sent_is_retried(log: ServerLog) -> None:
     async with (
-        http_shop(journal) as shop,
+        start_http_server(log) as shop,
         shop.server(max_retry_attempts=-1, retry_backoff_seconds_base=0.1, retry_backoff_seconds_max=0.2) as server,
     ):
         shop.kill()
@@ -69,88 +87,84 @@ async def test_a_request_that_was_not_sent_is_sent_again(journal: Journal) -> No
         assert not call.done()
         shop.start()
         assert (await call).content[0].text == "refunded 1 for A"
-    assert journal.calls() == ["refund A"]
+    assert log.calls() == ["refund A"]
 
 
-async def test_without_retries_a_request_that_was_not_sent_fails_and_says_so(journal: Journal) -> None:
-    async with http_shop(journal) as shop, shop.server() as server:
+async def test_without_retries_a_request_that_was_not_sent_is_unavailable(log: ServerLog) -> None:
+    async with start_http_server(log) as shop, shop.server() as server:
         shop.kill()
         with pytest.raises(MCPUnavailable) as caught:
             await server.call_tool("refund", {"order": "A"})
         assert caught.value.tool_name == "refund"
 
 
-async def test_a_server_killed_in_a_call_gives_an_uncertain_end_and_no_second_call(journal: Journal) -> None:
-    eager = {"max_retry_attempts": 2, "retry_backoff_seconds_base": 0.01}
-    async with http_shop(journal) as shop, shop.server(**eager) as server:
+async def test_a_server_killed_in_a_call_makes_it_uncertain_and_it_is_not_repeated(log: ServerLog) -> None:
+    retries = {"max_retry_attempts": 2, "retry_backoff_seconds_base": 0.01}
+    async with start_http_server(log) as shop, shop.server(**retries) as server:
         await server.list_tools()
         with pytest.raises(MCPCallUncertain, match="was asked to call 'die'"):
             await server.call_tool("die", {"order": "A"})
-    assert journal.calls() == ["die A"]
+    assert log.calls() == ["die A"]
 
 
-async def test_one_request_that_fails_leaves_the_others_alone(mall: Mall) -> None:
-    async with mall.server() as server:
+async def test_a_request_that_fails_does_not_affect_others(sdk_servers: SdkServers) -> None:
+    async with sdk_servers.server() as server:
         await server.list_tools()
         slow = asyncio.create_task(server.call_tool("hang", {}))
-        await until(lambda: mall.journal.count("hang"))
+        await wait_until(lambda: sdk_servers.log.count("hang"))
         server.client_session_timeout_seconds = 0.5
         with pytest.raises(MCPCallUncertain):
             await server.call_tool("hang", {})
         assert not slow.done()
-        server.client_session_timeout_seconds = 20
+        server.client_session_timeout_seconds = TIMEOUT
         await server.call_tool("stock", {"item": "tea"})
         slow.cancel()
         with pytest.raises(asyncio.CancelledError):
             await slow
 
 
-async def test_letting_go_of_a_server_that_hangs_ends_in_time(journal: Journal) -> None:
-    async with http_shop(journal) as shop:
-        server = shop.server()
+@pytest.mark.usefixtures("short_timeouts")
+async def test_cleanup_does_not_wait_for_a_server_that_hangs(log: ServerLog) -> None:
+    async with start_http_server(log) as shop:
+        server = shop.server(params={"timeout": 3600})
         await server.connect()
         shop.process.send_signal(signal.SIGSTOP)
-        begun = time.monotonic()
         await server.cleanup()
-        assert time.monotonic() - begun < 8
 
 
-async def test_a_list_that_changed_is_fetched_again(mall: Mall) -> None:
-    heard = asyncio.Event()
+async def test_a_changed_list_of_tools_is_fetched_again(sdk_servers: SdkServers) -> None:
+    notified = asyncio.Event()
 
-    async def listen(message: object) -> None:
-        heard.set()
+    async def handle(message: object) -> None:
+        notified.set()
 
-    async with mall.server(cache_tools_list=True, message_handler=listen) as server:
+    async with sdk_servers.server(cache_tools_list=True, message_handler=handle) as server:
         assert "fresh" not in [tool.name for tool in await server.list_tools()]
-        async with asyncio.timeout(5):
-            while not heard.is_set():  # the stream for notifications is opened some time after the handshake
-                await server.call_tool("grow", {})
+        async with asyncio.timeout(TIMEOUT):
+            while not notified.is_set():  # the stream for notifications is opened some time after the handshake
+                await server.call_tool("add_tool", {})
         assert "fresh" in [tool.name for tool in await server.list_tools()]
 
 
-async def test_the_older_transport_works_too(tmp_path: Path) -> None:
-    mall = Mall(Journal(tmp_path / "journal"))
-    try:
-        wait_for(mall.ports["sse"])
-        async with mall.older() as server:
-            assert "stock" in [tool.name for tool in await server.list_tools()]
-            assert (await server.call_tool("stock", {"item": "tea"})).content[0].text == "shop has 3 of tea"
-            mall.kill()
-            with pytest.raises(MCPServerError):
-                await server.call_tool("refund", {"order": "A"})
-    finally:
-        mall.kill()
-    assert mall.journal.calls() == ["stock tea"]
+async def test_the_older_transport_works_until_the_server_ends(sdk_servers: SdkServers) -> None:
+    relay = Relay(sdk_servers.ports["sse"])
+    async with sse_server(await relay.start()) as server:
+        assert "stock" in [tool.name for tool in await server.list_tools()]
+        assert (await server.call_tool("stock", {"item": "sse"})).content[0].text == "shop has 3 of sse"
+        await relay.close()
+        with pytest.raises(MCPServerError):
+            await server.call_tool("refund", {"order": "sse"})
+    assert sdk_servers.log.count("stock sse") == 1
+    assert sdk_servers.log.count("refund sse") == 0
 
 
-def test_the_name_of_a_server_gives_no_secrets_away() -> None:
+def test_the_default_name_of_a_server_contains_no_credentials() -> None:
     server = MCPServerStreamableHttp({"url": "https://ann:pw@tools.example/mcp?token=s3cret"})
     assert server.name == "streamable_http: https://tools.example/mcp"
 
 
-async def test_a_server_that_was_let_go_has_no_session(mall: Mall) -> None:
-    server = mall.server()
+async def test_after_cleanup_there_is_no_session_id(sdk_servers: SdkServers) -> None:
+    server = sdk_servers.server()
     async with server:
         assert server.session_id
     assert server.session_id is None
@@ -169,16 +183,20 @@ async def test_a_server_that_was_let_go_has_no_session(mall: Mall) -> None:
         ("text/event-stream", b""),
     ],
 )
-async def test_an_answer_that_makes_no_sense_fails_its_own_call_only(journal: Journal, kind: str, body: bytes) -> None:
-    async with http_shop(journal) as shop, shop.server(client_session_timeout_seconds=2) as server:
+async def test_an_invalid_response_affects_only_its_own_call(
+    plain_http: PlainHttpServer, kind: str, body: bytes
+) -> None:
+    async with plain_http.server() as server:
         await server.list_tools()
+        hangs = plain_http.log.count("hang")
         slow = asyncio.create_task(server.call_tool("hang", {}))
-        await until(lambda: journal.count("hang"))
-        said = {"code": base64.b64encode(body).decode(), "kind": kind, "status": 200}
+        await wait_until(lambda: plain_http.log.count("hang") > hangs)
+        server.client_session_timeout_seconds = 1  # a response with another id is never assigned to the call
         with pytest.raises(MCPServerError) as caught:
-            await server.call_tool("say", said)
-        assert isinstance(caught.value, MCPInvalidResponse | MCPCallUncertain)  # it did get there
-        assert caught.value.tool_name == "say"
+            await server.call_tool("write_raw", {"code": base64.b64encode(body).decode(), "kind": kind, "status": 200})
+        server.client_session_timeout_seconds = TIMEOUT
+        assert isinstance(caught.value, MCPInvalidResponse | MCPCallUncertain)  # the request did arrive
+        assert caught.value.tool_name == "write_raw"
         assert (await server.call_tool("stock", {"item": "tea"})).content[0].text == "shop has 3 of tea"
         slow.cancel()
         await asyncio.wait({slow})
@@ -188,10 +206,10 @@ STATUSES = {202: MCPInvalidResponse, 302: MCPCallRefused, 400: MCPUnavailable, 5
 
 
 @pytest.mark.parametrize(("status", "error"), STATUSES.items())
-async def test_a_status_instead_of_an_answer_says_whether_the_call_was_taken(
-    journal: Journal, status: int, error: type[Exception]
+async def test_a_status_without_a_message_tells_whether_the_call_was_accepted(
+    plain_http: PlainHttpServer, status: int, error: type[Exception]
 ) -> None:
-    async with http_shop(journal) as shop, shop.server(client_session_timeout_seconds=2) as server:
+    async with plain_http.server() as server:
         with pytest.raises(error):
-            await server.call_tool("say", {"code": "", "kind": "text/plain", "status": status})
+            await server.call_tool("write_raw", {"code": "", "kind": "text/plain", "status": status})
         assert (await server.call_tool("stock", {"item": "tea"})).content[0].text == "shop has 3 of tea"

@@ -1,11 +1,11 @@
-"""Servers in runs: the three ways of running, approvals, filters, names, contents, failures and cancellations."""
+"""Servers in runs: the three ways of is_running, approvals, filters, names, contents, failures and cancellations."""
 
 import asyncio
 from typing import Any
 
 import pytest
-from shops import Journal, Mall, alive, stdio, until
 
+from factories.mcp import SdkServers, ServerLog, stdio_server, wait_until
 from runs.ways import WAYS, Scenario
 from standfast import Agent, RunConfig, Runner, RunState, UserError, function_tool
 from standfast.mcp import MCPCallUncertain, MCPUtil, create_static_tool_filter
@@ -22,59 +22,55 @@ def outputs(result: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_run_calls_the_tools_of_servers_in_every_way(journal: Journal, way: str) -> None:
-    def yes(state: RunState) -> None:
+async def test_a_run_calls_the_tools_of_servers_in_every_way(log: ServerLog, way: str) -> None:
+    def approve_all(state: RunState) -> None:
         for item in state.get_interruptions():
             state.approve(item)
 
-    async with stdio(journal, require_approval={"stock": "always"}) as server:
+    async with stdio_server(log, require_approval={"stock": "always"}) as server:
         model = script(("weigh", {"item": "tea"}), ("stock", {"item": "tea"}))
-        seen = await WAYS[way](Scenario(Agent("clerk", mcp_servers=[server], model=model), model, decide=yes), None)
-    told = [item[2] for item in seen.items if item[0] == "tool_call_output_item"]
-    assert "250" in told[0]
-    assert (told[1:], seen.final) == (["shop has 3 of tea"], "done")
+        seen = await WAYS[way](
+            Scenario(Agent("clerk", mcp_servers=[server], model=model), model, decide=approve_all), None
+        )
+    texts = [item[2] for item in seen.items if item[0] == "tool_call_output_item"]
+    assert "250" in texts[0]
+    assert (texts[1:], seen.final) == (["shop has 3 of tea"], "done")
     assert seen.interruptions >= 1
 
 
-async def test_a_paused_run_goes_on_in_another_process_with_a_server_of_its_own(journal: Journal) -> None:
+async def test_a_paused_run_can_be_resumed_with_another_server_process(log: ServerLog) -> None:
     def clerk(server: Any, model: ScriptedModel) -> Agent[Any]:
         config = {"include_server_in_tool_names": True}
         return Agent("clerk", mcp_servers=[server], mcp_config=config, model=model)
 
-    async with stdio(journal, require_approval="always") as server:
+    async with stdio_server(log, require_approval="always") as server:
         agent = clerk(server, script(("mcp_shop__refund", {"order": "A7"})))
         result = await Runner.run(agent, "refund A7")
-        (asked,) = result.interruptions
-        assert asked.qualified_name == "mcp_shop__refund"
+        (interruption,) = result.interruptions
+        assert interruption.qualified_name == "mcp_shop__refund"
         saved = result.to_state().to_string()
-    assert not any(map(alive, journal.pids()))
-    async with stdio(journal, require_approval="always") as server:
+    assert not log.any_process_exists()
+    async with stdio_server(log, require_approval="always") as server:
         agent = clerk(server, ScriptedModel([[assistant_message("done")]]))
         state = await RunState.from_string(agent, saved)
         state.approve(state.get_interruptions()[0], arguments={"order": "B8", "amount": 2})
         result = await Runner.run(agent, state)
     assert outputs(result) == ["refunded 2 for B8"]
-    assert journal.calls() == ["refund B8"]
+    assert log.calls() == ["refund B8"]
 
 
-async def test_a_rejected_call_is_not_made(journal: Journal) -> None:
-    async with stdio(journal, require_approval=True) as server:
+async def test_a_rejected_call_is_not_made(log: ServerLog) -> None:
+    async with stdio_server(log, require_approval=True) as server:
         agent = Agent("clerk", mcp_servers=[server], model=script(("refund", {"order": "A7"})))
         state = (await Runner.run(agent, "refund A7")).to_state()
         state.reject(state.get_interruptions()[0], rejection_message="not on Sundays")
         result = await Runner.run(agent, state)
     assert outputs(result) == ["not on Sundays"]
-    assert not journal.count("refund A7")
+    assert not log.count("refund A7")
 
 
-@pytest.mark.parametrize("setting", ["sometimes", {"refund": "maybe"}, {"often": {"tool_names": ["refund"]}}])
-def test_a_setting_that_makes_no_sense_is_refused(journal: Journal, setting: Any) -> None:
-    with pytest.raises(UserError, match="require_approval"):
-        stdio(journal, require_approval=setting)
-
-
-async def test_a_nested_agent_asks_at_the_top(journal: Journal) -> None:
-    async with stdio(journal, require_approval="always") as server:
+async def test_a_nested_agent_is_interrupted_at_the_top(log: ServerLog) -> None:
+    async with stdio_server(log, require_approval="always") as server:
         inner = Agent("clerk", mcp_servers=[server], model=script(("refund", {"order": "A7"})))
         tool = inner.as_tool("clerk", "Does it.")
         agent = Agent("boss", tools=[tool], model=script(("clerk", {"input": "refund A7"})))
@@ -84,43 +80,43 @@ async def test_a_nested_agent_asks_at_the_top(journal: Journal) -> None:
         state.approve(state.get_interruptions()[0])
         result = await Runner.run(agent, state)
     assert result.final_output == "done"
-    assert journal.count("refund A7") == 1
+    assert log.count("refund A7") == 1
 
 
-async def offered(server: Any, **options: Any) -> list[str]:
+async def get_offered_tools(server: Any, **options: Any) -> list[str]:
     model = ScriptedModel([[assistant_message("done")]])
     await Runner.run(Agent("clerk", mcp_servers=[server], model=model, **options), "hello")
     return [tool.name for tool in model.calls[0].tools]
 
 
-async def test_a_filter_by_names(journal: Journal) -> None:
+async def test_a_static_filter_selects_tools_by_name(log: ServerLog) -> None:
     only = create_static_tool_filter(allowed_tool_names=["stock", "refund"], blocked_tool_names=["refund"])
-    async with stdio(journal, tool_filter=only) as server:
-        assert await offered(server) == ["stock"]
+    async with stdio_server(log, tool_filter=only) as server:
+        assert await get_offered_tools(server) == ["stock"]
     assert create_static_tool_filter() is None
 
 
-async def test_a_filter_that_decides_for_an_agent_and_by_annotations(
-    journal: Journal, caplog: pytest.LogCaptureFixture
+async def test_a_filter_function_gets_the_agent_and_the_annotations(
+    log: ServerLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def reading(context: Any, tool: Any) -> bool:
+    async def is_read_only(context: Any, tool: Any) -> bool:
         assert (context.agent.name, context.server_name) == ("clerk", "shop")
         if tool.name == "broken":
             raise ValueError("undecided")
         return tool.annotations is not None and bool(tool.annotations.read_only_hint)
 
-    async with stdio(journal, tool_filter=reading) as server:
-        assert await offered(server) == ["stock", "die_once", "long"]
-        assert "failed about 'broken'" in caplog.text
-        with pytest.raises(UserError, match="needs the run_context and the agent"):
+    async with stdio_server(log, tool_filter=is_read_only) as server:
+        assert await get_offered_tools(server) == ["stock", "die_once", "long_text"]
+        assert "failed for the tool 'broken'" in caplog.text
+        with pytest.raises(UserError, match="pass a run_context and an agent"):
             await server.list_tools()
 
 
-async def test_two_servers_with_the_same_tool(journal: Journal) -> None:
+async def test_two_servers_may_have_a_tool_of_the_same_name(log: ServerLog) -> None:
     only = create_static_tool_filter(allowed_tool_names=["stock"])
     async with (
-        stdio(journal, name="east", tool_filter=only) as east,
-        stdio(journal, name="west", tool_filter=only) as west,
+        stdio_server(log, name="east", tool_filter=only) as east,
+        stdio_server(log, name="west", tool_filter=only) as west,
     ):
         agent = Agent("clerk", mcp_servers=[east, west], model=script(("stock", {"item": "tea"})))
         with pytest.warns(UserWarning, match="more than one tool or handoff named 'stock'"):
@@ -132,19 +128,19 @@ async def test_two_servers_with_the_same_tool(journal: Journal) -> None:
         assert outputs(await Runner.run(agent, "stock?")) == ["east has 3 of tea", "west has 3 of tea"]
 
 
-async def test_a_server_cannot_take_the_place_of_the_agents_own_tool(journal: Journal) -> None:
+async def test_a_server_cannot_replace_a_tool_of_the_agent(log: ServerLog) -> None:
     @function_tool
     def stock(item: str) -> str:
         return "mine"
 
-    async with stdio(journal) as server:
+    async with stdio_server(log) as server:
         agent = Agent("clerk", tools=[stock], mcp_servers=[server], model=script(("stock", {"item": "tea"})))
         with pytest.warns(UserWarning, match="more than one tool"):
             assert outputs(await Runner.run(agent, "stock?")) == ["mine"]
 
 
-async def test_contents_become_outputs_that_a_model_can_read(mall: Mall) -> None:
-    async with mall.server("json") as server:
+async def test_every_kind_of_content_is_converted(sdk_servers: SdkServers) -> None:
+    async with sdk_servers.server("json") as server:
         agent = Agent(
             "clerk", mcp_servers=[server], model=script(("gallery", {}), ("broken", {}), ("weigh", {"item": "tea"}))
         )
@@ -161,46 +157,46 @@ async def test_contents_become_outputs_that_a_model_can_read(mall: Mall) -> None
     assert '"grams": 250' in items[2]
 
 
-async def test_structured_content_is_told_when_it_is_wanted(mall: Mall) -> None:
-    async with mall.server("json", use_structured_content=True) as server:
+async def test_structured_content_is_used_on_request(sdk_servers: SdkServers) -> None:
+    async with sdk_servers.server("json", use_structured_content=True) as server:
         agent = Agent("clerk", mcp_servers=[server], model=script(("weigh", {"item": "tea"})))
         assert outputs(await Runner.run(agent, "weigh")) == ['{"item": "tea", "grams": 250}']
 
 
-async def test_metadata_goes_along_and_data_comes_back(mall: Mall) -> None:
-    asked, answered = [], []
+async def test_metadata_is_sent_and_custom_data_extracted(sdk_servers: SdkServers) -> None:
+    resolved, extracted = [], []
 
     def resolver(context: Any) -> dict[str, Any]:
-        asked.append((context.server_name, context.tool_name, context.arguments))
+        resolved.append((context.server_name, context.tool_name, context.arguments))
         return {"tenant": context.run_context.context["tenant"]}
 
     def extractor(context: Any) -> dict[str, Any]:
-        answered.append((context.tool_name, context.tool_display_name, context.is_error, context.tool_output))
+        extracted.append((context.tool_name, context.tool_display_name, context.is_error, context.tool_output))
         return {"from": context.server_name}
 
-    async with mall.server(name="shop", tool_meta_resolver=resolver, custom_data_extractor=extractor) as server:
-        agent = Agent("clerk", mcp_servers=[server], model=script(("seen", {})))
+    async with sdk_servers.server(name="shop", tool_meta_resolver=resolver, custom_data_extractor=extractor) as server:
+        agent = Agent("clerk", mcp_servers=[server], model=script(("read_meta", {})))
         result = await Runner.run(agent, "who am I?", context={"tenant": "acme"})
     assert outputs(result) == ["acme"]
-    assert asked == [("shop", "seen", {})]
-    assert answered == [("seen", "seen", False, "acme")]
+    assert resolved == [("shop", "read_meta", {})]
+    assert extracted == [("read_meta", "read_meta", False, "acme")]
     (item,) = [item for item in result.new_items if item.type == "tool_call_output_item"]
     assert item.custom_data == {"from": "shop"}
 
 
-async def test_the_model_is_told_of_a_server_that_died_and_the_run_goes_on(journal: Journal) -> None:
-    async with stdio(journal) as server:
+async def test_the_model_gets_the_error_of_a_server_that_died_and_the_run_continues(log: ServerLog) -> None:
+    async with stdio_server(log) as server:
         agent = Agent("clerk", mcp_servers=[server], model=script(("die", {"order": "A"}), ("stock", {"item": "tea"})))
         died, stock = outputs(await Runner.run(agent, "try"))
     assert "was asked to call 'die'" in died
     assert stock == "shop has 3 of tea"
-    assert journal.count("die A") == 1
+    assert log.count("die A") == 1
 
 
 @pytest.mark.parametrize("where", ["server", "agent"])
-async def test_without_words_for_failures_the_run_ends_with_the_typed_error(journal: Journal, where: str) -> None:
+async def test_without_an_error_function_the_run_ends_with_the_typed_error(log: ServerLog, where: str) -> None:
     options = {"failure_error_function": None} if where == "server" else {}
-    async with stdio(journal, **options) as server:
+    async with stdio_server(log, **options) as server:
         config = {"failure_error_function": None} if where == "agent" else {}
         agent = Agent("clerk", mcp_servers=[server], mcp_config=config, model=script(("die", {"order": "A"})))
         with pytest.raises(MCPCallUncertain) as caught:
@@ -208,21 +204,21 @@ async def test_without_words_for_failures_the_run_ends_with_the_typed_error(jour
     assert caught.value.run_data.state is not None
 
 
-async def test_a_cancelled_run_leaves_no_process(journal: Journal) -> None:
+async def test_a_cancelled_run_leaves_no_process(log: ServerLog) -> None:
     async def work() -> None:
-        async with stdio(journal) as server:
+        async with stdio_server(log) as server:
             await Runner.run(Agent("clerk", mcp_servers=[server], model=script(("hang", {}))), "wait")
 
     task = asyncio.create_task(work())
-    await until(lambda: journal.count("hang"))
+    await wait_until(lambda: log.count("hang"))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not any(map(alive, journal.pids()))
+    assert not log.any_process_exists()
 
 
-async def test_what_reads_is_idempotent_and_schemas_become_strict_if_wanted(journal: Journal) -> None:
-    async with stdio(journal) as server:
+async def test_read_only_tools_are_idempotent_and_schemas_strict_on_request(log: ServerLog) -> None:
+    async with stdio_server(log) as server:
         agent = Agent("clerk", mcp_servers=[server], mcp_config={"convert_schemas_to_strict": True})
         tools = {tool.name: tool for tool in await agent.get_mcp_tools(None)}
     assert (tools["stock"].idempotent, tools["refund"].idempotent) == (True, False)
@@ -231,10 +227,10 @@ async def test_what_reads_is_idempotent_and_schemas_become_strict_if_wanted(jour
     assert tools["stock"].origin.mcp_server_name == "shop"
 
 
-async def test_the_tools_of_several_servers_at_once(journal: Journal) -> None:
+async def test_the_tools_of_several_servers_need_distinct_names(log: ServerLog) -> None:
     agent: Agent[Any] = Agent("clerk")
-    async with stdio(journal) as one, stdio(journal) as other:
-        with pytest.raises(UserError, match="two MCP servers have a tool 'stock'"):
+    async with stdio_server(log) as one, stdio_server(log) as other:
+        with pytest.raises(UserError, match="'shop' and 'shop' both have a tool 'stock'"):
             await MCPUtil.get_all_function_tools([one, other], False, None, agent)
         found = await MCPUtil.get_all_function_tools(
             [one, other], False, None, agent, include_server_in_tool_names=True
@@ -244,8 +240,8 @@ async def test_the_tools_of_several_servers_at_once(journal: Journal) -> None:
     assert "mcp_shop__stock" in names
 
 
-async def test_a_run_with_a_server_over_http(mall: Mall) -> None:
-    async with mall.server() as server:
+async def test_a_run_with_a_server_over_http(sdk_servers: SdkServers) -> None:
+    async with sdk_servers.server() as server:
         agent = Agent("clerk", mcp_servers=[server], model=script(("stock", {"item": "tea"})))
         result = Runner.run_streamed(agent, "stock?")
         kinds = [event.type async for event in result.stream_events()]

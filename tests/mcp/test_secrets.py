@@ -1,4 +1,4 @@
-"""What a program gives to a server is in no error, log line or representation."""
+"""Credentials passed to a server appear in no error, log line or representation."""
 
 import logging
 import sys
@@ -6,52 +6,55 @@ import traceback
 from typing import Any
 
 import pytest
-from shops import PLAIN, Journal, http_shop, stdio
 
+from factories.mcp import PLAIN_SERVER, TIMEOUT, PlainHttpServer, ServerLog, stdio_server
 from standfast.mcp import MCPServerSse, MCPServerStdio, MCPServerStreamableHttp, MCPUnavailable
 
 SECRET = "s3cr3t"
 
 
-def everything(error: BaseException) -> str:
+def format_everything(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)) + repr(error)
 
 
 @pytest.mark.parametrize("kind", [MCPServerSse, MCPServerStreamableHttp])
-async def test_the_address_and_the_headers_are_not_told(
-    journal: Journal, kind: Any, caplog: pytest.LogCaptureFixture
+async def test_the_url_and_the_headers_are_not_revealed(
+    plain_http: PlainHttpServer, kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with http_shop(journal) as shop:
-        url = f"{shop.url.replace('//', f'//ann:{SECRET}@')}/secret?token={SECRET}"
-        server = kind({"url": url, "headers": {"authorization": f"Bearer {SECRET}"}}, client_session_timeout_seconds=5)
-        with caplog.at_level(logging.DEBUG, "standfast"), pytest.raises(MCPUnavailable, match="HTTP 401") as caught:
-            await server.connect()
-    assert SECRET not in everything(caught.value) + repr(server) + server.name
+    url = f"{plain_http.url.replace('//', f'//ann:{SECRET}@')}/secret?token={SECRET}"
+    server = kind(
+        {"url": url, "headers": {"authorization": f"Bearer {SECRET}"}}, client_session_timeout_seconds=TIMEOUT
+    )
+    with caplog.at_level(logging.DEBUG, "standfast"), pytest.raises(MCPUnavailable, match="HTTP 401") as caught:
+        await server.connect()
+    assert SECRET not in format_everything(caught.value) + repr(server) + server.name
     assert not [record for record in caplog.records if record.name.startswith("standfast") and SECRET in str(record)]
 
 
-async def test_an_address_that_nobody_answers_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_url_of_an_unreachable_server_is_not_revealed() -> None:
     for kind in (MCPServerSse, MCPServerStreamableHttp):
-        server = kind({"url": f"http://ann:{SECRET}@127.0.0.1:9/mcp?token={SECRET}"}, client_session_timeout_seconds=5)
+        url = f"http://ann:{SECRET}@127.0.0.1:9/mcp?token={SECRET}"
+        server = kind({"url": url}, client_session_timeout_seconds=TIMEOUT)
         with pytest.raises(MCPUnavailable) as caught:
             await server.connect()
-        assert SECRET not in everything(caught.value)
+        assert SECRET not in format_everything(caught.value)
 
 
-@pytest.mark.parametrize("mode", ["crash", "silent"])
-async def test_the_environment_and_the_arguments_of_a_process_are_not_told(
-    journal: Journal, mode: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("mode", ["crash", "no_response"])
+async def test_the_environment_and_the_arguments_of_a_process_are_not_revealed(
+    log: ServerLog, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = {"TOKEN": SECRET, "JOURNAL": str(journal.path)}
-    params = {"command": sys.executable, "args": ["-S", PLAIN, mode, f"--token={SECRET}"], "env": env}
+    env = {"TOKEN": SECRET, "SERVER_LOG": str(log.path)}
+    params = {"command": sys.executable, "args": ["-S", PLAIN_SERVER, mode, f"--token={SECRET}"], "env": env}
     server = MCPServerStdio(params, client_session_timeout_seconds=1)
     with caplog.at_level(logging.DEBUG, "standfast"), pytest.raises(MCPUnavailable) as caught:
         await server.connect()
-    assert SECRET not in everything(caught.value) + repr(server) + repr(server._process) + server.name + caplog.text
+    assert SECRET not in format_everything(caught.value) + caplog.text
+    assert SECRET not in repr(server) + repr(server._process) + server.name
 
 
-async def test_what_was_asked_for_is_not_told_when_the_answer_is_broken(journal: Journal) -> None:
-    async with stdio(journal) as server:
-        with pytest.raises(Exception, match="breaks the protocol") as caught:
-            await server.call_tool("answer", {"result": {"content": {"password": SECRET}}})
+async def test_the_contents_of_an_invalid_response_are_not_revealed(log: ServerLog) -> None:
+    async with stdio_server(log) as server:
+        with pytest.raises(Exception, match="sent an invalid response") as caught:
+            await server.call_tool("return_raw", {"result": {"content": {"password": SECRET}}})
     assert SECRET not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The time of day, as one injectable function. Order never depends on it; leases and expiry do."""
+"""The wall clock as an injectable function. Leases and expiry depend on it, the order of records never does."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A sequence that grows at its end at the cost of what is added, and whose older versions never change."""
+"""Collections: an immutable list with cheap appends, and a dict of limited size."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
@@ -7,10 +7,10 @@ T = TypeVar("T")
 
 
 class AppendOnlyList(Generic[T]):
-    """An immutable sequence. Versions share one list, of which each sees its own beginning.
+    """An immutable sequence. Its versions share one list, of which each version sees a prefix.
 
-    Adding to the newest version is proportional to what is added; adding to an older one copies it first.
-    ``entry`` is what its elements are, for those who read it from JSON.
+    Appending to the newest version takes time proportional to the appended items; appending to an older version copies
+    it first. ``item_type`` is the type of the elements, which decoders of JSON need.
     """
 
     __slots__ = ("_length", "_shared")
@@ -21,7 +21,7 @@ class AppendOnlyList(Generic[T]):
         self._length = len(self._shared)
 
     def concat(self, items: Iterable[T]) -> Self:
-        """This and after it the items."""
+        """Return a new version with ``items`` appended."""
         shared = self._shared if len(self._shared) == self._length else self._shared[: self._length]
         shared.extend(items)
         grown = type(self).__new__(type(self))
@@ -29,11 +29,11 @@ class AppendOnlyList(Generic[T]):
         return grown
 
     def slice_to(self, length: int) -> Self:
-        """The first ``length`` of them."""
+        """Return the first ``length`` elements."""
         return type(self)(self._shared[: min(length, self._length)])
 
     def slice_from(self, position: int) -> list[T]:
-        """Those from ``position`` on; the list is the caller's."""
+        """Return a new list of the elements from ``position`` on."""
         return self._shared[position : self._length]
 
     def __len__(self) -> int:
@@ -45,14 +45,14 @@ class AppendOnlyList(Generic[T]):
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
-            return [self._shared[place] for place in range(*index.indices(self._length))]
+            return [self._shared[position] for position in range(*index.indices(self._length))]
         if not -self._length <= index < self._length:
             raise IndexError(index)
         return self._shared[index + self._length if index < 0 else index]
 
     def __iter__(self) -> Iterator[T]:
-        for place in range(self._length):
-            yield self._shared[place]
+        for position in range(self._length):
+            yield self._shared[position]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AppendOnlyList) and self.slice_from(0) == other.slice_from(0)
@@ -68,7 +68,7 @@ V = TypeVar("V")
 
 
 class BoundedDict(dict[K, V]):
-    """Remembers so many keys: for a further one, the first that was set is forgotten."""
+    """A dict of at most ``max_size`` keys: adding another key removes the one that was added first."""
 
     def __init__(self, max_size: int) -> None:
         super().__init__()

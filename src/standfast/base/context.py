@@ -1,6 +1,9 @@
-"""Which conversation the code that runs now belongs to."""
+"""Context variables that are shared between packages."""
 
 from contextvars import ContextVar
 
 current_conversation: ContextVar[str] = ContextVar("standfast_conversation", default="")
-"""A key for what is kept per conversation. Runs set it around every call of a tool; empty outside of them."""
+"""The key of the current conversation, for resources that are kept per conversation.
+
+Runs set it around each tool call; outside of tool calls it is an empty string.
+"""

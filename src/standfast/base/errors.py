@@ -1,46 +1,46 @@
-"""What can go wrong, as types.
+"""The exceptions that every package may raise.
 
-Every error is a condition with a stable ``code`` and its facts as fields; the message is for people.
+Each exception has a stable ``code`` and its facts as attributes; the message is meant for people.
 
     StandfastError
-    ├── InvalidInput            the caller's value cannot be used; nothing was changed
-    │   └── InvalidItem         ... a conversation item, with the path of the offending part
-    ├── Unsupported             this backend or platform cannot do that
+    ├── InvalidInput            an argument is invalid; nothing was changed
+    │   └── InvalidItem         ... a conversation item, with the path of the invalid part
+    ├── Unsupported             the backend or platform does not support the operation
     ├── MissingExtra            an optional dependency is not installed
     ├── Closed                  the object was closed
-    ├── Moved                   somebody else wrote first; nothing was written; read and retry
+    ├── Conflict                another writer was first; nothing was written; read and retry
     │   ├── HistoryMoved
     │   ├── RunMoved
     │   ├── ApprovalMoved
-    │   └── FenceLost           the lease behind a fencing token passed on
-    ├── KeyReused               an idempotency key came back with other content
+    │   └── FenceLost           the lease of a fencing token was taken over or ended
+    ├── KeyReused               an idempotency key was reused with different content
     ├── NotFound                no such session, run, approval or generation
-    ├── AlreadyExists
-    ├── StoreUnavailable        the database did not answer or refused
-    ├── SchemaTooNew            the database was written by a newer standfast
-    ├── SchemaTooOld            the tables are missing or old, and standfast was told not to create them
-    ├── SessionDamaged          the session's own row cannot be read; its items are untouched
-    ├── WrongKey                the encryption key does not open this history
-    └── HistoryTampered         the sealed history was changed by someone without the key
+    ├── AlreadyExists           the name is taken
+    ├── StoreUnavailable        the database cannot be reached or returned an error
+    ├── SchemaTooNew            the database was written by a newer version
+    ├── SchemaTooOld            the tables are missing or old, and creating them is disabled
+    ├── SessionDamaged          the record of a session is invalid; its items are untouched
+    ├── WrongKey                the encryption key does not match the history
+    └── HistoryTampered         an encrypted history was changed without the key
 """
 
 from typing import Any, ClassVar
 
 
 class StandfastError(Exception):
-    """The root of all errors that standfast raises on purpose."""
+    """The base class of all standfast exceptions."""
 
     code: ClassVar[str] = "standfast"
 
 
 class InvalidInput(StandfastError, ValueError):
-    """A value from the caller cannot be used. Nothing was changed."""
+    """An argument is invalid. Nothing was changed."""
 
     code = "invalid-input"
 
 
 class InvalidItem(InvalidInput):
-    """A conversation item is not a JSON object. Nothing was written."""
+    """A conversation item is not a valid JSON object; ``path`` names the invalid part. Nothing was written."""
 
     code = "invalid-item"
 
@@ -50,13 +50,13 @@ class InvalidItem(InvalidInput):
 
 
 class Unsupported(StandfastError):
-    """This backend or platform cannot do what was asked."""
+    """The backend or platform does not support the operation."""
 
     code = "unsupported"
 
 
 class MissingExtra(StandfastError, ImportError):
-    """An optional dependency is needed; the message says what to install."""
+    """An optional dependency is not installed. The message contains the command that installs it."""
 
     code = "missing-extra"
 
@@ -66,23 +66,24 @@ class MissingExtra(StandfastError, ImportError):
 
 
 class Closed(StandfastError, RuntimeError):
-    """The object was closed; it cannot be used any more."""
+    """The object was closed and cannot be used any more."""
 
     code = "closed"
 
 
 class Conflict(StandfastError):
-    """Somebody else wrote first. Nothing was written; read and retry."""
+    """Another writer changed the record first. Nothing was written; read and retry."""
 
     code = "moved"
+    advice: ClassVar[str] = "read it again and retry"
 
     def __init__(self, what: str, name: str, *, expected: Any, found: Any) -> None:
-        super().__init__(f"{what} {name!r} is at {found}, not at {expected}")
+        super().__init__(f"{what} {name!r} is at {found}, expected {expected}; {self.advice}")
         self.name, self.expected, self.found = name, expected, found
 
 
 class HistoryMoved(Conflict):
-    """Someone else changed the history first. Nothing was written; read and retry."""
+    """Another writer changed the history first. Nothing was written; read and retry."""
 
     code = "history-moved"
 
@@ -92,7 +93,7 @@ class HistoryMoved(Conflict):
 
 
 class RunMoved(Conflict):
-    """The run record has another revision. Nothing was written."""
+    """The run record has a different revision. Nothing was written; read and retry."""
 
     code = "run-moved"
 
@@ -101,7 +102,7 @@ class RunMoved(Conflict):
 
 
 class ApprovalMoved(Conflict):
-    """The approval has another revision: somebody decided it first. Nothing was written."""
+    """The approval has a different revision: it was decided in the meantime. Nothing was written."""
 
     code = "approval-moved"
 
@@ -110,26 +111,27 @@ class ApprovalMoved(Conflict):
 
 
 class FenceLost(Conflict):
-    """The lease behind this fencing token passed on or ended. Nothing was written; stop working."""
+    """The lease of this fencing token was taken over or ended. Nothing was written; stop working."""
 
     code = "fence-lost"
+    advice = "the lease has another owner; stop working"
 
     def __init__(self, name: str, *, expected: Any, found: Any) -> None:
         super().__init__("lease", name, expected=expected, found=found)
 
 
 class KeyReused(StandfastError):
-    """An idempotency key came back with other content. Nothing was written."""
+    """An idempotency key was reused with different content. Nothing was written."""
 
     code = "key-reused"
 
     def __init__(self, session_id: str, key: str) -> None:
-        super().__init__(f"key {key!r} was used in session {session_id!r} for a different batch")
+        super().__init__(f"key {key!r} was already used in session {session_id!r} for a different batch; use a new key")
         self.session_id, self.key = session_id, key
 
 
 class NotFound(StandfastError, LookupError):
-    """There is no such session, run, approval or generation."""
+    """The session, run, approval or generation does not exist."""
 
     code = "not-found"
 
@@ -144,41 +146,44 @@ class AlreadyExists(StandfastError):
     code = "already-exists"
 
     def __init__(self, what: str, name: str) -> None:
-        super().__init__(f"{what} {name!r} exists already")
+        super().__init__(f"{what} {name!r} already exists")
         self.what, self.name = what, name
 
 
 class StoreUnavailable(StandfastError):
-    """The database did not answer or refused. Whether a write arrived is unknown unless it had a key."""
+    """The database cannot be reached or returned an error.
+
+    It is unknown whether a write took effect; repeat it with the same idempotency key to be sure.
+    """
 
     code = "store-unavailable"
 
 
 class SchemaTooNew(StandfastError):
-    """The database was written by a newer standfast; it is left untouched."""
+    """The database was written by a newer version of standfast. It was not changed."""
 
     code = "schema-too-new"
 
     def __init__(self, location: str, *, found: int, supported: int) -> None:
         super().__init__(
-            f"{location} has schema {found}, this standfast knows up to {supported}: upgrade standfast to open it"
+            f"{location} has schema {found}, this version supports up to {supported}: upgrade standfast to open it"
         )
         self.found, self.supported = found, supported
 
 
 class SchemaTooOld(StandfastError):
-    """The tables are missing or of an older standfast, and this one was told not to touch them."""
+    """The tables are missing or were written by an older version, and ``create_tables=False`` was given."""
 
     code = "schema-too-old"
 
     def __init__(self, location: str, *, found: int, supported: int) -> None:
-        state = f"has schema {found}, this standfast needs {supported}" if found else "has no tables of standfast"
+        state = f"has schema {found}, this version needs {supported}" if found else "has no standfast tables"
         super().__init__(f"{location} {state}: open it once with create_tables=True")
         self.found, self.supported = found, supported
 
 
 class SessionDamaged(StandfastError):
-    """What is stored about a session, not in it, makes no sense. Nothing was changed, and its items are still there."""
+    """The stored record of a session is invalid. Nothing was changed, and the session's items are intact."""
 
     code = "session-damaged"
 
@@ -188,12 +193,12 @@ class SessionDamaged(StandfastError):
 
 
 class WrongKey(StandfastError):
-    """None of the given encryption keys opens this history. Nothing was changed."""
+    """None of the given encryption keys matches this history. Nothing was changed."""
 
     code = "wrong-key"
 
 
 class HistoryTampered(StandfastError):
-    """A sealed history was reordered, cut or extended by someone without its key."""
+    """Items of an encrypted history were reordered, removed or added without its key."""
 
     code = "history-tampered"

@@ -1,4 +1,4 @@
-"""Names for things, made without asking anybody."""
+"""Generate ids, and validate names that callers choose."""
 
 import secrets
 import time
@@ -11,7 +11,7 @@ MAX_NAME_LENGTH = 255
 
 
 def new_id(prefix: str) -> str:
-    """A name that nobody else has and that sorts roughly by creation, such as ``run_01k9x0...``."""
+    """Return a globally unique id that sorts roughly by creation time, such as ``run_01k9x0...``."""
     number = (time.time_ns() // 1_000_000 << 60) | secrets.randbits(60)
     digits = []
     for _ in range(21):
@@ -21,18 +21,18 @@ def new_id(prefix: str) -> str:
 
 
 def validate_name(label: str, name: object) -> str:
-    """``name`` itself when it can be stored by every backend, else :class:`InvalidInput`."""
+    """Return ``name`` if every backend can store it, otherwise raise :class:`InvalidInput`."""
     if not isinstance(name, str):
-        raise InvalidInput(f"{label} must be a string, not {type(name).__name__}")
+        raise InvalidInput(f"{label} must be a string, got {type(name).__name__}")
     if not name or len(name) > MAX_NAME_LENGTH:
-        raise InvalidInput(f"{label} must have 1 to {MAX_NAME_LENGTH} characters, this has {len(name)}")
+        raise InvalidInput(f"{label} must have 1 to {MAX_NAME_LENGTH} characters, got {len(name)}")
     if not name.isprintable():
-        raise InvalidInput(f"{label} must be printable: {name!r}")
+        raise InvalidInput(f"{label} must contain only printable characters, got {name!r}")
     if name != name.strip():
-        raise InvalidInput(f"{label} must not begin or end with a space: {name!r}")
+        raise InvalidInput(f"{label} must not begin or end with whitespace, got {name!r}")
     return name
 
 
 def validate_owner(owner: object) -> str | None:
-    """``owner`` itself when there is none or every backend can store it, else :class:`InvalidInput`."""
+    """Return ``owner`` if it is ``None`` or every backend can store it, otherwise raise :class:`InvalidInput`."""
     return None if owner is None else validate_name("owner", owner)

@@ -1,4 +1,4 @@
-"""standfast's own log. It goes nowhere unless a program sends it somewhere, and has nobody's words in it."""
+"""The logger ``standfast``. It has no handler by default and never receives contents of conversations."""
 
 import logging
 import sys
@@ -7,14 +7,14 @@ log = logging.getLogger("standfast")
 
 
 def enable_verbose_stdout_logging() -> None:
-    """Show everything that standfast logs on standard output. Calling it again changes nothing."""
+    """Write everything that standfast logs to standard output. Further calls have no effect."""
     log.setLevel(logging.DEBUG)
     if not any(isinstance(handler, _StdoutHandler) for handler in log.handlers):
         log.addHandler(_StdoutHandler())
 
 
 class _StdoutHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what standard output is at the moment, which a program may replace."""
+    """A handler that looks up ``sys.stdout`` for each record, because programs may replace it."""
 
     def __init__(self) -> None:
         super().__init__(sys.stdout)

@@ -1,7 +1,7 @@
-"""Which items need each other: a call its output, an output its call, a reasoning item what it led to.
+"""Items that belong together: a call and its output, a reasoning item and the item that follows from it.
 
-Providers refuse a history in which one of a pair is missing. Stored items are never edited for that:
-:func:`paired` is a view of them that any provider accepts.
+Providers reject a history in which one of a pair is missing. Stored items are never edited because of that:
+:func:`drop_unpaired` returns the items that any provider accepts.
 """
 
 from collections.abc import Container, Sequence
@@ -11,7 +11,7 @@ import msgspec
 
 from standfast.base.items import Item
 
-# The output's type for each call; a call not listed carries its own result.
+# The type of the output for each type of call. A call that is not listed contains its own result.
 OUTPUT_TYPE_BY_CALL_TYPE: dict[str, str] = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
@@ -34,7 +34,7 @@ class PairingProblem(StrEnum):
 
 
 class UnpairedItem(msgspec.Struct, frozen=True):
-    """One item that a strict provider would refuse, by its index in the list that was looked at."""
+    """An item that a strict provider would reject. ``index`` is its position in the checked list."""
 
     index: int
     problem: PairingProblem
@@ -42,28 +42,28 @@ class UnpairedItem(msgspec.Struct, frozen=True):
 
 
 def find_unpaired(items: Sequence[Item]) -> list[UnpairedItem]:
-    """Every item that lacks its counterpart, in order."""
-    found = _find_unmatched_calls(items)
-    for index, result in _find_reasoning_results(items, found).items():
+    """Return the items that lack their counterpart, in order."""
+    unpaired = _find_unmatched_calls(items)
+    for index, result in _find_reasoning_results(items, unpaired).items():
         if result is None:
-            found[index] = UnpairedItem(index, PairingProblem.REASONING_WITHOUT_RESULT)
-    return [found[index] for index in sorted(found)]
+            unpaired[index] = UnpairedItem(index, PairingProblem.REASONING_WITHOUT_RESULT)
+    return [unpaired[index] for index in sorted(unpaired)]
 
 
 def drop_unpaired(items: Sequence[Item]) -> list[Item]:
-    """The items without those that lack their counterpart: what a model may be shown."""
+    """Return the items without those that lack their counterpart, as input for a model."""
     dropped = {problem.index for problem in find_unpaired(items)}
     return [item for index, item in enumerate(items) if index not in dropped] if dropped else list(items)
 
 
 def get_item_type(item: Item) -> str:
-    """The type of an item, ``message`` when it has none, and nothing when it is no type at all."""
+    """Return the type of an item: ``message`` if it has none, an empty string if the type is not a string."""
     kind = item.get("type")
     return kind if isinstance(kind, str) else "message" if kind is None else ""
 
 
 def get_call_id(item: Item) -> str | None:
-    """The id that ties a call and its output together, whatever the provider calls it."""
+    """Return the id that a call and its output share, whichever field the provider keeps it in."""
     kind = get_item_type(item)
     if kind == "mcp_approval_request":
         name = item.get("id")
@@ -77,9 +77,9 @@ def get_call_id(item: Item) -> str | None:
 
 
 def find_pair_ends(items: Sequence[Item]) -> list[int]:
-    """For each item the index of the last item it belongs with (itself when it stands alone).
+    """Return for each item the index of the last item of its group (its own index if it stands alone).
 
-    A cut after index ``i`` separates nothing when no group of an item at or before ``i`` ends after it.
+    The list can be cut after index ``i`` if no group that starts at or before ``i`` ends after it.
     """
     ends = list(range(len(items)))
     opened: dict[tuple[str, str], int] = {}
@@ -98,62 +98,65 @@ def find_pair_ends(items: Sequence[Item]) -> list[int]:
 
 
 def group_into_units(items: Sequence[Item]) -> list[range]:
-    """The stretches that must stay whole, in order: every item is in one, and most stand alone."""
-    found, start, needed = [], 0, -1
+    """Split the items into the smallest ranges that may not be cut further, in order. Most contain a single item."""
+    units, start, unit_end = [], 0, -1
     for index, end in enumerate(find_pair_ends(items)):
-        needed = max(needed, end)
-        if needed <= index:
-            found.append(range(start, index + 1))
+        unit_end = max(unit_end, end)
+        if unit_end <= index:
+            units.append(range(start, index + 1))
             start = index + 1
-    return found
+    return units
 
 
 def _find_unmatched_calls(items: Sequence[Item]) -> dict[int, UnpairedItem]:
-    """The calls without an output and the outputs without a call, by index."""
+    """Return the calls without an output and the outputs without a call, by index."""
     open_calls: dict[tuple[str, str], int] = {}
-    found: dict[int, UnpairedItem] = {}
+    unmatched: dict[int, UnpairedItem] = {}
     for index, item in enumerate(items):
         kind, name = get_item_type(item), get_call_id(item)
         if kind in OUTPUT_TYPE_BY_CALL_TYPE:
             if name is None:
                 if not _is_hosted_search(item):
-                    found[index] = UnpairedItem(index, PairingProblem.CALL_WITHOUT_OUTPUT)
+                    unmatched[index] = UnpairedItem(index, PairingProblem.CALL_WITHOUT_OUTPUT)
                 continue
-            if (kind, name) in open_calls:  # the same call again: only the later one can still be answered
+            if (kind, name) in open_calls:  # a repeated call id: the output belongs to the later call
                 earlier = open_calls[kind, name]
-                found[earlier] = UnpairedItem(earlier, PairingProblem.CALL_WITHOUT_OUTPUT, name)
+                unmatched[earlier] = UnpairedItem(earlier, PairingProblem.CALL_WITHOUT_OUTPUT, name)
             open_calls[kind, name] = index
         elif kind in CALL_TYPE_BY_OUTPUT_TYPE and not _is_hosted_search(item):
             answered = None if name is None else open_calls.pop((CALL_TYPE_BY_OUTPUT_TYPE[kind], name), None)
             if answered is None:
-                found[index] = UnpairedItem(index, PairingProblem.OUTPUT_WITHOUT_CALL, name)
+                unmatched[index] = UnpairedItem(index, PairingProblem.OUTPUT_WITHOUT_CALL, name)
     for (_, name), index in open_calls.items():
-        found[index] = UnpairedItem(index, PairingProblem.CALL_WITHOUT_OUTPUT, name)
-    return found
+        unmatched[index] = UnpairedItem(index, PairingProblem.CALL_WITHOUT_OUTPUT, name)
+    return unmatched
 
 
 def _is_hosted_search(item: Item) -> bool:
-    """A tool search that the provider ran itself: its two items name no call."""
+    """Return True for a tool search that the provider ran itself: its two items have no call id."""
     return get_item_type(item) in ("tool_search_call", "tool_search_output") and item.get("call_id") is None
 
 
 def _find_reasoning_results(items: Sequence[Item], dropped: Container[int]) -> dict[int, int | None]:
-    """For each reasoning item what it led to: the first item after it, within its own answer, that stays.
+    """Return for each reasoning item the index of its result, or None.
 
-    Reasoning items in a row lead to the same.
+    The result is the first item after it in the same response that is not in ``dropped``. Consecutive reasoning items
+    share their result.
     """
     results: dict[int, int | None] = {}
-    kept: int | None = None  # the first item from here to the end of the answer, or to the next reasoning, that stays
-    led_to: int | None = None  # the same, from the end of the reasoning that stands here
+    # Scanning backwards: the first remaining item before the end of the response or the next reasoning item ...
+    next_item: int | None = None
+    # ... and the same, seen from the end of a run of consecutive reasoning items.
+    result: int | None = None
     for index in range(len(items) - 1, -1, -1):
         if get_item_type(items[index]) == "reasoning":
-            results[index], kept = led_to, None
+            results[index], next_item = result, None
             continue
         if not _is_model_item(items[index]):
-            kept = None
+            next_item = None
         elif index not in dropped:
-            kept = index
-        led_to = kept
+            next_item = index
+        result = next_item
     return results
 
 

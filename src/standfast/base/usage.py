@@ -1,4 +1,4 @@
-"""What models have consumed: tokens and requests, added up over a run."""
+"""Token and request counts of model calls, added up over a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Any, Self
 
 @dataclass(slots=True)
 class InputTokensDetails:
-    """Input tokens that the provider's cache answered or took in."""
+    """Input tokens that were read from or written to the provider's cache."""
 
     cached_tokens: int = 0
     cache_write_tokens: int = 0
 
     @classmethod
     def coerce(cls, value: Any) -> Self:
-        """The details in a dict, in a provider's object, or none of them."""
+        """Convert a dict or a provider's object. Missing counts become 0."""
         return cls(_read_count(value, "cached_tokens"), _read_count(value, "cache_write_tokens"))
 
     def add(self, other: "InputTokensDetails") -> None:
@@ -24,13 +24,13 @@ class InputTokensDetails:
 
 @dataclass(slots=True)
 class OutputTokensDetails:
-    """Output tokens that were spent on thinking."""
+    """Output tokens that were spent on reasoning."""
 
     reasoning_tokens: int = 0
 
     @classmethod
     def coerce(cls, value: Any) -> Self:
-        """The details in a dict, in a provider's object, or none of them."""
+        """Convert a dict or a provider's object. Missing counts become 0."""
         return cls(_read_count(value, "reasoning_tokens"))
 
     def add(self, other: "OutputTokensDetails") -> None:
@@ -39,7 +39,7 @@ class OutputTokensDetails:
 
 @dataclass(slots=True)
 class RequestUsage:
-    """What a single request consumed."""
+    """The token counts of a single request."""
 
     input_tokens: int
     output_tokens: int
@@ -50,7 +50,7 @@ class RequestUsage:
 
 @dataclass
 class Usage:
-    """What a run has consumed so far. ``request_usage_entries`` tells its requests apart where that is known."""
+    """The counts of a run so far. ``request_usage_entries`` lists single requests as far as they are known."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -67,7 +67,7 @@ class Usage:
             self.output_tokens_details = OutputTokensDetails.coerce(self.output_tokens_details)
 
     def add(self, other: "Usage") -> None:
-        """Count ``other`` in. A usage of one request becomes an entry of its own; ``other`` is not kept."""
+        """Add the counts of ``other``. A usage of exactly one request is also added to ``request_usage_entries``."""
         if other.request_usage_entries:
             self.request_usage_entries.extend(list(other.request_usage_entries))
         elif other.requests == 1 and other.total_tokens > 0:
@@ -80,7 +80,7 @@ class Usage:
         self.output_tokens_details.add(other.output_tokens_details)
 
     def as_request(self) -> RequestUsage:
-        """The same numbers as those of a single request."""
+        """Return the same counts as those of a single request."""
         return RequestUsage(
             self.input_tokens,
             self.output_tokens,
@@ -91,5 +91,5 @@ class Usage:
 
 
 def _read_count(value: Any, name: str) -> int:
-    found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-    return found or 0
+    count = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return count or 0

@@ -1,4 +1,4 @@
-"""Ownership of tasks, resources, threads and states."""
+"""Structured ownership of tasks, resources and threads; bounded channels; state machines."""
 
 from standfast.lifecycle.channel import Channel, ChannelFull
 from standfast.lifecycle.owner import Owner

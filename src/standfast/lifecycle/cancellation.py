@@ -1,4 +1,4 @@
-"""Who was cancelled, and work that must come to a proper end although its caller was."""
+"""Cancellation: work that must finish although its caller is cancelled, and whether the current task is cancelled."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,12 +10,11 @@ T = TypeVar("T")
 async def run_to_end(
     work: Coroutine[Any, Any, T], *, grace: float | None, on_cancel: Callable[[], object] | None = None
 ) -> T:
-    """Run ``work`` in a task of its own and see it end before anything leaves this call.
+    """Run ``work`` in its own task, and return or raise only after it has ended.
 
-    When the caller is cancelled, ``on_cancel`` is told, the work may go on for ``grace`` seconds, and then it is
-    cancelled, once: what it does in answer to that (taking back, restoring) it can do in peace, so it has to bound
-    that itself. With a ``grace`` of ``None`` it is not cancelled at all. The caller's cancellation is raised when
-    the work has ended, with the work's error as its cause.
+    When the caller is cancelled, ``on_cancel`` is called, and the work is cancelled once after ``grace`` seconds, or
+    never if ``grace`` is ``None``. Its clean-up is not interrupted by further cancellations, so the work must bound
+    that itself. The caller's cancellation is raised when the work has ended, with the work's error as its cause.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -31,13 +30,16 @@ async def run_to_end(
 
 
 def is_cancelling() -> bool:
-    """Whether somebody cancelled this task. Otherwise a cancellation is what became of some work inside of it."""
+    """Return True if the current task was cancelled.
+
+    If it was not, a ``CancelledError`` comes from work inside the task that was cancelled on its own.
+    """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def _wait_until_done(task: "asyncio.Task[Any]", *, timeout: float | None = None) -> None:
-    """Wait for the end, or for the time to be up. Further cancellations are heard already: the first is on its way."""
+    """Wait for the task to end, or for the timeout. Further cancellations are ignored: the first is raised later."""
     loop = asyncio.get_running_loop()
     until = None if timeout is None else loop.time() + timeout
     while not task.done() and (until is None or loop.time() < until):

@@ -1,6 +1,6 @@
-"""Bounded channels that can be closed.
+"""Bounded channels between tasks that can be closed.
 
-A channel belongs to one event loop, wakes waiters first come, first served, and needs no task of its own.
+A channel belongs to one event loop, wakes its waiters in order of arrival and needs no background task.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 class ChannelFull(StandfastError):
-    """There is no room now, or others are waiting for it. Nothing was sent."""
+    """The channel is full, or other senders are waiting. Nothing was sent."""
 
     code = "channel-full"
 
 
 class _WaitQueue:
-    """Tasks waiting for their turn, in the order in which they came.
+    """Tasks waiting for their turn, in order of arrival.
 
-    A called task does its work only when it runs again; until then its turn is counted in ``called`` and
-    nobody may use it up. If it is cancelled instead, its turn is free again and the caller of ``turn`` must
-    call the next. So a turn is never lost, and neither is an item: it stays where it is until it is taken.
+    A task that was woken acts only when it runs again; until then its turn is counted in ``granted`` and is
+    reserved for it. If it is cancelled instead, the turn is free again and the caller of ``wait_turn`` must
+    wake the next task. So no turn is ever lost, and no item either: it stays queued until it is taken.
     """
 
     __slots__ = ("granted", "waiters")
@@ -37,33 +37,33 @@ class _WaitQueue:
         return not self.granted and not self.waiters
 
     def wake_next(self) -> None:
-        """Call the first in line, if it has not been cancelled meanwhile."""
+        """Wake the first waiter, unless it was cancelled in the meantime."""
         first, _ = self.waiters.popitem(last=False)
         if not first.done():
             first.set_result(None)
             self.granted += 1
 
     async def wait_turn(self) -> None:
-        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiters[mine] = None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiters[waiter] = None
         try:
-            await mine
+            await waiter
         finally:
-            self.waiters.pop(mine, None)
-            if mine.done() and not mine.cancelled():
+            self.waiters.pop(waiter, None)
+            if waiter.done() and not waiter.cancelled():
                 self.granted -= 1
 
 
 class Channel(Generic[T]):
     """A bounded queue between tasks that can be closed from either side.
 
-    Closing wakes everyone. Senders get ``Closed``; readers still receive what is queued and then come to
-    the end. A reader that leaves early should close the channel, or the senders wait for room for ever.
+    Closing wakes all waiters. Senders get :class:`Closed`; readers still receive the queued items and then reach
+    the end. A reader that stops early should close the channel, or senders wait forever for free space.
     """
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
-            raise InvalidInput(f"a channel needs room for one item at least, not {capacity!r}")
+            raise InvalidInput(f"the capacity of a channel must be at least 1, got {capacity!r}")
         self.capacity = capacity
         self._items: deque[T] = deque()
         self._senders = _WaitQueue()
@@ -73,18 +73,18 @@ class Channel(Generic[T]):
 
     @property
     def size(self) -> int:
-        """How many items are waiting to be received."""
+        """The number of queued items."""
         return len(self._items)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will come. Items may still be waiting."""
+        """True once :meth:`close` was called. Items may still be queued."""
         return self._closed
 
     async def send(self, item: T) -> None:
-        """Put ``item`` at the end of the queue, after waiting for room if need be.
+        """Append ``item`` to the queue, waiting for free space if necessary.
 
-        Raises ``Closed`` if the channel is closed or becomes so. A cancelled or refused ``send`` has sent
+        Raises :class:`Closed` if the channel is closed before that. A ``send`` that raises or is cancelled has sent
         nothing.
         """
         if not self._closed and (len(self._items) >= self.capacity or not self._senders.is_idle):
@@ -95,23 +95,24 @@ class Channel(Generic[T]):
                 raise
         self._raise_if_closed()
         self._put(item)
-        self._wake_senders()  # Those who came while this turn was out wait even if there is room.
+        self._wake_senders()  # Senders that arrived during this turn wait even if there is space.
 
     def send_nowait(self, item: T) -> None:
-        """Put ``item`` at the end of the queue now, or raise ``Full``. Never overtakes a waiting sender."""
+        """Append ``item`` without waiting, or raise :class:`ChannelFull`. It never overtakes a waiting sender."""
         self._raise_if_closed()
         if len(self._items) >= self.capacity or not self._senders.is_idle:
-            raise ChannelFull(f"the channel has no room beyond its {self.capacity} items")
+            raise ChannelFull(f"the channel is full: it holds at most {self.capacity} items")
         self._put(item)
 
     async def receive(self) -> T:
-        """The next item. At the end it raises the error given to ``close``, or else ``Closed``.
+        """Remove and return the next item, waiting for one if necessary.
 
-        A cancelled ``receive`` has taken nothing.
+        At the end it raises the error given to :meth:`close`, or :class:`Closed`. A ``receive`` that is cancelled has
+        removed nothing.
         """
         if await self._wait_for_item():
             return self._take()
-        raise self._error or Closed("the channel is closed and drained")
+        raise self._error or Closed("the channel is closed and empty")
 
     def __aiter__(self) -> Self:
         return self
@@ -122,14 +123,14 @@ class Channel(Generic[T]):
         raise self._error or StopAsyncIteration
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the channel. With an error, readers get that after the last item. The first call counts."""
+        """Close the channel. Readers get ``error``, if given, after the last item. Further calls have no effect."""
         if not self._closed:
             self._closed, self._error = True, error
             self._wake_readers()
             self._wake_senders()
 
     async def _wait_for_item(self) -> bool:
-        """Wait until an item is the caller's to take; false at the end."""
+        """Wait until the caller may take an item. Return False at the end of the channel."""
         if not self._items and self._closed:
             return False
         if not self._items or not self._readers.is_idle:

@@ -1,4 +1,4 @@
-"""A context that any task may close, because one task of its own holds it open."""
+"""A task that holds an asynchronous context manager open, so that any other task may close it."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,27 +11,27 @@ from standfast.lifecycle.scope import NEVER, AlreadyStarted, CloseTimeout, Deadl
 
 T = TypeVar("T")
 
-# The owners in whose contexts the current task was started, directly or not.
+# The owners inside whose contexts the current task was started, directly or indirectly.
 _enclosing_owners: ContextVar[tuple["Owner[Any]", ...]] = ContextVar("standfast_within_owners", default=())
 
 
 class Owner(Generic[T]):
-    """A task that holds a context open, so that any task may close it.
+    """Holds a context manager open in its own task, so that any task may close it.
 
     Timeouts, scopes and context variables must be left by the task that entered them. The owner's task
-    enters and leaves; everybody else only asks. The context says what is acquired, best with a scope::
+    enters and leaves; other tasks request that. The context acquires the resources, best with a scope::
 
         @asynccontextmanager
         async def open_call() -> AsyncIterator[Call]:
             async with Scope() as scope:
-                link = await scope.enter(connect())
-                scope.start(pump(link))
-                yield Call(link)
+                connection = await scope.enter(connect())
+                scope.start(receive(connection))
+                yield Call(connection)
                 scope.cancel()
 
-    The context must release what it acquired when it fails half way, as the one above does: Python does not
-    call ``__aexit__`` after a failed ``__aenter__``. ``start`` keeps to the same rule. When it raises,
-    nothing is left open, so it may be the whole of somebody's ``__aenter__``.
+    The context must release what it acquired if it fails half way, as the one above does: Python does not
+    call ``__aexit__`` after a failed ``__aenter__``. :meth:`start` follows the same rule: when it raises, nothing is
+    left open, so it can be the whole body of an ``__aenter__``.
     """
 
     def __init__(self, factory: Callable[[], AbstractAsyncContextManager[T]], *, name: str | None = None) -> None:
@@ -42,28 +42,29 @@ class Owner(Generic[T]):
         self._opened = self._timed_out = False
         self._timer: asyncio.TimerHandle | None = None
         self.deadline = NEVER
-        """The soonest deadline given to ``close``. Releases read it to share the budget."""
+        """The earliest deadline given to :meth:`close`. Releases read it to share the budget."""
 
     @property
     def closing(self) -> bool:
-        """Whether somebody asked."""
+        """True once :meth:`close` was called."""
         return self._close_requested.is_set()
 
     @property
     def closed(self) -> bool:
-        """Whether everything is released."""
+        """True once everything is released."""
         return self._close_requested.is_set() if self._task is None else self._task.done()
 
     async def start(self) -> T:
-        """Open the context in its task and give its value.
+        """Enter the context in the owner's task and return its value.
 
-        Raises what kept it from opening, after the release of what was acquired until then; ``Closed`` if
-        it was asked to close meanwhile. Cancelling the caller cancels the opening and waits for its end.
+        If the context fails to open, its error is raised after the release of everything acquired so far;
+        :class:`Closed` is raised if :meth:`close` was called in the meantime. Cancelling the caller cancels the opening
+        and waits for its end.
         """
         if self.closing:
             raise Closed(f"{self._name} was closed" + (" before it was started" if self._task is None else ""))
         if self._task is not None:
-            raise AlreadyStarted(f"{self._name} was started before")
+            raise AlreadyStarted(f"{self._name} was already started; create a new owner")
         opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._task = task = asyncio.create_task(self._run(opened), name=self._name)
         task.add_done_callback(self._on_task_done)
@@ -85,12 +86,12 @@ class Owner(Generic[T]):
         raise Closed(f"{self._name} was closed while it was opening")
 
     async def close(self, *, deadline: Deadline = NEVER, grace: float = 1.0) -> None:
-        """Ask for the end, then wait for it. Any task may, any number of times.
+        """Request that the context is left, and wait for it. Any task may call this, any number of times.
 
-        Raises what ended the context early or failed in releasing it, to everyone who asks. When the
-        deadline passes, the release is interrupted, given ``grace`` more seconds, and ``CutOff`` raised.
-        While the context is still opening, the opening is cancelled. Asking stands even if the caller is
-        cancelled. A task started inside the context only asks: it would be waiting for itself.
+        An error that ended the context early or occurred during its release is raised to every caller. When the
+        deadline passes, the release is cancelled, given ``grace`` more seconds, and :class:`CloseTimeout` is raised.
+        A context that is still opening is cancelled. The request stands even if the caller is cancelled. In a task
+        that was started inside the context this method returns at once, because it would wait for itself.
         """
         self._request_close(deadline)
         if self._task is None or self in _enclosing_owners.get():
@@ -100,7 +101,7 @@ class Owner(Generic[T]):
         self._raise_outcome()
 
     async def wait(self) -> None:
-        """Wait for the end without asking for it; raises as ``close`` does. Not for tasks inside."""
+        """Wait for the end without requesting it. Raises as :meth:`close` does. Must not be called from inside."""
         if self._task is not None:
             await asyncio.wait({self._task})
             self._raise_outcome()

@@ -1,7 +1,7 @@
-"""Who owns a task or a resource, and until when.
+"""Scopes, which own tasks and resources, and deadlines.
 
-A ``Scope`` lives inside one task: what is started in it has ended when it is left. A ``Deadline`` is a point
-in time that is handed down, so that the steps of a shutdown share one budget.
+A :class:`Scope` belongs to one task: everything started in it has ended when it is left. A :class:`Deadline` is a point
+in time that is passed down, so that the steps of a shutdown share one budget.
 """
 
 import asyncio
@@ -18,34 +18,35 @@ from standfast.base.errors import Closed, StandfastError
 
 T = TypeVar("T")
 
-# What an obedient task needs to notice a cancellation, granted even when the budget is already spent.
+# The time a cooperative task needs to react to a cancellation, granted even after the deadline.
 _MIN_GRACE = 0.05
 
 
 class AlreadyStarted(StandfastError, RuntimeError):
-    """A scope or an owner serves once; make a new one."""
+    """A scope or owner can be used only once; create a new one."""
 
     code = "already-started"
 
 
 class CloseTimeout(StandfastError, TimeoutError):
-    """Closing ran out of time.
+    """Closing did not finish before the deadline.
 
-    What ``cut`` names was interrupted and may have left something behind on the other side;
-    what ``left`` names ignored even that and is still running.
+    ``interrupted`` names what was cancelled and may not have released everything; ``still_running`` names what ignored
+    the cancellation and is still running.
     """
 
     code = "cut-off"
 
     def __init__(self, *, interrupted: Sequence[str] = (), still_running: Sequence[str] = ()) -> None:
         super().__init__(
-            f"closing ran out of time: interrupted {list(interrupted)}, still running {list(still_running)}"
+            f"closing did not finish before the deadline: interrupted {list(interrupted)},"
+            f" still running {list(still_running)}"
         )
         self.interrupted, self.still_running = tuple(interrupted), tuple(still_running)
 
 
 def _now() -> float:
-    """The running loop's clock, which tests may replace; it is ``time.monotonic`` everywhere else."""
+    """Return the time of the running event loop, which tests may replace, or ``time.monotonic()`` without a loop."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:
@@ -54,13 +55,13 @@ def _now() -> float:
 
 @dataclass(frozen=True, order=True, slots=True)
 class Deadline:
-    """A point on the monotonic clock. ``min(a, b)`` is the earlier of two."""
+    """A point on the monotonic clock. ``min(a, b)`` is the earlier of two deadlines."""
 
     at: float = math.inf
 
     @classmethod
     def after(cls, seconds: float | None) -> Self:
-        """So many seconds from now; ``None`` never comes."""
+        """Return the deadline ``seconds`` from now; ``None`` means no deadline."""
         return cls() if seconds is None else cls(_now() + seconds)
 
     @property
@@ -68,15 +69,15 @@ class Deadline:
         return self.at <= _now()
 
     def remaining(self) -> float | None:
-        """Seconds left, never negative; ``None`` without end, as timeouts in asyncio are spelled."""
+        """Return the remaining seconds, never negative; ``None`` if there is no deadline, as in asyncio's timeouts."""
         return None if math.isinf(self.at) else max(0.0, self.at - _now())
 
     def limit_to(self, seconds: float | None) -> "Deadline":
-        """This deadline, or the end of a step that may take so many seconds, whichever is sooner."""
+        """Return this deadline or the one ``seconds`` from now, whichever is earlier."""
         return min(self, Deadline.after(seconds))
 
     def timeout(self) -> asyncio.Timeout:
-        """``async with deadline.timeout():`` raises ``TimeoutError`` once the deadline has passed."""
+        """Return a context manager that raises ``TimeoutError`` once the deadline has passed."""
         return asyncio.timeout_at(None if math.isinf(self.at) else self.at)
 
 
@@ -84,31 +85,33 @@ NEVER = Deadline()
 
 
 def _combine_errors(first: BaseException | None, others: Sequence[BaseException]) -> BaseException | None:
-    """One error from several: plain if it is alone, and never a cancellation inside a group."""
+    """Combine several errors into one: a single error as it is, and never a cancellation inside a group."""
     if not others:
         return first
     if first is None:
-        return others[0] if len(others) == 1 else BaseExceptionGroup("several parts of a scope failed", others)
+        return (
+            others[0] if len(others) == 1 else BaseExceptionGroup("several tasks or releases of a scope failed", others)
+        )
     if isinstance(first, Exception):
-        return BaseExceptionGroup("several parts of a scope failed", [first, *others])
+        return BaseExceptionGroup("several tasks or releases of a scope failed", [first, *others])
     first.__cause__ = first.__cause__ or _combine_errors(None, others)
     return first
 
 
 class Scope:
-    """Tasks and resources that end with a block.
+    """Child tasks and resources that end with an ``async with`` block.
 
     Leaving the block normally waits for the children; leaving it by an exception cancels them and waits.
-    Only when no child is left are the resources released, the last one first. A failing child ends the
-    scope: its siblings and the body are cancelled and its error is raised by the block, plain if it is the
-    only one, in an ``ExceptionGroup`` otherwise. A child that is merely cancelled is not a failure.
+    After the last child has ended, the resources are released in reverse order. A failing child ends the
+    scope: its siblings and the body are cancelled and its error is raised by the block, as it is if it is the
+    only one, otherwise in an ``ExceptionGroup``. A child that is merely cancelled is not a failure.
 
-    A cancellation from outside is never lost. While the children are ending it is held back, so that the
-    releases after them run undisturbed; one that arrives during a release interrupts that release alone.
-    What must not be interrupted at all belongs to an ``Owner``.
+    A cancellation from outside is never lost. While the children are ending it is deferred, so that the
+    releases after them are not disturbed; one that arrives during a release interrupts only that release.
+    Use an :class:`Owner` for work that must not be interrupted at all.
 
-    ``grace`` bounds the closing, from the moment at which the children are told to stop (or, if they end by
-    themselves, from the first release). What does not keep to it is reported by ``CutOff``.
+    ``grace`` bounds the closing in seconds, from the cancellation of the children or, if they end by
+    themselves, from the first release. :class:`CloseTimeout` reports what exceeds it.
     """
 
     def __init__(self, *, grace: float | None = None) -> None:
@@ -125,42 +128,42 @@ class Scope:
         self._wakeup: asyncio.Future[None] | None = None
         self._release_timeout: asyncio.Timeout | None = None
         self.deadline = NEVER
-        """Until when closing may take. Releases read it to share the budget; ``NEVER`` before closing."""
+        """The deadline of closing, ``NEVER`` before. Releases read it to share the budget."""
 
     async def __aenter__(self) -> Self:
         if self._owner is not None:
-            raise AlreadyStarted("this scope was entered before")
+            raise AlreadyStarted("this scope was already entered; create a new one")
         self._owner = asyncio.current_task()
-        assert self._owner is not None, "a scope lives in a task"  # noqa: S101
+        assert self._owner is not None, "a scope must be entered in a task"  # noqa: S101
         self._cancelling = self._owner.cancelling()
         return self
 
     def start(self, work: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-        """Run ``work`` as a child. Children may start siblings, also while the owner waits for them."""
+        """Run ``work`` as a child task. Children may start siblings, even while the scope waits for them to end."""
         if not self._is_open:
             work.close()
-            raise Closed("this scope takes no more tasks")
+            raise Closed("cannot start a task: the scope is not open")
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
         return task
 
     async def enter(self, context: AbstractAsyncContextManager[T], *, name: str | None = None) -> T:
-        """Enter ``context`` now and leave it with the scope. Call it from the task that owns the scope."""
+        """Enter ``context`` now and leave it with the scope. Call this from the task that entered the scope."""
         if not self._is_open:
-            raise Closed("this scope takes no more resources")
+            raise Closed("cannot enter a context: the scope is not open")
         value = await context.__aenter__()
         described = getattr(context, "gen", type(context)).__qualname__
         self._stack.push_async_exit(self._limit_release(context.__aexit__, name or described))
         return value
 
     def push_callback(self, callback: Callable[[], Awaitable[object] | object], *, name: str | None = None) -> None:
-        """Call ``callback`` when the scope releases its resources, and await what it returns if it can be.
+        """Call ``callback`` when the scope releases its resources, and await its result if it is awaitable.
 
-        Allowed until the very end, so that what was acquired by hand always finds its release.
+        Allowed until the end of the scope, so that a resource acquired by hand can always be released.
         """
         if self._owner is None or self._released:
-            raise Closed("this scope takes no more releases")
+            raise Closed("cannot add a callback: the scope is not open or has released its resources")
 
         async def release(*_: object) -> None:
             result = callback()
@@ -171,9 +174,9 @@ class Scope:
         self._stack.push_async_exit(self._limit_release(release, name or described))
 
     def cancel(self, *, deadline: Deadline = NEVER) -> None:
-        """End the scope without an error: cancel the children, and the body unless it is the one asking.
+        """End the scope without an error: cancel the children, and the body unless it is the caller.
 
-        With a deadline, closing keeps to that or to the scope's grace, whichever is sooner; also when it has begun.
+        ``deadline`` limits the closing in addition to the scope's grace, even if closing has already begun.
         """
         if deadline < self.deadline:
             self.deadline = deadline
@@ -199,25 +202,25 @@ class Scope:
         before = owner.uncancel() if self._interrupted else owner.cancelling()
         if self._interrupted and not isinstance(error, asyncio.CancelledError):
             # The body ran to its end, or was running when an eagerly started child cancelled
-            # it. Then the cancellation is still to come, and must not strike a release.
+            # it. Then the cancellation is still pending and must not interrupt a release.
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0)
         elif self._interrupted and before <= self._cancelling:
-            failure = None  # This cancellation was ours, and nobody else asked for one.
+            failure = None  # The scope itself requested this cancellation, and nothing else did.
         if failure is not None:
             self.cancel()
-        held = await self._join()
-        if held is not None and (failure is None or isinstance(failure, Exception)):
+        deferred = await self._join()
+        if deferred is not None and (failure is None or isinstance(failure, Exception)):
             self._errors[:0] = [failure] if failure is not None else []
-            failure = held
-        told = isinstance(failure, asyncio.CancelledError)
+            failure = deferred
+        cancelled = isinstance(failure, asyncio.CancelledError)
         failure = await self._release(_combine_errors(failure, self._errors))
         self._errors.clear()
         if self._interrupted_names or self._running_names:
             failure = _combine_errors(
                 failure, [CloseTimeout(interrupted=self._interrupted_names, still_running=self._running_names)]
             )
-        outstanding = owner.cancelling() > (self._cancelling if told else before)
+        outstanding = owner.cancelling() > (self._cancelling if cancelled else before)
         if outstanding and not isinstance(failure, asyncio.CancelledError):
             raise asyncio.CancelledError from failure
         if failure is None or failure is error:
@@ -226,7 +229,7 @@ class Scope:
         try:
             raise failure
         finally:
-            # Raising here would make the body's error the context and hide the child's own.
+            # Raising sets the body's error as the context, which would hide the child's own context.
             failure.__context__ = context
             del failure, error
 
@@ -247,50 +250,50 @@ class Scope:
             self._wakeup.set_result(None)
 
     async def _join(self) -> asyncio.CancelledError | None:
-        """Wait for the children, through any cancellation from outside, which is given back afterwards."""
-        held = None
+        """Wait for the children. Defer a cancellation from outside and return it afterwards."""
+        deferred = None
         while self._tasks:
             limit = max(self.deadline, self._min_deadline)
             self._wakeup = asyncio.get_running_loop().create_future()
             try:
                 await asyncio.wait({self._wakeup}, timeout=limit.remaining())
             except asyncio.CancelledError as cancelled:
-                held = cancelled
+                deferred = cancelled
                 self.cancel()
             if limit.expired:
                 break
         self._joined = True
         for task in self._tasks:
-            # Its own end is now reported by the loop, since nobody here will hear of it.
+            # Without the callback, the event loop reports an error of this task.
             task.remove_done_callback(self._on_task_done)
             task.cancel()
             self._running_names.append(task.get_name())
-        return held
+        return deferred
 
     async def _release(self, failure: BaseException | None) -> BaseException | None:
-        """Release everything in reverse, telling each what happened; give what then remains to be raised."""
+        """Release everything in reverse order, passing ``failure`` to each. Return the error that is to be raised."""
         if not self._cancelled:
             self.deadline = self.deadline.limit_to(self._grace)
         trace = failure.__traceback__ if failure is not None else None
         try:
-            swallowed = await self._stack.__aexit__(type(failure) if failure is not None else None, failure, trace)
+            suppressed = await self._stack.__aexit__(type(failure) if failure is not None else None, failure, trace)
         except BaseException as raised:  # noqa: BLE001 - the caller raises it
             return raised
         finally:
             self._released = True
-        return None if swallowed else failure
+        return None if suppressed else failure
 
     def _limit_release(
         self, exit_callback: Callable[..., Coroutine[Any, Any, bool | None]], name: str
     ) -> Callable[..., Coroutine[Any, Any, bool | None]]:
-        async def leave_in_time(*what_happened: Any) -> bool | None:
+        async def exit_in_time(*exc_info: Any) -> bool | None:
             self._release_timeout = budget = max(self.deadline, Deadline.after(_MIN_GRACE)).timeout()
             try:
                 async with budget:
-                    return await exit_callback(*what_happened)
+                    return await exit_callback(*exc_info)
             except (TimeoutError, asyncio.CancelledError):
-                # In a task that is being cancelled, a timeout may show as a cancellation. Whether there
-                # was one from outside is counted at the end.
+                # In a task that is being cancelled, a timeout may appear as a cancellation. __aexit__
+                # finds out at the end whether there was a cancellation from outside.
                 if not budget.expired():
                     raise
                 return False
@@ -299,4 +302,4 @@ class Scope:
                 if budget.expired():
                     self._interrupted_names.append(name)
 
-        return leave_in_time
+        return exit_in_time

@@ -1,6 +1,6 @@
-"""Lifecycles as tables: what may happen in which state, and what it leads to.
+"""State machines described by transition tables.
 
-A ``Table`` is data that can be proven and drawn; a ``Machine`` is one thing going through it.
+A :class:`TransitionTable` is data that can be checked and drawn; a :class:`StateMachine` is one object's state in it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,17 +15,17 @@ E = TypeVar("E", bound=Enum)
 
 
 class IllegalTransition(StandfastError):
-    """The table has no such event in this state. The state did not change."""
+    """The event is not allowed in the current state. The state did not change."""
 
     code = "illegal-transition"
 
     def __init__(self, state: Enum, event: Enum) -> None:
-        super().__init__(f"{event.name} cannot happen in {state.name}")
+        super().__init__(f"event {event.name} is not allowed in state {state.name}")
         self.state, self.event = state, event
 
 
 class InvalidTransitionTable(InvalidInput):
-    """A transition table does not keep its promises; ``problems`` has one sentence for each."""
+    """A transition table is inconsistent; ``problems`` has one sentence for each problem."""
 
     code = "faulty-table"
 
@@ -36,7 +36,7 @@ class InvalidTransitionTable(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class TransitionTable(Generic[S, E]):
-    """A whole lifecycle. An event that a state does not list is a mistake of whoever fires it."""
+    """The states of a lifecycle and its transitions. An event that a state does not list is not allowed."""
 
     states: type[S]
     transitions: Mapping[S, Mapping[E, S]]
@@ -44,47 +44,46 @@ class TransitionTable(Generic[S, E]):
     terminal: frozenset[S]
 
     def find_reachable(self, start: S) -> set[S]:
-        """Every state that a machine in ``start`` may come to, ``start`` included."""
-        found, border = {start}, [start]
+        """Return every state that can be reached from ``start``, including ``start``."""
+        reachable, border = {start}, [start]
         while border:
-            border = [s for state in border for s in self.transitions.get(state, {}).values() if s not in found]
-            found.update(border)
-        return found
+            border = [s for state in border for s in self.transitions.get(state, {}).values() if s not in reachable]
+            reachable.update(border)
+        return reachable
 
     def check(self, *, stop: E | None = None) -> None:
-        """Prove the table, or raise ``FaultyTable``.
+        """Check the table, and raise :class:`InvalidTransitionTable` if a rule is violated.
 
-        Every state is described and can be reached, every state reaches a terminal one, nothing leaves a
-        terminal one, and ``stop``, if given, is legal in every other.
+        Every state has a row and can be reached, a terminal state can be reached from every state and cannot be left,
+        and the event ``stop``, if given, is allowed in every other state.
         """
         if problems := tuple(self._find_problems(stop)):
             raise InvalidTransitionTable(problems)
 
     def _find_problems(self, stop: E | None) -> Iterator[str]:
-        known = set(self.states)
         if not self.terminal:
             yield "there is no terminal state"
         named = {self.initial, *self.terminal, *self.transitions}
-        for stranger in named.union(*(row.values() for row in self.transitions.values())) - known:
-            yield f"{stranger!r} is not one of the states"
-        met = self.find_reachable(self.initial)
+        for unknown in named.union(*(row.values() for row in self.transitions.values())) - set(self.states):
+            yield f"{unknown!r} is not one of the states"
+        reachable = self.find_reachable(self.initial)
         for state in self.states:
             row = self.transitions.get(state)
             if row is None:
                 yield f"{state.name} has no row"
-            if state not in met:
+            if state not in reachable:
                 yield f"{state.name} cannot be reached from {self.initial.name}"
             if state in self.terminal:
                 if any(target is not state for target in (row or {}).values()):
-                    yield f"{state.name} is terminal and can be left"
+                    yield f"{state.name} is terminal but can be left"
                 continue
             if not self.terminal & self.find_reachable(state):
-                yield f"{state.name} never comes to an end"
+                yield f"no terminal state can be reached from {state.name}"
             if stop is not None and stop not in (row or {}):
-                yield f"{stop.name} is not legal in {state.name}"
+                yield f"{stop.name} is not allowed in {state.name}"
 
     def to_mermaid(self) -> str:
-        """The table as a Mermaid state diagram, always the same text for the same table."""
+        """Return the table as a Mermaid state diagram. The text depends on the table only."""
         lines = ["stateDiagram-v2", f"    [*] --> {self.initial.name}"]
         for state, row in self.transitions.items():
             for event, target in row.items():
@@ -95,10 +94,10 @@ class TransitionTable(Generic[S, E]):
 
 
 class StateMachine(Generic[S, E]):
-    """One thing on its way through a table.
+    """The current state of one object, changed by events according to a table.
 
-    ``observe`` is told of every transition after it happened, as ``(before, event, after)``. What it raises
-    reaches whoever fired the event; the transition stands.
+    ``on_transition`` is called with ``(before, event, after)`` after each transition. An exception that it raises
+    propagates to the caller of :meth:`fire`; the transition is not undone.
     """
 
     __slots__ = ("_on_transition", "_table", "state")
@@ -116,7 +115,7 @@ class StateMachine(Generic[S, E]):
         return event in self._table.transitions[self.state]
 
     def fire(self, event: E) -> S:
-        """Go where the table says, and return the new state. Raises ``IllegalTransition`` otherwise."""
+        """Apply ``event`` and return the new state. Raises :class:`IllegalTransition` if it is not allowed."""
         before = self.state
         try:
             self.state = after = self._table.transitions[before][event]

@@ -1,4 +1,4 @@
-"""A single thread for a library that blocks, or that wants to be used by one thread only."""
+"""An executor with a single thread, for libraries that block or must be used from one thread only."""
 
 import asyncio
 import threading
@@ -17,13 +17,13 @@ Ts = TypeVarTuple("Ts")
 
 
 class UnansweredJob(StandfastError):
-    """A handler returned without answering a job that it was given."""
+    """A handler returned without setting the outcome of a job."""
 
     code = "unanswered"
 
 
 class _ResultDispatcher:
-    """From the thread into one event loop. Answers that come close together share one wake-up."""
+    """Delivers outcomes from the thread to one event loop. Outcomes that come close together share one wake-up."""
 
     __slots__ = ("_loop", "_results", "_scheduled")
 
@@ -34,14 +34,14 @@ class _ResultDispatcher:
 
     def put(self, future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
         self._results.append((future, value, error))
-        # Appended before looking, as the loop looks away before it empties: an answer may
-        # be announced twice, but none is left lying.
+        # The thread appends before it tests the flag, and the loop clears the flag before it empties the
+        # queue: a wake-up may be superfluous, but no outcome is forgotten.
         if not self._scheduled:
             self._scheduled = True
             try:
                 self._loop.call_soon_threadsafe(self._set_results)
             except RuntimeError:
-                # The loop was closed; nobody waits there any more.
+                # The loop was closed, so no caller is waiting there.
                 self._results.clear()
                 self._scheduled = False
 
@@ -58,7 +58,7 @@ class _ResultDispatcher:
 
 
 class Job:
-    """One call that waits for the thread. The first answer counts; the caller may be gone by then."""
+    """A call that waits for the thread. Only the first outcome counts; the caller may have been cancelled by then."""
 
     __slots__ = ("_dispatcher", "_future", "args", "done", "function")
 
@@ -74,14 +74,14 @@ class Job:
         self._future, self._dispatcher = future, dispatcher
 
     def call(self) -> Any:
-        """Do the work in the calling thread, without answering."""
+        """Call the function in the current thread, without setting the outcome."""
         return self.function(*self.args)
 
     def set_result(self, value: Any) -> None:
         self._set_outcome(value, None)
 
     def set_exception(self, error: BaseException) -> None:
-        if isinstance(error, StopIteration):  # A future refuses to hold one.
+        if isinstance(error, StopIteration):  # A future cannot hold it.
             stopped, error = error, RuntimeError("the job raised StopIteration")
             error.__cause__ = stopped
         self._set_outcome(None, error)
@@ -93,24 +93,24 @@ class Job:
 
 
 def run_jobs_in_order(jobs: list[Job]) -> None:
-    """Do the jobs in order and answer each as soon as it is done."""
+    """Run the jobs in order and set the outcome of each as soon as it is known."""
     for job in jobs:
         try:
             value = job.call()
-        except BaseException as error:  # noqa: BLE001 - it is the caller's
+        except BaseException as error:  # noqa: BLE001 - passed on to the caller
             job.set_exception(error)
         else:
             job.set_result(value)
 
 
 class SingleThreadExecutor:
-    """Runs functions in one thread of its own, in the order of the calls, for any number of event loops.
+    """Runs functions in a single thread, in the order of the calls, for any number of event loops.
 
-    The thread starts with the first call. ``handle`` is given all the jobs that are waiting, at once, in
-    order, and must answer every one of them; so a database thread may let many callers share a commit. If
-    it raises, the jobs that it has not answered get what it raised.
+    The thread starts with the first call. ``handle`` is called with all waiting jobs in order and must set the
+    outcome of each; so a database thread can let many callers share a commit. If it raises, its exception becomes
+    the outcome of the jobs that have none.
 
-    Forgetting to close one does not keep the interpreter from exiting, but then queued jobs may not be run.
+    An executor that is not closed does not keep the interpreter from exiting, but then queued jobs may not run.
     """
 
     def __init__(self, name: str, *, handle: Callable[[list[Job]], object] = run_jobs_in_order) -> None:
@@ -121,7 +121,8 @@ class SingleThreadExecutor:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._thread_ended: SharedFuture[None] = SharedFuture()
-        self._thread_ended.set_running_or_notify_cancel()  # A closer that is cancelled must not cancel it for all.
+        # A running future cannot be cancelled: cancelling one caller of close() must not affect the others.
+        self._thread_ended.set_running_or_notify_cancel()
         self._dispatchers: dict[asyncio.AbstractEventLoop, _ResultDispatcher] = {}
 
     @property
@@ -129,31 +130,31 @@ class SingleThreadExecutor:
         return self._closed
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        """Call ``function`` in the thread and give what it returns or raises.
+        """Call ``function`` in the thread and return its result.
 
-        Cancelling the caller does not stop the job: it is done in its turn and its result dropped. Context
-        variables do not travel along.
+        Cancelling the caller does not stop the job: it runs in its turn and its result is discarded. Context
+        variables are not passed to the thread.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         with self._lock:
             if self._closed:
-                raise Closed(f"the thread {self._name!r} is closed")
-            back = self._dispatchers.get(loop) or self._get_dispatcher(loop)
-            self._jobs.put(Job(function, args, future, back))
+                raise Closed(f"the executor {self._name!r} is closed")
+            dispatcher = self._dispatchers.get(loop) or self._get_dispatcher(loop)
+            self._jobs.put(Job(function, args, future, dispatcher))
             if self._thread is None:
                 self._start()
         return await future
 
     async def close(self) -> None:
-        """Let the thread finish what is queued, and join it. Anyone may, any number of times."""
+        """Let the thread finish the queued jobs, and join it. Any task may call this, any number of times."""
         self._request_close()
         if self._thread is not None:
             await asyncio.wrap_future(self._thread_ended)
             self._thread.join()
 
     def close_sync(self) -> None:
-        """The same for those who are not in an event loop; it blocks until the queued jobs are done."""
+        """Close without an event loop. Blocks until the queued jobs are done."""
         self._request_close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -173,12 +174,12 @@ class SingleThreadExecutor:
         await self.close()
 
     def _get_dispatcher(self, loop: asyncio.AbstractEventLoop) -> _ResultDispatcher:
-        for gone in [known for known in self._dispatchers if known.is_closed()]:
-            del self._dispatchers[gone]
+        for closed in [other for other in self._dispatchers if other.is_closed()]:
+            del self._dispatchers[closed]
         return self._dispatchers.setdefault(loop, _ResultDispatcher(loop))
 
     def _start(self) -> None:
-        # The thread knows the queue but not this object, so that it ends with a forgotten one.
+        # The thread references the queue but not this object, so it ends when the object is garbage collected.
         weakref.finalize(self, self._jobs.put, None).atexit = False
         arguments = (self._jobs, self._handle, self._thread_ended)
         self._thread = threading.Thread(target=_run_thread, args=arguments, name=self._name, daemon=True)
@@ -199,16 +200,16 @@ def _run_thread(
             more = False
         if batch:
             _handle_batch(handle, batch)
-        del batch, job  # Or what they hold would live until the next call.
+        del batch, job  # Otherwise their arguments would stay alive until the next call.
     ended.set_result(None)
 
 
 def _handle_batch(handle: Callable[[list[Job]], object], batch: list[Job]) -> None:
     try:
         handle(batch.copy())
-    except BaseException as error:  # noqa: BLE001 - it is the callers'
+    except BaseException as error:  # noqa: BLE001 - passed on to the callers
         for job in batch:
             job.set_exception(error)
     for job in batch:
         if not job.done:
-            job.set_exception(UnansweredJob("the handler left this job without an answer"))
+            job.set_exception(UnansweredJob("the handler returned without setting the outcome of this job"))

@@ -1,4 +1,7 @@
-"""Tools of MCP servers for agents. Names are resolved on first use; the ``mcp`` library when a server is connected."""
+"""MCP servers as a source of tools for agents.
+
+Names are imported on first use, and the ``mcp`` library when a server is connected.
+"""
 
 from standfast.base.lazy import attach_stub
 

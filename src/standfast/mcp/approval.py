@@ -1,4 +1,4 @@
-"""Which calls of a server's tools have to wait for a person."""
+"""The ``require_approval`` setting of a server: which tool calls need a person's approval."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict
@@ -15,11 +15,16 @@ RequireApprovalPolicy: TypeAlias = Literal["always", "never"]
 
 
 class RequireApprovalToolList(TypedDict):
+    """The names of some tools."""
+
     tool_names: list[str]
 
 
 class RequireApprovalObject(TypedDict):
-    """Tools by policy. With ``always``, only those listed there ask; with ``never`` alone, all others do."""
+    """Tools by policy.
+
+    With ``always``, only the tools listed there need approval. With ``never`` alone, all tools not listed need it.
+    """
 
     always: NotRequired[RequireApprovalToolList]
     never: NotRequired[RequireApprovalToolList]
@@ -39,7 +44,7 @@ RequireApprovalSetting: TypeAlias = (
 
 
 class ApprovalRule:
-    """A ``require_approval`` setting, checked once and asked for each tool."""
+    """A validated ``require_approval`` setting."""
 
     def __init__(self, setting: RequireApprovalSetting) -> None:
         self._callback: LocalMCPApprovalCallable | None = None
@@ -53,15 +58,18 @@ class ApprovalRule:
             self._default = False if setting is None else _parse_policy(setting, "require_approval")
 
     def for_tool(self, tool: "MCPTool", agent: AgentBase[Any] | None) -> NeedsApproval:
-        """Whether calls of this tool ask. A rule that is a function decides call by call, and asks without an agent."""
+        """Return whether calls of ``tool`` need approval.
+
+        A setting that is a function decides for each call; without an agent to pass to it, every call needs approval.
+        """
         if self._callback is None:
             return self._by_name.get(tool.name, self._default)
         if agent is None:
             return True
-        ask = self._callback
+        callback = self._callback
 
         async def needs_approval(context: RunContextWrapper[Any], arguments: dict[str, Any], call_id: str) -> bool:
-            return bool(await maybe_await(ask(context, agent, tool)))
+            return bool(await maybe_await(callback(context, agent, tool)))
 
         return needs_approval
 
@@ -71,11 +79,13 @@ class ApprovalRule:
                 name: _parse_policy(value, f"require_approval[{name!r}]") for name, value in setting.items()
             }
             return
-        for policy in ("never", "always"):  # of a tool that is in both, the careful answer counts
+        for policy in ("never", "always"):  # a tool that is in both lists needs approval
             names = setting.get(policy, {}).get("tool_names", [])
             self._by_name.update(dict.fromkeys(names, policy == "always"))
         if unknown := set(setting) - {"always", "never"}:
-            raise InvalidDeclaration("require_approval", f"the groups are 'always' and 'never', not {sorted(unknown)}")
+            raise InvalidDeclaration(
+                "require_approval", f"expected the keys 'always' and 'never', got {sorted(unknown)}"
+            )
         self._default = "always" not in setting
 
 

@@ -1,21 +1,21 @@
-"""What can go wrong with an MCP server, as types.
+"""The exceptions of MCP servers.
 
 MCPServerError
-├── MCPUnavailable      it cannot be started or reached; the request did not get there
-├── MCPCallUncertain    the answer did not come; whether the request had an effect is unknown
-├── MCPCallRefused      it answered with an error of the protocol
-└── MCPAnswerBroken     it answered with something that breaks the protocol; what was asked may have happened
+├── MCPUnavailable      the server cannot be started or reached; the request did not arrive
+├── MCPCallUncertain    no response arrived; it is unknown whether the request had an effect
+├── MCPCallRefused      the server answered with an error
+└── MCPInvalidResponse  the response violates the protocol; the request may have had an effect
 UserError
-└── MCPNotConnected     it was used before ``connect()`` or after ``cleanup()``
+└── MCPNotConnected     the server was used before ``connect()`` or after ``cleanup()``
 """
 
 from standfast.agents.errors import AgentsException, UserError
 
-DEFAULT_HINT = "see that it is running and that its parameters are right"
+DEFAULT_HINT = "check that it is running and that its parameters are correct"
 
 
 class MCPServerError(AgentsException):
-    """Something went wrong between standfast and a server. ``tool_name`` is set when a call was being made."""
+    """A request to a server failed. ``tool_name`` is set if the request was a tool call."""
 
     code = "mcp"
 
@@ -25,7 +25,7 @@ class MCPServerError(AgentsException):
 
 
 class MCPUnavailable(MCPServerError):
-    """The server cannot be started or reached. What was asked of it did not get there, so asking again is safe."""
+    """The server cannot be started or reached. The request did not arrive, so it is safe to retry."""
 
     code = "mcp-unavailable"
 
@@ -37,39 +37,37 @@ class MCPUnavailable(MCPServerError):
 
 
 class MCPCallUncertain(MCPServerError):
-    """The server ended, went silent or lost the connection before it answered. The request may have had an effect."""
+    """The server ended, timed out or disconnected before it answered. The request may have had an effect."""
 
     code = "mcp-uncertain"
 
     def __init__(self, server_name: str, request: str, outcome: str, *, tool_name: str | None = None) -> None:
-        advice = (
-            "it may be asked again" if tool_name is None else "whether it did is unknown: look before you ask again"
-        )
+        advice = "it is safe to retry"
+        if tool_name is not None:
+            advice = "the call may have had an effect: check that before you retry"
         text = f"the MCP server {server_name!r} was asked to {request} and {outcome}; {advice}"
         super().__init__(text, server_name=server_name, tool_name=tool_name)
 
 
 class MCPCallRefused(MCPServerError):
-    """The server answered with an error of the protocol."""
+    """The server answered with an MCP error."""
 
     code = "mcp-refused"
 
     def __init__(self, server_name: str, request: str, reason: str, *, tool_name: str | None = None) -> None:
-        text = f"the MCP server {server_name!r} was asked to {request} and refused: {reason}"
+        text = f"the MCP server {server_name!r} was asked to {request} and answered with an error: {reason}"
         super().__init__(text, server_name=server_name, tool_name=tool_name)
 
 
 class MCPInvalidResponse(MCPServerError):
-    """The server answered, but with something that breaks the protocol. The request may have had an effect."""
+    """The server's response violates the protocol. The request may have had an effect."""
 
     code = "mcp-answer-broken"
 
     def __init__(self, server_name: str, request: str, reason: str, *, tool_name: str | None = None) -> None:
-        effect = "" if tool_name is None else "; it may have had an effect"
-        text = (
-            f"the MCP server {server_name!r} was asked to {request} and gave an answer that breaks the protocol{effect}"
-        )
-        super().__init__(f"{text}: {reason}", server_name=server_name, tool_name=tool_name)
+        effect = "" if tool_name is None else "; the call may have had an effect"
+        text = f"the MCP server {server_name!r} was asked to {request} and sent an invalid response: {reason}{effect}"
+        super().__init__(text, server_name=server_name, tool_name=tool_name)
 
 
 class MCPNotConnected(UserError):

@@ -1,4 +1,4 @@
-"""Which of a server's tools an agent may see."""
+"""Filters that decide which tools of a server an agent may use."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _log = logging.getLogger("standfast.mcp")
 
 
 class ToolFilterStatic(TypedDict):
-    """Tools by name. When both are given, a tool must be allowed and not blocked."""
+    """A filter by name. If both lists are given, a tool must be allowed and not blocked."""
 
     allowed_tool_names: NotRequired[list[str]]
     blocked_tool_names: NotRequired[list[str]]
@@ -25,7 +25,7 @@ class ToolFilterStatic(TypedDict):
 
 @dataclass
 class ToolFilterContext:
-    """For whom a filter decides."""
+    """The agent and the run for which a filter decides."""
 
     run_context: RunContextWrapper[Any]
     agent: AgentBase[Any]
@@ -39,24 +39,24 @@ ToolFilter: TypeAlias = ToolFilterCallable | ToolFilterStatic | None
 def create_static_tool_filter(
     allowed_tool_names: list[str] | None = None, blocked_tool_names: list[str] | None = None
 ) -> ToolFilterStatic | None:
-    """A filter by names; ``None`` when there is nothing to filter by."""
-    found: ToolFilterStatic = {}
+    """Return a filter by name, or None if neither list is given."""
+    tool_filter: ToolFilterStatic = {}
     if allowed_tool_names is not None:
-        found["allowed_tool_names"] = allowed_tool_names
+        tool_filter["allowed_tool_names"] = allowed_tool_names
     if blocked_tool_names is not None:
-        found["blocked_tool_names"] = blocked_tool_names
-    return found or None
+        tool_filter["blocked_tool_names"] = blocked_tool_names
+    return tool_filter or None
 
 
 def validate_tool_filter(tool_filter: ToolFilter, *, server_name: str) -> None:
-    """A filter that cannot work is refused when the server is declared, not when a model is asked."""
+    """Raise :class:`InvalidDeclaration` for an invalid filter, when the server is declared and not later in a run."""
     if tool_filter is None or callable(tool_filter):
         return
-    known = {"allowed_tool_names", "blocked_tool_names"}
-    if not isinstance(tool_filter, dict) or set(tool_filter) - known:
+    keys = {"allowed_tool_names", "blocked_tool_names"}
+    if not isinstance(tool_filter, dict) or set(tool_filter) - keys:
         raise InvalidDeclaration(
             f"MCP server {server_name!r}",
-            f"tool_filter must be a function or a dict with {' and '.join(sorted(known))}, got {tool_filter!r}",
+            f"tool_filter must be a function or a dict with {' and '.join(sorted(keys))}, got {tool_filter!r}",
         )
 
 
@@ -68,7 +68,7 @@ async def filter_tools(
     run_context: RunContextWrapper[Any] | None,
     agent: AgentBase[Any] | None,
 ) -> "list[MCPTool]":
-    """The tools that the filter lets pass. A function that fails about a tool keeps it out, and the log says so."""
+    """Return the allowed tools. A tool for which the filter function raises is left out, and the error is logged."""
     if tool_filter is None:
         return list(tools)
     if not callable(tool_filter):
@@ -77,7 +77,7 @@ async def filter_tools(
     if run_context is None or agent is None:
         raise UserError(
             f"the tool_filter of the MCP server {server_name!r} is a function: "
-            "list_tools() needs the run_context and the agent it decides for"
+            "pass a run_context and an agent to list_tools()"
         )
     context = ToolFilterContext(run_context, agent, server_name)
     return [tool for tool in tools if await _is_allowed(tool_filter, context, tool)]
@@ -86,6 +86,10 @@ async def filter_tools(
 async def _is_allowed(tool_filter: ToolFilterCallable, context: ToolFilterContext, tool: "MCPTool") -> bool:
     try:
         return bool(await maybe_await(tool_filter(context, tool)))
-    except Exception:  # noqa: BLE001 - whatever the user's function raises
-        _log.exception("the tool_filter of %r failed about %r, which is kept out", context.server_name, tool.name)
+    except Exception:  # noqa: BLE001 - the function is the program's
+        _log.exception(
+            "the tool_filter of the MCP server %r failed for the tool %r, which is left out",
+            context.server_name,
+            tool.name,
+        )
         return False

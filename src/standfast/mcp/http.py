@@ -1,4 +1,4 @@
-"""Servers that are reached over HTTP."""
+"""MCP servers over HTTP: Streamable HTTP and the older SSE transport."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -23,7 +23,7 @@ HttpClientFactory = Callable[..., Any]
 
 
 class MCPServerSseParams(TypedDict):
-    """Where the server is. ``httpx_client_factory`` is called with ``headers``, ``timeout`` and ``auth``."""
+    """The address of the server. ``httpx_client_factory`` is called with ``headers``, ``timeout`` and ``auth``."""
 
     url: str
     headers: NotRequired[dict[str, str]]
@@ -34,7 +34,7 @@ class MCPServerSseParams(TypedDict):
 
 
 class MCPServerStreamableHttpParams(TypedDict):
-    """Where the server is. ``httpx_client_factory`` is called with ``headers``, ``timeout`` and ``auth``."""
+    """The address of the server. ``httpx_client_factory`` is called with ``headers``, ``timeout`` and ``auth``."""
 
     url: str
     headers: NotRequired[dict[str, str]]
@@ -47,7 +47,7 @@ class MCPServerStreamableHttpParams(TypedDict):
 
 
 class _HttpServer(ClientSessionServer):
-    """What both kinds share: parameters with an address, and a name that gives away no secrets of it."""
+    """The common part of both transports. The default name contains no credentials or query of the URL."""
 
     kind = ""
 
@@ -69,10 +69,10 @@ class _HttpServer(ClientSessionServer):
         retry_backoff_seconds_max: float | None = None,
     ) -> None:
         if not isinstance(params, dict) or not isinstance(params.get("url"), str):
-            raise InvalidDeclaration(type(self).__name__, "params must be a dict with a url")
+            raise InvalidDeclaration(type(self).__name__, "params must be a dict with the key 'url'")
         self.params: Any = params
-        where = urlsplit(params["url"])
-        self._name = name or f"{self.kind}: {where.scheme}://{where.netloc.rpartition('@')[2]}{where.path}"
+        url = urlsplit(params["url"])
+        self._name = name or f"{self.kind}: {url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
         super().__init__(
             cache_tools_list,
             client_session_timeout_seconds,
@@ -94,14 +94,14 @@ class _HttpServer(ClientSessionServer):
 
 
 class MCPServerStreamableHttp(_HttpServer):
-    """A server behind one address, by the Streamable HTTP transport."""
+    """A server that is reached by the Streamable HTTP transport."""
 
     kind = "streamable_http"
     _client: "FaultTolerantClient | None" = None
 
     @property
     def session_id(self) -> str | None:
-        """The session's id as the server gave it; ``None`` when there is none."""
+        """The id that the server assigned to the session, or None."""
         return None if self._client is None else self._client.session_id
 
     @asynccontextmanager
@@ -112,27 +112,27 @@ class MCPServerStreamableHttp(_HttpServer):
         from standfast.mcp._client.http_client import FaultTolerantClient
 
         params: MCPServerStreamableHttpParams = self.params
-        limit = httpx2.Timeout(
+        timeout = httpx2.Timeout(
             _to_seconds(params.get("timeout", 5)), read=_to_seconds(params.get("sse_read_timeout", 300))
         )
-        make = params.get("httpx_client_factory", httpx2.AsyncClient)
-        async with make(headers=params.get("headers"), timeout=limit, auth=params.get("auth")) as client:
-            forgiving = params.get("ignore_initialized_notification_failure", False)
-            self._client = steady = FaultTolerantClient(client, ignore_initialized_failure=forgiving)
+        factory = params.get("httpx_client_factory", httpx2.AsyncClient)
+        async with factory(headers=params.get("headers"), timeout=timeout, auth=params.get("auth")) as client:
+            ignore_failure = params.get("ignore_initialized_notification_failure", False)
+            self._client = tolerant = FaultTolerantClient(client, ignore_initialized_failure=ignore_failure)
             try:
                 async with streamable_http_client(
                     params["url"],
-                    http_client=steady,  # type: ignore[arg-type]
+                    http_client=tolerant,  # type: ignore[arg-type]
                     terminate_on_close=params.get("terminate_on_close", True),
                 ) as streams:
                     yield streams
             finally:
-                if self._client is steady:
+                if self._client is tolerant:
                     self._client = None
 
 
 class MCPServerSse(_HttpServer):
-    """A server by the older transport: a stream of events and an address to post to."""
+    """A server that is reached by the older transport: server-sent events and an endpoint for POST requests."""
 
     kind = "sse"
 
@@ -151,5 +151,5 @@ class MCPServerSse(_HttpServer):
         )
 
 
-def _to_seconds(given: timedelta | float) -> float:
-    return given.total_seconds() if isinstance(given, timedelta) else given
+def _to_seconds(duration: timedelta | float) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration

@@ -1,4 +1,4 @@
-"""Several servers that are connected and let go together."""
+"""Connect and clean up several servers together."""
 
 import asyncio
 import logging
@@ -13,12 +13,12 @@ _log = logging.getLogger("standfast.mcp")
 
 
 class MCPServerManager:
-    """Connects what can be connected. ``active_servers`` are what an agent should be given.
+    """Connects several servers. Pass ``active_servers`` to the agent.
 
-    A server that cannot be connected is among ``failed_servers``, with its error in ``errors``; with ``strict`` the
-    first such error is raised, after what was connected has been let go. ``drop_failed_servers=False`` keeps failed
-    ones among the active, for servers that connect when they are needed. With ``suppress_cancelled_error`` a server
-    that cancels its own connecting counts as failed; a cancellation of the caller is never suppressed.
+    A server that cannot be connected is listed in ``failed_servers``, with its error in ``errors``. With ``strict`` the
+    first such error is raised, after the connected servers were cleaned up. With ``drop_failed_servers=False`` failed
+    servers stay in ``active_servers``, for servers that connect on demand. With ``suppress_cancelled_error`` a server
+    that cancels its own connection attempt counts as failed; a cancellation of the caller is never suppressed.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class MCPServerManager:
 
     @property
     def active_servers(self) -> list[MCPServer]:
-        """Those to give to an agent, in the order in which they were declared."""
+        """The servers to pass to an agent, in the order of their declaration."""
         return [
             server
             for server in self._servers
@@ -80,32 +80,32 @@ class MCPServerManager:
         await self.cleanup_all()
 
     async def connect_all(self) -> list[MCPServer]:
-        """Connect every server that is not; the active ones."""
+        """Connect every server that is not connected, and return the active servers."""
         return await self._connect([server for server in self._servers if server not in self._connected])
 
     async def reconnect(self, *, failed_only: bool = True) -> list[MCPServer]:
-        """Try the failed ones again, or let all go and connect them anew."""
+        """Connect the failed servers again, or with ``failed_only=False`` clean up and connect all servers."""
         if failed_only:
             return await self._connect(self.failed_servers)
         await self.cleanup_all()
         return await self._connect(self._servers)
 
     async def cleanup_all(self) -> None:
-        """Let all servers go, the last one first.
+        """Clean up all servers in reverse order.
 
-        One that fails to end does not keep the others from it, and neither does a cancellation: it is raised
-        when all have been asked.
+        An error of one server is logged and the others are still cleaned up. A cancellation is raised after all servers
+        were cleaned up.
         """
         task, cancelled = asyncio.current_task(), None
         for server in reversed(self._servers):
             try:
                 async with asyncio.timeout(self._cleanup_timeout):
                     await server.cleanup()
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the others are still to go
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the other servers follow
                 if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                     cancelled = error
                     continue
-                _log.exception("the MCP server %r could not be let go properly", server.name)
+                _log.exception("the clean-up of the MCP server %r failed", server.name)
         self._connected.clear()
         self._errors.clear()
         if cancelled is not None:
@@ -134,20 +134,20 @@ class MCPServerManager:
     async def _connect_one(self, server: MCPServer) -> None:
         task = asyncio.current_task()
         before = 0 if task is None else task.cancelling()
-        clock = asyncio.timeout(self._connect_timeout)
+        timer = asyncio.timeout(self._connect_timeout)
         try:
-            async with clock:
+            async with timer:
                 await server.connect()
-        except TimeoutError as late:
-            why = f"it was not connected within {self._connect_timeout} seconds"
-            self._errors[server] = MCPUnavailable(server.name, why) if clock.expired() else late
+        except TimeoutError as error:
+            reason = f"it was not connected within {self._connect_timeout} seconds"
+            self._errors[server] = MCPUnavailable(server.name, reason) if timer.expired() else error
         except asyncio.CancelledError as cancelled:
             if task is not None and task.cancelling() > before:
                 raise
             self._errors[server] = cancelled
-        except Exception as error:  # noqa: BLE001 - it is kept for whoever asks
+        except Exception as error:  # noqa: BLE001 - available as `errors`
             self._errors[server] = error
         else:
             self._connected.append(server)
             return
-        _log.warning("an MCP server was not connected: %s", self._errors[server])
+        _log.warning("an MCP server could not be connected: %s", self._errors[server])

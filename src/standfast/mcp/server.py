@@ -1,4 +1,4 @@
-"""What every MCP server is to an agent: a source of tools, prompts and resources."""
+"""The base class of MCP servers: sources of tools, prompts and resources for agents."""
 
 import abc
 from typing import TYPE_CHECKING, Any, Self
@@ -26,10 +26,11 @@ UNSET: Any = object()
 
 
 class MCPServer(abc.ABC):
-    """A server as an agent sees it. Subclass it for a server of your own making; the ready-made ones talk MCP.
+    """A server as an agent sees it. Subclass it for your own kind of server.
 
-    ``require_approval`` says which calls wait for a person. ``failure_error_function`` turns a failed call into words
-    for the model and goes before that of ``Agent.mcp_config``; with ``None`` a failed call ends the run.
+    ``require_approval`` tells which tool calls need a person's approval. ``failure_error_function`` converts a failed
+    call into a message for the model and takes precedence over the one in ``Agent.mcp_config``; with ``None`` a failed
+    call ends the run.
     """
 
     def __init__(
@@ -49,52 +50,52 @@ class MCPServer(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """A name for people, logs and saved runs: keep it the same from process to process."""
+        """The name in logs, errors and saved runs. It must be the same in every process."""
 
     @property
     def cached_tools(self) -> "list[MCPTool] | None":
-        """The tools as they were last listed, before any filter."""
+        """The tools of the last listing, before any filter, or None."""
         return None
 
     @abc.abstractmethod
     async def connect(self) -> None:
-        """Start or reach the server. Any task may; a server that is connected stays so."""
+        """Start the server or connect to it. Any task may call this; it has no effect if it is connected."""
 
     @abc.abstractmethod
     async def cleanup(self) -> None:
-        """Let go of the server. Any task may, any number of times."""
+        """Disconnect from the server. Any task may call this, any number of times."""
 
     @abc.abstractmethod
     async def list_tools(
         self, run_context: RunContextWrapper[Any] | None = None, agent: AgentBase[Any] | None = None
     ) -> "list[MCPTool]":
-        """The tools that this agent may see."""
+        """Return the tools that the agent may use."""
 
     @abc.abstractmethod
     async def call_tool(
         self, tool_name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None = None
     ) -> "CallToolResult":
-        """Call a tool by the server's own name for it."""
+        """Call a tool. ``tool_name`` is the name that the server uses."""
 
     @abc.abstractmethod
     async def list_prompts(self) -> "ListPromptsResult":
-        """The prompts that the server has."""
+        """Return the server's prompts."""
 
     @abc.abstractmethod
     async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> "GetPromptResult":
-        """A prompt, filled in."""
+        """Return a prompt with its arguments filled in."""
 
     async def list_resources(self, cursor: str | None = None) -> "ListResourcesResult":
-        """One page of the resources; its ``next_cursor`` leads to the next."""
-        raise Unsupported(f"the MCP server {self.name!r} has no resources")
+        """Return one page of the resources; pass its ``next_cursor`` as ``cursor`` to get the next."""
+        raise Unsupported(f"the MCP server {self.name!r} does not support resources")
 
     async def list_resource_templates(self, cursor: str | None = None) -> "ListResourceTemplatesResult":
-        """One page of the resource templates."""
-        raise Unsupported(f"the MCP server {self.name!r} has no resources")
+        """Return one page of the resource templates, as :meth:`list_resources` does."""
+        raise Unsupported(f"the MCP server {self.name!r} does not support resources")
 
     async def read_resource(self, uri: str) -> "ReadResourceResult":
-        """The contents of a resource."""
-        raise Unsupported(f"the MCP server {self.name!r} has no resources")
+        """Return the contents of a resource."""
+        raise Unsupported(f"the MCP server {self.name!r} does not support resources")
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -104,7 +105,7 @@ class MCPServer(abc.ABC):
         await self.cleanup()
 
     async def get_function_tools(self, run_context: RunContextWrapper[Any], agent: AgentBase[Any]) -> list[Tool]:
-        """What it offers the agent now, as the agent's ``mcp_config`` wants it."""
+        """Return the current tools as function tools, converted according to the agent's ``mcp_config``."""
         config, servers = agent.mcp_config, agent.mcp_servers
         before = servers[: servers.index(self)] if self in servers else []
         return await MCPUtil.get_function_tools(
@@ -118,5 +119,5 @@ class MCPServer(abc.ABC):
         )
 
     def resolve_error_function(self, default: ToolErrorFunction | None) -> ToolErrorFunction | None:
-        """Who finds words for a failed call: the server's own function if it was given one."""
+        """Return the server's ``failure_error_function`` if it was set, otherwise ``default``."""
         return default if self._failure_error_function is UNSET else self._failure_error_function

@@ -1,4 +1,4 @@
-"""Servers that are started as child processes."""
+"""MCP servers that run as child processes and communicate over standard input and output."""
 
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MCPServerStdioParams(TypedDict):
-    """How to start the server. It inherits a few harmless variables of the environment and those in ``env``."""
+    """How to start the server. Its environment consists of a few safe inherited variables and those in ``env``."""
 
     command: str
     args: NotRequired[list[str]]
@@ -30,9 +30,10 @@ class MCPServerStdioParams(TypedDict):
 
 
 class MCPServerStdio(ClientSessionServer):
-    """A server in a child process. It ends with ``cleanup()``: asked first, killed if it does not hear.
+    """A server in a child process.
 
-    What it writes to its standard error goes to the logger ``standfast.mcp`` (level DEBUG); the end of it is in errors.
+    ``cleanup()`` ends the process: first by closing its standard input, then by signals. Its standard error is logged
+    by the logger ``standfast.mcp`` at level DEBUG; errors contain the end of it.
     """
 
     def __init__(
@@ -53,12 +54,12 @@ class MCPServerStdio(ClientSessionServer):
         retry_backoff_seconds_max: float | None = None,
     ) -> None:
         if not isinstance(params, dict) or not isinstance(params.get("command"), str):
-            raise InvalidDeclaration("MCPServerStdio", "params must be a dict with a command")
+            raise InvalidDeclaration("MCPServerStdio", "params must be a dict with the key 'command'")
         _check_encoding(params.get("encoding", "utf-8"))
         self.params = params
         self._name = name or f"stdio: {params['command']}"
         self._process: ServerProcess | None = None
-        self.hint = f"see that {params['command']!r} can be run and is an MCP server"
+        self.hint = f"check that {params['command']!r} can be run and is an MCP server"
         super().__init__(
             cache_tools_list,
             client_session_timeout_seconds,
@@ -97,12 +98,12 @@ class MCPServerStdio(ClientSessionServer):
 
 
 def _check_encoding(encoding: str) -> None:
-    """Messages are lines, so the end of a line must look the same in every encoding."""
+    """Raise unless a line feed is encoded as in ASCII, because messages are separated by line feeds."""
     try:
-        fits = "\n".encode(encoding) == b"\n"
+        is_valid = "\n".encode(encoding) == b"\n"
     except LookupError:
-        fits = False
-    if not fits:
+        is_valid = False
+    if not is_valid:
         raise InvalidDeclaration(
-            "MCPServerStdio", f"encoding must be utf-8 or another superset of ASCII, not {encoding!r}"
+            "MCPServerStdio", f"encoding must be utf-8 or another superset of ASCII, got {encoding!r}"
         )

@@ -1,7 +1,7 @@
-"""Tracing: what a run did, as a tree of spans. Names are resolved on first use.
+"""Tracing: traces and spans that describe what a run did. Names are imported on first use.
 
-Nothing leaves the process by itself: spans go to the processors that the program adds and to OpenTelemetry when the
-program has configured it. When neither is there, no span is made.
+Spans are passed to the processors that the program adds, and to OpenTelemetry if the program has configured it. Without
+either, no span is created. standfast itself sends no traces anywhere.
 """
 
 from standfast.base.lazy import attach_stub

@@ -1,4 +1,4 @@
-"""Traces and spans that a program makes itself. Use them with ``with``, or call ``start()`` and ``finish()``."""
+"""Functions that create traces and spans. Use the result with ``with``, or call ``start()`` and ``finish()``."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -20,7 +20,7 @@ from standfast.tracing.spans import Span, Trace
 
 
 class TracingConfig(TypedDict, total=False):
-    """``api_key`` is passed on to processors that want one; standfast sends nothing anywhere with it."""
+    """Settings of a trace. ``api_key`` is passed to processors; standfast itself does not use it."""
 
     api_key: str
 
@@ -33,7 +33,7 @@ def trace(
     tracing: TracingConfig | None = None,
     disabled: bool = False,
 ) -> Trace:
-    """A trace for several runs and other work; ``disabled`` hides everything in it. Runs inside join it."""
+    """Create a trace. Runs inside of it become part of it. A ``disabled`` trace records nothing."""
     return new_trace(
         workflow_name,
         trace_id=trace_id,
@@ -46,6 +46,7 @@ def trace(
 
 
 SpanParent = Trace | Span[Any] | None
+"""The parent of a new span; ``None`` means the current span or trace."""
 
 
 def agent_span(
@@ -57,6 +58,7 @@ def agent_span(
     parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[AgentSpanData]:
+    """Create a span for an agent's part of a run."""
     data = AgentSpanData(name, handoffs, tools, output_type)
     return new_span(data, span_id=span_id, parent=parent, recorded=not disabled)
 
@@ -64,12 +66,14 @@ def agent_span(
 def task_span(
     name: str, span_id: str | None = None, parent: SpanParent = None, disabled: bool = False
 ) -> Span[TaskSpanData]:
+    """Create a span for a run, from its start or resumption until it ends or waits."""
     return new_span(TaskSpanData(name), span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def turn_span(
     turn: int, agent_name: str, span_id: str | None = None, parent: SpanParent = None, disabled: bool = False
 ) -> Span[TurnSpanData]:
+    """Create a span for one turn of an agent: a model response and the tool calls it requests."""
     return new_span(TurnSpanData(turn, agent_name), span_id=span_id, parent=parent, recorded=not disabled)
 
 
@@ -81,7 +85,11 @@ def function_span(
     parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[FunctionSpanData]:
-    """What is given here is told as it is: ``trace_include_sensitive_data`` is about what standfast itself tells."""
+    """Create a span for a function call.
+
+    ``input`` and ``output`` are always recorded; ``trace_include_sensitive_data`` only affects spans that standfast
+    creates itself.
+    """
     return new_span(FunctionSpanData(name, input, output), span_id=span_id, parent=parent, recorded=not disabled)
 
 
@@ -95,7 +103,7 @@ def generation_span(
     parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[GenerationSpanData]:
-    """What is given here is told as it is, as in :func:`function_span`."""
+    """Create a span for a model call. Its contents are always recorded, as in :func:`function_span`."""
     data = GenerationSpanData(input, output, model, model_config, usage)
     return new_span(data, span_id=span_id, parent=parent, recorded=not disabled)
 
@@ -103,6 +111,7 @@ def generation_span(
 def response_span(
     response: Any | None = None, span_id: str | None = None, parent: SpanParent = None, disabled: bool = False
 ) -> Span[ResponseSpanData]:
+    """Create a span for a response of the Responses API."""
     return new_span(ResponseSpanData(response), span_id=span_id, parent=parent, recorded=not disabled)
 
 
@@ -113,12 +122,14 @@ def handoff_span(
     parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[HandoffSpanData]:
+    """Create a span for a handoff between agents."""
     return new_span(HandoffSpanData(from_agent, to_agent), span_id=span_id, parent=parent, recorded=not disabled)
 
 
 def guardrail_span(
     name: str, triggered: bool = False, span_id: str | None = None, parent: SpanParent = None, disabled: bool = False
 ) -> Span[GuardrailSpanData]:
+    """Create a span for a guardrail check."""
     return new_span(GuardrailSpanData(name, triggered), span_id=span_id, parent=parent, recorded=not disabled)
 
 
@@ -129,6 +140,7 @@ def mcp_tools_span(
     parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[MCPListToolsSpanData]:
+    """Create a span for listing the tools of an MCP server."""
     return new_span(MCPListToolsSpanData(server, result), span_id=span_id, parent=parent, recorded=not disabled)
 
 
@@ -139,5 +151,5 @@ def custom_span(
     parent: SpanParent = None,
     disabled: bool = False,
 ) -> Span[CustomSpanData]:
-    """A span about anything; its data is told as it is."""
+    """Create a span with any data. The data is always recorded, as in :func:`function_span`."""
     return new_span(CustomSpanData(name, data or {}), span_id=span_id, parent=parent, recorded=not disabled)

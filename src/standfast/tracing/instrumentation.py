@@ -1,4 +1,4 @@
-"""The spans that standfast makes of its own work. Outside of a recorded trace they are nothing and cost nothing."""
+"""Spans of standfast's own work. Without a recorded trace the functions return :data:`NO_SPAN`, which costs nothing."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
@@ -15,35 +15,35 @@ NO_SPAN: AbstractContextManager[Any] = nullcontext()
 def maybe_tool_span(
     name: str, call_id: str, arguments: str, *, description: str | None = None
 ) -> OptionalSpan[FunctionSpanData]:
-    """A call of a tool, with its guardrails and hooks."""
-    above = get_recorded_parent()
-    if above is None:
+    """Create a span for a tool call, including its guardrails and hooks."""
+    parent = get_recorded_parent()
+    if parent is None:
         return NO_SPAN
     attributes = {"gen_ai.tool.call.id": call_id}
     if description:
         attributes["gen_ai.tool.description"] = description
     return new_span(
-        FunctionSpanData(name, arguments if above.include_sensitive_data else None, None), attributes=attributes
+        FunctionSpanData(name, arguments if parent.include_sensitive_data else None, None), attributes=attributes
     )
 
 
 def maybe_guardrail_span(name: str) -> OptionalSpan[GuardrailSpanData]:
-    """A guardrail looks at something."""
+    """Create a span for a guardrail check."""
     return NO_SPAN if get_recorded_parent() is None else new_span(GuardrailSpanData(name))
 
 
 def maybe_handoff_span(source: str) -> OptionalSpan[HandoffSpanData]:
-    """An agent hands over."""
+    """Create a span for a handoff; the caller sets its target."""
     return NO_SPAN if get_recorded_parent() is None else new_span(HandoffSpanData(source, None))
 
 
 def maybe_mcp_tools_span(server: str) -> OptionalSpan[MCPListToolsSpanData]:
-    """An MCP server is asked for its tools."""
+    """Create a span for listing the tools of an MCP server."""
     return NO_SPAN if get_recorded_parent() is None else new_span(MCPListToolsSpanData(server))
 
 
 def record_span_exception(error: BaseException) -> None:
-    """Mark the current span as failed by an error that does not leave it: a model is told of it instead."""
+    """Mark the current span as failed by an error that is returned to the model instead of being raised."""
     span = get_current_span()
     if span is not None and span.recorded:
         span.record_exception(error)

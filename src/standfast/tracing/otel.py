@@ -1,4 +1,4 @@
-"""Spans as OpenTelemetry sees them. Only imported when the program uses OpenTelemetry itself."""
+"""Export of traces and spans to OpenTelemetry. Imported only if the program itself imports OpenTelemetry."""
 
 from collections.abc import Mapping
 from contextvars import Token
@@ -19,14 +19,14 @@ PLACEHOLDER_PROVIDERS = (api.ProxyTracerProvider, api.NoOpTracerProvider)
 
 
 class OtelBridge:
-    """A provider of the program's, which makes our spans its own."""
+    """Creates OpenTelemetry spans with the program's tracer provider."""
 
     def __init__(self, provider: api.TracerProvider) -> None:
         self.provider = provider
         self.tracer = provider.get_tracer("standfast")
 
     def flush(self) -> None:
-        flush = getattr(self.provider, "force_flush", None)  # the API has none, the SDK does
+        flush = getattr(self.provider, "force_flush", None)  # part of the SDK, not of the API
         if flush is not None:
             flush()
 
@@ -34,20 +34,23 @@ class OtelBridge:
         return OtelSpan(self.tracer.start_span(trace.name, attributes=build_trace_attributes(trace)))
 
     def start_span(self, span: Span[Any]) -> "OtelSpan":
-        """Begin the span below the one that is current in OpenTelemetry, unless it belongs elsewhere."""
-        parent, continues, links = span.otel_parents
+        """Start an OpenTelemetry span for ``span``.
+
+        Its parent is the current OpenTelemetry span, unless ``span`` has an explicit or a remote parent.
+        """
+        parent, remote_parent, remote_link = span.otel_parents
         name, attributes = describe_span_data(span.span_data)
-        context, linked = None, [] if links is None else [_extract_span_context(links)]
-        if continues is not None:
-            context, linked = PROPAGATOR.extract(continues, Context()), [api.get_current_span().get_span_context()]
+        context, linked = None, [] if remote_link is None else [_extract_span_context(remote_link)]
+        if remote_parent is not None:
+            context, linked = PROPAGATOR.extract(remote_parent, Context()), [api.get_current_span().get_span_context()]
         elif parent is not None and parent.otel_span is not None:
             context = api.set_span_in_context(parent.otel_span.span)
-        asks = isinstance(span.span_data, GenerationSpanData | ResponseSpanData)
+        calls_model = isinstance(span.span_data, GenerationSpanData | ResponseSpanData)
         return OtelSpan(
             self.tracer.start_span(
                 name,
                 context=context,
-                kind=SpanKind.CLIENT if asks else SpanKind.INTERNAL,
+                kind=SpanKind.CLIENT if calls_model else SpanKind.INTERNAL,
                 attributes={**attributes, **span.attributes},
                 links=[Link(other) for other in linked if other.is_valid],
             )
@@ -55,14 +58,14 @@ class OtelBridge:
 
 
 class OtelSpan:
-    """One of our spans or traces in OpenTelemetry."""
+    """The OpenTelemetry span of a :class:`Span` or :class:`Trace`."""
 
     def __init__(self, span: api.Span) -> None:
         self.span = span
         self._token: Token[Context] | None = None
 
     def attach(self) -> None:
-        """Let it be the current span, so that what other libraries trace is below it."""
+        """Make it the current OpenTelemetry span, so that spans of other libraries become its children."""
         self._token = contexts.attach(api.set_span_in_context(self.span))
 
     def detach(self) -> None:
@@ -71,10 +74,10 @@ class OtelSpan:
             self._token = None
 
     def to_carrier(self) -> dict[str, str]:
-        """The way back to this span for another process: W3C's ``traceparent``."""
-        found: dict[str, str] = {}
-        PROPAGATOR.inject(found, api.set_span_in_context(self.span, Context()))
-        return found
+        """Return the W3C ``traceparent`` header with which another process can refer to this span."""
+        carrier: dict[str, str] = {}
+        PROPAGATOR.inject(carrier, api.set_span_in_context(self.span, Context()))
+        return carrier
 
     def end_trace(self, trace: Trace) -> None:
         if trace.error_type is not None:
@@ -103,7 +106,7 @@ class _BridgeCache:
 
 
 def get_otel_bridge() -> OtelBridge | None:
-    """OpenTelemetry, if the program has given it a provider."""
+    """Return a bridge to the program's tracer provider, or None if the program has set none."""
     provider = api.get_tracer_provider()
     if type(provider) in PLACEHOLDER_PROVIDERS:
         return None

@@ -1,4 +1,4 @@
-"""Spans in the words of OpenTelemetry's semantic conventions for generative AI (as of 1.41, still in development)."""
+"""Span names and attributes by OpenTelemetry's semantic conventions for generative AI (1.41, in development)."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -39,35 +39,35 @@ _USAGE_ATTRIBUTES = {
 
 
 def describe_span_data(data: SpanData) -> SpanDescription:
-    """The name and the attributes of a span about this."""
+    """Return the span name and the attributes for ``data``."""
     describe = _DESCRIBERS.get(type(data), _describe_unknown)
     name, attributes = describe(data)
     return name, {key: value for key, value in attributes.items() if value is not None}
 
 
 def build_trace_attributes(trace: Trace) -> Attributes:
-    """What is known about a trace as a whole, for its outermost span."""
-    found: Attributes = {"standfast.trace.id": trace.trace_id, "gen_ai.workflow.name": trace.name}
+    """Return the attributes of a trace, which its outermost span carries."""
+    attributes: Attributes = {"standfast.trace.id": trace.trace_id, "gen_ai.workflow.name": trace.name}
     if trace.group_id is not None:
-        found["gen_ai.conversation.id"] = trace.group_id
+        attributes["gen_ai.conversation.id"] = trace.group_id
     for name, value in (trace.metadata or {}).items():
-        found[f"standfast.trace.metadata.{name}"] = to_attribute_value(value)
-    return found
+        attributes[f"standfast.trace.metadata.{name}"] = to_attribute_value(value)
+    return attributes
 
 
 def encode_messages(items: str | Sequence[Mapping[str, Any]]) -> str:
-    """Items as the conventions' messages, in JSON."""
-    given: Sequence[Mapping[str, Any]] = [{"role": "user", "content": items}] if isinstance(items, str) else items
-    return json.dumps([_to_message(item) for item in given], ensure_ascii=False, default=str)
+    """Encode items as JSON in the message format of the conventions."""
+    sequence: Sequence[Mapping[str, Any]] = [{"role": "user", "content": items}] if isinstance(items, str) else items
+    return json.dumps([_to_message(item) for item in sequence], ensure_ascii=False, default=str)
 
 
 def encode_instructions(text: str | None) -> str | None:
-    """What a model was told to be like, in JSON."""
+    """Encode the system instructions as JSON in the format of the conventions."""
     return json.dumps([{"type": "text", "content": text}], ensure_ascii=False) if text else None
 
 
 def to_attribute_value(value: Any) -> Any:
-    """A value that an attribute can have: a scalar as it is, everything else as text."""
+    """Return a valid attribute value: scalars as they are, other values as JSON text."""
     if isinstance(value, bool | int | float | str):
         return value
     try:
@@ -98,23 +98,23 @@ def _to_part(part: Any) -> Any:
 
 
 def _describe_task(data: TaskSpanData) -> SpanDescription:
-    words = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": data.name}
-    return f"invoke_workflow {data.name}", {**words, **_build_metadata_attributes(data.metadata)}
+    attributes = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": data.name}
+    return f"invoke_workflow {data.name}", {**attributes, **_build_metadata_attributes(data.metadata)}
 
 
 def _describe_agent(data: AgentSpanData) -> SpanDescription:
-    words = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": data.name}
-    return f"invoke_agent {data.name}", {**words, **_build_metadata_attributes(data.metadata)}
+    attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": data.name}
+    return f"invoke_agent {data.name}", {**attributes, **_build_metadata_attributes(data.metadata)}
 
 
 def _describe_turn(data: TurnSpanData) -> SpanDescription:
-    words = {"standfast.turn": data.turn, "gen_ai.agent.name": data.agent_name}
-    return f"turn {data.turn}", {**words, **_build_metadata_attributes(data.metadata)}
+    attributes = {"standfast.turn": data.turn, "gen_ai.agent.name": data.agent_name}
+    return f"turn {data.turn}", {**attributes, **_build_metadata_attributes(data.metadata)}
 
 
 def _describe_generation(data: GenerationSpanData) -> SpanDescription:
     config = data.model_config or {}
-    words = {
+    attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": data.model,
         **{key: config.get(name) for name, key in _REQUEST_ATTRIBUTES.items()},
@@ -122,44 +122,48 @@ def _describe_generation(data: GenerationSpanData) -> SpanDescription:
         "gen_ai.input.messages": None if data.input is None else encode_messages(data.input),
         "gen_ai.output.messages": None if data.output is None else encode_messages(data.output),
     }
-    return f"chat {data.model}" if data.model else "chat", words
+    return f"chat {data.model}" if data.model else "chat", attributes
 
 
 def _describe_response(data: ResponseSpanData) -> SpanDescription:
     model = getattr(data.response, "model", None)
-    words = {
+    attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.response.id": getattr(data.response, "id", None),
         "gen_ai.response.model": model,
         **_build_usage_attributes(data.usage),
     }
-    return f"chat {model}" if model else "chat", words
+    return f"chat {model}" if model else "chat", attributes
 
 
 def _describe_function(data: FunctionSpanData) -> SpanDescription:
-    words = {
+    attributes = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": data.name,
         "gen_ai.tool.type": "function",
         "gen_ai.tool.call.arguments": data.input,
         "gen_ai.tool.call.result": None if data.output is None else to_attribute_value(data.output),
     }
-    return f"execute_tool {data.name}", words
+    return f"execute_tool {data.name}", attributes
 
 
 def _describe_handoff(data: HandoffSpanData) -> SpanDescription:
-    words = {"standfast.handoff.from_agent": data.from_agent, "standfast.handoff.to_agent": data.to_agent}
-    return f"handoff {data.to_agent}" if data.to_agent else "handoff", words
+    attributes = {"standfast.handoff.from_agent": data.from_agent, "standfast.handoff.to_agent": data.to_agent}
+    return f"handoff {data.to_agent}" if data.to_agent else "handoff", attributes
 
 
 def _describe_guardrail(data: GuardrailSpanData) -> SpanDescription:
-    words = {"standfast.guardrail.name": data.name, "standfast.guardrail.triggered": data.triggered}
-    return f"guardrail {data.name}", words
+    attributes = {"standfast.guardrail.name": data.name, "standfast.guardrail.triggered": data.triggered}
+    return f"guardrail {data.name}", attributes
 
 
 def _describe_mcp_list_tools(data: MCPListToolsSpanData) -> SpanDescription:
-    words = {"mcp.method.name": "tools/list", "standfast.mcp.server": data.server, "standfast.mcp.tools": data.result}
-    return "tools/list", words
+    attributes = {
+        "mcp.method.name": "tools/list",
+        "standfast.mcp.server": data.server,
+        "standfast.mcp.tools": data.result,
+    }
+    return "tools/list", attributes
 
 
 def _describe_custom(data: CustomSpanData) -> SpanDescription:

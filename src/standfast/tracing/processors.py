@@ -1,4 +1,4 @@
-"""Who is told about traces and spans: the program's processors, and OpenTelemetry when it is configured."""
+"""Trace processors, and the process-wide state of tracing."""
 
 import atexit
 import logging
@@ -16,9 +16,10 @@ log = logging.getLogger("standfast.tracing")
 
 
 class TracingProcessor(ABC):
-    """Is told when traces and spans begin and end, in the task or thread where that happens: do not block.
+    """Receives traces and spans when they start and end.
 
-    What a processor raises is logged and changes nothing for the run.
+    The methods are called in the task or thread of the traced work, so they must not block. Exceptions are logged and
+    do not affect the run.
     """
 
     @abstractmethod
@@ -35,15 +36,15 @@ class TracingProcessor(ABC):
 
     @abstractmethod
     def shutdown(self) -> None:
-        """The program ends: send what is left and let go of everything."""
+        """Send the remaining data and release all resources. Called when the program ends."""
 
     @abstractmethod
     def force_flush(self) -> None:
-        """Send now what was collected."""
+        """Send the collected data now."""
 
 
 class TracingState:
-    """What this process has been told about tracing."""
+    """The tracing configuration of this process."""
 
     processors: tuple[TracingProcessor, ...] = ()
     disabled: bool = False
@@ -52,7 +53,7 @@ class TracingState:
 
     @classmethod
     def set_processors(cls, processors: Sequence[TracingProcessor]) -> None:
-        """Tell exactly these from now on, and end them with the program."""
+        """Replace the processors, and shut them down when the program ends."""
         cls.processors = tuple(processors)
         if processors:
             cls.register_atexit()
@@ -75,7 +76,7 @@ class TracingState:
 
 
 def add_trace_processor(span_processor: TracingProcessor) -> None:
-    """Let a processor see every trace that starts from now on. It is shut down when the program ends."""
+    """Add a processor for all traces that start from now on. It is shut down when the program ends."""
     if TracingState.provider is not None:
         TracingState.provider.register_processor(span_processor)
     else:
@@ -83,7 +84,7 @@ def add_trace_processor(span_processor: TracingProcessor) -> None:
 
 
 def set_trace_processors(processors: list[TracingProcessor]) -> None:
-    """Let exactly these processors see the traces that start from now on."""
+    """Replace the processors of all traces that start from now on."""
     if TracingState.provider is not None:
         TracingState.provider.set_processors(processors)
     else:
@@ -91,42 +92,43 @@ def set_trace_processors(processors: list[TracingProcessor]) -> None:
 
 
 def set_tracing_disabled(disabled: bool) -> None:
-    """Make no traces at all in this process, or do so again."""
+    """Disable or enable tracing in this process."""
     TracingState.disabled = disabled
     if TracingState.provider is not None:
         TracingState.provider.set_disabled(disabled)
 
 
 def flush_traces() -> None:
-    """Let every processor, and OpenTelemetry's provider, send what it has collected."""
+    """Make every processor and OpenTelemetry's provider send the collected data now."""
     if TracingState.provider is not None:
         call_safely(TracingState.provider.force_flush)
     else:
         TracingState.flush()
-    telemetry = _get_otel_bridge()
-    if telemetry is not None:
-        call_safely(telemetry.flush)
+    bridge = _get_otel_bridge()
+    if bridge is not None:
+        call_safely(bridge.flush)
 
 
 def get_listeners() -> "tuple[tuple[TracingProcessor, ...], OtelBridge | None]":
-    """Who is to be told about a trace that starts now."""
+    """Return the processors and the OpenTelemetry bridge for a trace that starts now."""
     if TracingState.disabled:
         return (), None
     return TracingState.processors, _get_otel_bridge()
 
 
 def is_tracing_active() -> bool:
-    processors, telemetry = get_listeners()
-    return bool(processors) or telemetry is not None or has_custom_provider()
+    """Return True if a trace that starts now would be recorded."""
+    processors, bridge = get_listeners()
+    return bool(processors) or bridge is not None or has_custom_provider()
 
 
 def has_custom_provider() -> bool:
-    """Whether the program makes its traces itself."""
+    """Return True if tracing is enabled and the program has set its own provider."""
     return TracingState.provider is not None and not TracingState.disabled
 
 
 def _get_otel_bridge() -> "OtelBridge | None":
-    # Whoever configures OpenTelemetry has imported it; nobody else shall pay for that.
+    # A program that configures OpenTelemetry has imported it; others do not pay for the import.
     if "opentelemetry.trace" not in sys.modules:
         return None
     from standfast.tracing.otel import get_otel_bridge
@@ -135,7 +137,7 @@ def _get_otel_bridge() -> "OtelBridge | None":
 
 
 def call_safely(function: Callable[..., Any], *args: Any) -> Any:
-    """What the function returns; its errors are logged, for watching must not change what is watched."""
+    """Call ``function`` and return its result. Exceptions are logged: tracing must not affect the traced work."""
     try:
         return function(*args)
     except Exception:

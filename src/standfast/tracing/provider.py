@@ -1,4 +1,4 @@
-"""Where traces and spans come from: from here, or from a provider of the program's."""
+"""Creation of traces and spans, which a program can replace by its own provider."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,12 +22,12 @@ T = TypeVar("T", bound=Trace | Span[Any])
 
 
 class TraceProvider:
-    """Makes the traces and spans of this process, when :func:`set_trace_provider` was given it.
+    """Creates the traces and spans of this process, once it is passed to :func:`set_trace_provider`.
 
-    Each method does what standfast does without a provider: override those that should do something else. What
-    ``create_trace`` and ``create_span`` make are a :class:`Trace` and a :class:`Span`, or classes of the program's
-    below those; anything else, and what they raise, is logged, and standfast's own is used. A program's own code asks
-    :func:`get_current_trace` where it is; that is not up to the provider.
+    Each method does what standfast does without a provider; override those that should behave differently.
+    ``create_trace`` and ``create_span`` must return a :class:`Trace` and a :class:`Span`, or instances of subclasses.
+    If they raise or return something else, that is logged and the default is used. A provider cannot change what
+    :func:`get_current_trace` returns.
     """
 
     def create_trace(
@@ -39,7 +39,7 @@ class TraceProvider:
         disabled: bool = False,
         tracing: "TracingConfig | None" = None,
     ) -> Trace:
-        """A trace that has not started. ``disabled`` ones hide what is in them."""
+        """Create a trace without starting it. A ``disabled`` trace records nothing."""
         return Trace(
             name,
             trace_id=trace_id or self.gen_trace_id(),
@@ -56,7 +56,7 @@ class TraceProvider:
         parent: Trace | Span[Any] | None = None,
         disabled: bool = False,
     ) -> Span[TSpanData]:
-        """A span that has not started, below ``parent`` or the place where it is made."""
+        """Create a span without starting it. Its parent is ``parent`` or the current span or trace."""
         return Span(span_data, span_id=span_id or self.gen_span_id(), parent=parent, recorded=not disabled)
 
     def register_processor(self, processor: TracingProcessor) -> None:
@@ -66,14 +66,14 @@ class TraceProvider:
         TracingState.set_processors(processors)
 
     def set_disabled(self, disabled: bool) -> None:
-        """Tracing was switched off or on for the process: nothing is made while it is off."""
+        """Called when tracing is disabled or enabled. While it is disabled, the provider is not used."""
 
     def force_flush(self) -> None:
-        """Send now what was collected."""
+        """Send the collected data now."""
         TracingState.flush()
 
     def shutdown(self) -> None:
-        """The program ends: send what is left and let go of everything."""
+        """Send the remaining data and release all resources. Called when the program ends."""
         TracingState.shutdown()
 
     def get_current_trace(self) -> Trace | None:
@@ -92,14 +92,14 @@ class TraceProvider:
         return f"group_{gen_trace_id().removeprefix('trace_')}"
 
     def time_iso(self) -> str:
-        """The time that spans begin and end with."""
+        """Return the current time for the start and end of spans."""
         return now_iso()
 
 
 def set_trace_provider(provider: TraceProvider | None) -> None:
-    """Let a provider make the traces and spans that begin from now on; ``None`` for standfast's own again.
+    """Use ``provider`` for all traces and spans from now on; ``None`` restores the default.
 
-    Runs are traced as long as there is a provider, whether or not anybody else listens.
+    Runs are traced as long as a provider is set, even without processors.
     """
     TracingState.provider = provider
     if provider is not None:
@@ -116,15 +116,15 @@ def new_trace(
     recorded: bool = True,
     emit_otel_span: bool = False,
 ) -> Trace:
-    """A trace, from wherever this process has them. ``shown`` is as in :class:`Trace`."""
+    """Create a trace with the program's provider if there is one. The arguments are those of :class:`Trace`."""
     provider = TracingState.provider
     if provider is not None and not TracingState.disabled:
-        made = _create_with_provider(
+        trace = _create_with_provider(
             Trace, provider.create_trace, name, trace_id, group_id, metadata, not recorded, tracing
         )
-        if made is not None:
-            made.emit_otel_span = emit_otel_span
-            return made
+        if trace is not None:
+            trace.emit_otel_span = emit_otel_span
+            return trace
     key = (tracing or {}).get("api_key")
     ids: dict[str, Any] = {"trace_id": trace_id, "group_id": group_id, "metadata": metadata}
     return Trace(name, **ids, tracing_api_key=key, recorded=recorded, emit_otel_span=emit_otel_span)
@@ -141,17 +141,16 @@ def new_span(
     remote_parent: Mapping[str, str] | None = None,
     remote_link: Mapping[str, str] | None = None,
 ) -> Span[TSpanData]:
-    """A span, from wherever this process has them; the arguments are those of :class:`Span`."""
+    """Create a span with the program's provider if there is one. The arguments are those of :class:`Span`."""
     provider = TracingState.provider
     if provider is not None and not TracingState.disabled:
-        made = _create_with_provider(Span, provider.create_span, span_data, span_id, parent, not recorded)
-        if made is not None:
-            made.include_sensitive_data = (
-                made.include_sensitive_data if include_sensitive_data is None else include_sensitive_data
-            )
-            made.attributes.update(attributes or {})
-            made.otel_parents = (parent, remote_parent, remote_link)
-            return made
+        span = _create_with_provider(Span, provider.create_span, span_data, span_id, parent, not recorded)
+        if span is not None:
+            if include_sensitive_data is not None:
+                span.include_sensitive_data = include_sensitive_data
+            span.attributes.update(attributes or {})
+            span.otel_parents = (parent, remote_parent, remote_link)
+            return span
     return Span(
         span_data,
         span_id=span_id,
@@ -165,13 +164,13 @@ def new_span(
 
 
 def _create_with_provider(kind: type[T], create: Callable[..., object], *args: Any) -> T | None:
-    """What a provider makes; ``None``, and a line in the log, when it raises or makes something else."""
+    """Call a provider's method. Return None and log the problem if it raises or returns something else."""
 
-    def provided() -> T:
-        found = create(*args)
-        if not isinstance(found, kind) or not hasattr(found, "include_sensitive_data"):
-            raise TypeError(f"the trace provider made {found!r}, which is no whole {kind.__name__}")
-        return found
+    def create_checked() -> T:
+        node = create(*args)
+        if not isinstance(node, kind) or not hasattr(node, "include_sensitive_data"):  # __init__ was not called
+            raise TypeError(f"the trace provider must return an initialized {kind.__name__}, got {node!r}")
+        return node
 
-    found: T | None = call_safely(provided)
-    return found
+    result: T | None = call_safely(create_checked)
+    return result

@@ -1,4 +1,4 @@
-"""What a span is about, by kind. The fields can be filled in until the span is finished."""
+"""The data of spans, by type. The fields can be set until the span is finished."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -7,22 +7,22 @@ from typing import Any
 
 
 class SpanData(ABC):
-    """What a span is about."""
+    """The base class of span data."""
 
     @property
     @abstractmethod
     def type(self) -> str:
-        """The kind of span, such as ``agent``."""
+        """The type of the span, such as ``agent``."""
 
     def export(self) -> dict[str, Any]:
-        """The kind and every field."""
-        own: Any = self
-        return {"type": self.type, **{part.name: getattr(self, part.name) for part in fields(own)}}
+        """Return the type and all fields as a dict."""
+        instance: Any = self  # subclasses are dataclasses, this class is not
+        return {"type": self.type, **{field.name: getattr(self, field.name) for field in fields(instance)}}
 
 
 @dataclass(eq=False)
 class TaskSpanData(SpanData):
-    """One going-on of a run: from its start, or from where it was resumed, until it ends or waits."""
+    """A run, from its start or resumption until it ends or waits."""
 
     name: str
     usage: dict[str, Any] | None = None
@@ -35,7 +35,7 @@ class TaskSpanData(SpanData):
 
 @dataclass(eq=False)
 class AgentSpanData(SpanData):
-    """An agent at work, until it hands over or the run stops."""
+    """An agent's part of a run, until it hands off or the run stops."""
 
     name: str
     handoffs: list[str] | None = None
@@ -50,7 +50,7 @@ class AgentSpanData(SpanData):
 
 @dataclass(eq=False)
 class TurnSpanData(SpanData):
-    """One answer of the model and everything that was done about it."""
+    """One turn: a model response and the tool calls it requests."""
 
     turn: int
     agent_name: str
@@ -64,7 +64,7 @@ class TurnSpanData(SpanData):
 
 @dataclass(eq=False)
 class GenerationSpanData(SpanData):
-    """A model is asked, all attempts included."""
+    """A model call, including all retries."""
 
     input: Sequence[Mapping[str, Any]] | None = None
     output: Sequence[Mapping[str, Any]] | None = None
@@ -79,7 +79,7 @@ class GenerationSpanData(SpanData):
 
 @dataclass(eq=False)
 class ResponseSpanData(SpanData):
-    """A response of the Responses API. Its contents are not exported, only which one it is."""
+    """A response of the Responses API. Only its id and usage are exported, not its contents."""
 
     response: Any | None = None
     input: str | list[Any] | None = None
@@ -95,7 +95,7 @@ class ResponseSpanData(SpanData):
 
 @dataclass(eq=False)
 class FunctionSpanData(SpanData):
-    """A tool is called."""
+    """A tool call."""
 
     name: str
     input: str | None
@@ -112,7 +112,7 @@ class FunctionSpanData(SpanData):
 
 @dataclass(eq=False)
 class HandoffSpanData(SpanData):
-    """One agent hands over to another."""
+    """A handoff from one agent to another."""
 
     from_agent: str | None
     to_agent: str | None
@@ -124,7 +124,7 @@ class HandoffSpanData(SpanData):
 
 @dataclass(eq=False)
 class GuardrailSpanData(SpanData):
-    """A guardrail looks at something; ``triggered`` when it objected."""
+    """A guardrail check. ``triggered`` is True if its tripwire was triggered."""
 
     name: str
     triggered: bool = False
@@ -136,7 +136,7 @@ class GuardrailSpanData(SpanData):
 
 @dataclass(eq=False)
 class MCPListToolsSpanData(SpanData):
-    """An MCP server is asked for its tools."""
+    """Listing the tools of an MCP server."""
 
     server: str | None = None
     result: list[str] | None = None
@@ -148,7 +148,7 @@ class MCPListToolsSpanData(SpanData):
 
 @dataclass(eq=False)
 class CustomSpanData(SpanData):
-    """Whatever the program wants to see in its traces."""
+    """A span with data of the program's choice."""
 
     name: str
     data: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Traces and the spans in them."""
+"""Traces and spans, and which of them is current in a task or thread."""
 
 import secrets
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ CURRENT_NODE: "ContextVar[Trace | Span[Any] | None]" = ContextVar("standfast_tra
 
 
 class TraceNode:
-    """What begins, may be the current place meanwhile, and ends once, also when an error leaves it."""
+    """The common part of traces and spans: each is started and finished once, and can be the current one meanwhile."""
 
     __slots__ = ("__weakref__", "_state", "_token", "error_type", "otel_span", "recorded")
 
@@ -32,19 +32,19 @@ class TraceNode:
         self._state = "new"
 
     def start(self, mark_as_current: bool = False) -> None:
-        """Begin. Starting what has been started changes nothing."""
+        """Start it. Further calls have no effect. With ``mark_as_current``, new spans become its children."""
         if self._state != "new":
             return
         self._state = "started"
         self._on_start()
         if mark_as_current:
-            own: Any = self
-            self._token = CURRENT_NODE.set(own)
+            node: Any = self
+            self._token = CURRENT_NODE.set(node)
             if self.otel_span is not None:
                 call_safely(self.otel_span.attach)
 
     def finish(self, reset_current: bool = False) -> None:
-        """End. With ``reset_current`` what was current before is current again."""
+        """Finish it. With ``reset_current``, the span or trace that was current before is current again."""
         if self._state == "started":
             self._state = "finished"
             self._on_finish()
@@ -53,7 +53,7 @@ class TraceNode:
             try:
                 CURRENT_NODE.reset(token)
             except ValueError:
-                return  # It ends in another context than it began in: nothing is current here because of it.
+                return  # It was started in another context, so it is not the current one here.
             if self.otel_span is not None:
                 call_safely(self.otel_span.detach)
 
@@ -64,7 +64,7 @@ class TraceNode:
         raise NotImplementedError
 
     def record_exception(self, error: BaseException) -> None:
-        """Say which error ended it."""
+        """Record the error that ended it."""
         self.error_type = type(error).__qualname__
 
     def __enter__(self) -> Self:
@@ -83,7 +83,7 @@ TSpanData = TypeVar("TSpanData", bound=SpanData, default=Any)
 
 
 class SpanError(TypedDict):
-    """What went wrong in a span."""
+    """The error of a span."""
 
     message: str
     data: dict[str, Any] | None
@@ -98,27 +98,28 @@ def gen_span_id() -> str:
 
 
 def get_recorded_parent() -> "Trace | Span[Any] | None":
-    """The innermost span or trace that is current, if it is recorded."""
-    found = CURRENT_NODE.get()
-    return found if found is not None and found.recorded else None
+    """Return the current span or trace if it is recorded, otherwise None."""
+    node = CURRENT_NODE.get()
+    return node if node is not None and node.recorded else None
 
 
 def get_current_trace() -> "Trace | None":
-    """The trace that this code runs in; ``None`` outside of traces, and in a run that nobody listens to."""
-    found = CURRENT_NODE.get()
-    return found.trace if isinstance(found, Span) else found
+    """Return the current trace. It is ``None`` outside of traces and in runs that are not traced."""
+    node = CURRENT_NODE.get()
+    return node.trace if isinstance(node, Span) else node
 
 
 def get_current_span() -> "Span[Any] | None":
-    """The innermost span that this code runs in."""
-    found = CURRENT_NODE.get()
-    return found if isinstance(found, Span) else None
+    """Return the current span, or None."""
+    node = CURRENT_NODE.get()
+    return node if isinstance(node, Span) else None
 
 
 class Trace(TraceNode):
-    """Everything that belongs to one piece of work, in however many runs and processes it is done.
+    """The root of a tree of spans. It can extend over several runs and processes.
 
-    ``shown`` traces are spans of their own in OpenTelemetry. A trace that is not ``recorded`` hides what is in it.
+    With ``emit_otel_span`` the trace is a span of its own in OpenTelemetry. A trace that is not ``recorded`` records
+    nothing inside of it either.
     """
 
     __slots__ = (
@@ -153,7 +154,7 @@ class Trace(TraceNode):
         self.include_sensitive_data = False
 
     def resume_from(self, saved: Mapping[str, Any]) -> None:
-        """Be the trace that :meth:`to_json` described, as far as that says."""
+        """Take over the name, ids and metadata that :meth:`to_json` returned, as far as they are present."""
         metadata = saved.get("metadata")
         self.name = _get_text(saved, "workflow_name") or self.name
         self.trace_id = _get_text(saved, "id") or self.trace_id
@@ -165,18 +166,18 @@ class Trace(TraceNode):
         return self
 
     def export(self) -> dict[str, Any] | None:
-        """What there is to know about the trace; ``None`` when it is not recorded."""
+        """Return the trace as a dict, or None if it is not recorded."""
         if not self.recorded:
             return None
         names = {"object": "trace", "id": self.trace_id, "workflow_name": self.name}
         return {**names, "group_id": self.group_id, "metadata": self.metadata}
 
     def to_json(self, *, include_tracing_api_key: bool = False) -> dict[str, Any] | None:
-        """As :meth:`export`; an API key is in it only when that is asked for."""
-        found = self.export()
-        if found is not None and include_tracing_api_key and self.tracing_api_key:
-            found["tracing_api_key"] = self.tracing_api_key
-        return found
+        """Return the result of :meth:`export`, on request with the API key."""
+        exported = self.export()
+        if exported is not None and include_tracing_api_key and self.tracing_api_key:
+            exported["tracing_api_key"] = self.tracing_api_key
+        return exported
 
     def _on_start(self) -> None:
         for processor in self.processors:
@@ -192,10 +193,10 @@ class Trace(TraceNode):
 
 
 class Span(TraceNode, Generic[TSpanData]):
-    """One step of a trace. What it is about is in ``span_data``, and can be filled in until the span is finished.
+    """One step of a trace. ``span_data`` describes it and can be changed until the span is finished.
 
-    ``attributes`` are for OpenTelemetry only. ``contents`` says whether what people, models and tools said may be told.
-    A span outside of every trace is not recorded.
+    ``attributes`` are for OpenTelemetry only. ``include_sensitive_data`` tells whether contents of messages, arguments
+    and outputs may be recorded. A span outside of a trace is not recorded.
     """
 
     __slots__ = (
@@ -225,15 +226,15 @@ class Span(TraceNode, Generic[TSpanData]):
         remote_link: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        above: Trace | Span[Any] | None = parent or CURRENT_NODE.get()
+        node: Trace | Span[Any] | None = parent or CURRENT_NODE.get()
         self.span_data, self.span_id = span_data, span_id or gen_span_id()
-        self.trace: Trace = above.trace if above is not None else Trace(recorded=False)
-        self.parent_id = above.span_id if isinstance(above, Span) else None
-        self.recorded = recorded and above is not None and above.recorded
+        self.trace: Trace = node.trace if node is not None else Trace(recorded=False)
+        self.parent_id = node.span_id if isinstance(node, Span) else None
+        self.recorded = recorded and node is not None and node.recorded
         self.include_sensitive_data: bool = (
             include_sensitive_data
             if include_sensitive_data is not None
-            else above is not None and above.include_sensitive_data
+            else node is not None and node.include_sensitive_data
         )
         self.attributes = attributes or {}
         self.error: SpanError | None = None
@@ -255,11 +256,11 @@ class Span(TraceNode, Generic[TSpanData]):
         return self.trace.tracing_api_key
 
     def set_error(self, error: SpanError) -> None:
-        """Mark the span as failed, in the program's words."""
+        """Mark the span as failed, with an error described by the caller."""
         self.error = error
 
     def record_exception(self, error: BaseException) -> None:
-        """Mark the span as failed. The error's message is told only if contents may be."""
+        """Mark the span as failed. The message is recorded only with ``include_sensitive_data``."""
         super().record_exception(error)
         if self.error is None:
             self.exception = error if self.include_sensitive_data else None
@@ -267,7 +268,7 @@ class Span(TraceNode, Generic[TSpanData]):
             self.error = SpanError(message=message, data={"error.type": self.error_type})
 
     def export(self) -> dict[str, Any] | None:
-        """The span as JSON values, as far as its data is; ``None`` when it is not recorded."""
+        """Return the span as a dict, or None if it is not recorded. Values in its data are not converted to JSON."""
         if not self.recorded:
             return None
         return {
@@ -303,5 +304,5 @@ def now_iso() -> str:
 
 
 def _get_text(saved: Mapping[str, Any], name: str) -> str | None:
-    found = saved.get(name)
-    return found if isinstance(found, str) and found else None
+    value = saved.get(name)
+    return value if isinstance(value, str) and value else None

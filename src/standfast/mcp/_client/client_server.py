@@ -1,6 +1,5 @@
-"""A server behind a transport: what can be asked of it, trying again, and knowing when not to."""
+"""The requests of an MCP server, independent of its transport: retries, the tool cache and the tool filter."""
 
-import asyncio
 import logging
 import math
 from abc import abstractmethod
@@ -13,9 +12,9 @@ from standfast.agents.agent import AgentBase
 from standfast.agents.context import RunContextWrapper
 from standfast.agents.errors import InvalidDeclaration
 from standfast.agents.types import ToolErrorFunction
+from standfast.base.backoff import Backoff
 from standfast.base.errors import MissingExtra
 from standfast.mcp._client.connection import ReconnectingConnection
-from standfast.mcp._client.tool_cache import ToolCache
 from standfast.mcp._client.tools import MCPToolCustomDataExtractor, MCPToolMetaResolver, is_idempotent
 from standfast.mcp.approval import RequireApprovalSetting
 from standfast.mcp.errors import DEFAULT_HINT, MCPCallUncertain, MCPNotConnected, MCPUnavailable
@@ -39,14 +38,51 @@ T = TypeVar("T")
 
 _log = logging.getLogger("standfast.mcp")
 
+# A tool list with more pages than this is assumed to be endless.
+MAX_PAGES = 1000
+
+
+class ToolCache:
+    """The last list of tools. ``tools`` is that list, however old; ``fresh_tools`` is ``None`` if it is outdated."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.tools: list[MCPTool] | None = None
+        self._enabled, self._fresh, self._invalidations = enabled, False, 0
+
+    @property
+    def fresh_tools(self) -> "list[MCPTool] | None":
+        return self.tools if self._enabled and self._fresh else None
+
+    def invalidate(self) -> None:
+        """Mark the last listing as outdated, and a listing in progress as well."""
+        self._fresh = False
+        self._invalidations += 1
+
+    async def fetch(self, session: "ClientSession") -> "list[MCPTool]":
+        """Request all pages of the list."""
+        from mcp.types import PaginatedRequestParams
+
+        before = self._invalidations
+        cursors: set[str] = set()
+        page = await session.list_tools()
+        tools = list(page.tools)
+        while (cursor := page.next_cursor) is not None:
+            if cursor in cursors or len(cursors) == MAX_PAGES:
+                raise ValueError("the tool list has no end")
+            cursors.add(cursor)
+            page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            tools += page.tools
+        self.tools, self._fresh = tools, before == self._invalidations
+        return tools
+
 
 class ClientSessionServer(MCPServer):
-    """The part that all transports share.
+    """The base class of servers that are reached by MCP.
 
-    Any task may connect, call and clean up. ``client_session_timeout_seconds`` bounds every request. A request that
-    surely did not reach the server is tried ``max_retry_attempts`` times more (-1: without end), with a growing pause;
-    one that may have reached it only if it reads, or calls a tool that says that it may be called twice. A server that
-    is found gone is connected to again by the next request.
+    Any task may connect, call and clean up. ``client_session_timeout_seconds`` bounds every request. A request that did
+    not reach the server is retried up to ``max_retry_attempts`` times (-1: without limit) with exponential back-off. A
+    request that may have reached it is retried only if it reads, or calls a tool that is declared idempotent. If the
+    connection was lost, the next request opens a new one.
     """
 
     hint = DEFAULT_HINT
@@ -73,7 +109,7 @@ class ClientSessionServer(MCPServer):
         )
         if max_retry_attempts < -1:
             raise InvalidDeclaration(
-                type(self).__name__, f"max_retry_attempts must be -1 or more, {max_retry_attempts=}"
+                type(self).__name__, f"max_retry_attempts must be -1 or more, got {max_retry_attempts!r}"
             )
         validate_tool_filter(tool_filter, server_name=self.name)
         self.tool_filter = tool_filter
@@ -87,24 +123,24 @@ class ClientSessionServer(MCPServer):
 
     @abstractmethod
     def create_streams(self) -> AbstractAsyncContextManager[Any]:
-        """The transport: a context that gives a stream of messages to read and one to write."""
+        """Return the transport: a context manager whose value is a stream to read and a stream to write messages."""
 
     @property
     def cached_tools(self) -> "list[MCPTool] | None":
         return self._tool_cache.tools
 
     def invalidate_tools_cache(self) -> None:
-        """List the tools anew when they are needed next. A server that says its tools changed does the same."""
+        """Discard the cached tools, so that they are listed again. Also done when the server announces a change."""
         self._tool_cache.invalidate()
 
     async def connect(self) -> None:
-        """Start or reach the server; :class:`MCPUnavailable` says why it could not be. Nothing is left open then."""
+        """Start the server or connect to it. If that fails, raises :class:`MCPUnavailable` and leaves nothing open."""
         await self._connection.open()
 
     async def cleanup(self) -> None:
-        """Let go of the server within some seconds, whatever it does. Calls under way fail.
+        """Disconnect within a few seconds, whatever the server does. Pending calls fail.
 
-        Any task may ask, any number of times, also while another one connects. The server may be connected again.
+        Any task may call this, any number of times, even while another one connects. The server can be connected again.
         """
         self._tool_cache.invalidate()
         await self._connection.close()
@@ -134,12 +170,12 @@ class ClientSessionServer(MCPServer):
     async def call_tool(
         self, tool_name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None = None
     ) -> "CallToolResult":
-        """Call a tool once. It is called again after an uncertain end only if it says that this does no harm."""
-        known = next((tool for tool in self.cached_tools or () if tool.name == tool_name), None)
+        """Call a tool. After an uncertain outcome the call is repeated only if the tool is declared idempotent."""
+        tool = next((tool for tool in self.cached_tools or () if tool.name == tool_name), None)
         return await self._request(
             f"call {tool_name!r}",
             lambda session: session.send_request(*_build_call_request(tool_name, arguments, meta)),
-            idempotent=known is not None and is_idempotent(known),
+            idempotent=tool is not None and is_idempotent(tool),
             tool_name=tool_name,
         )
 
@@ -147,8 +183,8 @@ class ClientSessionServer(MCPServer):
         return await self._request("list its prompts", lambda session: session.list_prompts(), idempotent=True)
 
     async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> "GetPromptResult":
-        what = f"give the prompt {name!r}"
-        return await self._request(what, lambda session: session.get_prompt(name, arguments), idempotent=True)
+        description = f"return the prompt {name!r}"
+        return await self._request(description, lambda session: session.get_prompt(name, arguments), idempotent=True)
 
     async def list_resources(self, cursor: str | None = None) -> "ListResourcesResult":
         page = _build_page_params(cursor)
@@ -157,11 +193,15 @@ class ClientSessionServer(MCPServer):
         )
 
     async def list_resource_templates(self, cursor: str | None = None) -> "ListResourceTemplatesResult":
-        page, what = _build_page_params(cursor), "list its resource templates"
-        return await self._request(what, lambda session: session.list_resource_templates(params=page), idempotent=True)
+        page = _build_page_params(cursor)
+        return await self._request(
+            "list its resource templates", lambda session: session.list_resource_templates(params=page), idempotent=True
+        )
 
     async def read_resource(self, uri: str) -> "ReadResourceResult":
-        return await self._request(f"give {uri}", lambda session: session.read_resource(uri), idempotent=True)
+        return await self._request(
+            f"return the resource {uri}", lambda session: session.read_resource(uri), idempotent=True
+        )
 
     async def _request(
         self,
@@ -171,26 +211,28 @@ class ClientSessionServer(MCPServer):
         idempotent: bool,
         tool_name: str | None = None,
     ) -> T:
-        """Ask, and ask again as far as that is safe and wanted. ``harmless`` requests may arrive twice."""
-        attempt = 0
+        """Send a request, with retries. After an uncertain outcome only an ``idempotent`` request is repeated."""
+        backoff = Backoff(initial=self._backoff_base, maximum=self._backoff_max)
         while True:
             try:
                 return await self._connection.request(description, send, tool_name=tool_name)
             except (MCPUnavailable, MCPCallUncertain) as error:
-                spent = attempt == self.max_retry_attempts or not self._connection.is_open
-                if spent or not (idempotent or isinstance(error, MCPUnavailable)):
+                exhausted = backoff.attempt == self.max_retry_attempts or not self._connection.is_open
+                if exhausted or not (idempotent or isinstance(error, MCPUnavailable)):
                     error.tool_name = tool_name
                     raise
-                _log.info("%s; trying again", error)
-            await asyncio.sleep(min(self._backoff_base * 2 ** min(attempt, 30), self._backoff_max))
-            attempt += 1
+                _log.info("%s; retrying", error)
+            await backoff.sleep()
 
 
 def _build_call_request(
     tool_name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None
 ) -> "tuple[Any, Any]":
-    """The request alone. The library's own function lists the tools after the call, which makes a call that was
-    answered look lost when that fails, and runs regular expressions of the server's on the answer."""
+    """Build the arguments of ``send_request`` for a tool call.
+
+    The library's ``call_tool`` is not used: it also lists the tools after the call, so that a completed call fails if
+    that fails, and it applies regular expressions from the server to the result.
+    """
     from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
 
     params = CallToolRequestParams.model_validate({"name": tool_name, "arguments": arguments, "_meta": meta})

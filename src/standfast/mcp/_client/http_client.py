@@ -1,7 +1,7 @@
-"""An HTTP client under a session: a request that fails is answered with what is known about it.
+"""An HTTP client that converts transport errors into error responses.
 
-The library's transport ends, with every call under way on it, when sending one request fails. Here only that request
-fails, and the answer tells whether it can have arrived.
+In the library, a request that cannot be sent ends the transport with all its pending calls. With this client only that
+request fails, and its error tells whether it can have reached the server.
 """
 
 import json
@@ -10,14 +10,14 @@ from typing import Any
 import httpx2
 from mcp.types import INTERNAL_ERROR
 
-from standfast.mcp._client.connection import FAULT_KEY
+from standfast.mcp._client.client_session import FAULT_KEY, Fault
 
 SESSION_ID_HEADER = "mcp-session-id"
 _UNSENT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
 
 class FaultTolerantClient:
-    """Passes everything on to ``client``, except that requests of the protocol never raise."""
+    """Forwards everything to ``client``, but MCP requests never raise."""
 
     def __init__(self, client: httpx2.AsyncClient, *, ignore_initialized_failure: bool = False) -> None:
         self._client, self._ignore_initialized_failure = client, ignore_initialized_failure
@@ -27,25 +27,25 @@ class FaultTolerantClient:
         return getattr(self._client, name)
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        asked = _parse_message(request)
-        if "id" not in asked or "method" not in asked:
-            return await self._send_notification(request, asked, **options)
+        message = _parse_message(request)
+        if "id" not in message or "method" not in message:
+            return await self._send_notification(request, message, **options)
         try:
             response = await self._client.send(request, **options)
         except httpx2.TransportError as error:
-            fault = "unsent" if isinstance(error, _UNSENT_ERRORS) else "cut"
-            return _build_error_response(request, asked, 503, fault, f"{type(error).__name__}: {error}")
+            fault = Fault.NOT_SENT if isinstance(error, _UNSENT_ERRORS) else Fault.INTERRUPTED
+            return _build_error_response(request, message, 503, fault, f"{type(error).__name__}: {error}")
         self.session_id = response.headers.get(SESSION_ID_HEADER, self.session_id)
         if response.status_code < 300:
-            return (
-                response if _has_readable_body(response) else await _build_unreadable_response(request, asked, response)
-            )
-        if response.status_code < 400:  # the library follows it, or says where it leads
+            if _has_readable_body(response):
+                return response
+            return await _build_unreadable_response(request, message, response)
+        if response.status_code < 400:  # the library handles redirects
             return response
         body = await response.aread()
         await response.aclose()
         answered = response.status_code != 404 and b'"jsonrpc"' in body
-        return response if answered else _build_rejection_response(request, asked, response)
+        return response if answered else _build_rejection_response(request, message, response)
 
     async def _send_notification(self, request: httpx2.Request, message: Any, **options: Any) -> httpx2.Response:
         try:
@@ -59,39 +59,40 @@ class FaultTolerantClient:
 
 
 def _has_readable_body(response: httpx2.Response) -> bool:
-    kind = response.headers.get("content-type", "").lower()
-    return response.status_code != 202 and kind.startswith(("application/json", "text/event-stream"))
+    content_type = response.headers.get("content-type", "").lower()
+    return response.status_code != 202 and content_type.startswith(("application/json", "text/event-stream"))
 
 
 async def _build_unreadable_response(
     request: httpx2.Request, message: Any, response: httpx2.Response
 ) -> httpx2.Response:
-    """Neither an answer nor a refusal: whoever sent it may have done what was asked."""
+    """Replace a success without a readable body by an error. The request may have had an effect."""
     await response.aclose()
-    kind = response.headers.get("content-type", "nothing")
-    said = f"HTTP {response.status_code} {response.reason_phrase} with {kind} in place of a message"
-    return _build_error_response(request, message, 502, "broken", said)
+    content_type = response.headers.get("content-type", "no content type")
+    reason = f"HTTP {response.status_code} {response.reason_phrase} with {content_type} instead of a message"
+    return _build_error_response(request, message, 502, Fault.INVALID_RESPONSE, reason)
 
 
 def _build_rejection_response(request: httpx2.Request, message: Any, response: httpx2.Response) -> httpx2.Response:
-    """A status instead of an answer: the session is gone, or the server would not have the request."""
+    """Replace an HTTP error without an MCP message: the session is unknown, or the request was rejected."""
     status = response.status_code
     if status == 404 and SESSION_ID_HEADER in request.headers:
-        return _build_error_response(request, message, 404, "lost", "it does not know the session any more")
-    said = f"HTTP {status} {response.reason_phrase}"
-    # 5xx may come from anywhere between here and the tool; 4xx says that the request was not taken.
-    return _build_error_response(request, message, status, "unsent" if status < 500 else "cut", said)
+        return _build_error_response(request, message, 404, Fault.SESSION_LOST, "it does not know the session any more")
+    reason = f"HTTP {status} {response.reason_phrase}"
+    # 4xx means that the request was not accepted; 5xx may be sent by any proxy, before or after the tool call.
+    fault = Fault.NOT_SENT if status < 500 else Fault.INTERRUPTED
+    return _build_error_response(request, message, status, fault, reason)
 
 
 def _parse_message(request: httpx2.Request) -> dict[str, Any]:
     if request.method != "POST":
         return {}
-    found = json.loads(request.content)
-    return found if isinstance(found, dict) else {}
+    message = json.loads(request.content)
+    return message if isinstance(message, dict) else {}
 
 
 def _build_error_response(
-    request: httpx2.Request, message: Any, status: int, fault: str, reason: str
+    request: httpx2.Request, message: Any, status: int, fault: Fault, reason: str
 ) -> httpx2.Response:
     error = {"code": INTERNAL_ERROR, "message": reason, "data": {FAULT_KEY: fault}}
     body = {"jsonrpc": "2.0", "id": message["id"], "error": error}

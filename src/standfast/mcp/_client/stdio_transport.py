@@ -1,4 +1,4 @@
-"""A server as a child process that speaks in lines of JSON on its standard streams."""
+"""The stdio transport: a child process that exchanges JSON messages, one per line, over its standard streams."""
 
 import asyncio
 import json
@@ -22,10 +22,10 @@ from standfast.lifecycle.cancellation import run_to_end
 
 _log = logging.getLogger("standfast.mcp")
 
-# A server ends by itself when its input is closed; one that does not is told to, and then made to.
+# A server should exit when its input is closed. After the first timeout it gets SIGTERM, after the second SIGKILL.
 STDIN_CLOSE_TIMEOUT = 2.0
 KILL_TIMEOUT = 1.0
-# A message longer than this is no message: the server has lost its way.
+# A longer line is not a message; reading stops there.
 MAX_MESSAGE_BYTES = 64 * 2**20
 _CHUNK = 2**16
 _STDERR_TAIL_CHARS = 2000
@@ -33,7 +33,7 @@ _STDERR_TAIL_CHARS = 2000
 
 @dataclass
 class ServerProcess:
-    """How to start it, and while it runs or after it, what is known about it."""
+    """The parameters of a server process, and its state while it runs and after it."""
 
     name: str
     command: Sequence[str] = field(repr=False)
@@ -43,11 +43,14 @@ class ServerProcess:
     errors: str = "strict"
     process: asyncio.subprocess.Process | None = None
     stderr_tail: str = ""
-    """The end of what it wrote to its standard error."""
+    """The end of its standard error output."""
 
     @asynccontextmanager
     async def open_streams(self) -> AsyncIterator[tuple[Any, Any]]:
-        """Start it; its messages, and where to put those for it. It is gone when the context is left."""
+        """Start the process. The value is a stream of its messages and a stream for messages to it.
+
+        The process has ended when the context is left.
+        """
         self.stderr_tail = ""
         async with Scope() as scope:
             self.process = child = await asyncio.create_subprocess_exec(
@@ -57,13 +60,13 @@ class ServerProcess:
                 stderr=asyncio.subprocess.PIPE,
                 env=get_default_environment() | self.env,
                 cwd=self.cwd,
-                # A group of its own: a Ctrl-C is for the program, and what the server starts ends with it.
+                # In its own process group, Ctrl-C does not reach the server, and its child processes can be killed.
                 start_new_session=True,
             )
-            heard, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-            outgoing, to_say = anyio.create_memory_object_stream[SessionMessage](0)
-            scope.start(self._read_stdout(child, heard))
-            scope.start(self._write_stdin(child, to_say, heard))
+            inbox, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+            outgoing, outbox = anyio.create_memory_object_stream[SessionMessage](0)
+            scope.start(self._read_stdout(child, inbox))
+            scope.start(self._write_stdin(child, outbox, inbox))
             scope.start(self._read_stderr(child))
             try:
                 yield incoming, outgoing
@@ -74,7 +77,7 @@ class ServerProcess:
                 scope.cancel()
 
     async def describe_exit(self) -> str:
-        """How it ended and what it said last; nothing while it runs."""
+        """Return the exit code or signal and the end of the standard error; an empty string while it runs."""
         if self.process is None:
             return ""
         with suppress(TimeoutError):
@@ -83,11 +86,11 @@ class ServerProcess:
         code = self.process.returncode
         if code is None:
             return ""
-        how = f"it ended with exit code {code}" if code >= 0 else f"it was ended by {signal.Signals(-code).name}"
-        return f"{how}; it said: {self.stderr_tail.strip()}" if self.stderr_tail.strip() else how
+        how = f"it exited with code {code}" if code >= 0 else f"it was killed by {signal.Signals(-code).name}"
+        return f"{how}; its standard error ends with: {self.stderr_tail.strip()}" if self.stderr_tail.strip() else how
 
     async def _read_stdout(self, process: asyncio.subprocess.Process, inbox: MemoryObjectSendStream[Any]) -> None:
-        assert process.stdout is not None  # noqa: S101 - it was asked for
+        assert process.stdout is not None  # noqa: S101 - opened with PIPE
         with inbox:
             pieces: list[bytes] = []
             while chunk := await process.stdout.read(_CHUNK):
@@ -95,14 +98,18 @@ class ServerProcess:
                 pieces.append(first)
                 if not lines:
                     if sum(map(len, pieces)) > MAX_MESSAGE_BYTES:
-                        _log.error("the MCP server %r writes without end; it is not listened to any more", self.name)
+                        _log.error(
+                            "the MCP server %r wrote a line of more than %d bytes; its output is ignored from now on",
+                            self.name,
+                            MAX_MESSAGE_BYTES,
+                        )
                         break
                     continue
                 lines, pieces = [b"".join(pieces), *lines[:-1]], [lines[-1]]
                 with suppress(anyio.BrokenResourceError):
                     for line in filter(bytes.strip, lines):
                         await self._deliver_line(line, inbox)
-        while await process.stdout.read(_CHUNK):  # or a server that still writes could not end
+        while await process.stdout.read(_CHUNK):  # otherwise a server that is still writing could not exit
             pass
 
     async def _deliver_line(self, line: bytes, inbox: MemoryObjectSendStream[Any]) -> None:
@@ -111,7 +118,7 @@ class ServerProcess:
         except ValueError:
             start = line[:200].decode(self.encoding, "replace")
             _log.warning(
-                "the MCP server %r wrote something to its standard output that is not a message: %s", self.name, start
+                "the MCP server %r wrote a line to its standard output that is not a message: %s", self.name, start
             )
         else:
             await inbox.send(SessionMessage(message))
@@ -122,20 +129,20 @@ class ServerProcess:
         outbox: MemoryObjectReceiveStream[SessionMessage],
         inbox: MemoryObjectSendStream[Any],
     ) -> None:
-        assert process.stdin is not None  # noqa: S101 - it was asked for
+        assert process.stdin is not None  # noqa: S101 - opened with PIPE
         with outbox:
             try:
                 async for message in outbox:
                     plain = message.message.model_dump(mode="json", by_alias=True, exclude_unset=True)
-                    # Escaped to ASCII, which every encoding that is allowed can write.
+                    # ASCII only, because every allowed encoding is a superset of it.
                     process.stdin.write(json.dumps(plain).encode() + b"\n")
                     await process.stdin.drain()
             except (OSError, RuntimeError):
-                inbox.close()  # nobody reads there; the session is to hear of it
+                inbox.close()  # the process does not read any more, so the session must end
 
     async def _read_stderr(self, process: asyncio.subprocess.Process) -> None:
-        """What it writes to its standard error is kept in part, for errors, and logged."""
-        assert process.stderr is not None  # noqa: S101 - it was asked for
+        """Log the standard error, and keep the end of it for error messages."""
+        assert process.stderr is not None  # noqa: S101 - opened with PIPE
         while chunk := await process.stderr.read(_CHUNK):
             text = chunk.decode(self.encoding, "replace")
             self.stderr_tail = (self.stderr_tail + text[-_STDERR_TAIL_CHARS:])[-_STDERR_TAIL_CHARS:]
@@ -144,7 +151,7 @@ class ServerProcess:
 
 
 async def stop_process(process: asyncio.subprocess.Process) -> None:
-    """Close its input and wait; tell it to end and wait; kill it. The last is done however the others come out."""
+    """Close the standard input and wait; send SIGTERM and wait; send SIGKILL, whatever happens before."""
     try:
         if process.stdin is not None:
             process.stdin.close()
@@ -154,12 +161,12 @@ async def stop_process(process: asyncio.subprocess.Process) -> None:
     finally:
         _send_signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
         if not await _wait_for_exit(process, KILL_TIMEOUT):
-            _log.warning("a process that the MCP server %d has started keeps its pipes open", process.pid)
+            _log.warning("a child process of the MCP server with pid %d keeps its pipes open", process.pid)
         process._transport.close()  # type: ignore[attr-defined]
 
 
 async def _wait_for_exit(process: asyncio.subprocess.Process, timeout: float) -> bool:
-    """Whether it ends in time, with everything that it has started and that holds its pipes."""
+    """Return True if the process and all processes that hold its pipes end within the timeout."""
     try:
         async with asyncio.timeout(timeout):
             await process.wait()

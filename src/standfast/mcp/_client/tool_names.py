@@ -1,4 +1,4 @@
-"""Names of tools as models are told them: the same in every process, whatever else the agent has."""
+"""Names of tools for models. They are the same in every process and do not depend on the agent's other servers."""
 
 import hashlib
 import re
@@ -10,7 +10,7 @@ _VALID_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 def sanitize_tool_name(tool_name: str) -> str:
-    """The name itself if it is one by the protocol's rules; otherwise one that every provider takes."""
+    """Return ``tool_name`` if MCP allows it, otherwise a similar name that every provider accepts."""
     if _VALID_NAME.fullmatch(tool_name):
         return tool_name
     return _append_digest(_replace_unsafe_chars(tool_name) or "tool", tool_name)
@@ -19,10 +19,10 @@ def sanitize_tool_name(tool_name: str) -> str:
 def build_prefixed_name(
     server_name: str, tool_name: str, *, server_index: int = 0, reserved_names: Collection[str] = ()
 ) -> str:
-    """``mcp_<server>__<tool>`` in characters that every provider takes.
+    """Return ``mcp_<server>__<tool>``, in characters that every provider accepts.
 
-    What a plain spelling cannot tell apart gets a digest at the end: names with other characters, long names, the
-    ``twin``-th server of one name, and names that are ``taken`` by the agent's own tools.
+    A digest is appended where that could be ambiguous: to names with other characters, to long names, for servers that
+    share their name with an earlier one (``server_index``), and to ``reserved_names`` such as the agent's own tools.
     """
     server, tool = _replace_unsafe_chars(server_name) or "server", _replace_unsafe_chars(tool_name) or "tool"
     name = f"mcp_{server}__{tool}"

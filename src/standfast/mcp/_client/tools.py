@@ -1,4 +1,4 @@
-"""Tools of a server as function tools of an agent."""
+"""Conversion of a server's tools into function tools, and of their results into tool outputs."""
 
 import asyncio
 import json
@@ -43,9 +43,10 @@ ERROR_PREFIX = "The tool reported an error:"
 
 
 def convert_result(result: "CallToolResult", *, use_structured_content: bool) -> ToolOutput:
-    """The content of a result; its structured content instead if that is wanted, or if there is nothing else.
+    """Convert the content of a result into the output of a function tool.
 
-    Text alone becomes a string. What a tool reports as an error is told as one.
+    Structured content is used with ``use_structured_content`` or if there is no other content. A single text becomes a
+    string. If the tool reports an error, the output begins with :data:`ERROR_PREFIX`.
     """
     structured = result.structured_content
     if structured is not None and not result.is_error and (use_structured_content or not result.content):
@@ -70,8 +71,8 @@ def _convert_block(block: Any) -> ToolOutputPart:
         case "resource":
             return _convert_resource(block.resource)
         case "resource_link":
-            about = f": {block.description}" if block.description else ""
-            return ToolOutputText(text=f"[resource {block.name} at {block.uri}{about}]")
+            description = f": {block.description}" if block.description else ""
+            return ToolOutputText(text=f"[resource {block.name} at {block.uri}{description}]")
     return ToolOutputText(text=block.model_dump_json(by_alias=True, exclude_none=True))
 
 
@@ -79,11 +80,11 @@ def _convert_resource(resource: Any) -> ToolOutputPart:
     text = getattr(resource, "text", None)
     if text is not None:
         return ToolOutputText(text=text)
-    kind = resource.mime_type or "application/octet-stream"
-    if kind.startswith("image/"):
-        return ToolOutputImage(image_url=_build_data_url(kind, resource.blob))
+    mime_type = resource.mime_type or "application/octet-stream"
+    if mime_type.startswith("image/"):
+        return ToolOutputImage(image_url=_build_data_url(mime_type, resource.blob))
     name = str(resource.uri).rstrip("/").rpartition("/")[2] or "resource"
-    return ToolOutputFileContent(file_data=_build_data_url(kind, resource.blob), filename=name)
+    return ToolOutputFileContent(file_data=_build_data_url(mime_type, resource.blob), filename=name)
 
 
 def _build_data_url(mime_type: str, encoded: str) -> str:
@@ -92,7 +93,7 @@ def _build_data_url(mime_type: str, encoded: str) -> str:
 
 @dataclass
 class MCPToolMetaContext:
-    """The call for which a ``tool_meta_resolver`` is asked for metadata."""
+    """The argument of a ``tool_meta_resolver``: the call whose metadata it returns."""
 
     run_context: RunContextWrapper[Any]
     server_name: str
@@ -102,7 +103,7 @@ class MCPToolMetaContext:
 
 @dataclass
 class MCPToolCustomDataContext:
-    """The answered call from which a ``custom_data_extractor`` may take what the program, not the model, is to see."""
+    """The argument of a ``custom_data_extractor``: a completed call, from which it extracts data for the program."""
 
     run_context: RunContextWrapper[Any]
     server_name: str
@@ -118,28 +119,28 @@ class MCPToolCustomDataContext:
 MCPToolMetaResolver: TypeAlias = Callable[[MCPToolMetaContext], MaybeAwaitable[dict[str, Any] | None]]
 MCPToolCustomDataExtractor: TypeAlias = Callable[[MCPToolCustomDataContext], MaybeAwaitable[Mapping[str, Any] | None]]
 
-# What servers answered, for as long as the contexts of the calls live: extractors come after the model's output.
+# Results by the context of the call, because extractors are called after the output was converted.
 _call_results: "WeakKeyDictionary[RunContextWrapper[Any], tuple[dict[str, Any], CallToolResult]]" = WeakKeyDictionary()
 
 
 def save_call_result(context: RunContextWrapper[Any], arguments: dict[str, Any], result: "CallToolResult") -> None:
-    """Keep an answer for the extractor."""
+    """Store the result of a call for the ``custom_data_extractor``."""
     _call_results[context] = (arguments, result)
 
 
 def build_custom_data_extractor(
     server: "MCPServer", tool: "MCPTool", name: str
 ) -> FunctionToolCustomDataExtractor | None:
-    """The server's ``custom_data_extractor`` for calls of one tool, as function tools want it."""
+    """Adapt the server's ``custom_data_extractor`` to function tools. Return None if the server has none."""
     extract = server.custom_data_extractor
     if extract is None:
         return None
 
     async def custom_data(call: FunctionToolCustomDataContext) -> Mapping[str, Any] | None:
-        answer = _call_results.get(call.tool_context)
-        if answer is None:  # a guardrail answered, or the call failed
+        saved = _call_results.get(call.tool_context)
+        if saved is None:  # a guardrail replaced the output, or the call failed
             return None
-        arguments, result = answer
+        arguments, result = saved
         return await maybe_await(
             extract(
                 MCPToolCustomDataContext(
@@ -163,7 +164,7 @@ _log = logging.getLogger("standfast.mcp")
 
 
 class MCPUtil:
-    """From a server's tools to function tools. Servers in ``Agent.mcp_servers`` go through here by themselves."""
+    """Converts tools of MCP servers into function tools. Agents use it for the servers in ``Agent.mcp_servers``."""
 
     @classmethod
     async def get_all_function_tools(
@@ -176,10 +177,10 @@ class MCPUtil:
         include_server_in_tool_names: bool = False,
         reserved_tool_names: set[str] | None = None,
     ) -> list[Tool]:
-        """The tools of several servers; two of one name are an error."""
-        found: dict[str, tuple[MCPServer, Tool]] = {}
+        """Return the tools of several servers. Raises :class:`UserError` if two tools have the same name."""
+        tools: dict[str, tuple[MCPServer, Tool]] = {}
         for index, server in enumerate(servers):
-            twin = sum(earlier.name == server.name for earlier in servers[:index])
+            server_index = sum(earlier.name == server.name for earlier in servers[:index])
             for tool in await cls.get_function_tools(
                 server,
                 convert_schemas_to_strict,
@@ -188,12 +189,12 @@ class MCPUtil:
                 failure_error_function,
                 include_server_in_tool_names,
                 reserved_tool_names=reserved_tool_names,
-                server_index=twin,
+                server_index=server_index,
             ):
-                if tool.name in found:
-                    raise _build_collision_error(tool.name, found[tool.name][0], server)
-                found[tool.name] = (server, tool)
-        return [tool for _, tool in found.values()]
+                if tool.name in tools:
+                    raise _build_collision_error(tool.name, tools[tool.name][0], server)
+                tools[tool.name] = (server, tool)
+        return [tool for _, tool in tools.values()]
 
     @classmethod
     async def get_function_tools(
@@ -208,22 +209,25 @@ class MCPUtil:
         reserved_tool_names: set[str] | None = None,
         server_index: int = 0,
     ) -> list[Tool]:
-        """The tools that the server offers this agent now. ``server_index`` counts servers of one name."""
+        """Return the tools that the server currently offers to the agent.
+
+        ``server_index`` is the number of preceding servers with the same name.
+        """
         with maybe_mcp_tools_span(server.name) as span:
-            offered = await server.list_tools(run_context, agent)
+            tools = await server.list_tools(run_context, agent)
             if span is not None:
-                span.span_data.result = [tool.name for tool in offered]
-        taken = _collect_own_names(agent) | (reserved_tool_names or set())
-        found: list[Tool] = []
-        for tool in offered:
+                span.span_data.result = [tool.name for tool in tools]
+        reserved = _collect_own_names(agent) | (reserved_tool_names or set())
+        function_tools: list[Tool] = []
+        for tool in tools:
             name = None
             if tool_name_override is not None:
                 name = tool_name_override(tool)
             elif include_server_in_tool_names:
-                name = build_prefixed_name(server.name, tool.name, server_index=server_index, reserved_names=taken)
+                name = build_prefixed_name(server.name, tool.name, server_index=server_index, reserved_names=reserved)
             strict = convert_schemas_to_strict
-            found.append(cls.to_function_tool(tool, server, strict, agent, failure_error_function, name))
-        return found
+            function_tools.append(cls.to_function_tool(tool, server, strict, agent, failure_error_function, name))
+        return function_tools
 
     @classmethod
     def to_function_tool(
@@ -235,12 +239,12 @@ class MCPUtil:
         failure_error_function: ToolErrorFunction | None = default_tool_error_function,
         tool_name_override: str | None = None,
     ) -> FunctionTool:
-        """One tool. A schema that cannot be strict stays as the server wrote it. A name that the protocol does not
-        allow is spelled in characters that models can say.
+        """Convert one tool.
 
-        A tool that says of itself that it changes nothing, or nothing more when it is called again, is idempotent.
+        A schema that cannot be made strict is used as it is. A name that MCP does not allow is replaced by a similar
+        one. A tool is idempotent if the server declares it read-only or idempotent.
         """
-        explain = server.resolve_error_function(failure_error_function)
+        error_function = server.resolve_error_function(failure_error_function)
         schema, strict = _build_schema(tool, strict=convert_schemas_to_strict)
         name = tool_name_override or sanitize_tool_name(tool.name)
 
@@ -248,9 +252,9 @@ class MCPUtil:
             try:
                 return await cls.invoke_mcp_tool(server, tool, context, arguments, tool_display_name=name)
             except Exception as error:
-                if explain is None:
+                if error_function is None:
                     raise
-                return await explain_tool_error(explain, context, error)
+                return await explain_tool_error(error_function, context, error)
 
         return FunctionTool(
             name=name,
@@ -261,7 +265,7 @@ class MCPUtil:
             needs_approval=server.approval_rule.for_tool(tool, agent),
             custom_data_extractor=build_custom_data_extractor(server, tool, name),
             idempotent=is_idempotent(tool),
-            failure_error_function=explain,
+            failure_error_function=error_function,
             origin=ToolOrigin(ToolOriginType.MCP, mcp_server_name=server.name),
         )
 
@@ -276,12 +280,12 @@ class MCPUtil:
         meta: dict[str, Any] | None = None,
         tool_display_name: str | None = None,
     ) -> ToolOutput:
-        """Call the tool with a model's arguments. What ``meta`` has goes before what the resolver says."""
+        """Call the tool with the arguments of a model. ``meta`` takes precedence over the ``tool_meta_resolver``."""
         arguments = _parse_arguments(tool_display_name or tool.name, input_json)
         if server.tool_meta_resolver is not None:
-            asked = MCPToolMetaContext(context, server.name, tool.name, dict(arguments))
-            found = await maybe_await(server.tool_meta_resolver(asked))
-            meta = {**(found or {}), **(meta or {})}
+            meta_context = MCPToolMetaContext(context, server.name, tool.name, dict(arguments))
+            resolved = await maybe_await(server.tool_meta_resolver(meta_context))
+            meta = {**(resolved or {}), **(meta or {})}
         try:
             result = await server.call_tool(tool.name, arguments, meta or None)
         except asyncio.CancelledError:
@@ -289,24 +293,27 @@ class MCPUtil:
             if task is None or task.cancelling():
                 raise
             raise MCPToolCancellationError(
-                f"the MCP server {server.name!r} cancelled the call of {tool.name!r}; it may have had an effect"
+                f"the MCP server {server.name!r} cancelled the call of {tool.name!r}; the call may have had an effect"
             ) from None
         save_call_result(context, arguments, result)
         return convert_result(result, use_structured_content=server.use_structured_content)
 
 
 def is_idempotent(tool: "MCPTool") -> bool:
-    """Whether the server says that calling the tool twice does no harm."""
+    """Return True if the server declares the tool read-only or idempotent."""
     hints = tool.annotations
     return hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
 
 
 def _build_collision_error(name: str, first: "MCPServer", second: "MCPServer") -> UserError:
     if first is second:
-        return UserError(f"the MCP server {first.name!r} lists the tool {name!r} twice: filter it, or mend the server")
+        return UserError(
+            f"the MCP server {first.name!r} lists the tool {name!r} twice: "
+            "exclude it with a tool_filter, or fix the server"
+        )
     return UserError(
-        f"two MCP servers have a tool {name!r}, the second is {second.name!r}: filter one of them, or set "
-        "include_server_in_tool_names"
+        f"the MCP servers {first.name!r} and {second.name!r} both have a tool {name!r}: "
+        "exclude one of them with a tool_filter, or set include_server_in_tool_names"
     )
 
 
@@ -321,15 +328,15 @@ def _build_schema(tool: "MCPTool", *, strict: bool) -> tuple[dict[str, Any], boo
         try:
             return to_strict_schema(schema, where=f"tool {tool.name}"), True
         except InvalidDeclaration as error:
-            _log.info("the schema of the MCP tool %r stays as it is: %s", tool.name, error)
+            _log.info("the schema of the MCP tool %r cannot be made strict and is used as it is: %s", tool.name, error)
     return schema, False
 
 
 def _parse_arguments(name: str, input_json: str) -> dict[str, Any]:
     try:
-        given = json.loads(input_json) if input_json else {}
+        arguments = json.loads(input_json) if input_json else {}
     except (ValueError, RecursionError) as error:
-        raise ModelBehaviorError(f"the arguments of {name} are no JSON: {error}") from error
-    if not isinstance(given, dict):
-        raise ModelBehaviorError(f"the arguments of {name} must be a JSON object, not {type(given).__name__}")
-    return given
+        raise ModelBehaviorError(f"the arguments of {name} are not valid JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ModelBehaviorError(f"the arguments of {name} must be a JSON object, got {type(arguments).__name__}")
+    return arguments

@@ -1,4 +1,4 @@
-"""Work that ends properly although its caller was cancelled."""
+"""Work that must finish although its caller is cancelled."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 from standfast.lifecycle.cancellation import run_to_end
 
 
-async def test_the_result_and_the_error_are_the_works_own() -> None:
+async def test_the_result_or_error_of_the_work_is_passed_on() -> None:
     async def work(fails: bool) -> int:
         await asyncio.sleep(0)
         if fails:
@@ -21,18 +21,18 @@ async def test_the_result_and_the_error_are_the_works_own() -> None:
 
 @pytest.mark.parametrize("cancellations", [1, 5])
 async def test_work_that_ends_within_the_grace_is_not_cancelled(cancellations: int) -> None:
-    go, told, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    go, notified, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         await go.wait()
         done.set()
 
-    caller = asyncio.create_task(run_to_end(work(), grace=60, on_cancel=told.set))
+    caller = asyncio.create_task(run_to_end(work(), grace=60, on_cancel=notified.set))
     await asyncio.sleep(0)
     for _ in range(cancellations):
         caller.cancel()
         await asyncio.sleep(0)
-    assert told.is_set()
+    assert notified.is_set()
     assert not caller.done()
     go.set()
     with pytest.raises(asyncio.CancelledError):
@@ -40,7 +40,7 @@ async def test_work_that_ends_within_the_grace_is_not_cancelled(cancellations: i
     assert done.is_set()
 
 
-async def test_work_that_is_cancelled_may_clean_up_in_peace() -> None:
+async def test_the_clean_up_of_cancelled_work_is_not_interrupted() -> None:
     started, cleaning, cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

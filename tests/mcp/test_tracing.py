@@ -1,25 +1,25 @@
-"""What traces tell about servers."""
+"""Spans of tool listings."""
 
 import pytest
 from opentelemetry.trace import StatusCode
-from shops import Journal, stdio
 
+from factories.mcp import ServerLog, stdio_server
 from standfast import Agent, RunConfig, Runner
 from standfast.mcp import MCPNotConnected, create_static_tool_filter
 from standfast.testing import ScriptedModel, assistant_message, function_call
 from telemetry import Exported
 
-ONLY = create_static_tool_filter(allowed_tool_names=["stock"])
-QUIET = RunConfig(workflow_name="Shopping")
+ONLY_STOCK = create_static_tool_filter(allowed_tool_names=["stock"])
+RUN_CONFIG = RunConfig(workflow_name="Shopping")
 
 
-async def test_a_run_tells_which_tools_a_server_listed(journal: Journal, exported: Exported) -> None:
+async def test_a_span_records_which_tools_a_server_listed(log: ServerLog, exported: Exported) -> None:
     model = ScriptedModel([[function_call("stock", {"item": "tea"}, call_id="1")], [assistant_message("done")]])
-    async with stdio(journal, tool_filter=ONLY) as server:
+    async with stdio_server(log, tool_filter=ONLY_STOCK) as server:
         agent = Agent("clerk", mcp_servers=[server], model=model)
-        await Runner.run(agent, "stock?", run_config=QUIET)
-    ours = [line for line in exported.tree() if "MCP send" not in line]  # what the library itself tells
-    assert ours == [
+        await Runner.run(agent, "stock?", run_config=RUN_CONFIG)
+    lines = [line for line in exported.tree() if "MCP send" not in line]  # spans of the library itself
+    assert lines == [
         "invoke_workflow Shopping",
         "  invoke_agent clerk",
         "    turn 1",
@@ -36,8 +36,8 @@ async def test_a_run_tells_which_tools_a_server_listed(journal: Journal, exporte
     assert first.attributes["standfast.mcp.tools"] == ("stock",)
 
 
-async def test_a_list_that_failed_is_marked(journal: Journal, exported: Exported) -> None:
-    agent = Agent("clerk", mcp_servers=[stdio(journal)], model=ScriptedModel([]))
+async def test_the_span_of_a_failed_listing_is_marked_as_failed(log: ServerLog, exported: Exported) -> None:
+    agent = Agent("clerk", mcp_servers=[stdio_server(log)], model=ScriptedModel([]))
     with pytest.raises(MCPNotConnected):
         await Runner.run(agent, "stock?")
     assert exported.named("tools/list").status.status_code is StatusCode.ERROR

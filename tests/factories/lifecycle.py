@@ -1,11 +1,11 @@
-"""What the tests of scopes and owners have in common."""
+"""Resources and tasks for the tests of scopes and owners."""
 
 import asyncio
 from contextlib import asynccontextmanager
 
 
 async def turns(count=10):
-    """Let everything run that can run now."""
+    """Run the event loop for some iterations."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -14,8 +14,8 @@ async def forever():
     await asyncio.Event().wait()
 
 
-class Log(list):
-    """What was acquired and released, in order."""
+class ResourceLog(list):
+    """Records acquisitions (``+name``) and releases (``-name``) in order."""
 
     @asynccontextmanager
     async def resource(self, name, *, awaits=1, fails=None, release_fails=None):
@@ -43,5 +43,5 @@ class Log(list):
             finally:
                 self.append(f"-{name}")
 
-    def balanced(self):
+    def check_balanced(self):
         assert sorted(e[1:] for e in self if e[0] == "+") == sorted(e[1:] for e in self if e[0] == "-"), self

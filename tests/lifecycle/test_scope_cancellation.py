@@ -1,19 +1,19 @@
 # ruff: noqa: PT012 - the block that raises is what is tested
-"""What scopes promise to those who cancel them, or the tasks that hold them."""
+"""Cancellation of scopes and of the tasks that hold them."""
 
 import asyncio
 import sys
 from contextlib import nullcontext, suppress
 
 import pytest
-from witness import forever, turns
 
+from factories.lifecycle import forever, turns
 from standfast.lifecycle import Scope
 from standfast.testing.cancellation import cancel_at_every_await
 
 
-class TestCancellingAScope:
-    async def test_cancel_from_the_body_ends_the_children_and_lets_the_body_go_on(self, log):
+class TestCancellation:
+    async def test_cancel_from_the_body_ends_the_children_and_the_body_continues(self, log):
         async with Scope() as scope:
             scope.start(log.child("a"))
             await asyncio.sleep(0)
@@ -32,10 +32,10 @@ class TestCancellingAScope:
             scope.start(log.child("a"))
             scope.start(enough())
             await forever()
-        log.balanced()
+        log.check_balanced()
         assert asyncio.current_task().cancelling() == 0
 
-    async def test_cancel_may_be_repeated_and_comes_too_late_without_harm(self):
+    async def test_cancel_may_be_repeated_and_has_no_effect_afterwards(self):
         async with Scope() as scope:
             scope.start(forever())
             scope.cancel()
@@ -110,7 +110,7 @@ class TestCancellingAScope:
         assert task.cancelled()
         assert log == ["+r", "+a", "-a", "-r"]
 
-    async def test_releases_after_a_held_back_cancellation_are_not_disturbed(self, log):
+    async def test_releases_after_a_deferred_cancellation_are_not_disturbed(self, log):
         undisturbed = []
 
         async def release():
@@ -151,7 +151,7 @@ class TestCancellingAScope:
         assert task.cancelled()
         assert log == ["+first", "slow", "-first"]
 
-    async def test_a_release_that_swallows_the_cancellation_does_not_lose_it(self):
+    async def test_a_cancellation_that_a_release_suppresses_is_not_lost(self):
         releasing = asyncio.Event()
 
         async def swallows():
@@ -243,7 +243,7 @@ class TestCancellingAScope:
                 await scope.enter(log.resource("r", awaits=0))
                 scope.start(log.child("a"))
                 await forever()
-        log.balanced()
+        log.check_balanced()
         assert asyncio.current_task().cancelling() == 0
 
     async def test_a_timeout_held_by_a_scope_stays_a_timeout(self):
@@ -314,7 +314,7 @@ class TestCancellingAScope:
                 scope.cancel()
 
         def check():
-            log.balanced()
+            log.check_balanced()
             releases = [entry for entry in log if entry in ("-r1", "-r2", "-r3")]
             assert releases == sorted(releases, reverse=True)
             if "-c" in log:
@@ -338,4 +338,4 @@ class TestCancellingAScope:
             except KeyError:
                 pass
 
-        assert await cancel_at_every_await(scenario, check=log.balanced) > 3
+        assert await cancel_at_every_await(scenario, check=log.check_balanced) > 3

@@ -1,4 +1,4 @@
-"""A server of the real library for the tests: over standard streams, or over HTTP when it is given four ports."""
+"""An MCP server built with the ``mcp`` library: over stdio, or over HTTP on four ports given as arguments."""
 
 import asyncio
 import base64
@@ -19,33 +19,33 @@ from mcp.types import (
     TextResourceContents,
     ToolAnnotations,
 )
-from plain_server import note
+from plain_server import write_log
 
 
 def stock(item: str) -> str:
-    """How many there are."""
-    note(f"stock {item}")
+    """Return the number in stock."""
+    write_log(f"stock {item}")
     return f"shop has 3 of {item}"
 
 
 def refund(order: str, amount: float = 1.0) -> str:
-    """Pay back."""
-    note(f"refund {order}")
+    """Refund an order."""
+    write_log(f"refund {order}")
     return f"refunded {amount:g} for {order}"
 
 
 def broken() -> str:
-    """Fails."""
+    """Fail."""
     raise ToolError("the drawer is stuck")
 
 
 def weigh(item: str) -> dict[str, Any]:
-    """Structured."""
+    """Return structured content."""
     return {"item": item, "grams": 250}
 
 
 def gallery() -> list[Any]:
-    """All kinds of content."""
+    """Return every kind of content."""
     data = base64.b64encode(b"bytes").decode()
     return [
         TextContent(type="text", text="look"),
@@ -61,38 +61,38 @@ def gallery() -> list[Any]:
 
 
 async def hang() -> str:
-    """Never answers."""
-    note("hang")
+    """Never answer."""
+    write_log("hang")
     await asyncio.sleep(600)
     return "late"
 
 
-def seen(ctx: Context) -> str:
-    """The metadata that came with the call."""
+def read_meta(ctx: Context) -> str:
+    """Return the metadata of the call."""
     meta = ctx.request_context.meta or {}
     return str(meta.get("tenant"))
 
 
 def greet(name: str) -> str:
-    """A greeting."""
+    """Return a prompt."""
     return f"Greet {name} warmly."
 
 
 def terms() -> str:
-    """The terms."""
+    """Return a resource."""
     return "No refunds on Sundays."
 
 
 def order(order: str) -> str:
-    """An order."""
+    """Return a resource of a template."""
     return f"order {order}"
 
 
-def open_shop() -> MCPServer:
+def make_server() -> MCPServer:
     shop = MCPServer("shop", log_level="ERROR")
 
-    async def grow(ctx: Context) -> str:
-        """Adds a tool and says so."""
+    async def add_tool(ctx: Context) -> str:
+        """Add a tool and notify the client."""
         shop.add_tool(lambda: "fresh", name="fresh", description="New.")
         await ctx.session.send_tool_list_changed()
         return "grown"
@@ -101,7 +101,7 @@ def open_shop() -> MCPServer:
     shop.tool(annotations=ToolAnnotations(destructive_hint=True))(refund)
     shop.tool(annotations=ToolAnnotations(idempotent_hint=True))(weigh)
     shop.tool(structured_output=False)(gallery)
-    for tool in (broken, hang, grow, seen):
+    for tool in (broken, hang, add_tool, read_meta):
         shop.tool()(tool)
     shop.prompt()(greet)
     shop.resource("shop://terms")(terms)
@@ -111,10 +111,10 @@ def open_shop() -> MCPServer:
 
 async def serve(*ports: int) -> None:
     apps = [
-        open_shop().streamable_http_app(),
-        open_shop().streamable_http_app(json_response=True),
-        open_shop().streamable_http_app(stateless_http=True),
-        open_shop().sse_app(),
+        make_server().streamable_http_app(),
+        make_server().streamable_http_app(json_response=True),
+        make_server().streamable_http_app(stateless_http=True),
+        make_server().sse_app(),
     ]
     configs = [uvicorn.Config(app, port=port, log_level="error") for app, port in zip(apps, ports, strict=True)]
     await asyncio.gather(*[uvicorn.Server(config).serve() for config in configs])
@@ -123,5 +123,5 @@ async def serve(*ports: int) -> None:
 if __name__ == "__main__":
     if sys.argv[1:]:
         asyncio.run(serve(*map(int, sys.argv[1:])))
-    note(f"started {os.getpid()}")
-    open_shop().run("stdio")
+    write_log(f"started {os.getpid()}")
+    make_server().run("stdio")

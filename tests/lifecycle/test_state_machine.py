@@ -1,4 +1,4 @@
-"""What tables and machines promise."""
+"""Transition tables and state machines."""
 
 from enum import Enum, auto
 
@@ -50,7 +50,7 @@ def test_an_event_leads_where_the_table_says():
     assert machine.ended
 
 
-def test_an_event_that_the_state_does_not_list_is_refused_by_name_and_changes_nothing():
+def test_an_event_that_the_state_does_not_list_raises_and_changes_nothing():
     seen = []
     machine = StateMachine(table(), on_transition=lambda *transition: seen.append(transition))
     with pytest.raises(IllegalTransition, match=r"PULL_HARD.*OPEN") as caught:
@@ -62,20 +62,20 @@ def test_an_event_that_the_state_does_not_list_is_refused_by_name_and_changes_no
     assert seen == []
 
 
-def test_it_can_be_asked_what_is_legal():
+def test_allows_tells_which_events_are_allowed():
     machine = StateMachine(table())
     assert machine.allows(Did.PUSH)
     assert not machine.allows(Did.PULL_HARD)
 
 
-def test_machines_of_one_table_go_their_own_ways():
+def test_machines_of_one_table_are_independent():
     shared = table()
     one, other = StateMachine(shared), StateMachine(shared)
     one.fire(Did.PUSH)
     assert other.state is Door.OPEN
 
 
-def test_an_observer_hears_of_each_transition_after_it_happened():
+def test_on_transition_is_called_after_each_transition():
     seen = []
     machine = StateMachine(table(), on_transition=lambda *transition: seen.append((*transition, machine.state)))
     machine.fire(Did.PUSH)
@@ -86,7 +86,7 @@ def test_an_observer_hears_of_each_transition_after_it_happened():
     ]
 
 
-def test_an_observer_may_fire_the_next_event():
+def test_on_transition_may_fire_the_next_event():
     def close_for_good(before, event, after):
         if after is Door.SHUT:
             machine.fire(Did.REMOVE)
@@ -96,7 +96,7 @@ def test_an_observer_may_fire_the_next_event():
     assert machine.state is Door.GONE
 
 
-def test_a_failing_observer_does_not_take_the_transition_back():
+def test_an_error_of_on_transition_does_not_undo_the_transition():
     def fail(*_):
         raise ZeroDivisionError
 
@@ -106,7 +106,7 @@ def test_a_failing_observer_does_not_take_the_transition_back():
     assert machine.state is Door.SHUT
 
 
-def test_a_sound_table_passes():
+def test_a_valid_table_passes():
     table().check()
     table().check(stop=Did.REMOVE)
 
@@ -121,19 +121,19 @@ def test_staying_in_a_terminal_state_is_not_leaving_it():
         pytest.param(
             table({**ROWS, Door.GONE: {Did.PUSH: Door.OPEN}}),
             {},
-            {"GONE is terminal and can be left"},
+            {"GONE is terminal but can be left"},
             id="nothing leaves a terminal state",
         ),
         pytest.param(
             table({**ROWS, Door.SHUT: {Did.PUSH: Door.SHUT}}),
             {},
-            {"SHUT never comes to an end"},
+            {"no terminal state can be reached from SHUT"},
             id="every state reaches a terminal one",
         ),
         pytest.param(
             table({**ROWS, Door.SHUT: {Did.PULL_HARD: Door.OPEN}}),
             {"stop": Did.REMOVE},
-            {"REMOVE is not legal in SHUT"},
+            {"REMOVE is not allowed in SHUT"},
             id="stop is legal in every live state",
         ),
         pytest.param(
@@ -157,24 +157,24 @@ def test_staying_in_a_terminal_state_is_not_leaving_it():
         pytest.param(
             table(terminal=()),
             {},
-            {"there is no terminal state"} | {f"{s.name} never comes to an end" for s in Door},
+            {"there is no terminal state"} | {f"no terminal state can be reached from {s.name}" for s in Door},
             id="there is an end",
         ),
     ],
 )
-def test_a_table_that_breaks_a_promise_does_not_pass(faulty, options, expected):
+def test_an_invalid_table_does_not_pass(faulty, options, expected):
     assert problems(faulty, **options) == expected
 
 
-def test_every_problem_is_named_at_once():
+def test_all_problems_are_reported_at_once():
     faulty = table({Door.OPEN: {Did.PUSH: Door.SHUT}, Door.SHUT: {}, Door.GONE: {Did.PUSH: Door.OPEN}})
     assert problems(faulty, stop=Did.REMOVE) == {
-        "OPEN never comes to an end",
-        "SHUT never comes to an end",
+        "no terminal state can be reached from OPEN",
+        "no terminal state can be reached from SHUT",
         "GONE cannot be reached from OPEN",
-        "GONE is terminal and can be left",
-        "REMOVE is not legal in OPEN",
-        "REMOVE is not legal in SHUT",
+        "GONE is terminal but can be left",
+        "REMOVE is not allowed in OPEN",
+        "REMOVE is not allowed in SHUT",
     }
 
 
@@ -194,8 +194,8 @@ rows = st.fixed_dictionaries({state: st.dictionaries(st.sampled_from(Did), st.sa
 
 
 @given(rows=rows, initial=st.sampled_from(Door), terminal=st.sets(st.sampled_from(Door)))
-def test_a_table_that_passes_lets_every_walk_end(rows, initial, terminal):
-    """Checked against the definition, by walking: as many steps as there are states are enough."""
+def test_from_every_state_of_a_valid_table_a_terminal_state_can_be_reached(rows, initial, terminal):
+    """Compare with the definition: as many steps as there are states reach every reachable state."""
     candidate = table(rows, initial=initial, terminal=terminal)
 
     def within(state, steps):

@@ -1,0 +1,76 @@
+"""The text of items: repair, extraction and search terms."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from factories.base import json_values, texts
+from standfast.base.text import extract_text, extract_words, matches_terms, sanitize_json, sanitize_text
+
+few_examples = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("tea", "tea"), ("a\ud800b", "a\ufffdb"), ("\ud83c\udf75", "\U0001f375"), ("\udf75\ud83c", "\ufffd\ufffd")],
+)
+def test_lone_surrogates_are_replaced_and_pairs_joined(text: str, expected: str) -> None:
+    assert sanitize_text(text) == expected
+    assert sanitize_json({text: [text, 1, None, (text,)]}) == {expected: [expected, 1, None, [expected]]}
+
+
+def test_the_text_of_an_item_contains_messages_and_arguments() -> None:
+    item = {
+        "type": "message",
+        "id": "msg_1",
+        "role": "assistant",
+        "status": "completed",
+        "content": [
+            {"type": "output_text", "text": "The refund", "annotations": [{"url": "https://x"}]},
+            {"type": "refusal", "refusal": "not this"},
+            {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
+        ],
+    }
+    assert extract_text(item) == "The refund\nnot this"
+    assert (
+        extract_text({"type": "function_call", "call_id": "c", "name": "pay", "arguments": '{"sum": 7}'})
+        == 'pay\n{"sum": 7}'
+    )
+    assert extract_text({"role": "user", "content": "data:image/png;base64,AAAA"}) == ""
+
+
+@few_examples
+@given(json_values)
+def test_every_item_has_a_text(value: Any) -> None:
+    assert isinstance(extract_text({"content": value}), str)
+
+
+@few_examples
+@given(texts)
+def test_words_are_distinct_and_case_folded(text: str) -> None:
+    words = extract_words(text)
+    assert len(words) == len(set(words))
+    assert all(word and len(word) <= 64 for word in words)
+    assert matches_terms(text, words)
+
+
+def test_the_number_of_words_is_bounded() -> None:
+    words = extract_words(" ".join(f"word{n}" for n in range(100_000)))
+    assert sum(len(word.encode()) for word in words) <= 400_000
+
+
+@pytest.mark.parametrize(
+    ("text", "terms", "expected"),
+    [
+        ("Alphabet soup", ["alpha"], True),
+        ("Alphabet soup", ["alpha", "so"], True),
+        ("Alphabet soup", ["alpha", "beta"], False),
+        ("Alphabet soup", ["bet"], False),
+        ("snake_case", ["case"], True),
+        ("STRASSE Straße", ["strasse"], True),
+        ("anything", [], True),
+    ],
+)
+def test_every_term_must_be_a_prefix_of_a_word(text: str, terms: list[str], expected: bool) -> None:
+    assert matches_terms(text, terms) == expected
