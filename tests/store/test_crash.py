@@ -27,7 +27,7 @@ from standfast.store.sqlite.backend import SqliteBackend
 path, name, batches, size, in_place, waits = sys.argv[1:]
 
 async def main():
-    backend = SqliteBackend(path, in_place=in_place == "True")
+    backend = SqliteBackend(path, inline_commits=in_place == "True")
     if waits == "True":
         print("ready", flush=True)
         sys.stdin.readline()

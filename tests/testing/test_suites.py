@@ -11,7 +11,7 @@ SOURCE = Path(standfast.__file__).parent.parent
 SUITES = """
 import pytest
 from standfast.store.memory import MemoryBackend
-from standfast.testing import SessionContract, StoreContract, owned
+from standfast.testing import SessionContract, StoreContract, closing_backend
 
 class OverMemory:
     durable = False
@@ -19,7 +19,7 @@ class OverMemory:
 
     @pytest.fixture
     def reopen(self, clock):
-        return lambda: owned(MemoryBackend(clock=clock))
+        return lambda: closing_backend(MemoryBackend(clock=clock))
 
 class TestStore(OverMemory, StoreContract):
     pass

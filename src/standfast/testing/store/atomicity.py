@@ -282,12 +282,12 @@ class LifetimeClauses(AtomicityClauses):
             await backend.close()
             calls = [
                 backend.commit(Splice(session_id="s", add=(b"b",))),
-                backend.record("s"),
+                backend.get_session("s"),
                 backend.read("s"),
-                backend.sessions(owner=None, query=None, limit=1, after=None),
-                backend.generations("s"),
-                backend.quarantined("s"),
-                backend.lease("l"),
+                backend.list_sessions(owner=None, query=None, limit=1, after=None),
+                backend.list_generations("s"),
+                backend.list_quarantined("s"),
+                backend.get_lease("l"),
             ]
             for call in calls:
                 with pytest.raises(Closed):
@@ -298,7 +298,7 @@ class LifetimeClauses(AtomicityClauses):
             await backend.close()
             await backend.close()
             with pytest.raises(Closed):
-                await backend.record("s")
+                await backend.get_session("s")
 
     async def test_closing_answers_everybody_who_waits(self, reopen: Reopen) -> None:
         async with reopen() as backend:

@@ -157,7 +157,7 @@ class ViewUpdateClauses(StoreFixtures):
     async def test_a_shape_decides_what_is_shown(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b", b"c", tape=1)
         shape = ViewUpdate((TapeSpan(1, 2, 3), TapeSpan(1, 0, 1)), 3, 3)
-        await append(backend, "s", b"d", shape=shape, expected=1)
+        await append(backend, "s", b"d", view_update=shape, expected=1)
         assert await read_data(backend, "s") == [b"c", b"a", b"d"]
 
     async def test_appending_goes_on_after_what_a_shape_shows(self, backend: Backend) -> None:

@@ -364,4 +364,4 @@ class LeaseClauses(StoreFixtures):
                 return_exceptions=True,
             )
             assert [type(answer) for answer in answers if isinstance(answer, Exception)] == [LeaseHeld]
-            assert await one.lease("l") == await two.lease("l")
+            assert await one.get_lease("l") == await two.get_lease("l")
