@@ -5,8 +5,9 @@ from contextlib import closing
 
 import sqlalchemy
 
-from standfast.store.contract import Backend, Row
+from standfast.store.backend import Backend
 from standfast.store.memory import MemoryBackend
+from standfast.store.records import Row
 from standfast.store.sqlalchemy.backend import SqlBackend
 from standfast.store.sqlite.backend import SqliteBackend
 

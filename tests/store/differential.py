@@ -4,8 +4,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from standfast.store import contract
-from standfast.store.contract import Backend, Op, SessionRecord
+from standfast.store import operations
+from standfast.store.backend import Backend, Cursor
+from standfast.store.operations import Op
+from standfast.store.records import SessionRecord
 from standfast.store.tape import get_tape_ends, slice_spans
 
 SESSIONS, RUNS, APPROVALS, LEASES = ("a", "B", "c_%"), ("r1", "r2"), ("p1", "p2"), ("l1", "l2")
@@ -66,11 +68,11 @@ class Program:
 
     async def append(self, name: str, add: Any, key: Any, seal: Any, beside: Any, owner: Any) -> list[Op]:
         return [
-            contract.Splice(
+            operations.Splice(
                 session_id=self.prefix + name,
                 add=add,
                 words=("some words",) * len(add),
-                key=key and contract.BatchKey(*key),
+                key=key and operations.BatchKey(*key),
                 seal=seal,
                 expected=await self.version(name, beside),
                 owner=owner,
@@ -83,9 +85,11 @@ class Program:
             return []
         closed = slice_spans(record.view, 0, to)
         size = sum(map(len, closed)) + len(add)
-        shape = contract.ViewUpdate(closed, record.next_seq, size, archive)
+        shape = operations.ViewUpdate(closed, record.next_seq, size, archive)
         return [
-            contract.Splice(session_id=record.session_id, add=add, view_update=shape, expected=record.version + beside)
+            operations.Splice(
+                session_id=record.session_id, add=add, view_update=shape, expected=record.version + beside
+            )
         ]
 
     async def fork(self, parent: str, child: str, at: int) -> list[Op]:
@@ -93,30 +97,30 @@ class Program:
         if record is None or parent == child:
             return []
         closed = slice_spans(record.view, 0, at)
-        shape = contract.ViewUpdate(closed, 0, sum(map(len, closed)))
+        shape = operations.ViewUpdate(closed, 0, sum(map(len, closed)))
         links = tuple(get_tape_ends(closed).items())
-        fork = contract.Splice(session_id=self.prefix + child, view_update=shape, expected=0, links=links)
-        return [contract.RequireVersion(record.session_id, record.version), fork]
+        fork = operations.Splice(session_id=self.prefix + child, view_update=shape, expected=0, links=links)
+        return [operations.RequireVersion(record.session_id, record.version), fork]
 
     async def erase(self, name: str, beside: int | None, forget: bool, seal: bytes | None) -> list[Op]:
         expected = await self.version(name, beside)
-        return [contract.Erase(session_id=self.prefix + name, expected=expected, forget=forget, seal=seal)]
+        return [operations.Erase(session_id=self.prefix + name, expected=expected, forget=forget, seal=seal)]
 
     async def annotate(self, name: str, metadata: dict[str, Any], owner: str | None) -> list[Op]:
-        return [contract.Annotate(session_id=self.prefix + name, metadata=metadata, owner=owner)]
+        return [operations.Annotate(session_id=self.prefix + name, metadata=metadata, owner=owner)]
 
     async def require(self, name: str, beside: int) -> list[Op]:
-        return [contract.RequireVersion(self.prefix + name, await self.version(name, beside) or 0)]
+        return [operations.RequireVersion(self.prefix + name, await self.version(name, beside) or 0)]
 
     async def quarantine(self, name: str, seq: int, reason: str) -> list[Op]:
         record = await self.record(name)
         tape = record.tape if record else 7
-        return [contract.Quarantine(session_id=self.prefix + name, tape=tape, seq=seq, reason=reason)]
+        return [operations.Quarantine(session_id=self.prefix + name, tape=tape, seq=seq, reason=reason)]
 
     async def save_run(self, name: str, beside: int, status: str, data: bytes, session_id: str | None) -> list[Op]:
         run = await self.reference.get_run(self.prefix + name)
         return [
-            contract.SaveRun(
+            operations.SaveRun(
                 run_id=self.prefix + name,
                 expected=(run.revision if run else 0) + beside,
                 status=status,
@@ -126,15 +130,15 @@ class Program:
         ]
 
     async def journal(self, name: str, entries: Any) -> list[Op]:
-        return [contract.AppendJournal(run_id=self.prefix + name, entries=entries)]
+        return [operations.AppendJournal(run_id=self.prefix + name, entries=entries)]
 
     async def emit(self, name: str, events: Any) -> list[Op]:
-        return [contract.AppendEvents(run_id=self.prefix + name, events=events)]
+        return [operations.AppendEvents(run_id=self.prefix + name, events=events)]
 
     async def save_approval(self, name: str, run: str, beside: int, data: bytes, expires_at: float | None) -> list[Op]:
         approval = await self.reference.get_approval(self.prefix + name)
         return [
-            contract.SaveApproval(
+            operations.SaveApproval(
                 approval_id=self.prefix + name,
                 expected=(approval.revision if approval else 0) + beside,
                 run_id=self.prefix + run,
@@ -149,16 +153,16 @@ class Program:
         return (lease.token if lease else 1) + beside
 
     async def take(self, name: str, owner: str, ttl: float) -> list[Op]:
-        return [contract.AcquireLease(name=self.prefix + name, owner=owner, ttl=ttl)]
+        return [operations.AcquireLease(name=self.prefix + name, owner=owner, ttl=ttl)]
 
     async def renew(self, name: str, beside: int, ttl: float) -> list[Op]:
-        return [contract.RenewLease(name=self.prefix + name, token=await self.token(name, beside), ttl=ttl)]
+        return [operations.RenewLease(name=self.prefix + name, token=await self.token(name, beside), ttl=ttl)]
 
     async def drop(self, name: str, beside: int) -> list[Op]:
-        return [contract.ReleaseLease(name=self.prefix + name, token=await self.token(name, beside))]
+        return [operations.ReleaseLease(name=self.prefix + name, token=await self.token(name, beside))]
 
     async def fence(self, name: str, beside: int) -> list[Op]:
-        return [contract.CheckFence(self.prefix + name, await self.token(name, beside))]
+        return [operations.CheckFence(self.prefix + name, await self.token(name, beside))]
 
 
 async def answer(backend: Backend, ops: list[Op]) -> Any:
@@ -177,7 +181,7 @@ async def seen(backend: Backend, prefix: str) -> dict[str, Any]:
     told["mine"] = await backend.list_sessions(owner="me", query=prefix, limit=2, after=None)
     if told["sessions"]:
         first = told["sessions"][0]
-        cursor = contract.Cursor(first.updated_at, first.session_id)
+        cursor = Cursor(first.updated_at, first.session_id)
         told["after"] = await backend.list_sessions(owner=None, query=prefix, limit=100, after=cursor)
     for name in (prefix + session_id for session_id in SESSIONS):
         told[name] = [await backend.get_session(name), await backend.read(name), await backend.read(name, last=2)]

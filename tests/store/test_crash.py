@@ -21,7 +21,7 @@ SOURCE = Path(standfast.__file__).parent.parent
 
 WRITER = """
 import asyncio, sys
-from standfast.store.contract import Splice
+from standfast.store.operations import Splice
 from standfast.store.sqlite.backend import SqliteBackend
 
 path, name, batches, size, in_place, waits = sys.argv[1:]
@@ -42,7 +42,7 @@ asyncio.run(main())
 
 CROWD = """
 import asyncio, os, sys
-from standfast.store.contract import Splice
+from standfast.store.operations import Splice
 from standfast.store.sqlite.backend import SqliteBackend
 
 path, size = sys.argv[1], int(sys.argv[2])

@@ -14,16 +14,14 @@ from redis.asyncio import Redis
 from redis_server import RedisFaults, redis_cluster_url, redis_url, running
 from standfast.base.errors import FenceLost, HistoryMoved, InvalidInput, StoreUnavailable, Unsupported
 from standfast.history.stored_session import StoredSession
-from standfast.store.contract import (
+from standfast.store.backend import Backend
+from standfast.store.operations import (
     AcquireLease,
     Annotate,
     AppendJournal,
-    Backend,
     BatchKey,
     CheckFence,
     Erase,
-    Head,
-    LeaseHeld,
     Quarantine,
     ReleaseLease,
     RenewLease,
@@ -31,6 +29,8 @@ from standfast.store.contract import (
     SaveRun,
     Splice,
 )
+from standfast.store.preconditions import LeaseHeld
+from standfast.store.records import Head
 from standfast.store.redis.backend import MAX_TTL, RedisBackend
 from standfast.testing import FakeClock, StoreContract, closing_backend
 from standfast.testing.store.fixtures import append, make_fork, make_rewind, read_data

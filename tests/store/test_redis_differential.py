@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from redis_server import redis_cluster_url, redis_url
 from standfast.base.errors import StandfastError, Unsupported
-from standfast.store import contract
-from standfast.store.contract import Backend, BatchKey, Op, Splice, ViewUpdate, generate_tape_id
+from standfast.store import operations
+from standfast.store.backend import Backend
 from standfast.store.memory import MemoryBackend
+from standfast.store.operations import BatchKey, Op, Splice, ViewUpdate
 from standfast.store.redis.backend import RedisBackend
-from standfast.store.tape import get_tape_ends, slice_spans
+from standfast.store.tape import generate_tape_id, get_tape_ends, slice_spans
 from standfast.testing import FakeClock, closing_backend
 from standfast.testing.store.fixtures import dump_backend
 
@@ -82,7 +83,7 @@ def forking(parent: str, child: str, at: int) -> Move:
             links=tuple(get_tape_ends(view).items()),
             owner=record.owner,
         )
-        return [contract.RequireVersion(parent, record.version), fork]
+        return [operations.RequireVersion(parent, record.version), fork]
 
     return move
 
@@ -90,14 +91,14 @@ def forking(parent: str, child: str, at: int) -> Move:
 def erasing(name: str, forget: bool, wanted: object) -> Move:
     async def move(backend: Backend) -> list[Op]:
         version = await version_of(backend, name, wanted)
-        return [contract.Erase(session_id=name, forget=forget, expected=version)]
+        return [operations.Erase(session_id=name, forget=forget, expected=version)]
 
     return move
 
 
 def requiring(name: str, wanted: object) -> Move:
     async def move(backend: Backend) -> list[Op]:
-        return [contract.RequireVersion(name, await version_of(backend, name, wanted) or 0)]
+        return [operations.RequireVersion(name, await version_of(backend, name, wanted) or 0)]
 
     return move
 
@@ -115,18 +116,18 @@ def on_sessions(name: st.SearchStrategy[str]) -> st.SearchStrategy[Move]:
         st.builds(reshaping, name, small, data, st.booleans()),
         st.builds(erasing, name, st.booleans(), expected),
         st.builds(requiring, name, st.sampled_from(["now", "now", 1])),
-        st.builds(contract.Annotate, session_id=name, metadata=metadata, owner=owners).map(plain),
-        st.builds(contract.Quarantine, session_id=name, tape=small, seq=small, reason=st.text(max_size=3)).map(plain),
+        st.builds(operations.Annotate, session_id=name, metadata=metadata, owner=owners).map(plain),
+        st.builds(operations.Quarantine, session_id=name, tape=small, seq=small, reason=st.text(max_size=3)).map(plain),
     )
 
 
 def on_leases(name: st.SearchStrategy[str]) -> st.SearchStrategy[Move]:
     token, ttl = st.integers(0, 3), st.sampled_from([1, 2.5])
     return st.one_of(
-        st.builds(contract.AcquireLease, name=name, owner=st.sampled_from(["me", "you"]), ttl=ttl).map(plain),
-        st.builds(contract.RenewLease, name=name, token=token, ttl=ttl).map(plain),
-        st.builds(contract.ReleaseLease, name=name, token=token).map(plain),
-        st.builds(contract.CheckFence, name, token).map(plain),
+        st.builds(operations.AcquireLease, name=name, owner=st.sampled_from(["me", "you"]), ttl=ttl).map(plain),
+        st.builds(operations.RenewLease, name=name, token=token, ttl=ttl).map(plain),
+        st.builds(operations.ReleaseLease, name=name, token=token).map(plain),
+        st.builds(operations.CheckFence, name, token).map(plain),
     )
 
 

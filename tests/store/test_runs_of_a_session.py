@@ -7,7 +7,7 @@ from pathlib import Path
 import asyncpg
 
 from servers import dsn
-from standfast.store.contract import SaveRun
+from standfast.store.operations import SaveRun
 from standfast.store.sql import queries, schema
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlite.backend import SqliteBackend

@@ -27,19 +27,19 @@ from standfast.base.errors import (
     SchemaTooOld,
     StoreUnavailable,
 )
-from standfast.store.contract import (
+from standfast.store.memory import MemoryBackend
+from standfast.store.operations import (
     AcquireLease,
     Annotate,
     AppendJournal,
     BatchKey,
     Erase,
-    Head,
     RequireVersion,
     SaveRun,
     Splice,
     ViewUpdate,
 )
-from standfast.store.memory import MemoryBackend
+from standfast.store.records import Head
 from standfast.store.sql import schema
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlalchemy.backend import SqlBackend
@@ -282,7 +282,7 @@ async def test_forks_erased_at_once_leave_nothing_behind(backend: SqlBackend) ->
 
 OPENERS = """
 import asyncio, sys
-from standfast.store.contract import Splice
+from standfast.store.operations import Splice
 from standfast.store.sqlalchemy.backend import SqlBackend
 
 async def open_and_write(number):

@@ -9,7 +9,7 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from damage import damage_sql
-from standfast.store.contract import Erase
+from standfast.store.operations import Erase
 from standfast.store.sqlalchemy.backend import SqlBackend
 from standfast.testing import FakeClock, SqliteFaults, StoreContract, closing_backend
 from standfast.testing.faults import Reopen

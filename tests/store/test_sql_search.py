@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from standfast.store.contract import Erase, Splice, ViewUpdate
+from standfast.store.operations import Erase, Splice, ViewUpdate
 from standfast.store.sqlalchemy.backend import SqlBackend
 from standfast.store.tape import TapeSpan
 from standfast.testing import FakeClock, closing_backend

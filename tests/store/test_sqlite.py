@@ -21,7 +21,7 @@ from standfast import open_store
 from standfast.base.errors import Closed, SessionDamaged
 from standfast.history.compat.sqlite import AsyncSQLiteSession, SQLiteSession
 from standfast.history.stored_session import StoredSession
-from standfast.store.contract import Annotate, Op, Splice
+from standfast.store.operations import Annotate, Op, Splice
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import closing_backend
 

@@ -13,7 +13,7 @@ import pytest
 from standfast import open_store
 from standfast.base.errors import StoreUnavailable
 from standfast.history.store import Store
-from standfast.store.contract import Splice
+from standfast.store.operations import Splice
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import closing_backend
 
@@ -179,7 +179,8 @@ async def test_an_index_of_an_earlier_layout_is_made_anew(path: Path) -> None:
             CREATE TABLE standfast_search_rows
                 (id INTEGER PRIMARY KEY, tape INTEGER NOT NULL, seq INTEGER NOT NULL, words TEXT NOT NULL);
             CREATE TABLE standfast_searched (tape INTEGER PRIMARY KEY, upto INTEGER NOT NULL);
-            CREATE VIRTUAL TABLE standfast_search USING fts5(words, content='standfast_search_rows', content_rowid='id');
+            CREATE VIRTUAL TABLE standfast_search
+                USING fts5(words, content='standfast_search_rows', content_rowid='id');
             CREATE TRIGGER standfast_search_forgets AFTER DELETE ON standfast_items BEGIN
                 DELETE FROM standfast_search_rows WHERE tape = old.tape AND seq = old.seq;
             END;

@@ -7,14 +7,14 @@ import msgspec
 
 from standfast.base.clock import Clock, system_clock
 from standfast.base.errors import Closed, NotFound
-from standfast.store.contract import (
+from standfast.store.backend import Cursor
+from standfast.store.memory_tables import MemoryTables, copy_metadata
+from standfast.store.operations import Op, OpResult
+from standfast.store.records import (
     ApprovalRecord,
-    Cursor,
     Generation,
     Lease,
     LogEntry,
-    Op,
-    OpResult,
     Page,
     QuarantinedItem,
     Row,
@@ -22,7 +22,6 @@ from standfast.store.contract import (
     SearchCandidate,
     SessionRecord,
 )
-from standfast.store.tables import MemoryTables, copy_metadata
 from standfast.store.tape import slice_spans, total_length
 
 

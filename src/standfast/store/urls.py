@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from standfast.base.errors import InvalidInput, MissingExtra
-from standfast.store.contract import Backend
+from standfast.store.backend import Backend
 from standfast.store.sql.connection import TableNames
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ import os
 import signal
 from typing import Any
 
-from standfast.store.contract import Backend, Op, OpResult, RenewLease
+from standfast.store.backend import Backend
+from standfast.store.operations import Op, OpResult, RenewLease
 
 
 class CrashingBackend:

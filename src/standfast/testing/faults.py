@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pytest
 
-from standfast.store.contract import Backend
+from standfast.store.backend import Backend
 
 B = TypeVar("B", bound=Backend)
 Reopen: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from standfast.base.errors import StandfastError
-from standfast.store.contract import Backend
+from standfast.store.backend import Backend
 from standfast.store.memory import MemoryBackend
 from standfast.testing.faults import FakeClock, FaultInjector, Reopen
 

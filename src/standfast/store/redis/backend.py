@@ -7,24 +7,20 @@ from typing import Any, Self
 
 from standfast.base.clock import Clock
 from standfast.base.errors import InvalidInput, NotFound, StandfastError, StoreUnavailable, Unsupported
-from standfast.store.contract import (
-    Annotate,
+from standfast.store.backend import Cursor
+from standfast.store.operations import Annotate, Op, OpResult, RequireVersion, Splice
+from standfast.store.preconditions import check_view_update
+from standfast.store.records import (
     ApprovalRecord,
-    Cursor,
     Generation,
     Lease,
     LogEntry,
-    Op,
-    OpResult,
     Page,
     QuarantinedItem,
-    RequireVersion,
     RunRecord,
     SearchCandidate,
     SessionRecord,
-    Splice,
 )
-from standfast.store.preconditions import check_view_update
 from standfast.store.redis import encoding
 from standfast.store.redis.connection import Client, RedisConnection, Script, open_client
 from standfast.store.redis.encoding import CommitStep, ForkLink, ForkLinkChange, TapeSegment, make_tag

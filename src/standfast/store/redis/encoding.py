@@ -7,19 +7,10 @@ from urllib.parse import quote
 import msgspec
 
 from standfast.base.errors import FenceLost, HistoryMoved, KeyReused, NotFound, StandfastError, StoreUnavailable
-from standfast.store import contract
-from standfast.store.contract import (
-    Generation,
-    Head,
-    Lease,
-    LeaseHeld,
-    Op,
-    OpResult,
-    QuarantinedItem,
-    Row,
-    SessionRecord,
-    make_wrong_key_error,
-)
+from standfast.store import operations
+from standfast.store.operations import Op, OpResult
+from standfast.store.preconditions import LeaseHeld, make_wrong_key_error
+from standfast.store.records import Generation, Head, Lease, QuarantinedItem, Row, SessionRecord
 from standfast.store.tape import TapeSpan, TapeSpans, get_ranges_on_tape, join_spans
 
 Arguments = list[bytes]
@@ -83,7 +74,7 @@ TapeOrigins = Mapping[int, str]
 # --- operations ---------------------------------------------------------------------------------
 
 
-def encode_splice(op: contract.Splice, origins: TapeOrigins) -> Arguments:
+def encode_splice(op: operations.Splice, origins: TapeOrigins) -> Arguments:
     words = [
         b"splice",
         *encode_target(op),
@@ -110,18 +101,18 @@ def encode_splice(op: contract.Splice, origins: TapeOrigins) -> Arguments:
     return [*words, encode_number(len(op.add)), *op.add]
 
 
-def encode_held_ranges(op: contract.Splice, tape: int) -> bytes:
+def encode_held_ranges(op: operations.Splice, tape: int) -> bytes:
     """What a fork begins with on a tape, which stays there as long as the fork: ``0-4,7-9``."""
     stretches = get_ranges_on_tape(op.view_update.closed if op.view_update else (), tape)
     return ",".join(f"{start}-{stop}" for start, stop in stretches).encode() or b"-"
 
 
-def encode_erase(op: contract.Erase, origins: TapeOrigins) -> Arguments:
+def encode_erase(op: operations.Erase, origins: TapeOrigins) -> Arguments:
     expected = encode_optional(None if op.expected is None else encode_number(op.expected))
     return [b"erase", *encode_target(op), *expected, *encode_optional(op.seal), encode_flag(op.forget)]
 
 
-def encode_annotate(op: contract.Annotate, origins: TapeOrigins) -> Arguments:
+def encode_annotate(op: operations.Annotate, origins: TapeOrigins) -> Arguments:
     owner = encode_optional(None if op.owner is None else encode_text(op.owner))
     words = [b"annotate", *encode_target(op), encode_number(op.tape), *owner, encode_number(len(op.metadata))]
     for key, value in op.metadata.items():
@@ -129,27 +120,27 @@ def encode_annotate(op: contract.Annotate, origins: TapeOrigins) -> Arguments:
     return words
 
 
-def encode_require_version(op: contract.RequireVersion, origins: TapeOrigins) -> Arguments:
+def encode_require_version(op: operations.RequireVersion, origins: TapeOrigins) -> Arguments:
     return [b"require", make_tag(op.session_id).encode(), encode_number(op.version)]
 
 
-def encode_quarantine(op: contract.Quarantine, origins: TapeOrigins) -> Arguments:
+def encode_quarantine(op: operations.Quarantine, origins: TapeOrigins) -> Arguments:
     return [b"quarantine", make_tag(op.session_id).encode(), f"{op.tape} {op.seq}".encode(), encode_text(op.reason)]
 
 
-def encode_acquire_lease(op: contract.AcquireLease, origins: TapeOrigins) -> Arguments:
+def encode_acquire_lease(op: operations.AcquireLease, origins: TapeOrigins) -> Arguments:
     return [b"take", make_tag(op.name).encode(), encode_text(op.owner), encode_number(op.ttl)]
 
 
-def encode_renew_lease(op: contract.RenewLease, origins: TapeOrigins) -> Arguments:
+def encode_renew_lease(op: operations.RenewLease, origins: TapeOrigins) -> Arguments:
     return [b"renew", make_tag(op.name).encode(), encode_number(op.token), encode_number(op.ttl)]
 
 
-def encode_release_lease(op: contract.ReleaseLease, origins: TapeOrigins) -> Arguments:
+def encode_release_lease(op: operations.ReleaseLease, origins: TapeOrigins) -> Arguments:
     return [b"drop", make_tag(op.name).encode(), encode_number(op.token)]
 
 
-def encode_check_fence(op: contract.CheckFence, origins: TapeOrigins) -> Arguments:
+def encode_check_fence(op: operations.CheckFence, origins: TapeOrigins) -> Arguments:
     return [b"fence", make_tag(op.name).encode(), encode_number(op.token)]
 
 
@@ -158,20 +149,20 @@ def encode_link_change(op: ForkLinkChange, origins: TapeOrigins) -> Arguments:
     return words if op.held is None else [*words, op.held]
 
 
-def encode_target(op: contract.Splice | contract.Erase | contract.Annotate) -> Arguments:
+def encode_target(op: operations.Splice | operations.Erase | operations.Annotate) -> Arguments:
     return [make_tag(op.session_id).encode(), encode_text(op.session_id)]
 
 
 ENCODERS: dict[type, Callable[[Any, TapeOrigins], Arguments]] = {
-    contract.Splice: encode_splice,
-    contract.Erase: encode_erase,
-    contract.Annotate: encode_annotate,
-    contract.RequireVersion: encode_require_version,
-    contract.Quarantine: encode_quarantine,
-    contract.AcquireLease: encode_acquire_lease,
-    contract.RenewLease: encode_renew_lease,
-    contract.ReleaseLease: encode_release_lease,
-    contract.CheckFence: encode_check_fence,
+    operations.Splice: encode_splice,
+    operations.Erase: encode_erase,
+    operations.Annotate: encode_annotate,
+    operations.RequireVersion: encode_require_version,
+    operations.Quarantine: encode_quarantine,
+    operations.AcquireLease: encode_acquire_lease,
+    operations.RenewLease: encode_renew_lease,
+    operations.ReleaseLease: encode_release_lease,
+    operations.CheckFence: encode_check_fence,
     ForkLinkChange: encode_link_change,
 }
 
@@ -183,17 +174,23 @@ def get_step_tag(step: CommitStep) -> str:
     return make_tag(step.name if isinstance(step, LEASE_OPS) else step.session_id)  # type: ignore[union-attr,arg-type]
 
 
-LEASE_OPS = (contract.AcquireLease, contract.RenewLease, contract.ReleaseLease, contract.CheckFence)
+LEASE_OPS = (operations.AcquireLease, operations.RenewLease, operations.ReleaseLease, operations.CheckFence)
 
 
 def is_repeatable(steps: Iterable[CommitStep]) -> bool:
     """Whether sending all of it again is harmless when nobody knows if it arrived."""
     return all(
         step.key is not None
-        if isinstance(step, contract.Splice)
+        if isinstance(step, operations.Splice)
         else isinstance(
             step,
-            (ForkLinkChange, contract.Quarantine, contract.AcquireLease, contract.RenewLease, contract.ReleaseLease),
+            (
+                ForkLinkChange,
+                operations.Quarantine,
+                operations.AcquireLease,
+                operations.RenewLease,
+                operations.ReleaseLease,
+            ),
         )
         for step in steps
     )
@@ -205,7 +202,7 @@ def is_repeatable(steps: Iterable[CommitStep]) -> bool:
 def parse_result(step: CommitStep, reply: Sequence[bytes] | None) -> OpResult:
     if reply is None:
         return None
-    if isinstance(step, (contract.AcquireLease, contract.RenewLease)):
+    if isinstance(step, (operations.AcquireLease, operations.RenewLease)):
         owner, token, expires_at = reply
         return Lease(step.name, decode_text(owner), int(token), float(expires_at))
     version, length = reply
@@ -216,7 +213,7 @@ def error_from_refusal(step: Any, reason: bytes, facts: Sequence[bytes]) -> Stan
     """The error that a script's refusal of this step stands for."""
     match reason:
         case b"moved":
-            expected = step.version if isinstance(step, contract.RequireVersion) else step.expected
+            expected = step.version if isinstance(step, operations.RequireVersion) else step.expected
             return HistoryMoved(step.session_id, expected=expected, found=Head(*map(int, facts)))
         case b"sealed":
             return make_wrong_key_error(step.session_id)

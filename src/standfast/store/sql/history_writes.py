@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from standfast.base.errors import HistoryMoved, KeyReused, SessionDamaged
-from standfast.store import contract, preconditions
-from standfast.store.contract import EMPTY_HEAD, Head
+from standfast.store import operations, preconditions
+from standfast.store.records import EMPTY_HEAD, Head
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.tape import get_ranges_on_tape, iter_gaps
 
@@ -15,7 +15,7 @@ _MAX_SEQ = 2**62
 _ranges_decoder = msgspec.json.Decoder(list[tuple[int, int]])
 
 
-def splice(db: DatabaseConnection, op: contract.Splice, now: float) -> Head:
+def splice(db: DatabaseConnection, op: operations.Splice, now: float) -> Head:
     preconditions.check_view_update(op)
     row = db.fetch_one(
         "SELECT version, length, tape, next_seq, open_from, updated_at, seal IS NOT NULL FROM {sessions}"
@@ -69,7 +69,7 @@ def splice(db: DatabaseConnection, op: contract.Splice, now: float) -> Head:
     return head
 
 
-def find_batch_result(db: DatabaseConnection, session_id: str, key: contract.BatchKey) -> Head | None:
+def find_batch_result(db: DatabaseConnection, session_id: str, key: operations.BatchKey) -> Head | None:
     """Where the history stood after the batch of this key, if there was one."""
     done = db.fetch_one(
         "SELECT digest, version, length FROM {_keys} WHERE session_id = :session_id AND name = :name" + db.lock_clause,
@@ -82,7 +82,7 @@ def find_batch_result(db: DatabaseConnection, session_id: str, key: contract.Bat
     return Head(done[1], done[2])
 
 
-def save_batch_key(db: DatabaseConnection, session_id: str, key: contract.BatchKey, head: Head) -> None:
+def save_batch_key(db: DatabaseConnection, session_id: str, key: operations.BatchKey, head: Head) -> None:
     db.execute(
         "INSERT INTO {_keys} (session_id, name, digest, version, length)"
         " VALUES (:session_id, :name, :digest, :version, :length)",
@@ -105,7 +105,7 @@ def insert_session(db: DatabaseConnection, new: dict[str, Any]) -> None:
     )
 
 
-def update_session(db: DatabaseConnection, view_update: contract.ViewUpdate | None, new: dict[str, Any]) -> None:
+def update_session(db: DatabaseConnection, view_update: operations.ViewUpdate | None, new: dict[str, Any]) -> None:
     if view_update is None:
         db.execute(
             "UPDATE {sessions} SET version = :version, length = :length, next_seq = :next_seq, seal = :seal,"
@@ -120,7 +120,7 @@ def update_session(db: DatabaseConnection, view_update: contract.ViewUpdate | No
         )
 
 
-def insert_items(db: DatabaseConnection, op: contract.Splice, tape: int, start: int) -> None:
+def insert_items(db: DatabaseConnection, op: operations.Splice, tape: int, start: int) -> None:
     places = [{"tape": tape, "seq": seq, "data": data} for seq, data in enumerate(op.add, start=start)]
     if db.words_expression and op.words:
         db.execute_many(
@@ -158,16 +158,16 @@ def archive_generation(db: DatabaseConnection, session_id: str, *, resumes_at: i
     )
 
 
-def encode_closed_spans(view_update: contract.ViewUpdate | None) -> str:
+def encode_closed_spans(view_update: operations.ViewUpdate | None) -> str:
     return msgspec.json.encode(view_update.closed if view_update else ()).decode()
 
 
-def encode_held_ranges(view_update: contract.ViewUpdate | None, tape: int) -> str:
+def encode_held_ranges(view_update: operations.ViewUpdate | None, tape: int) -> str:
     """What a fork begins with on a tape, which stays there as long as the fork."""
     return msgspec.json.encode(get_ranges_on_tape(view_update.closed if view_update else (), tape)).decode()
 
 
-def erase(db: DatabaseConnection, op: contract.Erase, now: float) -> Head:
+def erase(db: DatabaseConnection, op: operations.Erase, now: float) -> Head:
     who = {"session_id": op.session_id}
     row = db.fetch_one(
         "SELECT version, length, tape, next_seq, updated_at, seal IS NOT NULL FROM {sessions}"
@@ -230,7 +230,7 @@ def parse_held_ranges(upto: int, held: Any) -> list[tuple[int, int]]:
         return [(0, upto)]
 
 
-def annotate(db: DatabaseConnection, op: contract.Annotate, now: float) -> Head:
+def annotate(db: DatabaseConnection, op: operations.Annotate, now: float) -> Head:
     row = db.fetch_one(
         "SELECT version, length, metadata, owner, updated_at FROM {sessions} WHERE session_id = :session_id"
         + db.lock_clause,
@@ -277,7 +277,7 @@ def merge_metadata(session_id: str, old: str, patch: dict[str, Any]) -> str:
     return msgspec.json.encode({key: value for key, value in both.items() if value is not None}).decode()
 
 
-def require_version(db: DatabaseConnection, op: contract.RequireVersion, now: float) -> None:
+def require_version(db: DatabaseConnection, op: operations.RequireVersion, now: float) -> None:
     row = db.fetch_one(
         "SELECT version, length FROM {sessions} WHERE session_id = :session_id" + db.lock_clause,
         {"session_id": op.session_id},
@@ -286,7 +286,7 @@ def require_version(db: DatabaseConnection, op: contract.RequireVersion, now: fl
         raise HistoryMoved(op.session_id, expected=op.version, found=Head(row[0], row[1]) if row else EMPTY_HEAD)
 
 
-def quarantine(db: DatabaseConnection, op: contract.Quarantine, now: float) -> None:
+def quarantine(db: DatabaseConnection, op: operations.Quarantine, now: float) -> None:
     key = {"session_id": op.session_id, "tape": op.tape, "seq": op.seq}
     known = db.fetch_one(
         "SELECT 1 FROM {_quarantine} WHERE session_id = :session_id AND tape = :tape AND seq = :seq" + db.lock_clause,

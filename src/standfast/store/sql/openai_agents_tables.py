@@ -12,7 +12,7 @@ from typing import Any
 
 from standfast.base.errors import InvalidInput
 from standfast.base.items import decode_item, extract_text, extract_words
-from standfast.store.contract import Splice
+from standfast.store.operations import Splice
 from standfast.store.sql.connection import DatabaseConnection, TableNames
 from standfast.store.sql.history_writes import splice
 from standfast.store.sql.queries import as_bytes

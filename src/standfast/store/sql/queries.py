@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from standfast.base.errors import NotFound, SessionDamaged
-from standfast.store import contract
-from standfast.store.contract import (
+from standfast.store.backend import Cursor
+from standfast.store.records import (
     ApprovalRecord,
-    Cursor,
     Generation,
     Lease,
     LogEntry,
@@ -267,8 +266,8 @@ def read_log(db: DatabaseConnection, table: str, run_id: str, *, after: int, lim
 _APPROVAL_COLUMNS = "approval_id, run_id, session_id, status, revision, data, requested_at, expires_at"
 
 
-def approval_record_from_row(row: Sequence[Any]) -> contract.ApprovalRecord:
-    return contract.ApprovalRecord(
+def approval_record_from_row(row: Sequence[Any]) -> ApprovalRecord:
+    return ApprovalRecord(
         approval_id=row[0],
         run_id=row[1],
         session_id=row[2],
@@ -280,14 +279,14 @@ def approval_record_from_row(row: Sequence[Any]) -> contract.ApprovalRecord:
     )
 
 
-def get_approval(db: DatabaseConnection, approval_id: str) -> contract.ApprovalRecord | None:
+def get_approval(db: DatabaseConnection, approval_id: str) -> ApprovalRecord | None:
     row = db.fetch_one(f"SELECT {_APPROVAL_COLUMNS} FROM {{_approvals}} WHERE approval_id = :id", {"id": approval_id})
     return approval_record_from_row(row) if row else None
 
 
 def list_approvals(
     db: DatabaseConnection, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
-) -> list[contract.ApprovalRecord]:
+) -> list[ApprovalRecord]:
     where, params = ["approval_id > :after"], dict[str, Any](after=after, limit=limit)
     for column, value in (("status", status), ("run_id", run_id), ("session_id", session_id)):
         if value is not None:
@@ -301,8 +300,8 @@ def list_approvals(
 
 
 def list_due_approvals(
-    db: DatabaseConnection, *, status: str, at: float, limit: int, after: contract.ApprovalRecord | None
-) -> list[contract.ApprovalRecord]:
+    db: DatabaseConnection, *, status: str, at: float, limit: int, after: ApprovalRecord | None
+) -> list[ApprovalRecord]:
     where, params = "status = :status AND expires_at <= :at", dict[str, Any](status=status, at=at, limit=limit)
     if after is not None:
         where += " AND expires_at >= :since AND (expires_at > :since OR approval_id > :behind)"

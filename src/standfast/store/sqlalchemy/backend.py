@@ -29,7 +29,8 @@ try:
 except ImportError as missing:
     raise MissingExtra("sql", "a database server") from missing
 
-from standfast.store.contract import Op, OpResult, SearchCandidate, Splice
+from standfast.store.operations import Op, OpResult, Splice
+from standfast.store.records import SearchCandidate
 from standfast.store.sql import schema
 from standfast.store.sql.commit import apply
 from standfast.store.sql.connection import TableNames

@@ -20,7 +20,8 @@ from typing import Any, Literal, TypeVar, cast
 from standfast.base.clock import Clock, system_clock
 from standfast.base.errors import Closed, InvalidInput, StoreUnavailable
 from standfast.lifecycle.threads import Job, SingleThreadExecutor
-from standfast.store.contract import Op, OpResult, SearchCandidate
+from standfast.store.operations import Op, OpResult
+from standfast.store.records import SearchCandidate
 from standfast.store.sql import openai_agents_tables, schema
 from standfast.store.sql.commit import apply
 from standfast.store.sql.connection import TableNames

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from standfast.base.items import decode_item, extract_text, extract_words
-from standfast.store.contract import SearchCandidate
+from standfast.store.records import SearchCandidate
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.sql.queries import as_bytes
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from standfast.store.contract import Annotate, AppendEvents, AppendJournal, Erase, Op, SaveApproval, SaveRun, Splice
+from standfast.store.operations import Annotate, AppendEvents, AppendJournal, Erase, Op, SaveApproval, SaveRun, Splice
 from standfast.store.sql.connection import TableNames
 
 _MAX_INLINE_BYTES = 32_768  # bytes that one caller may commit in place

@@ -9,17 +9,15 @@ from collections.abc import Sequence
 import pytest
 
 from standfast.base.errors import Closed, FenceLost, HistoryMoved, StandfastError, StoreUnavailable
-from standfast.store.contract import (
+from standfast.store.backend import Backend
+from standfast.store.operations import (
     AcquireLease,
     Annotate,
     AppendEvents,
     AppendJournal,
-    Backend,
     BatchKey,
     CheckFence,
     Erase,
-    Head,
-    Lease,
     Op,
     Quarantine,
     ReleaseLease,
@@ -28,6 +26,7 @@ from standfast.store.contract import (
     SaveRun,
     Splice,
 )
+from standfast.store.records import Head, Lease
 from standfast.testing.faults import FakeClock, FaultInjector, Reopen
 from standfast.testing.store.fixtures import (
     CorruptRecord,

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from standfast.store.contract import Backend, Head
+from standfast.store.backend import Backend
+from standfast.store.records import Head
 from standfast.testing.faults import FakeClock, Reopen
 from standfast.testing.store.fixtures import StoreFixtures, append, read_data
 

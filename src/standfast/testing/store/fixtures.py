@@ -5,7 +5,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from standfast.store.contract import Backend, Head, Splice, ViewUpdate
+from standfast.store.backend import Backend
+from standfast.store.operations import Splice, ViewUpdate
+from standfast.store.records import Head
 from standfast.store.tape import slice_spans
 from standfast.testing.faults import Reopen, StorageFixtures, get_optional_fixture
 

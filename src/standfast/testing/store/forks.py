@@ -3,7 +3,9 @@
 import pytest
 
 from standfast.base.errors import HistoryMoved, NotFound
-from standfast.store.contract import EMPTY_HEAD, Annotate, Backend, BatchKey, Erase, Head, Quarantine
+from standfast.store.backend import Backend
+from standfast.store.operations import Annotate, BatchKey, Erase, Quarantine
+from standfast.store.records import EMPTY_HEAD, Head
 from standfast.testing.faults import FakeClock
 from standfast.testing.store.fixtures import StoredItemsReader, StoreFixtures, append, make_fork, make_rewind, read_data
 

@@ -3,19 +3,9 @@
 import pytest
 
 from standfast.base.errors import HistoryMoved, InvalidInput, KeyReused, NotFound, WrongKey
-from standfast.store.contract import (
-    EMPTY_HEAD,
-    Annotate,
-    Backend,
-    BatchKey,
-    Erase,
-    Head,
-    Quarantine,
-    QuarantinedItem,
-    RequireVersion,
-    Splice,
-    ViewUpdate,
-)
+from standfast.store.backend import Backend
+from standfast.store.operations import Annotate, BatchKey, Erase, Quarantine, RequireVersion, Splice, ViewUpdate
+from standfast.store.records import EMPTY_HEAD, Head, QuarantinedItem
 from standfast.store.tape import TapeSpan
 from standfast.testing.faults import FakeClock
 from standfast.testing.store.fixtures import StoreFixtures, append, make_rewind, read_data

@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
-from standfast.store.contract import Annotate, Backend, Cursor, SearchCandidate
+from standfast.store.backend import Backend, Cursor
+from standfast.store.operations import Annotate
+from standfast.store.records import SearchCandidate
 from standfast.testing.faults import FakeClock
 from standfast.testing.store.fixtures import StoreFixtures, append, make_fork, make_rewind
 

@@ -6,22 +6,20 @@ import pytest
 from msgspec.structs import replace
 
 from standfast.base.errors import ApprovalMoved, FenceLost, NotFound, RunMoved
-from standfast.store.contract import (
+from standfast.store.backend import Backend
+from standfast.store.operations import (
     AcquireLease,
     AppendEvents,
     AppendJournal,
-    ApprovalRecord,
-    Backend,
     CheckFence,
-    Lease,
-    LeaseHeld,
-    LogEntry,
     ReleaseLease,
     RenewLease,
     SaveApproval,
     SaveRun,
     Splice,
 )
+from standfast.store.preconditions import LeaseHeld
+from standfast.store.records import ApprovalRecord, Lease, LogEntry
 from standfast.testing.faults import FakeClock, Reopen
 from standfast.testing.store.fixtures import StoreFixtures, read_data
 

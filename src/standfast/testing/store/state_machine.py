@@ -6,12 +6,12 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from standfast.store.contract import (
+from standfast.store.backend import Backend
+from standfast.store.operations import (
     AcquireLease,
     Annotate,
     AppendEvents,
     AppendJournal,
-    Backend,
     BatchKey,
     CheckFence,
     Erase,
