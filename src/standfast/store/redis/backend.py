@@ -24,7 +24,7 @@ from standfast.store.records import (
 from standfast.store.redis import encoding
 from standfast.store.redis.connection import Client, RedisConnection, Script, open_client
 from standfast.store.redis.encoding import CommitStep, ForkLink, ForkLinkChange, TapeSegment, make_tag
-from standfast.store.redis.keys import HINTS_SCRIPT, Keyspace, validate_prefix
+from standfast.store.redis.keys import DEFAULT_PREFIX, HINTS_SCRIPT, Keyspace, validate_prefix
 
 _COMMIT_SCRIPT = Script("commit.lua")
 
@@ -175,7 +175,7 @@ class RedisBackend:
         self,
         client: Client,
         *,
-        prefix: str = "standfast",
+        prefix: str = DEFAULT_PREFIX,
         ttl: float | None = None,
         owns_client: bool = False,
         clock: Clock | None = None,
@@ -190,7 +190,7 @@ class RedisBackend:
         cls,
         url: str,
         *,
-        prefix: str = "standfast",
+        prefix: str = DEFAULT_PREFIX,
         ttl: float | None = None,
         clock: Clock | None = None,
         redis_kwargs: dict[str, Any] | None = None,
@@ -241,9 +241,9 @@ class RedisBackend:
         last: int | None = None,
         generation: int | None = None,
     ) -> Page | None:
-        tag = make_tag(session_id)
+        tag, spread = make_tag(session_id), await self.keys.is_clustered()
         limits = [b"" if value is None else encoding.encode_number(value) for value in (generation, start, stop, last)]
-        args = [self.keys.prefix.encode(), tag.encode(), encoding.encode_flag(await self.keys.is_clustered()), *limits]
+        args = [self.keys.prefix.encode(), tag.encode(), encoding.encode_flag(spread), *limits]
         while True:
             reply = await self.connection.run_script(_READ_SCRIPT, [self.keys.make_key(tag)], args, retry=True)
             if reply is None:
@@ -319,11 +319,11 @@ class RedisBackend:
         return sorted(found, key=lambda record: (record.updated_at, record.session_id), reverse=True)
 
     async def list_generations(self, session_id: str) -> list[Generation]:
-        entries = await self.keys.read_hash(self.keys.make_key(make_tag(session_id)) + ":generations")
+        entries = await self.keys.read_hash(session_id, ":generations")
         return sorted((encoding.parse_generation(*entry) for entry in entries.items()), key=lambda entry: entry.number)
 
     async def list_quarantined(self, session_id: str) -> list[QuarantinedItem]:
-        entries = await self.keys.read_hash(self.keys.make_key(make_tag(session_id)) + ":quarantine")
+        entries = await self.keys.read_hash(session_id, ":quarantine")
         return sorted(
             (encoding.parse_quarantined(*entry) for entry in entries.items()), key=lambda one: (one.tape, one.seq)
         )
@@ -334,7 +334,7 @@ class RedisBackend:
         return None
 
     async def get_lease(self, name: str) -> Lease | None:
-        held = await self.keys.read_hash(self.keys.make_key(make_tag(name)) + ":lease")
+        held = await self.keys.read_hash(name, ":lease")
         if not held.get(b"owner"):
             return None
         return Lease(name, encoding.decode_text(held[b"owner"]), int(held[b"token"]), float(held[b"expires_at"]))

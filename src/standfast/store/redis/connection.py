@@ -116,6 +116,11 @@ class RedisConnection:
                     await self.semaphore.acquire()
 
 
+def is_refusal(error: StoreUnavailable) -> bool:
+    """Return whether the server answered with an error, in contrast to not answering."""
+    return isinstance(error.__cause__, ResponseError)
+
+
 def open_client(url: str, **options: Any) -> tuple[Client, str]:
     """A client for a URL, and the URL without what it logs in with."""
     parts = urlsplit(url)

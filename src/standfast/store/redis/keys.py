@@ -18,13 +18,15 @@ lie that it inherited. On one server, a commit sets the time in ``prefix:session
 in another slot and can only hint: a name goes in before its session is created, and listing looks at the records.
 """
 
-from standfast.base.errors import InvalidInput
+from standfast.base.errors import InvalidInput, StoreUnavailable
 from standfast.base.ids import validate_name
 from standfast.store.redis import encoding
-from standfast.store.redis.connection import RedisConnection, Script
+from standfast.store.redis.connection import RedisConnection, Script, is_refusal
 from standfast.store.redis.encoding import make_tag
 
 HINTS_SCRIPT = Script("hints.lua")
+DEFAULT_PREFIX = "standfast"
+FORMER_DEFAULT_PREFIX = "holdfast"
 
 
 class Keyspace:
@@ -33,6 +35,7 @@ class Keyspace:
     def __init__(self, connection: RedisConnection, prefix: str) -> None:
         self.connection = connection
         self.prefix = validate_prefix(prefix)
+        self.prefix_selected = prefix != DEFAULT_PREFIX
         self.clustered: bool | None = None
 
     @property
@@ -42,17 +45,41 @@ class Keyspace:
     def make_key(self, tag: str) -> str:
         return f"{self.prefix}:{{{tag}}}"
 
-    async def is_clustered(self) -> bool:
-        """Whether sessions may lie in different slots; found out once."""
+    async def select_prefix(self) -> None:
+        """Keep the former default prefix for a server that was written under it. Asks the server once.
+
+        Before standfast 0.1.0 was released, the product and its default prefix were called holdfast. Sessions under
+        that prefix are used as they are, unless there are sessions under the present default prefix.
+        """
         self.connection.check_open()
+        if self.prefix_selected:
+            return
+        if not await self.has_key(self.sessions_key) and await self.has_key(f"{FORMER_DEFAULT_PREFIX}:sessions"):
+            self.prefix = FORMER_DEFAULT_PREFIX
+        self.prefix_selected = True
+
+    async def has_key(self, key: str) -> bool:
+        try:
+            return bool(await self.connection.execute("EXISTS", key.encode(), key=key))
+        except StoreUnavailable as error:
+            if is_refusal(error):  # an access list that allows neither other prefixes nor this command
+                return False
+            raise
+
+    async def is_clustered(self) -> bool:
+        """Return whether keys are distributed over the slots of a cluster. Asks the server once."""
+        await self.select_prefix()
         if self.clustered is None:
             self.clustered = await self.connection.is_cluster(self.make_key("a"), self.make_key("b"))
         return self.clustered
 
     async def read_session_fields(self, session_id: str) -> dict[bytes, bytes]:
-        return await self.read_hash(self.make_key(make_tag(session_id)))
+        return await self.read_hash(session_id)
 
-    async def read_hash(self, key: str) -> dict[bytes, bytes]:
+    async def read_hash(self, name: str, part: str = "") -> dict[bytes, bytes]:
+        """Read the hash of a session, or of a part of it such as ``:generations``."""
+        await self.select_prefix()
+        key = self.make_key(make_tag(name)) + part
         return encoding.parse_hash(await self.connection.execute("HGETALL", key.encode(), key=key))
 
     async def list_session_names(self) -> tuple[float, list[tuple[bytes, bytes]]]:

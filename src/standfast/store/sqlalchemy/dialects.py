@@ -119,9 +119,12 @@ class TransactionRunner:
 
     def __init__(self, dialect: Dialect, names: TableNames, clock: Clock | None) -> None:
         self.dialect = dialect
+        self.clock = clock
+        self.use_names(names)
+
+    def use_names(self, names: TableNames) -> None:
         self.names = names
         self.statements = Statements(names)
-        self.clock = clock
 
     def wrap_connection(self, raw: sqlalchemy.Connection) -> SqlConnection:
         return SqlConnection(raw, self.dialect, self.statements)

@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from standfast.base.errors import StoreUnavailable
 from standfast.store.sql import openai_agents_tables, schema
+from standfast.store.sql.connection import TableNames, select_table_names
 from standfast.store.sqlalchemy.dialects import MigrationConnection, SqlConnection, TransactionRunner
 from standfast.store.sqlalchemy.engines import DEFAULT_TIMEOUT
 from standfast.store.sqlalchemy.errors import is_conflict
@@ -21,22 +22,30 @@ class Migrator:
 
     def __init__(self, transactions: TransactionRunner, location: str, *, may_enable_wal: bool) -> None:
         self.transactions = transactions
-        self.names, self.dialect = transactions.names, transactions.dialect
+        self.dialect = transactions.dialect
         self.location = location
         self.may_enable_wal = may_enable_wal
+
+    @property
+    def names(self) -> TableNames:
+        return self.transactions.names
 
     def upgrade(self, raw: sqlalchemy.Connection) -> None:
         migrate = {"postgresql": self.migrate_postgresql, "mysql": self.migrate_mysql, "sqlite": self.migrate_sqlite}
         migrate[self.dialect.name](raw)
 
     def get_installed_version(self, raw: sqlalchemy.Connection) -> int:
-        """The version of the tables, 0 when there are none."""
-        table = self.to_catalog_name(self.names.substitute("{_schema}"))
-        if not sqlalchemy.inspect(raw).has_table(table):
-            return 0
+        """Return the schema version, 0 without tables. Decides under which names the tables are used."""
+        if not self.has_schema_table(raw):
+            self.transactions.use_names(select_table_names(self.names, partial(self.get_columns, raw)))
+            if not self.has_schema_table(raw):
+                return 0
         connection = self.transactions.wrap_connection(raw)
         openai_agents_tables.check_table_names(connection, self.names, partial(self.get_columns, raw))
         return schema.get_version(connection, location=self.location)
+
+    def has_schema_table(self, raw: sqlalchemy.Connection) -> bool:
+        return sqlalchemy.inspect(raw).has_table(self.to_catalog_name(self.names.substitute("{_schema}")))
 
     def migrate_postgresql(self, raw: sqlalchemy.Connection) -> None:
         def alone(connection: SqlConnection) -> None:

@@ -24,7 +24,7 @@ from standfast.store.operations import Op, OpResult
 from standfast.store.records import SearchCandidate
 from standfast.store.sql import openai_agents_tables, schema
 from standfast.store.sql.commit import apply
-from standfast.store.sql.connection import TableNames
+from standfast.store.sql.connection import DEFAULT_NAMES, TableNames, select_table_names
 from standfast.store.sql.queries import RelationalQueries
 from standfast.store.sqlite import search as sqlite_search
 from standfast.store.sqlite.fork_safety import register_fork_safe
@@ -111,7 +111,8 @@ class SqliteBackend(RelationalQueries):
         if synchronous not in ("NORMAL", "FULL"):
             raise InvalidInput(f"synchronous is NORMAL or FULL, not {synchronous!r}")
         self.path = MEMORY if str(path) == MEMORY else str(Path(path).absolute())
-        self.names = names or TableNames()
+        self.requested_names = names or DEFAULT_NAMES
+        self.names = self.requested_names  # decided when the writer connects
         self.synchronous = synchronous
         self.busy_timeout = busy_timeout
         self.clock = clock
@@ -231,15 +232,17 @@ class SqliteBackend(RelationalQueries):
         return connection
 
     def migrate(self, connection: SqliteConnection) -> None:
-        def columns_of(table: str) -> list[str]:
+        def get_columns(table: str) -> list[str]:
             return [row[1] for row in connection.fetch_all(f"PRAGMA table_info({table})", {})]
 
+        self.names = select_table_names(self.requested_names, get_columns)
+        connection.use_names(self.names)
         now = self.clock()
 
         def migrate() -> None:
             schema.migrate(connection, dialect="sqlite", types=schema.SQLITE_TYPES, location=self.path, now=now)
 
-        openai_agents_tables.migrate_and_import(migrate, connection, self.names, columns_of, now=now)
+        openai_agents_tables.migrate_and_import(migrate, connection, self.names, get_columns, now=now)
 
     def enable_wal(self, raw: sqlite3.Connection) -> None:
         """SQLite does not wait for others when it changes the journal mode, so this does."""

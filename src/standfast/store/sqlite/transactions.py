@@ -28,8 +28,11 @@ class SqliteConnection:
 
     def __init__(self, raw: sqlite3.Connection, names: TableNames, *, lock_timeout: float = 0) -> None:
         self.raw = raw
-        self.names = names
         self.lock_timeout = lock_timeout
+        self.use_names(names)
+
+    def use_names(self, names: TableNames) -> None:
+        self.names = names
         self.statement_cache: dict[str, str] = {}
 
     def substitute_names(self, text: str) -> str:

@@ -154,7 +154,7 @@ class CommitMachine(DifferentialStateMachine):
         """Compare the stored items themselves: an item that no read shows must not stay in the storage."""
         tables = self.reference.tables
         tapes = {*tables.erased_upto, *(tape for tape, _ in tables.tapes)}
-        found = self.runner.run(stored(self.backend()))  # type: ignore[arg-type]
+        found: dict[Any, Any] = self.runner.run(stored(self.backend()))  # type: ignore[arg-type]
         assert {place: data for place, data in found.items() if place[0] in tapes} == tables.tapes
 
     async def dump(self, backend: Backend) -> dict[str, Any]:
