@@ -1,4 +1,4 @@
-"""What a store in memory holds, and every operation of a commit on it."""
+"""The tables of the in-memory backend, and every operation of a commit on them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ V = TypeVar("V")
 
 
 class MemoryTables:
-    """Plain dictionaries, and how to take back what the running commit did to them."""
+    """Dictionaries, and an undo log of the running commit."""
 
     def __init__(self) -> None:
         self.records: dict[str, SessionRecord] = {}
@@ -43,7 +43,7 @@ class MemoryTables:
         self.undo_steps: list[Callable[[], None]] = []
 
     def apply(self, ops: Iterable[Op], now: float) -> list[OpResult]:
-        """Do the operations in order: all of them or, with an exception, none."""
+        """Apply the operations in order. An exception undoes those before it."""
         self.undo_steps.clear()
         try:
             return [_APPLIERS[type(op)](self, op, now) for op in ops]
@@ -53,7 +53,7 @@ class MemoryTables:
             raise
 
     def put(self, table: dict[K, V], key: K, value: V) -> None:
-        """Set an entry in a way that the running commit can take back."""
+        """Set an entry, and log how to undo it."""
         if key in table:
             old = table[key]
             self.undo_steps.append(lambda: table.__setitem__(key, old))
@@ -79,8 +79,8 @@ class MemoryTables:
         generation = old.generation if old else 0
         if op.view_update and op.view_update.archive and old:
             resumes_at = old.next_seq + len(op.add)
-            shown = Generation(generation, old.length, old.view, resumes_at, now)
-            self.put(self.generations, (op.session_id, generation), shown)
+            archived = Generation(generation, old.length, old.view, resumes_at, now)
+            self.put(self.generations, (op.session_id, generation), archived)
             generation += 1
         new = old or make_session_record(op, now)
         for seq, data in enumerate(op.add, start=new.next_seq):
@@ -150,18 +150,18 @@ class MemoryTables:
             self.delete(table, key)
 
     def delete_unreferenced_items(self, tape: int) -> None:
-        """Destroy what was erased and what no fork began with."""
-        shared = [stretch for (linked, _), held in self.links.items() if linked == tape for stretch in held]
+        """Delete the erased items of a tape, except those that a fork started with."""
+        shared = [span for (linked, _), ranges in self.links.items() if linked == tape for span in ranges]
         for start, stop in iter_gaps(shared, self.erased_upto.get(tape, 0)):
             for place in [place for place in self.tapes if place[0] == tape and start <= place[1] < stop]:
                 self.delete(self.tapes, place)
 
     def annotate(self, op: operations.Annotate, now: float) -> Head:
         old = self.records.get(op.session_id) or make_session_record(op, now)
-        both = {**old.metadata, **op.metadata}
+        merged = {**old.metadata, **op.metadata}
         new = msgspec.structs.replace(
             old,
-            metadata=copy_metadata({key: value for key, value in both.items() if value is not None}),
+            metadata=copy_metadata({key: value for key, value in merged.items() if value is not None}),
             owner=op.owner if op.owner is not None else old.owner,
             updated_at=max(now, old.updated_at),
         )
@@ -245,7 +245,7 @@ class MemoryTables:
 
 
 def make_session_record(op: operations.Splice | operations.Annotate, now: float) -> SessionRecord:
-    """A session before its first operation."""
+    """Return a session before its first operation."""
     return SessionRecord(
         session_id=op.session_id,
         tape=op.tape,
@@ -260,7 +260,7 @@ def make_session_record(op: operations.Splice | operations.Annotate, now: float)
 
 
 def copy_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Annotations as a database would hand them out: JSON, and nobody else's."""
+    """Return a copy that went through JSON, as a database would return it."""
     copy: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(metadata))
     return copy
 

@@ -1,21 +1,22 @@
-"""Where things lie in Redis.
+"""The keys of a store in Redis.
 
-All keys of a session share a hash tag, so that they lie in one slot of a cluster (``t`` is the quoted session id):
+All keys of a session share a hash tag, so that they are in one slot of a cluster (``t`` is the quoted session id):
 
-    prefix:{t}                  hash    the record; annotations are its fields that begin with ``#``
-    prefix:{t}:tape:<n>         hash    the items of a tape by their place. Not a list: a place keeps its number when
-                                        a range in the middle is destroyed, and what is missing is simply not there
-    prefix:{t}:links:<n>        hash    which forks began with what of that tape
-    prefix:{t}:keys             hash    batch keys, with digest and outcome
-    prefix:{t}:generations      hash    what was shown before
-    prefix:{t}:quarantine       hash    what could not be read
-    prefix:{t}:unlinking        set     holds on ancestors' tapes that an erasure has still to release (clusters only)
-    prefix:{t}:lease            hash    the lease of that name; it lies with the session of the same name
+    prefix:{t}                  hash    the record; metadata are its fields that start with ``#``
+    prefix:{t}:tape:<n>         hash    the items of a tape by ``seq``. Not a list: a ``seq`` must not change when a
+                                        range before it is deleted
+    prefix:{t}:links:<n>        hash    the ranges of that tape that forks started with
+    prefix:{t}:keys             hash    batch keys, with digest and result
+    prefix:{t}:generations      hash    former views
+    prefix:{t}:quarantine       hash    unreadable items
+    prefix:{t}:unlinking        set     links to ancestors' tapes that an erasure has yet to remove (clusters only)
+    prefix:{t}:lease            hash    the lease of that name, in the slot of the session with the same name
     prefix:sessions             zset    the names of all sessions
 
-A tape stays with the session that wrote it, also when that is forgotten; a fork's record remembers where the tapes
-lie that it inherited. On one server, a commit sets the time in ``prefix:sessions`` itself. In a cluster that list is
-in another slot and can only hint: a name goes in before its session is created, and listing looks at the records.
+The key of a tape contains the session that wrote it, also after that session is forgotten; the record of a fork stores
+the origins of the tapes that it inherited. On a single server, a commit sets the time in ``prefix:sessions`` itself. In
+a cluster that list is in another slot and only a hint: a name is added before its session is created, and listing reads
+the records.
 """
 
 from standfast.base.errors import InvalidInput, StoreUnavailable
@@ -30,7 +31,7 @@ FORMER_DEFAULT_PREFIX = "holdfast"
 
 
 class Keyspace:
-    """The keys of one store on its server."""
+    """The keys of one store, and reads of single keys."""
 
     def __init__(self, connection: RedisConnection, prefix: str) -> None:
         self.connection = connection
@@ -83,7 +84,7 @@ class Keyspace:
         return encoding.parse_hash(await self.connection.execute("HGETALL", key.encode(), key=key))
 
     async def list_session_names(self) -> tuple[float, list[tuple[bytes, bytes]]]:
-        """The server's time, and all listed names with their scores."""
+        """Return the time of the server, and all listed names with their scores."""
         now, names = await self.connection.run_script(HINTS_SCRIPT, [self.sessions_key], [b"all"], retry=True)
         return float(now), list(zip(names[::2], names[1::2], strict=True))
 
@@ -91,5 +92,5 @@ class Keyspace:
 def validate_prefix(prefix: object) -> str:
     name = validate_name("key prefix", prefix)
     if "{" in name or "}" in name:
-        raise InvalidInput(f"a key prefix has no braces, they mark what a cluster hashes: {name!r}")
+        raise InvalidInput(f"a key prefix must not contain braces, which mark the hash tag of a cluster: {name!r}")
     return name

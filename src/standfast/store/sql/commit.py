@@ -1,4 +1,7 @@
-"""Every operation on runs, approvals and leases, inside a transaction that the caller began and will end."""
+"""Apply the operations of a commit, inside a transaction that the caller begins and ends.
+
+The operations on histories are in :mod:`~standfast.store.sql.history_writes`.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -45,7 +48,7 @@ def append_log(
     entries: tuple[tuple[str, bytes], ...],
     now: float,
 ) -> None:
-    """Append to one of a run's two logs; the run's row is the lock that keeps the sequence gapless."""
+    """Append to one of a run's two logs. The row of the run is locked, so that the sequence has no gaps."""
     row = db.fetch_one(f"SELECT {counter} FROM {{_runs}} WHERE run_id = :run_id" + db.lock_clause, {"run_id": run_id})
     if row is None:
         raise NotFound("run", run_id)
@@ -134,7 +137,7 @@ def renew_lease(db: DatabaseConnection, op: operations.RenewLease, now: float) -
 
 
 def release_lease(db: DatabaseConnection, op: operations.ReleaseLease, now: float) -> None:
-    # The row stays with an empty owner, so that the token of the next owner is still a higher one.
+    # The row stays, with an empty owner, so that the token of the next owner is higher.
     db.execute(
         "UPDATE {_leases} SET owner = '', expires_at = 0 WHERE name = :name AND token = :token",
         {"name": op.name, "token": op.token},
@@ -146,7 +149,7 @@ def check_fence(db: DatabaseConnection, op: operations.CheckFence, now: float) -
 
 
 def apply(connection: DatabaseConnection, ops: Iterable[Op], now: float) -> list[OpResult]:
-    """Do the operations in order. An exception means that the transaction must be rolled back."""
+    """Apply the operations in order. After an exception the transaction must be rolled back."""
     return [_APPLIERS[type(op)](connection, op, now) for op in ops]
 
 

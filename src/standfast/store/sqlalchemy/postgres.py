@@ -1,6 +1,6 @@
-"""What only PostgreSQL does: a commit as one call of a function, and words indexed as they are written.
+"""PostgreSQL only: a commit as one call of a function, and full-text search in an index that is updated on writing.
 
-The function and its helpers stand in ``postgres_commit.sql``; this module speaks with them.
+The function is defined in ``postgres_commit.sql``; this module encodes its arguments and decodes its results.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,17 +26,17 @@ Fields = dict[str, Any]
 
 
 class CommitPayload:
-    """A commit as the function takes it. Bytes may hold anything, so they travel beside the JSON, not in it."""
+    """The arguments of the commit function. Binary data is passed in an array beside the JSON."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
         self.blobs: list[bytes] = []
         fields = [{"op": type(op).__struct_config__.tag, **_ENCODERS[type(op)](self, op)} for op in ops]
-        # A field that is not there is NULL over there.
+        # The function reads a missing field as NULL.
         present = [{name: value for name, value in op.items() if value is not None} for op in fields]
         self.ops = msgspec.json.encode(present).decode()
 
     def add_blobs(self, *blobs: bytes) -> int:
-        """The place of the first of these in the array, which begins with 1."""
+        """Add blobs and return the index of the first one. SQL arrays start at 1."""
         self.blobs.extend(blobs)
         return len(self.blobs) - len(blobs) + 1
 
@@ -74,7 +74,7 @@ class CommitPayload:
         }
 
     def encode_annotate(self, op: operations.Annotate) -> Fields:
-        # As text, so that its numbers and escapes stay as they are.
+        # As text, so that jsonb does not change its numbers and escapes.
         metadata = msgspec.json.encode(op.metadata).decode()
         return {"session_id": op.session_id, "metadata": metadata, "owner": op.owner, "tape": op.tape}
 
@@ -143,14 +143,14 @@ _ERRORS_BY_SQLSTATE: dict[str, Callable[..., StandfastError]] = {
 
 
 def error_from_sqlstate(sqlstate: str | None, detail: str | None) -> StandfastError | None:
-    """The exception that the function meant, if the error is one of its own."""
+    """Return the exception for an error that the function raised, ``None`` for any other error."""
     if sqlstate not in _ERRORS_BY_SQLSTATE or detail is None:
         return None
     return _ERRORS_BY_SQLSTATE[sqlstate](**msgspec.json.decode(detail))
 
 
 def build_tsquery(terms: Sequence[str]) -> str:
-    """A tsquery for items that have, for every term, a word beginning with it."""
+    """Build a tsquery for items that contain, for every term, a word that starts with it."""
     quoted = (term.replace("\\", "\\\\").replace("'", "''") for term in terms)
     return " & ".join(f"'{term}':*" for term in quoted)
 
