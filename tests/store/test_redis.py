@@ -114,7 +114,7 @@ class TestRedis(StoreContract):
 
         return stored
 
-    async def test_a_link_from_before_keeps_all_that_its_fork_may_show(self, backend: RedisBackend, stored) -> None:
+    async def test_a_link_of_an_earlier_version_keeps_all_items_its_fork_may_contain(self, backend: RedisBackend, stored) -> None:
         await append(backend, "parent", b"a", b"given up", tape=1)
         await backend.commit(await make_rewind(backend, "parent", 1, b"b", b"c"))
         await backend.commit(await make_fork(backend, "parent", "child", 2))
@@ -137,7 +137,7 @@ class TestRedisWithFaults(TestRedis):
     def failing_after(self, faults: RedisFaults):
         return faults.fail_after
 
-    async def test_a_driver_failure_at_any_statement_leaves_everything_as_it_was(self, backend, failing_after) -> None:
+    async def test_a_driver_failure_at_any_statement_changes_nothing(self, backend, failing_after) -> None:
         # The suite's own clause counts on several statements for a commit; here there is one.
         await self.populate(backend)
         before = await self.dump(backend)
@@ -159,17 +159,17 @@ class TestRedisCluster(TestRedis):
     @pytest.fixture(autouse=True)
     def refused_across_slots(self, request: pytest.FixtureRequest) -> None:
         """Clauses whose commits touch several sessions: refused, and nothing else goes wrong with them."""
-        if request.node.originalname == "test_random_commits_leave_what_the_reference_leaves":
+        if request.node.originalname == "test_random_commits_match_the_reference":
             pytest.skip("most of them cross slots; test_redis_differential.py has random commits for clusters")
         if request.node.originalname in {
-            "test_every_operation_has_its_own_outcome_in_order",
-            "test_a_failing_operation_leaves_everything_as_it_was",
-            "test_everything_is_there_after_opening_again",
-            "test_a_fence_stops_the_writes_of_a_former_owner",
+            "test_every_operation_has_its_own_result_in_order",
+            "test_a_failing_operation_changes_nothing",
+            "test_everything_is_kept_after_reopening",
+            "test_a_fence_refuses_the_writes_of_a_former_owner",
             "test_a_lease_and_a_fence_may_share_a_commit",
         }:
             request.node.add_marker(pytest.mark.xfail(raises=Unsupported, strict=True))
-        if request.node.originalname == "test_random_commits_leave_what_the_reference_leaves":
+        if request.node.originalname == "test_random_commits_match_the_reference":
             pytest.skip("most of them cross slots; test_redis_differential has programs for a cluster")
 
 
@@ -215,7 +215,7 @@ async def test_a_batch_whose_last_operation_fails_writes_nothing(backend: RedisB
     assert after == before
 
 
-async def test_a_session_forgotten_in_a_batch_has_no_past_for_the_rest_of_it(backend: RedisBackend) -> None:
+async def test_operations_after_a_forget_in_one_commit_see_a_new_session(backend: RedisBackend) -> None:
     keyed = Splice(session_id="s", add=(b"a",), key=BatchKey("k", "d"), seal=b"seal", owner="me")
     await backend.commit(keyed, keyed, Annotate(session_id="s", metadata={"title": "x"}))
     again = Splice(session_id="s", add=(b"b",), key=BatchKey("k", "other"))
@@ -225,7 +225,7 @@ async def test_a_session_forgotten_in_a_batch_has_no_past_for_the_rest_of_it(bac
     assert await read_data(backend, "s") == [b"b"]
 
 
-async def test_a_foreign_value_in_the_way_is_refused_before_anything_is_written(
+async def test_a_key_of_another_type_is_refused_before_anything_is_written(
     backend: RedisBackend, client: Redis
 ) -> None:
     await client.set(f"{backend.keys.prefix}:{{s}}:keys", "somebody else's")
@@ -283,7 +283,7 @@ async def test_long_histories_and_batches_go_through(backend: RedisBackend) -> N
 # --- failures -----------------------------------------------------------------------------------
 
 
-async def test_a_keyed_batch_whose_answer_was_lost_is_sent_again(
+async def test_a_keyed_commit_with_a_lost_response_is_sent_again(
     redis_url: str, prefix: str, faults: RedisFaults
 ) -> None:
     async with faulty(faults, redis_url, prefix) as backend:
@@ -304,7 +304,7 @@ async def test_a_batch_without_key_is_never_sent_twice(redis_url: str, prefix: s
         assert await read_data(backend, "s") == [b"a", b"b"]
 
 
-async def test_a_server_that_forgot_the_scripts_is_sent_them_again(backend: RedisBackend, client: Redis) -> None:
+async def test_scripts_are_sent_again_to_a_server_that_lost_them(backend: RedisBackend, client: Redis) -> None:
     await append(backend, "s", b"a")
     await client.script_flush()
     assert await append(backend, "s", b"b") == Head(2, 2)
@@ -328,7 +328,7 @@ async def test_a_server_that_comes_back_is_used_again(prefix: str) -> None:
             assert await read_data(backend, "t") == [b"c"]
 
 
-async def test_an_error_does_not_tell_the_password(prefix: str) -> None:
+async def test_an_error_does_not_contain_the_password(prefix: str) -> None:
     url = "redis://me:s3cret@127.0.0.1:1/0?socket_connect_timeout=1"
     async with closing_backend(RedisBackend.from_url(url, prefix=prefix)) as backend:
         with pytest.raises(StoreUnavailable) as problem:
@@ -337,7 +337,7 @@ async def test_an_error_does_not_tell_the_password(prefix: str) -> None:
     assert "127.0.0.1:1" in str(problem.value)
 
 
-async def test_callers_cancelled_anywhere_strand_no_connection(redis_url: str, prefix: str) -> None:
+async def test_cancelled_callers_leak_no_connection(redis_url: str, prefix: str) -> None:
     chance = random.Random(7)
     async with (
         Redis.from_url(redis_url, max_connections=4) as client,
@@ -374,7 +374,7 @@ async def test_callers_cancelled_anywhere_strand_no_connection(redis_url: str, p
 
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("decode_responses", [False, True])
-async def test_any_client_does_and_stays_the_callers(
+async def test_any_client_can_be_used_and_stays_open(
     redis_url: str, prefix: str, protocol: int, decode_responses: bool
 ) -> None:
     async with Redis.from_url(redis_url, protocol=protocol, decode_responses=decode_responses) as client:
@@ -399,13 +399,13 @@ def test_a_ttl_out_of_range_is_refused(ttl: object) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "a{b}", "x" * 300, "a\x00"])
-def test_a_prefix_that_would_spoil_the_keys_is_refused(bad: str) -> None:
+def test_an_invalid_prefix_is_refused(bad: str) -> None:
     with pytest.raises(InvalidInput):
         RedisBackend.from_url("redis://localhost", prefix=bad)
 
 
 @pytest.mark.parametrize("bad", ["http://localhost", "redis://localhost:port", "nonsense"])
-def test_a_url_that_is_not_one_is_refused(bad: str) -> None:
+def test_an_invalid_url_is_refused(bad: str) -> None:
     with pytest.raises(InvalidInput):
         RedisBackend.from_url(bad)
 
@@ -413,7 +413,7 @@ def test_a_url_that_is_not_one_is_refused(bad: str) -> None:
 # --- leases by the server's clock ---------------------------------------------------------------
 
 
-async def test_a_lease_passes_on_when_it_runs_out_and_fences_off_its_former_owner(redis_url: str, prefix: str) -> None:
+async def test_an_expired_lease_is_granted_and_fences_off_its_former_owner(redis_url: str, prefix: str) -> None:
     far_ahead = FakeClock(now=9e9)
     async with (
         closing_backend(RedisBackend.from_url(redis_url, prefix=prefix)) as one,
@@ -492,7 +492,7 @@ async def test_all_keys_of_a_session_expire_together(redis_url: str, prefix: str
 
 
 @pytest.mark.parametrize("where", ["redis_url", "redis_cluster_url"])
-async def test_what_a_fork_shows_lives_as_long_as_the_fork(
+async def test_items_of_a_fork_expire_with_the_fork(
     request: pytest.FixtureRequest, where: str, prefix: str
 ) -> None:
     url = request.getfixturevalue(where)
@@ -518,7 +518,7 @@ async def test_without_a_ttl_nothing_expires(backend: RedisBackend, client: Redi
     assert set((await expiries(client, backend.keys.prefix)).values()) == {-1}
 
 
-async def test_a_writer_without_ttl_keeps_all_of_a_session(redis_url: str, prefix: str, client: Redis) -> None:
+async def test_a_write_without_ttl_makes_all_keys_of_a_session_persistent(redis_url: str, prefix: str, client: Redis) -> None:
     async with closing_backend(RedisBackend.from_url(redis_url, prefix=prefix, ttl=1000)) as backend:
         await full(backend, "s")
     async with closing_backend(RedisBackend.from_url(redis_url, prefix=prefix)) as backend:
@@ -568,7 +568,7 @@ class TestSlots:
         await backend.commit(Erase(session_id="empty", forget=True))
         assert await keys_of(client, backend.keys.prefix) == {":sessions"}
 
-    async def test_a_fork_that_was_refused_holds_on_to_nothing(self, backend: RedisBackend, client: Redis) -> None:
+    async def test_a_refused_fork_leaves_no_links(self, backend: RedisBackend, client: Redis) -> None:
         await append(backend, "parent", b"a", b"b")
         await append(backend, "child", b"x")
         fork = await make_fork(backend, "parent", "child", 2)
@@ -578,7 +578,7 @@ class TestSlots:
         assert not [key for key in await keys_of(client, backend.keys.prefix) if "links" in key]
         assert await read_data(backend, "child") == [b"x"]
 
-    async def test_an_erasure_that_was_cut_off_is_finished_by_the_next_one(
+    async def test_an_interrupted_erasure_is_finished_by_the_next_one(
         self, backend: RedisBackend, client: Redis, faults: RedisFaults
     ) -> None:
         await append(backend, "parent", b"a", b"b")
@@ -591,21 +591,21 @@ class TestSlots:
         await backend.commit(Erase(session_id="child", forget=True))
         assert await keys_of(client, backend.keys.prefix) == {":sessions"}
 
-    async def test_a_lease_lies_with_the_session_of_its_name(self, backend: RedisBackend) -> None:
+    async def test_a_lease_is_in_the_slot_of_the_session_with_its_name(self, backend: RedisBackend) -> None:
         (lease,) = await backend.commit(AcquireLease(name="s", owner="me", ttl=60))
         await backend.commit(CheckFence("s", lease.token), Splice(session_id="s", add=(b"a",)))
         with pytest.raises(FenceLost):
             await backend.commit(Splice(session_id="s", add=(b"b",)), CheckFence("s", lease.token + 1))
         assert await read_data(backend, "s") == [b"a"]
 
-    async def test_what_cannot_be_atomic_is_refused(self, backend: RedisBackend) -> None:
+    async def test_commits_across_slots_are_refused(self, backend: RedisBackend) -> None:
         await append(backend, "s", b"a")
         for other in (Splice(session_id="t", add=(b"x",)), CheckFence("l", 1), RequireVersion("t", 0)):
             with pytest.raises(Unsupported):
                 await backend.commit(Splice(session_id="s", add=(b"b",)), other)
         assert await read_data(backend, "s") == [b"a"]
 
-    async def test_only_old_names_without_a_session_are_taken_off_the_list(
+    async def test_only_old_names_without_a_session_are_removed_from_the_list(
         self, backend: RedisBackend, client: Redis
     ) -> None:
         await append(backend, "s", b"a")

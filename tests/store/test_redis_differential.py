@@ -187,13 +187,13 @@ HOW = settings(
 
 @settings(HOW, max_examples=80)
 @given(program=st.lists(st.tuples(turns, across | within | forks | forks), max_size=14))
-async def test_one_server_does_what_the_reference_does(redis_url: str, program: list[tuple[float, list[Move]]]) -> None:
+async def test_one_server_matches_the_reference(redis_url: str, program: list[tuple[float, list[Move]]]) -> None:
     await run(redis_url, program)
 
 
 @settings(HOW, max_examples=60)
 @given(program=st.lists(st.tuples(turns, within | forks | forks), max_size=14))
-async def test_a_cluster_does_what_the_reference_does(
+async def test_a_cluster_matches_the_reference(
     redis_cluster_url: str, program: list[tuple[float, list[Move]]]
 ) -> None:
     await run(redis_cluster_url, program)
@@ -201,7 +201,7 @@ async def test_a_cluster_does_what_the_reference_does(
 
 @settings(HOW, max_examples=50)
 @given(batch=across)
-async def test_a_cluster_refuses_or_does_what_the_reference_does(redis_cluster_url: str, batch: list[Move]) -> None:
+async def test_a_cluster_refuses_commits_or_matches_the_reference(redis_cluster_url: str, batch: list[Move]) -> None:
     clock = FakeClock()
     backend = RedisBackend.from_url(redis_cluster_url, prefix=f"test-{secrets.token_hex(6)}", clock=clock)
     async with closing_backend(MemoryBackend(clock=clock)) as reference, closing_backend(backend):

@@ -67,7 +67,7 @@ class SlowDisk(sqlite3.Connection):
 
 
 class TestClosing:
-    async def test_what_was_asked_for_before_closing_is_written_and_the_file_is_released(self, path: Path) -> None:
+    async def test_closing_finishes_submitted_commits_and_releases_the_file(self, path: Path) -> None:
         backend = SqliteBackend(path)
         await warm(backend)
         asked = [asyncio.create_task(backend.commit(append())) for _ in range(3)]
@@ -78,7 +78,7 @@ class TestClosing:
         async with closing_backend(SqliteBackend(path)) as again:
             assert (await again.get_session("s")).length == 6
 
-    async def test_what_a_slow_disk_sent_to_the_thread_is_written_too(self, path: Path) -> None:
+    async def test_closing_finishes_commits_that_a_slow_disk_moved_to_the_thread(self, path: Path) -> None:
         backend = SqliteBackend(path, connect=partial(sqlite3.connect, factory=SlowDisk))
         await warm(backend)
         await backend.commit(append())  # so slow that no commit is made in place for a while
@@ -87,7 +87,7 @@ class TestClosing:
         await backend.close()
         await asyncio.gather(*asked)
 
-    async def test_a_commit_in_the_turn_of_a_hard_close_is_refused_and_opens_nothing(self, path: Path) -> None:
+    async def test_a_commit_during_close_sync_is_refused_and_opens_no_file(self, path: Path) -> None:
         backend = SqliteBackend(path)
         await warm(backend)
         asked = asyncio.create_task(backend.commit(append()))
@@ -97,7 +97,7 @@ class TestClosing:
             await asked
         assert open_files(path) == []
 
-    async def test_a_read_that_was_waiting_when_the_store_closed_opens_nothing(self, path: Path) -> None:
+    async def test_a_read_that_waits_while_the_store_closes_opens_no_file(self, path: Path) -> None:
         backend = SqliteBackend(path)
         reading = asyncio.create_task(backend.get_session("s"))
         await asyncio.sleep(0)
@@ -106,7 +106,7 @@ class TestClosing:
             await reading
         assert open_files(path) == []
 
-    async def test_closing_lets_the_loop_run_while_another_process_holds_the_lock(self, path: Path) -> None:
+    async def test_closing_does_not_block_the_loop_while_another_process_holds_the_lock(self, path: Path) -> None:
         backend = SqliteBackend(path, busy_timeout=5)
         await warm(backend)
         with write_lock_on(path) as other:
@@ -118,7 +118,7 @@ class TestClosing:
             await closes
         await big
 
-    async def test_closing_an_async_session_lets_the_loop_run_too(self, path: Path) -> None:
+    async def test_closing_an_async_session_does_not_block_the_loop(self, path: Path) -> None:
         session = AsyncSQLiteSession("s", path)
         await session.get_items()
         with write_lock_on(path) as other:
@@ -131,28 +131,28 @@ class TestClosing:
         await big
         await session.close()
 
-    async def test_a_store_that_is_closed_twice_leaves_the_file_to_its_other_users(self, path: Path) -> None:
+    async def test_closing_a_store_twice_does_not_close_the_file_for_other_users(self, path: Path) -> None:
         async with open_store(f"sqlite:///{path}") as theirs:
             async with open_store(f"sqlite:///{path}") as ours:
                 await ours.close()
             await theirs.session("s").add_items([{"role": "user", "content": "still here"}])
 
 
-class TestNotWaiting:
-    async def test_the_first_read_of_an_open_store_waits_for_no_writer(self, path: Path) -> None:
+class TestBlocking:
+    async def test_the_first_read_of_an_open_store_does_not_block_on_a_writer(self, path: Path) -> None:
         async with closing_backend(SqliteBackend(path, busy_timeout=0)) as backend:
             await warm(backend)
             with write_lock_on(path):
                 assert (await backend.get_session("s")).length == 3
 
-    async def test_a_search_that_has_nothing_to_index_waits_for_no_writer(self, path: Path) -> None:
+    async def test_a_search_without_new_items_does_not_block_on_a_writer(self, path: Path) -> None:
         async with open_store(f"sqlite:///{path}", busy_timeout=0) as store:
             await store.session("s").add_items([{"role": "user", "content": "needle"}])
             assert len(await store.search("needle")) == 1
             with write_lock_on(path):
                 assert len(await store.search("needle")) == 1
 
-    async def test_a_lock_met_while_connecting_in_place_is_left_to_the_writing_thread(self, path: Path) -> None:
+    async def test_a_locked_file_on_an_inline_connection_is_left_to_the_writer_thread(self, path: Path) -> None:
         def connect(*args: Any, timeout: float, **kwargs: Any) -> sqlite3.Connection:
             if not timeout:  # the connection that may not wait
                 raise sqlite3.OperationalError("database is locked")
@@ -172,7 +172,7 @@ class TestNotWaiting:
         ],
         ids=["many small items", "many callers", "an annotation", "many operations"],
     )
-    async def test_what_takes_long_is_not_done_in_place(self, path: Path, ops: list[list[Op]]) -> None:
+    async def test_large_commits_are_made_on_the_writer_thread(self, path: Path, ops: list[list[Op]]) -> None:
         at_work: set[int] = set()
 
         def connect(*args: Any, **kwargs: Any) -> sqlite3.Connection:
@@ -189,7 +189,7 @@ class TestNotWaiting:
             await asyncio.gather(*(backend.commit(*batch) for batch in ops))
             assert threading.get_ident() not in at_work
 
-    async def test_the_log_shrinks_again_when_a_slow_reader_has_gone(self, path: Path) -> None:
+    async def test_the_log_shrinks_after_a_slow_reader_has_ended(self, path: Path) -> None:
         log = path.with_name("store.db-wal")
         async with closing_backend(SqliteBackend(path)) as backend:
             await warm(backend)
@@ -240,7 +240,7 @@ assert texts() == ["a", "b", "c", "d", "e"], texts()
 
 
 class TestSharing:
-    def test_a_forked_child_goes_on_with_the_session_of_its_parent(self, path: Path) -> None:
+    def test_a_forked_process_continues_the_session_of_its_parent(self, path: Path) -> None:
         source = str(Path(standfast.__file__).parents[1])
         subprocess.run(
             [sys.executable, "-c", FORKING, str(path)], check=True, timeout=60, env={**os.environ, "PYTHONPATH": source}
@@ -258,7 +258,7 @@ class TestSharing:
         await grandchild.add_items([{"role": "user", "content": "two"}])
         assert len(await grandchild.get_items()) == 2
 
-    async def test_a_session_on_a_file_that_was_replaced_writes_to_the_file_that_is_there(self, path: Path) -> None:
+    async def test_a_session_on_a_replaced_file_writes_to_the_new_file(self, path: Path) -> None:
         old = SQLiteSession("s", path)
         await old.add_items([{"role": "user", "content": "old"}])
         for leftover in path.parent.iterdir():
@@ -283,7 +283,7 @@ class TestDamagedRows:
             "version = 'x'",
         ],
     )
-    async def test_a_session_that_cannot_be_read_hides_no_other(self, path: Path, damage: str) -> None:
+    async def test_an_unreadable_session_does_not_hide_others(self, path: Path, damage: str) -> None:
         async with open_store(f"sqlite:///{path}") as store:
             for name in ("before", "bad", "behind"):
                 await store.session(name).add_items([{"role": "user", "content": f"word {name}"}])
@@ -298,7 +298,7 @@ class TestDamagedRows:
             assert await store.session("bad").get_items() == []
 
     @pytest.mark.parametrize("metadata", ["junk", "[1]", b"\xff"])
-    async def test_annotations_that_cannot_be_read_hide_no_history(self, path: Path, metadata: str | bytes) -> None:
+    async def test_unreadable_metadata_does_not_hide_the_history(self, path: Path, metadata: str | bytes) -> None:
         async with open_store(f"sqlite:///{path}") as store:
             await store.session("s").add_items([{"role": "user", "content": "word"}])
             with closing(sqlite3.connect(path)) as raw, raw:

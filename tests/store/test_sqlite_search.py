@@ -41,8 +41,8 @@ async def hits(store: Store, query: str) -> list[tuple[str, int]]:
     return [(hit.session_id, hit.position) for hit in await store.search(query, limit=10_000)]
 
 
-class TestWhileOthersWrite:
-    async def test_a_long_history_is_indexed_a_little_at_a_time(self, path: Path) -> None:
+class TestConcurrentWriters:
+    async def test_a_long_history_is_indexed_in_batches(self, path: Path) -> None:
         weights = [0]
 
         class Weighed(sqlite3.Connection):
@@ -64,7 +64,7 @@ class TestWhileOthersWrite:
         assert sum(weights) > 600 * 9_000
         assert max(weights) < 1_000_000
 
-    async def test_a_writer_that_waits_for_another_process_asks_again_and_again(self, path: Path) -> None:
+    async def test_a_writer_polls_the_lock_of_another_process(self, path: Path) -> None:
         asked = 0
         often = threading.Event()
 
@@ -86,7 +86,7 @@ class TestWhileOthersWrite:
                 other.execute("ROLLBACK")
                 await writing
 
-    async def test_a_search_ends_although_somebody_goes_on_writing(self, path: Path) -> None:
+    async def test_a_search_ends_while_another_process_keeps_writing(self, path: Path) -> None:
         class Overtaken(sqlite3.Connection):
             """Another process has written whenever this one looks for what is new."""
 
@@ -105,7 +105,7 @@ class TestWhileOthersWrite:
             async with asyncio.timeout(10):
                 assert await hits(Store(backend), "word") == [("s", 1), ("s", 0)]
 
-    async def test_two_processes_that_index_at_once_index_everything_once(self, path: Path) -> None:
+    async def test_concurrent_indexing_by_two_processes_indexes_everything_once(self, path: Path) -> None:
         async with closing_backend(SqliteBackend(path)) as ours, closing_backend(SqliteBackend(path)) as theirs:
             for name in "abc":
                 await Store(ours).session(name).add_items(said(*(f"word {n} {'x' * 900}" for n in range(500))))
@@ -114,7 +114,7 @@ class TestWhileOthersWrite:
         assert indexed(path, "word") == 1_500
 
 
-class TestWhatIsIndexed:
+class TestIndexing:
     async def test_a_search_in_one_session_indexes_that_session_only(self, path: Path) -> None:
         async with open_store(f"sqlite:///{path}") as store:
             parent, other = store.session("parent"), store.session("other")
@@ -127,7 +127,7 @@ class TestWhatIsIndexed:
             assert len(await store.search("word")) == 7
             assert indexed(path, "word") == 5
 
-    async def test_what_is_deleted_or_cleared_leaves_the_index(self, path: Path) -> None:
+    async def test_deleted_and_cleared_items_are_removed_from_the_index(self, path: Path) -> None:
         async with open_store(f"sqlite:///{path}") as store:
             for name in ("deleted", "cleared", "kept"):
                 await store.session(name).add_items(said("word one", "word two"))
@@ -147,7 +147,7 @@ class TestWhatIsIndexed:
             assert await hits(store, "long" * 10 + "x") == []
 
 
-async def test_an_index_that_broke_off_half_way_is_finished_by_the_next_search(path: Path) -> None:
+async def test_an_interrupted_indexing_is_finished_by_the_next_search(path: Path) -> None:
     parts = 0
 
     class Failing(sqlite3.Connection):
@@ -170,7 +170,7 @@ async def test_an_index_that_broke_off_half_way_is_finished_by_the_next_search(p
     assert indexed(path, "word") == 300
 
 
-async def test_an_index_of_an_earlier_layout_is_made_anew(path: Path) -> None:
+async def test_an_index_of_an_earlier_version_is_rebuilt(path: Path) -> None:
     async with open_store(f"sqlite:///{path}") as store:
         await store.session("a").add_items(said("hello", "world"))
     with closing(sqlite3.connect(path)) as raw, raw:

@@ -104,7 +104,7 @@ class AtomicityClauses(StoreFixtures):
     async def test_an_empty_commit_does_nothing(self, backend: Backend) -> None:
         assert await backend.commit() == []
 
-    async def test_every_operation_has_its_own_outcome_in_order(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_every_operation_has_its_own_result_in_order(self, backend: Backend, clock: FakeClock) -> None:
         outcomes = await backend.commit(
             Splice(session_id="s", add=(b"a",)),
             RequireVersion("s", 1),
@@ -140,7 +140,7 @@ class AtomicityClauses(StoreFixtures):
         "spoiler", [RequireVersion("one-old", 99), CheckFence("one-held", 99)], ids=["require", "fence"]
     )
     @pytest.mark.parametrize("place", ["first", "last"])
-    async def test_a_failing_operation_leaves_everything_as_it_was(
+    async def test_a_failing_operation_changes_nothing(
         self, backend: Backend, spoiler: Op, place: str
     ) -> None:
         await self.populate(backend)
@@ -154,7 +154,7 @@ class AtomicityClauses(StoreFixtures):
         assert await self.dump(backend) == before
         assert len(await backend.commit(*ops)) == len(ops)
 
-    async def test_a_driver_failure_at_any_statement_leaves_everything_as_it_was(
+    async def test_a_driver_failure_at_any_statement_changes_nothing(
         self, backend: Backend, failing_after: FaultInjector
     ) -> None:
         for statements in itertools.count():
@@ -174,7 +174,7 @@ class AtomicityClauses(StoreFixtures):
                 break
         assert statements > 0
 
-    async def test_a_lost_answer_leaves_the_whole_commit_or_nothing(
+    async def test_a_lost_response_leaves_the_whole_commit_or_nothing(
         self, backend: Backend, failing_after: FaultInjector
     ) -> None:
         ops: list[Op] = [
@@ -194,7 +194,7 @@ class AtomicityClauses(StoreFixtures):
             if not fault.triggered:
                 break
 
-    async def test_a_driver_failure_while_reading_costs_one_answer(
+    async def test_a_driver_failure_while_reading_affects_one_call(
         self, backend: Backend, failing_after: FaultInjector
     ) -> None:
         await self.populate(backend)
@@ -209,7 +209,7 @@ class AtomicityClauses(StoreFixtures):
                 await append(backend, f"other-{late}-{statements}", b"x")
                 before = await self.dump(backend)
 
-    async def test_a_driver_failure_while_opening_is_not_the_end(
+    async def test_a_backend_recovers_from_a_driver_failure_while_opening(
         self, reopen: Reopen, failing_after: FaultInjector
     ) -> None:
         async with reopen() as backend:
@@ -232,7 +232,7 @@ class AtomicityClauses(StoreFixtures):
         assert [answer for answer in answers[::2] if isinstance(answer, Exception)] == []
         assert sorted(filter(None, await read_data(backend, "s"))) == [b"a", b"b", b"c"]
 
-    async def test_a_damaged_record_stands_alone(self, backend: Backend, corrupt: CorruptRecord) -> None:
+    async def test_a_damaged_item_does_not_affect_others(self, backend: Backend, corrupt: CorruptRecord) -> None:
         await append(backend, "s", b"a", b"b", b"c", b"d")
         await corrupt(backend, "s", 1, b"\xff\xfe{")
         await corrupt(backend, "s", 2, None)
@@ -244,7 +244,7 @@ class AtomicityClauses(StoreFixtures):
 class LifetimeClauses(AtomicityClauses):
     """Closing and opening again."""
 
-    async def test_everything_is_there_after_opening_again(self, reopen_durable: Reopen) -> None:
+    async def test_everything_is_kept_after_reopening(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as backend:
             await self.populate(backend)
             before = await self.dump(backend)
@@ -253,19 +253,19 @@ class LifetimeClauses(AtomicityClauses):
             ops = await self.make_ops_of_every_kind(backend)
             assert len(await backend.commit(*ops)) == len(ops)
 
-    async def test_a_key_is_remembered_after_opening_again(self, reopen_durable: Reopen) -> None:
+    async def test_a_batch_key_is_kept_after_reopening(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as backend:
             first = await append(backend, "s", b"a", key=BatchKey("turn", "x"))
         async with reopen_durable() as backend:
             assert await append(backend, "s", b"a", key=BatchKey("turn", "x")) == first
 
-    async def test_what_one_opening_wrote_another_reads_at_once(self, reopen_durable: Reopen) -> None:
+    async def test_writes_are_visible_to_other_connections_immediately(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as one, reopen_durable() as two:
             for n in range(5):
                 await append(one, "s", b"%d" % n)
                 assert len(await read_data(two, "s")) == n + 1
 
-    async def test_opening_at_once_prepares_the_storage_once(self, reopen_durable: Reopen) -> None:
+    async def test_concurrent_opening_creates_the_storage_once(self, reopen_durable: Reopen) -> None:
         async def write(n: int) -> None:
             async with reopen_durable() as backend:
                 await append(backend, "s", b"%d" % n)
@@ -274,7 +274,7 @@ class LifetimeClauses(AtomicityClauses):
         async with reopen_durable() as backend:
             assert len(await read_data(backend, "s")) == 6
 
-    async def test_a_closed_backend_says_so(self, reopen: Reopen) -> None:
+    async def test_a_closed_backend_refuses_calls(self, reopen: Reopen) -> None:
         async with reopen() as backend:
             await append(backend, "s", b"a")
             await backend.read("s")
@@ -292,14 +292,14 @@ class LifetimeClauses(AtomicityClauses):
                 with pytest.raises(Closed):
                     await call
 
-    async def test_closing_twice_or_before_first_use_is_harmless(self, reopen: Reopen) -> None:
+    async def test_closing_twice_or_before_first_use_is_allowed(self, reopen: Reopen) -> None:
         async with reopen() as backend:
             await backend.close()
             await backend.close()
             with pytest.raises(Closed):
                 await backend.get_session("s")
 
-    async def test_closing_answers_everybody_who_waits(self, reopen: Reopen) -> None:
+    async def test_closing_completes_waiting_calls(self, reopen: Reopen) -> None:
         async with reopen() as backend:
             await append(backend, "s", b"first")
             callers = [asyncio.create_task(append(backend, "s", b"%d" % n)) for n in range(8)]

@@ -38,7 +38,7 @@ from standfast.testing.store.state_machine import run_commit_machine
 class RandomCommitClauses(StoreFixtures):
     """Random commits, compared with the reference."""
 
-    def test_random_commits_leave_what_the_reference_leaves(
+    def test_random_commits_match_the_reference(
         self,
         reopen: Reopen,
         clock: FakeClock,

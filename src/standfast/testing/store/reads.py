@@ -13,7 +13,7 @@ from standfast.testing.store.fixtures import StoreFixtures, append, make_fork, m
 class ReadClauses(StoreFixtures):
     """Windows and listings."""
 
-    async def test_a_window_is_what_list_slicing_shows(self, backend: Backend) -> None:
+    async def test_a_range_is_a_list_slice(self, backend: Backend) -> None:
         await append(backend, "s", b"0", b"1", b"2", b"x")
         await backend.commit(await make_rewind(backend, "s", 3, b"3", b"4"))
         every = [b"0", b"1", b"2", b"3", b"4"]
@@ -24,7 +24,7 @@ class ReadClauses(StoreFixtures):
                 assert [row.data for row in page.rows] == every[start:stop]
                 assert [row.position for row in page.rows] == list(range(5))[start:stop]
 
-    async def test_the_last_so_many_are_in_chronological_order(self, backend: Backend) -> None:
+    async def test_the_last_items_are_in_chronological_order(self, backend: Backend) -> None:
         await append(backend, "parent", b"0", b"1", b"2")
         await backend.commit(await make_fork(backend, "parent", "s", 3))
         await append(backend, "s", b"3", b"4")
@@ -35,7 +35,7 @@ class ReadClauses(StoreFixtures):
             assert [row.data for row in page.rows] == (every[-last:] if last else [])
             assert [row.position for row in page.rows] == list(range(5))[max(5 - last, 0) :]
 
-    async def test_a_page_carries_the_record_it_was_read_with(self, backend: Backend) -> None:
+    async def test_a_page_contains_the_record_of_the_session(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b")
         page = await backend.read("s", last=1)
         assert page is not None
@@ -52,14 +52,14 @@ class ReadClauses(StoreFixtures):
         assert [record.session_id for record in found] == ["b", "a", "c"]
         assert found[0] == await backend.get_session("b")
 
-    async def test_sessions_of_one_moment_are_listed_by_name_backwards(self, backend: Backend) -> None:
+    async def test_sessions_with_equal_times_are_listed_by_id_descending(self, backend: Backend) -> None:
         names = ["a", "B", "b", "ä", "Z", "_", "a-b", "ab", "日"]
         for name in names:
             await append(backend, name, b"x")
         found = await backend.list_sessions(owner=None, query=None, limit=10, after=None)
         assert [record.session_id for record in found] == sorted(names, reverse=True)
 
-    async def test_a_cursor_goes_on_where_a_listing_stopped(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_a_cursor_continues_a_listing(self, backend: Backend, clock: FakeClock) -> None:
         for index in range(10):
             await append(backend, f"session-{index}", b"x")
             clock.advance(index % 3 == 0)
@@ -71,7 +71,7 @@ class ReadClauses(StoreFixtures):
         assert parts == whole
         assert len(whole) == 10
 
-    async def test_listing_by_owner_shows_nobody_elses(self, backend: Backend) -> None:
+    async def test_listing_by_owner_excludes_other_owners(self, backend: Backend) -> None:
         await append(backend, "a", b"x", owner="me")
         await append(backend, "b", b"x", owner="you")
         await append(backend, "c", b"x")
@@ -91,7 +91,7 @@ class ReadClauses(StoreFixtures):
             ("", ["user-1", "user%2", "plain"]),
         ],
     )
-    async def test_a_query_is_a_part_of_the_name_or_of_the_annotations(
+    async def test_a_query_is_a_substring_of_the_id_or_of_the_metadata(
         self, backend: Backend, query: str, names: list[str]
     ) -> None:
         for name in ("user-1", "user%2", "plain"):

@@ -37,7 +37,7 @@ def make_approval(approval_id: str, *, run_id: str = "r", session_id: str | None
 class RunClauses(StoreFixtures):
     """Run records, their two logs, and approvals."""
 
-    async def test_what_was_never_saved_is_not_there(self, run_backend: Backend) -> None:
+    async def test_missing_runs_and_approvals_are_not_found(self, run_backend: Backend) -> None:
         assert await run_backend.get_run("r") is None
         assert await run_backend.list_runs(status=None, session_id=None, limit=9, after=0) == []
         assert await run_backend.read_journal("r", after=0) == []
@@ -45,7 +45,7 @@ class RunClauses(StoreFixtures):
         assert await run_backend.get_approval("a") is None
         assert await run_backend.list_approvals(status=None, run_id=None, session_id=None, limit=9, after="") == []
 
-    async def test_a_run_counts_its_revisions(self, run_backend: Backend, clock: FakeClock) -> None:
+    async def test_saving_a_run_increments_its_revision(self, run_backend: Backend, clock: FakeClock) -> None:
         born = clock.now
         assert await run_backend.commit(make_run("r", session_id="s")) == [None]
         clock.advance(5)
@@ -67,7 +67,7 @@ class RunClauses(StoreFixtures):
         assert (moved.value.name, moved.value.expected, moved.value.found) == ("r", expected, 2)
         assert await run_backend.get_run("r") == before
 
-    async def test_a_run_cannot_be_continued_before_it_is_created(self, run_backend: Backend) -> None:
+    async def test_a_run_must_be_created_at_revision_0(self, run_backend: Backend) -> None:
         with pytest.raises(RunMoved):
             await run_backend.commit(SaveRun(run_id="r", expected=1, status="running", data=b""))
         assert await run_backend.get_run("r") is None
@@ -117,7 +117,7 @@ class RunClauses(StoreFixtures):
         assert run is not None
         assert (run.journal_length, run.event_length, run.revision) == (3, 3, 1)
 
-    async def test_logs_are_read_from_where_a_reader_stopped(self, run_backend: Backend) -> None:
+    async def test_logs_are_read_after_a_given_number(self, run_backend: Backend) -> None:
         entries = tuple(("kind", str(number).encode()) for number in range(1, 6))
         await run_backend.commit(
             make_run("r"), AppendJournal(run_id="r", entries=entries), AppendEvents(run_id="r", events=entries)
@@ -138,7 +138,7 @@ class RunClauses(StoreFixtures):
             (2, "c"),
         ]
 
-    async def test_there_is_no_log_without_a_run(self, run_backend: Backend) -> None:
+    async def test_appending_to_the_log_of_a_missing_run_is_refused(self, run_backend: Backend) -> None:
         for op in (AppendJournal(run_id="r", entries=(("a", b""),)), AppendEvents(run_id="r", events=(("a", b""),))):
             with pytest.raises(NotFound):
                 await run_backend.commit(op)
@@ -189,7 +189,7 @@ class RunClauses(StoreFixtures):
         assert (approval.run_id, approval.session_id) == ("r", "s")
         assert (approval.requested_at, approval.expires_at) == (asked_at, None)
 
-    async def test_an_approval_cannot_be_filed_twice(self, run_backend: Backend) -> None:
+    async def test_an_approval_cannot_be_created_twice(self, run_backend: Backend) -> None:
         await run_backend.commit(make_approval("a"))
         with pytest.raises(ApprovalMoved):
             await run_backend.commit(make_approval("a"))
@@ -213,7 +213,7 @@ class RunClauses(StoreFixtures):
         assert await names(session_id="s") == ["c"]
         assert await names(status="denied", run_id="r1") == []
 
-    async def test_approvals_are_listed_whose_time_is_up(self, run_backend: Backend, clock: FakeClock) -> None:
+    async def test_due_approvals_are_listed_by_expiry(self, run_backend: Backend, clock: FakeClock) -> None:
         def until(approval_id: str, seconds: float | None, status: str = "pending") -> SaveApproval:
             at = None if seconds is None else clock.now + seconds
             return replace(make_approval(approval_id), status=status, expires_at=at)
@@ -234,7 +234,7 @@ class RunClauses(StoreFixtures):
         assert await due(5) == found[:2]
         assert await due(4) == []
 
-    async def test_the_time_is_that_of_the_leases(self, run_backend: Backend, clock: FakeClock) -> None:
+    async def test_the_time_is_that_of_the_clock_of_leases(self, run_backend: Backend, clock: FakeClock) -> None:
         before = await run_backend.get_time()
         clock.advance(7)
         assert (before, await run_backend.get_time()) == (clock.now - 7, clock.now)
@@ -256,13 +256,13 @@ class RunClauses(StoreFixtures):
 class LeaseClauses(StoreFixtures):
     """Leases with fencing tokens."""
 
-    async def test_a_lease_has_an_owner_a_token_and_an_end(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_a_lease_has_an_owner_a_token_and_an_expiry(self, backend: Backend, clock: FakeClock) -> None:
         assert await backend.get_lease("l") is None
         (lease,) = await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         assert lease == Lease("l", "me", 1, clock.now + 30)
         assert await backend.get_lease("l") == lease
 
-    async def test_a_held_lease_is_not_given_to_another(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_a_held_lease_is_not_granted_to_another_owner(self, backend: Backend, clock: FakeClock) -> None:
         (lease,) = await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(29)
         with pytest.raises(LeaseHeld) as held:
@@ -271,22 +271,22 @@ class LeaseClauses(StoreFixtures):
         assert (held.value.name, held.value.owner, held.value.expires_at) == ("l", "me", lease.expires_at)
         assert await backend.get_lease("l") == lease
 
-    async def test_the_present_owner_keeps_its_token(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_the_current_owner_keeps_its_token(self, backend: Backend, clock: FakeClock) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(10)
         assert await backend.commit(AcquireLease(name="l", owner="me", ttl=30)) == [Lease("l", "me", 1, clock.now + 30)]
 
-    async def test_a_lease_that_ran_out_passes_on_with_a_higher_token(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_an_expired_lease_is_granted_with_a_higher_token(self, backend: Backend, clock: FakeClock) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(30)
         assert await backend.commit(AcquireLease(name="l", owner="you", ttl=5)) == [Lease("l", "you", 2, clock.now + 5)]
 
-    async def test_an_owner_that_let_it_run_out_gets_a_new_token(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_the_owner_of_an_expired_lease_gets_a_new_token(self, backend: Backend, clock: FakeClock) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(31)
         assert await backend.commit(AcquireLease(name="l", owner="me", ttl=30)) == [Lease("l", "me", 2, clock.now + 30)]
 
-    async def test_renewing_goes_on_even_late_unless_somebody_took_it(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_an_expired_lease_can_be_renewed_unless_another_owner_acquired_it(self, backend: Backend, clock: FakeClock) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(40)
         (lease,) = await backend.commit(RenewLease(name="l", token=1, ttl=30))
@@ -298,7 +298,7 @@ class LeaseClauses(StoreFixtures):
             await backend.commit(RenewLease(name="l", token=1, ttl=30))
         assert (lost.value.name, lost.value.expected, lost.value.found) == ("l", 1, 2)
 
-    async def test_a_dropped_lease_is_free_and_its_token_is_never_reused(self, backend: Backend) -> None:
+    async def test_a_released_lease_is_free_and_its_token_is_never_reused(self, backend: Backend) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         assert await backend.commit(ReleaseLease(name="l", token=1)) == [None]
         assert await backend.get_lease("l") is None
@@ -309,7 +309,7 @@ class LeaseClauses(StoreFixtures):
         assert isinstance(lease, Lease)
         assert lease.token == 2
 
-    async def test_dropping_what_passed_on_is_harmless(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_releasing_a_lease_of_another_owner_has_no_effect(self, backend: Backend, clock: FakeClock) -> None:
         await backend.commit(ReleaseLease(name="l", token=1))
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(30)
@@ -317,7 +317,7 @@ class LeaseClauses(StoreFixtures):
         await backend.commit(ReleaseLease(name="l", token=1))
         assert await backend.get_lease("l") == lease
 
-    async def test_a_fence_stops_the_writes_of_a_former_owner(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_a_fence_refuses_the_writes_of_a_former_owner(self, backend: Backend, clock: FakeClock) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         await backend.commit(CheckFence("l", 1), Splice(session_id="s", add=(b"mine",)))
         clock.advance(30)
@@ -331,7 +331,7 @@ class LeaseClauses(StoreFixtures):
             await backend.commit(lost, CheckFence("l", 1))
         assert await read_data(backend, "s") == [b"mine", b"late"]
 
-    async def test_a_fence_around_nothing_is_lost(self, backend: Backend) -> None:
+    async def test_a_fence_on_a_missing_lease_is_lost(self, backend: Backend) -> None:
         with pytest.raises(FenceLost) as lost:
             await backend.commit(CheckFence("l", 1))
         assert lost.value.found == 0
@@ -344,7 +344,7 @@ class LeaseClauses(StoreFixtures):
         assert outcomes[1] is None
         assert await read_data(backend, "s") == [b"a"]
 
-    async def test_one_of_many_takers_gets_the_lease(self, backend: Backend) -> None:
+    async def test_one_of_many_concurrent_callers_gets_the_lease(self, backend: Backend) -> None:
         answers = await asyncio.gather(
             *(backend.commit(AcquireLease(name="l", owner=f"worker-{n}", ttl=30)) for n in range(8)),
             return_exceptions=True,
@@ -354,7 +354,7 @@ class LeaseClauses(StoreFixtures):
         assert (len(won), len(lost)) == (1, 7)
         assert await backend.get_lease("l") == won[0][0]
 
-    async def test_one_of_two_openings_gets_the_lease(self, reopen_durable: Reopen) -> None:
+    async def test_one_of_two_connections_gets_the_lease(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as one, reopen_durable() as two:
             answers = await asyncio.gather(
                 one.commit(AcquireLease(name="l", owner="one", ttl=30)),

@@ -33,7 +33,7 @@ async def found(backend: SqlBackend, *terms: str, **narrow: Any) -> list[tuple[s
     return [(hit.session_id, hit.data) for hit in await backend.search(terms, **where) or []]
 
 
-async def test_words_are_found_by_how_they_begin_newest_sessions_first(library: SqlBackend) -> None:
+async def test_words_are_found_by_prefix_newest_sessions_first(library: SqlBackend) -> None:
     fox, thinking = b"the quick fox", b"quick thinking"
     assert await found(library, "qui") == [("fork", fox), ("new", thinking), ("old", fox)]
     assert await found(library, "quick", "f") == [("fork", fox), ("old", fox)]
@@ -59,7 +59,7 @@ async def test_erased_words_are_not_found(library: SqlBackend) -> None:
     assert await found(library, "lazy") == []
 
 
-async def test_other_databases_leave_searching_to_the_caller() -> None:
+async def test_other_databases_have_no_search_index() -> None:
     async with closing_backend(SqlBackend.from_url("sqlite://")) as backend:
         assert not backend.indexes_words
         assert await backend.search(["x"], session_id=None, owner=None, limit=1, skip=0) is None

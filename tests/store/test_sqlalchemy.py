@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 import sqlalchemy
-from differential import Program, answer, programs, seen
+from factories.store import Program, answer, programs, seen
 from hypothesis import HealthCheck, given, settings
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -78,7 +78,7 @@ def clock() -> FakeClock:
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(program=programs)
-async def test_a_random_program_does_what_it_does_in_memory(
+async def test_a_random_program_matches_the_reference(
     backend: SqlBackend, clock: FakeClock, program: list[Any]
 ) -> None:
     reference = MemoryBackend(clock=clock)
@@ -143,7 +143,7 @@ async def test_a_commit_takes_one_round_trip(postgres_tables_url: str) -> None:
         assert tap.turns == 1
 
 
-async def test_a_commit_on_an_engine_handed_in_takes_one_round_trip(postgres_tables_url: str) -> None:
+async def test_a_commit_on_an_existing_engine_takes_one_round_trip(postgres_tables_url: str) -> None:
     async with Wiretap.on(postgres_tables_url) as tap:
         engine = create_async_engine(tap.tapped_url, **tap.engine_kwargs)
         async with closing_backend(SqlBackend(engine)) as backend:
@@ -156,7 +156,7 @@ async def test_a_commit_on_an_engine_handed_in_takes_one_round_trip(postgres_tab
 
 @pytest.mark.parametrize("server_side", [True, False], ids=["by call", "by statements"])
 @pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "without a key"])
-async def test_a_commit_whose_answer_is_lost_is_repeated_only_with_a_key(
+async def test_a_commit_with_a_lost_response_is_only_repeated_with_a_key(
     postgres_tables_url: str, keyed: bool, server_side: bool
 ) -> None:
     async with Wiretap.on(postgres_tables_url) as tap:
@@ -176,7 +176,7 @@ async def test_a_commit_whose_answer_is_lost_is_repeated_only_with_a_key(
             assert await items(backend, "s") == [b"a", b"hold me"]
 
 
-async def test_a_connection_that_breaks_before_the_commit_does_no_harm(postgres_tables_url: str) -> None:
+async def test_a_commit_is_repeated_if_the_connection_is_lost_before_it(postgres_tables_url: str) -> None:
     async with Wiretap.on(postgres_tables_url) as tap:
         engine = create_async_engine(tap.tapped_url, **tap.engine_kwargs)
         async with closing_backend(SqlBackend(engine, owns_engine=True, server_side=False)) as backend:
@@ -187,7 +187,7 @@ async def test_a_connection_that_breaks_before_the_commit_does_no_harm(postgres_
             assert await items(backend, "s") == [b"a", b"hold me"]
 
 
-async def test_a_server_process_killed_in_the_middle_is_unavailable_and_then_works_again(
+async def test_a_killed_server_process_is_reported_and_replaced(
     postgres_tables_url: str,
 ) -> None:
     async with (
@@ -207,7 +207,7 @@ async def test_a_server_process_killed_in_the_middle_is_unavailable_and_then_wor
         assert await backend.commit(Splice(session_id="s", add=(b"b",))) == [Head(2, 2)]
 
 
-async def test_a_connection_that_broke_while_idle_is_replaced_unnoticed(postgres_tables_url: str) -> None:
+async def test_an_idle_connection_that_was_lost_is_replaced(postgres_tables_url: str) -> None:
     async with (
         observer(postgres_tables_url) as admin,
         closing_backend(SqlBackend.from_url(postgres_tables_url)) as backend,
@@ -220,7 +220,7 @@ async def test_a_connection_that_broke_while_idle_is_replaced_unnoticed(postgres
         assert await items(backend, "s") == [b"a", b"b"]
 
 
-async def test_a_server_that_is_not_there_is_unavailable_and_the_message_keeps_the_password() -> None:
+async def test_an_unreachable_server_is_reported_without_the_password() -> None:
     async with closing_backend(SqlBackend.from_url("postgresql://app:secret@127.0.0.1:1/nothing")) as backend:
         for call in (backend.get_session("s"), backend.commit(Splice(session_id="s"))):
             with pytest.raises(StoreUnavailable) as refused:
@@ -255,7 +255,7 @@ async def test_a_repeated_batch_waits_for_the_first_one(backend: SqlBackend) -> 
     assert await items(backend, "s") == [b"a"]
 
 
-async def test_commits_that_lock_each_other_out_are_tried_again(backend: SqlBackend) -> None:
+async def test_deadlocked_commits_are_retried(backend: SqlBackend) -> None:
     async def write(first: str, second: str) -> None:
         await backend.commit(Splice(session_id=first, add=(b"x",)), Splice(session_id=second, add=(b"x",)))
 
@@ -264,7 +264,7 @@ async def test_commits_that_lock_each_other_out_are_tried_again(backend: SqlBack
     assert await items(backend, "a") == await items(backend, "b") == [b"x"] * 5
 
 
-async def test_forks_erased_at_once_leave_nothing_behind(backend: SqlBackend) -> None:
+async def test_concurrently_erased_forks_leave_no_items(backend: SqlBackend) -> None:
     for attempt in range(5):
         parent, forks = f"parent {attempt}", [f"fork {attempt} {number}" for number in range(4)]
         await backend.commit(Splice(session_id=parent, add=(b"secret",) * 3, tape=100 + attempt))
@@ -298,7 +298,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
-async def test_processes_that_open_a_new_database_at_once_all_succeed(
+async def test_processes_that_open_a_new_database_concurrently_all_succeed(
     database: str, postgres_url: str, tmp_path: Path
 ) -> None:
     url = postgres_url if database == "postgres" else f"sqlite+aiosqlite:///{tmp_path / 'store.db'}"
@@ -338,7 +338,7 @@ async def test_a_later_commit_does_not_overtake_one_whose_caller_was_cancelled(t
             assert await items(backend, name) == [b"first", b"later"]
 
 
-async def test_cancelling_anything_anywhere_strands_nothing(postgres_tables_url: str) -> None:
+async def test_cancelled_callers_leak_no_connection_or_transaction(postgres_tables_url: str) -> None:
     engine = create_async_engine(postgres_tables_url, pool_size=2, max_overflow=0, pool_timeout=10)
     for server_side in (True, False):
         async with closing_backend(SqlBackend(engine, server_side=server_side)) as backend:
@@ -363,7 +363,7 @@ async def test_cancelling_anything_anywhere_strands_nothing(postgres_tables_url:
     await engine.dispose()
 
 
-async def test_a_commit_under_way_is_finished_although_its_caller_went_away(postgres_tables_url: str) -> None:
+async def test_a_running_commit_is_finished_when_its_caller_is_cancelled(postgres_tables_url: str) -> None:
     async with (
         observer(postgres_tables_url) as admin,
         observer(postgres_tables_url) as rival,
@@ -384,7 +384,7 @@ async def test_a_commit_under_way_is_finished_although_its_caller_went_away(post
 # --- engines and tables -------------------------------------------------------------------------
 
 
-async def test_an_engine_handed_in_stays_the_callers(postgres_tables_url: str) -> None:
+async def test_an_existing_engine_stays_open(postgres_tables_url: str) -> None:
     engine = create_async_engine(postgres_tables_url)
     backend = SqlBackend(engine)
     await backend.commit(Splice(session_id="s", add=(b"a",)))
@@ -401,7 +401,7 @@ async def test_an_engine_handed_in_stays_the_callers(postgres_tables_url: str) -
     await engine.dispose()
 
 
-async def test_tables_have_the_names_that_were_asked_for(postgres_url: str) -> None:
+async def test_tables_have_the_requested_names(postgres_url: str) -> None:
     names = TableNames(sessions="Team_sessions", items="Team_entries")
     async with closing_backend(SqlBackend.from_url(postgres_url, names=names)) as backend:
         await backend.commit(Splice(session_id="s", add=(b"a",), words=("word",)))
@@ -413,7 +413,7 @@ async def test_tables_have_the_names_that_were_asked_for(postgres_url: str) -> N
         assert {name.split("_")[0] for (name,) in [*tables, *functions]} == {"team"}
 
 
-async def test_missing_tables_are_not_created_unasked(postgres_url: str) -> None:
+async def test_missing_tables_are_not_created_without_create_tables(postgres_url: str) -> None:
     async with closing_backend(SqlBackend.from_url(postgres_url, create_tables=False)) as backend:
         with pytest.raises(SchemaTooOld, match="create_tables=True") as missing:
             await backend.get_session("s")
@@ -439,7 +439,7 @@ def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
         SqlBackend.from_url(url)
 
 
-def test_a_driver_that_no_extra_brings_is_named_by_itself() -> None:
+def test_the_error_names_a_missing_driver() -> None:
     with pytest.raises(InvalidInput, match="the driver asyncmy is not installed: pip install asyncmy"):
         SqlBackend.from_url("mysql+asyncmy://x/y")
 
@@ -447,7 +447,7 @@ def test_a_driver_that_no_extra_brings_is_named_by_itself() -> None:
 # --- what PostgreSQL does besides ---------------------------------------------------------------
 
 
-async def test_leases_go_by_the_servers_clock(postgres_tables_url: str) -> None:
+async def test_leases_expire_by_the_clock_of_the_server(postgres_tables_url: str) -> None:
     async with (
         observer(postgres_tables_url) as admin,
         closing_backend(SqlBackend.from_url(postgres_tables_url)) as by_call,
@@ -462,7 +462,7 @@ async def test_leases_go_by_the_servers_clock(postgres_tables_url: str) -> None:
             assert float(before) <= lease.expires_at - 100 <= float(after)
 
 
-async def test_annotations_come_back_as_they_went_in(backend: SqlBackend) -> None:
+async def test_metadata_is_stored_unchanged(backend: SqlBackend) -> None:
     first = {"float": 1e5, "whole": 2.0, "large": 2**63, "nul": "a\0b", "nested": {"none": None, "list": [1, "ß"]}}
     await backend.commit(Annotate(session_id="s", metadata=first))
     await backend.commit(Annotate(session_id="s", metadata={"nul\0": 1, "float": None, "new": True}))
@@ -472,7 +472,7 @@ async def test_annotations_come_back_as_they_went_in(backend: SqlBackend) -> Non
     )
 
 
-async def test_a_name_that_the_database_cannot_hold_is_refused(postgres_tables_url: str) -> None:
+async def test_a_name_that_the_database_cannot_store_is_refused(postgres_tables_url: str) -> None:
     async with closing_backend(SqlBackend.from_url(postgres_tables_url)) as backend:
         for name in ("a\0b", "\ud800"):
             with pytest.raises(InvalidInput):

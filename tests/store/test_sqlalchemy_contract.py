@@ -65,7 +65,7 @@ class SqlContract(StoreContract):
         return stored_items
 
     @pytest.mark.parametrize("held", [None, "junk", "[1]"])
-    async def test_a_link_that_does_not_say_what_its_fork_began_with_keeps_all_that_it_may(
+    async def test_a_link_without_readable_ranges_keeps_all_items_its_fork_may_contain(
         self, backend: SqlBackend, stored: StoredItemsReader, held: str | None
     ) -> None:
         await append(backend, "parent", b"a", b"given up", tape=1)
@@ -77,7 +77,7 @@ class SqlContract(StoreContract):
         assert await read_data(backend, "child") == [b"a", b"b"]
         assert await stored(backend) == {(1, 0): b"a", (1, 1): b"given up", (1, 2): b"b"}
 
-    async def test_forks_from_before_links_said_what_they_began_with_are_kept(self, reopen_durable: Reopen) -> None:
+    async def test_forks_of_an_earlier_version_keep_their_items(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as old:
             await append(old, "parent", b"a", b"given up", tape=1)
             await old.commit(await make_rewind(old, "parent", 1, b"b"))
@@ -125,7 +125,7 @@ class TestSqliteInMemory(SqlContract):
         return lambda: closing_backend(SqlBackend.from_url("sqlite://", clock=clock))
 
 
-class TestSqliteInMemoryOnAnEngineHandedIn(SqlContract):
+class TestSqliteInMemoryOnExistingEngine(SqlContract):
     durable = False
 
     @pytest.fixture
@@ -153,7 +153,7 @@ class TestPostgresByStatements(SqlContract):
         )
 
 
-class TestPostgresThroughAPooler(SqlContract):
+class TestPostgresThroughPooler(SqlContract):
     """With the settings for PgBouncer in transaction mode: no statement outlives its transaction."""
 
     examples = 2  # a connection for each statement takes its time

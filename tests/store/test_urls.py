@@ -16,9 +16,9 @@ async def reached_by_their_tables(url: str) -> bool:
         return found == ["user-7"] and await store.sessions() == []
 
 
-async def test_an_address_may_name_the_tables_of_ready_made_sessions(tmp_path: Path) -> None:
+async def test_a_url_may_name_the_tables_of_the_ecosystems_sessions(tmp_path: Path) -> None:
     assert await reached_by_their_tables(f"sqlite+aiosqlite:///{tmp_path / 'store.db'}")
 
 
-async def test_an_address_of_postgres_may_name_the_tables_of_ready_made_sessions(postgres_url: str) -> None:
+async def test_a_postgres_url_may_name_the_tables_of_the_ecosystems_sessions(postgres_url: str) -> None:
     assert await reached_by_their_tables(postgres_url)

@@ -44,7 +44,7 @@ def work_of_finding(path: Path) -> int:
         return steps
 
 
-async def test_finding_the_live_run_of_a_session_does_not_read_those_that_ended(tmp_path: Path) -> None:
+async def test_finding_the_active_run_of_a_session_does_not_read_ended_runs(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with closing_backend(SqliteBackend(path)) as backend:
         await backend.commit(*ended(0, 10))
@@ -53,7 +53,7 @@ async def test_finding_the_live_run_of_a_session_does_not_read_those_that_ended(
         assert work_of_finding(path) <= few + 2
 
 
-async def test_runs_with_any_of_several_statuses_come_in_order(tmp_path: Path) -> None:
+async def test_runs_of_several_statuses_are_listed_in_order(tmp_path: Path) -> None:
     async with closing_backend(SqliteBackend(tmp_path / "store.db")) as backend:
         for number in range(12):
             status = ("queued", "completed", "running")[number % 3]
@@ -65,7 +65,7 @@ async def test_runs_with_any_of_several_statuses_come_in_order(tmp_path: Path) -
         assert await backend.list_runs(status=(), session_id="s", limit=4, after=0) == []
 
 
-async def test_a_file_from_before_gets_the_index(tmp_path: Path) -> None:
+async def test_a_file_of_an_earlier_version_gets_the_index(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with closing_backend(SqliteBackend(path)) as backend:
         await backend.commit(*ended(0, 2))
@@ -82,7 +82,7 @@ async def test_a_file_from_before_gets_the_index(tmp_path: Path) -> None:
         assert raw.execute("SELECT MAX(version) FROM standfast_schema").fetchone() == (schema.LATEST_VERSION,)
 
 
-async def test_a_database_from_before_gets_the_index(postgres_url: str) -> None:
+async def test_a_database_of_an_earlier_version_gets_the_index(postgres_url: str) -> None:
     async with closing_backend(await open_backend(postgres_url)) as backend:
         await backend.commit(*ended(0, 2))
     admin = await asyncpg.connect(dsn(postgres_url))
