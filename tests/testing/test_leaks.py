@@ -1,4 +1,4 @@
-"""The leak check is only worth something if it fails when it should."""
+"""The leak check fails tests that leak, and no others."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ atexit.register(lambda: [process.kill() for process in kept if isinstance(proces
 
 @pytest.fixture
 def outcomes(pytester):
-    """Run tests in a process of their own, with the leak check on; give the outcome of each."""
+    """Run tests in another process with the leak check; return the outcome of each."""
 
     def run(tests: str) -> dict[str, str]:
         pytester.makeini(
@@ -36,7 +36,7 @@ def outcomes(pytester):
         lines = [line.split() for line in result.outlines if line.startswith(("PASSED", "FAILED", "ERROR "))]
         found: dict[str, str] = {}
         for outcome, name in ((line[0], line[1]) for line in lines if "::" in line[1]):
-            found[name.split("::")[1]] = outcome  # An error in teardown comes after the pass.
+            found[name.split("::")[1]] = outcome  # An error in teardown is listed after the pass.
         return found
 
     return run

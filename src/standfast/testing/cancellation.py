@@ -48,9 +48,7 @@ async def _cancel_at(
     description = f"cancelled at await {at} {moment.value}"
     if cancelled_at:
         assert task.cancelled(), f"{description}, it ended with {task}"
-        assert task.cancelling() == 1, (
-            f"{description}, {task.cancelling()} requests were outstanding at the end"
-        )
+        assert task.cancelling() == 1, f"{description}, {task.cancelling()} requests were outstanding at the end"
     else:
         task.result()
     remaining = asyncio.all_tasks() - before

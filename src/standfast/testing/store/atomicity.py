@@ -1,4 +1,4 @@
-"""The clauses of the store contract about commits as a whole: all or nothing, together, again, and to the end."""
+"""Store contract: atomic commits, failures of the driver, closing and reopening."""
 
 import asyncio
 import contextlib
@@ -44,10 +44,10 @@ def make_tape_id(tag: str, number: int) -> int:
 
 
 class AtomicityClauses(StoreFixtures):
-    """Commits of several operations, and what a failure leaves."""
+    """Commits of several operations, and failures."""
 
     async def populate(self, backend: Backend, tag: str = "one") -> None:
-        """Something of every kind, for a failure to damage. Every tag has a set of its own."""
+        """Write data of every kind, with names that start with ``tag``."""
         await append(
             backend,
             f"{tag}-old",
@@ -68,12 +68,12 @@ class AtomicityClauses(StoreFixtures):
             await backend.commit(
                 SaveRun(run_id=f"{tag}-r", expected=0, status="running", data=b"1", session_id=f"{tag}-old"),
                 AppendJournal(run_id=f"{tag}-r", entries=(("started", b"1"),)),
-                AppendEvents(run_id=f"{tag}-r", events=(("said", b"1"),)),
+                AppendEvents(run_id=f"{tag}-r", events=(("message", b"1"),)),
                 SaveApproval(approval_id=f"{tag}-a", expected=0, run_id=f"{tag}-r", status="pending", data=b"?"),
             )
 
     async def make_ops_of_every_kind(self, backend: Backend, tag: str = "one") -> list[Op]:
-        """One operation of every kind, each of which would change something."""
+        """Return operations of every kind, each of which changes something."""
         ops: list[Op] = [
             Splice(session_id=f"{tag}-new", add=(b"x", b"y"), key=BatchKey("turn-1", "two"), tape=make_tape_id(tag, 3)),
             await make_rewind(backend, f"{tag}-old", 1, b"z"),
@@ -90,7 +90,7 @@ class AtomicityClauses(StoreFixtures):
                 SaveRun(run_id=f"{tag}-r", expected=1, status="done", data=b"2"),
                 SaveRun(run_id=f"{tag}-q", expected=0, status="running", data=b"1"),
                 AppendJournal(run_id=f"{tag}-r", entries=(("ended", b"2"), ("started", b"3"))),
-                AppendEvents(run_id=f"{tag}-r", events=(("said", b"2"),)),
+                AppendEvents(run_id=f"{tag}-r", events=(("message", b"2"),)),
                 SaveApproval(approval_id=f"{tag}-a", expected=1, run_id=f"{tag}-r", status="approved", data=b"!"),
                 SaveApproval(approval_id=f"{tag}-b", expected=0, run_id=f"{tag}-r", status="pending", data=b"?"),
             ]
@@ -140,9 +140,7 @@ class AtomicityClauses(StoreFixtures):
         "spoiler", [RequireVersion("one-old", 99), CheckFence("one-held", 99)], ids=["require", "fence"]
     )
     @pytest.mark.parametrize("place", ["first", "last"])
-    async def test_a_failing_operation_changes_nothing(
-        self, backend: Backend, spoiler: Op, place: str
-    ) -> None:
+    async def test_a_failing_operation_changes_nothing(self, backend: Backend, spoiler: Op, place: str) -> None:
         await self.populate(backend)
         before = await self.dump(backend)
         ops = await self.make_ops_of_every_kind(backend)
@@ -161,16 +159,16 @@ class AtomicityClauses(StoreFixtures):
             tag = f"try{statements}"
             await self.populate(backend, tag)
             before = await self.dump(backend, tag)
-            ops, gave_up = await self.make_ops_of_every_kind(backend, tag), False
+            ops, failed = await self.make_ops_of_every_kind(backend, tag), False
             with failing_after(statements) as fault:
                 try:
                     await backend.commit(*ops)
                 except StoreUnavailable:
-                    gave_up = True
-            # It may also have got over it; then all of it is there.
-            assert (await self.dump(backend, tag) == before) == gave_up
+                    failed = True
+            # The backend may also have recovered; then the whole commit is stored.
+            assert (await self.dump(backend, tag) == before) == failed
             if not fault.triggered:
-                assert not gave_up
+                assert not failed
                 break
         assert statements > 0
 
@@ -185,9 +183,9 @@ class AtomicityClauses(StoreFixtures):
         for statements in itertools.count():
             with failing_after(statements, late=True) as fault, contextlib.suppress(StoreUnavailable):
                 await backend.commit(*ops)
-            there = await read_data(backend, "s")
-            assert there in ([], [b"a", b"b"])
-            assert (await backend.get_session("t") is not None) == bool(there)
+            stored = await read_data(backend, "s")
+            assert stored in ([], [b"a", b"b"])
+            assert (await backend.get_session("t") is not None) == bool(stored)
             await backend.commit(*ops)
             assert await read_data(backend, "s") == [b"a", b"b"]
             await backend.commit(Erase(session_id="s", forget=True), Erase(session_id="t", forget=True))
@@ -242,7 +240,7 @@ class AtomicityClauses(StoreFixtures):
 
 
 class LifetimeClauses(AtomicityClauses):
-    """Closing and opening again."""
+    """Closing and reopening."""
 
     async def test_everything_is_kept_after_reopening(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as backend:

@@ -1,4 +1,4 @@
-"""The clauses of the store contract about many callers at once."""
+"""Store contract: concurrent callers and cancellation."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from standfast.testing.store.fixtures import StoreFixtures, append, read_data
 
 
 class ConcurrencyClauses(StoreFixtures):
-    """Many at once, and callers who go away."""
+    """Concurrent and cancelled callers."""
 
     async def test_concurrent_first_writers_are_serialised(self, backend: Backend) -> None:
         heads = await asyncio.gather(*(append(backend, "s", b"%d" % n, b"%d" % n) for n in range(16)))
@@ -29,10 +29,10 @@ class ConcurrencyClauses(StoreFixtures):
                 await append(backend, "s", *[b"%d.%d" % (task, batch)] * 3)
 
         await asyncio.gather(*map(writer, range(8)))
-        there = await read_data(backend, "s")
-        self.assert_contiguous(there, batches=64, size=3)
+        stored = await read_data(backend, "s")
+        self.assert_contiguous(stored, batches=64, size=3)
         for task in range(8):
-            own = [data for data in there[::3] if data and data.startswith(b"%d." % task)]
+            own = [data for data in stored[::3] if data and data.startswith(b"%d." % task)]
             assert own == [b"%d.%d" % (task, batch) for batch in range(8)]
 
     async def test_two_connections_share_one_history(self, reopen_durable: Reopen) -> None:
@@ -48,8 +48,8 @@ class ConcurrencyClauses(StoreFixtures):
 
         async def watch() -> None:
             while not done.is_set():
-                there = await read_data(backend, "s")
-                assert len(there) % 5 == 0
+                stored = await read_data(backend, "s")
+                assert len(stored) % 5 == 0
                 await asyncio.sleep(0)
 
         watching = asyncio.create_task(watch())
@@ -76,10 +76,10 @@ class ConcurrencyClauses(StoreFixtures):
             for caller in callers:
                 caller.cancel()
             await asyncio.gather(*callers, return_exceptions=True)
-        there = await read_data(backend, "s")
-        assert there[::2] == there[1::2]
+        stored = await read_data(backend, "s")
+        assert stored[::2] == stored[1::2]
         head = await append(backend, "s", b"after")
-        assert head.length == len(there) + 1 == len(await read_data(backend, "s"))
+        assert head.length == len(stored) + 1 == len(await read_data(backend, "s"))
 
     async def test_cancelling_one_caller_does_not_disturb_the_others(self, backend: Backend) -> None:
         callers = [asyncio.create_task(append(backend, "s", b"%d" % n)) for n in range(10)]
@@ -87,8 +87,8 @@ class ConcurrencyClauses(StoreFixtures):
         for caller in callers[::2]:
             caller.cancel()
         await asyncio.gather(*callers, return_exceptions=True)
-        there = set(await read_data(backend, "s"))
-        assert {b"%d" % n for n in range(1, 10, 2)} <= there
+        stored = set(await read_data(backend, "s"))
+        assert {b"%d" % n for n in range(1, 10, 2)} <= stored
 
     async def test_a_clock_that_steps_back_does_not_change_the_order(self, backend: Backend, clock: FakeClock) -> None:
         await append(backend, "s", b"a", b"b")

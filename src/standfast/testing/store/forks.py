@@ -1,4 +1,4 @@
-"""The clauses of the store contract about forks and erasures."""
+"""Store contract: forks and erasures."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from standfast.testing.store.fixtures import StoredItemsReader, StoreFixtures, a
 
 
 class StoreForkClauses(StoreFixtures):
-    """Sessions that share items, and what erasing one leaves to the others."""
+    """Sessions that share items, and erasing one of them."""
 
     async def test_a_fork_shows_its_parents_items_and_then_its_own(self, backend: Backend) -> None:
         await append(backend, "parent", b"a", b"b", b"c")
@@ -82,9 +82,9 @@ class StoreForkClauses(StoreFixtures):
         assert await backend.commit(Erase(session_id="s", expected=1)) == [Head(2, 0)]
 
     async def test_erasing_a_missing_session_has_no_effect(self, backend: Backend) -> None:
-        assert await backend.commit(Erase(session_id="nobody")) == [EMPTY_HEAD]
-        assert await backend.commit(Erase(session_id="nobody", forget=True, expected=0)) == [EMPTY_HEAD]
-        assert await backend.get_session("nobody") is None
+        assert await backend.commit(Erase(session_id="missing")) == [EMPTY_HEAD]
+        assert await backend.commit(Erase(session_id="missing", forget=True, expected=0)) == [EMPTY_HEAD]
+        assert await backend.get_session("missing") is None
 
     async def test_forgetting_leaves_no_trace(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b", key=BatchKey("turn-1", "digest"), tape=1)
@@ -124,8 +124,8 @@ class StoreForkClauses(StoreFixtures):
     async def test_items_that_no_fork_started_with_are_destroyed_with_the_parent(
         self, backend: Backend, stored: StoredItemsReader, forget: bool, archive: bool
     ) -> None:
-        await append(backend, "parent", b"a", b"given up", b"given up", tape=1)
-        await backend.commit(await make_rewind(backend, "parent", 1, b"b", b"given up", archive=archive))
+        await append(backend, "parent", b"a", b"removed", b"removed", tape=1)
+        await backend.commit(await make_rewind(backend, "parent", 1, b"b", b"removed", archive=archive))
         await backend.commit(await make_rewind(backend, "parent", 2, b"c", b"behind the fork", archive=archive))
         await backend.commit(await make_fork(backend, "parent", "child", 3))
         await backend.commit(await make_fork(backend, "child", "grandchild", 2))
@@ -141,7 +141,7 @@ class StoreForkClauses(StoreFixtures):
     async def test_a_parent_keeps_what_it_wrote_after_it_was_erased(
         self, backend: Backend, stored: StoredItemsReader
     ) -> None:
-        await append(backend, "parent", b"given up", b"a", tape=1)
+        await append(backend, "parent", b"removed", b"a", tape=1)
         await backend.commit(await make_rewind(backend, "parent", 0, b"b", archive=False))
         await backend.commit(await make_fork(backend, "parent", "child", 1))
         await backend.commit(Erase(session_id="parent"))

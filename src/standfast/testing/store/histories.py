@@ -1,4 +1,4 @@
-"""The clauses of the store contract about appending, shapes and annotations."""
+"""Store contract: appending, view updates, metadata, preconditions and quarantine."""
 
 import pytest
 
@@ -12,14 +12,14 @@ from standfast.testing.store.fixtures import StoreFixtures, append, make_rewind,
 
 
 class AppendClauses(StoreFixtures):
-    """Splices that only add."""
+    """Splices that only append."""
 
     async def test_a_session_that_was_never_written_does_not_exist(self, backend: Backend) -> None:
-        assert await backend.get_session("nobody") is None
-        assert await backend.read("nobody") is None
-        assert await backend.read("nobody", last=3) is None
-        assert await backend.list_generations("nobody") == []
-        assert await backend.list_quarantined("nobody") == []
+        assert await backend.get_session("missing") is None
+        assert await backend.read("missing") is None
+        assert await backend.read("missing", last=3) is None
+        assert await backend.list_generations("missing") == []
+        assert await backend.list_quarantined("missing") == []
         assert await backend.list_sessions(owner=None, query=None, limit=10, after=None) == []
 
     async def test_appended_records_are_read_in_order_with_their_positions(self, backend: Backend) -> None:
@@ -136,7 +136,7 @@ class AppendClauses(StoreFixtures):
 
 
 class ViewUpdateClauses(StoreFixtures):
-    """Splices that change what is shown."""
+    """Splices that replace the view."""
 
     async def test_a_view_update_without_an_expected_version_is_refused(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b")
@@ -146,8 +146,8 @@ class ViewUpdateClauses(StoreFixtures):
 
     async def test_a_view_update_replaces_the_view(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b", b"c", tape=1)
-        shape = ViewUpdate((TapeSpan(1, 2, 3), TapeSpan(1, 0, 1)), 3, 3)
-        await append(backend, "s", b"d", view_update=shape, expected=1)
+        view = ViewUpdate((TapeSpan(1, 2, 3), TapeSpan(1, 0, 1)), 3, 3)
+        await append(backend, "s", b"d", view_update=view, expected=1)
         assert await read_data(backend, "s") == [b"c", b"a", b"d"]
 
     async def test_appending_continues_after_a_view_update(self, backend: Backend) -> None:
@@ -170,8 +170,8 @@ class ViewUpdateClauses(StoreFixtures):
         clock.advance(5)
         await backend.commit(await make_rewind(backend, "s", 1, b"x"))
         await append(backend, "s", b"y")
-        (kept,) = await backend.list_generations("s")
-        assert (kept.number, kept.length, kept.resumes_at, kept.replaced_at) == (0, 3, 4, clock.now)
+        (former,) = await backend.list_generations("s")
+        assert (former.number, former.length, former.resumes_at, former.replaced_at) == (0, 3, 4, clock.now)
         assert await read_data(backend, "s", generation=0) == [b"a", b"b", b"c"]
         assert await read_data(backend, "s", generation=0, last=2) == [b"b", b"c"]
         assert await read_data(backend, "s", generation=0, start=1, stop=2) == [b"b"]
@@ -206,7 +206,7 @@ class ViewUpdateClauses(StoreFixtures):
 
 
 class AnnotationClauses(StoreFixtures):
-    """Annotations, preconditions and quarantine."""
+    """Metadata, preconditions and quarantine."""
 
     async def test_annotations_are_merged_and_none_removes(self, backend: Backend) -> None:
         await append(backend, "s", b"a")
@@ -239,9 +239,9 @@ class AnnotationClauses(StoreFixtures):
         assert record.owner == "second"
 
     async def test_changing_what_was_read_or_written_changes_nothing_stored(self, backend: Backend) -> None:
-        given = {"tags": ["x"]}
-        await backend.commit(Annotate(session_id="s", metadata=given))
-        given["tags"].append("later")
+        metadata = {"tags": ["x"]}
+        await backend.commit(Annotate(session_id="s", metadata=metadata))
+        metadata["tags"].append("later")
         record = await backend.get_session("s")
         assert record is not None
         assert record.metadata == {"tags": ["x"]}
@@ -252,7 +252,7 @@ class AnnotationClauses(StoreFixtures):
         assert again.metadata == {"tags": ["x"]}
 
     async def test_creation_time_is_kept_and_update_time_advances(self, backend: Backend, clock: FakeClock) -> None:
-        born = clock.now
+        created_at = clock.now
         await append(backend, "s", b"a")
         for op in (
             Splice(session_id="s", add=(b"b",)),
@@ -264,7 +264,7 @@ class AnnotationClauses(StoreFixtures):
             await backend.commit(op)
             record = await backend.get_session("s")
             assert record is not None
-            assert (record.created_at, record.updated_at) == (born, clock.now)
+            assert (record.created_at, record.updated_at) == (created_at, clock.now)
 
     async def test_requiring_a_version_writes_and_returns_nothing(self, backend: Backend) -> None:
         assert await backend.commit(RequireVersion("s", 0)) == [None]

@@ -1,4 +1,4 @@
-"""The clauses of the store contract about reading, listing and searching."""
+"""Store contract: reading, listing and searching."""
 
 import msgspec
 import pytest
@@ -11,28 +11,28 @@ from standfast.testing.store.fixtures import StoreFixtures, append, make_fork, m
 
 
 class ReadClauses(StoreFixtures):
-    """Windows and listings."""
+    """Ranges, listings and search."""
 
     async def test_a_range_is_a_list_slice(self, backend: Backend) -> None:
         await append(backend, "s", b"0", b"1", b"2", b"x")
         await backend.commit(await make_rewind(backend, "s", 3, b"3", b"4"))
-        every = [b"0", b"1", b"2", b"3", b"4"]
+        items = [b"0", b"1", b"2", b"3", b"4"]
         for start in range(7):
             for stop in (None, *range(start, 8)):
                 page = await backend.read("s", start=start, stop=stop)
                 assert page is not None
-                assert [row.data for row in page.rows] == every[start:stop]
+                assert [row.data for row in page.rows] == items[start:stop]
                 assert [row.position for row in page.rows] == list(range(5))[start:stop]
 
     async def test_the_last_items_are_in_chronological_order(self, backend: Backend) -> None:
         await append(backend, "parent", b"0", b"1", b"2")
         await backend.commit(await make_fork(backend, "parent", "s", 3))
         await append(backend, "s", b"3", b"4")
-        every = [b"0", b"1", b"2", b"3", b"4"]
+        items = [b"0", b"1", b"2", b"3", b"4"]
         for last in range(8):
             page = await backend.read("s", last=last)
             assert page is not None
-            assert [row.data for row in page.rows] == (every[-last:] if last else [])
+            assert [row.data for row in page.rows] == (items[-last:] if last else [])
             assert [row.position for row in page.rows] == list(range(5))[max(5 - last, 0) :]
 
     async def test_a_page_contains_the_record_of_the_session(self, backend: Backend) -> None:
@@ -63,13 +63,13 @@ class ReadClauses(StoreFixtures):
         for index in range(10):
             await append(backend, f"session-{index}", b"x")
             clock.advance(index % 3 == 0)
-        whole = await backend.list_sessions(owner=None, query=None, limit=100, after=None)
+        listed = await backend.list_sessions(owner=None, query=None, limit=100, after=None)
         parts, after = [], None
         while page := await backend.list_sessions(owner=None, query=None, limit=3, after=after):
             parts += page
             after = Cursor(page[-1].updated_at, page[-1].session_id)
-        assert parts == whole
-        assert len(whole) == 10
+        assert parts == listed
+        assert len(listed) == 10
 
     async def test_listing_by_owner_excludes_other_owners(self, backend: Backend) -> None:
         await append(backend, "a", b"x", owner="me")

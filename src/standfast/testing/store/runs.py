@@ -1,4 +1,4 @@
-"""The clauses of the store contract about runs, approvals and leases."""
+"""Store contract: runs, approvals and leases."""
 
 import asyncio
 
@@ -46,7 +46,7 @@ class RunClauses(StoreFixtures):
         assert await run_backend.list_approvals(status=None, run_id=None, session_id=None, limit=9, after="") == []
 
     async def test_saving_a_run_increments_its_revision(self, run_backend: Backend, clock: FakeClock) -> None:
-        born = clock.now
+        created_at = clock.now
         assert await run_backend.commit(make_run("r", session_id="s")) == [None]
         clock.advance(5)
         op = SaveRun(run_id="r", expected=1, status="waiting", data=b"\xff\x00", session_id="s")
@@ -54,7 +54,7 @@ class RunClauses(StoreFixtures):
         run = await run_backend.get_run("r")
         assert run is not None
         assert (run.revision, run.status, run.data, run.session_id) == (2, "waiting", b"\xff\x00", "s")
-        assert (run.created_at, run.updated_at) == (born, clock.now)
+        assert (run.created_at, run.updated_at) == (created_at, clock.now)
         assert (run.journal_length, run.event_length) == (0, 0)
 
     @pytest.mark.parametrize("expected", [0, 1, 3])
@@ -101,18 +101,18 @@ class RunClauses(StoreFixtures):
         await run_backend.commit(
             make_run("r"),
             AppendJournal(run_id="r", entries=(("started", b"\x00"), ("ended", b"2"))),
-            AppendEvents(run_id="r", events=(("said", b"hello"),)),
+            AppendEvents(run_id="r", events=(("message", b"hello"),)),
         )
         clock.advance(1)
         assert await run_backend.commit(AppendJournal(run_id="r", entries=(("started", b"3"),))) == [None]
-        assert await run_backend.commit(AppendEvents(run_id="r", events=(("said", b"x"), ("ended", b"y")))) == [None]
+        assert await run_backend.commit(AppendEvents(run_id="r", events=(("message", b"x"), ("ended", b"y")))) == [None]
         assert await run_backend.read_journal("r", after=0) == [
             LogEntry(1, "started", b"\x00", at),
             LogEntry(2, "ended", b"2", at),
             LogEntry(3, "started", b"3", at + 1),
         ]
         events = await run_backend.read_events("r", after=0, limit=9)
-        assert [(event.seq, event.kind) for event in events] == [(1, "said"), (2, "said"), (3, "ended")]
+        assert [(event.seq, event.kind) for event in events] == [(1, "message"), (2, "message"), (3, "ended")]
         run = await run_backend.get_run("r")
         assert run is not None
         assert (run.journal_length, run.event_length, run.revision) == (3, 3, 1)
@@ -148,9 +148,9 @@ class RunClauses(StoreFixtures):
         await run_backend.commit(make_run("r"))
         with pytest.raises(RunMoved):
             await run_backend.commit(AppendEvents(run_id="r", events=(("lost", b""),)), make_run("r"))
-        await run_backend.commit(AppendEvents(run_id="r", events=(("kept", b""),)))
+        await run_backend.commit(AppendEvents(run_id="r", events=(("stored", b""),)))
         assert [(event.seq, event.kind) for event in await run_backend.read_events("r", after=0, limit=9)] == [
-            (1, "kept")
+            (1, "stored")
         ]
 
     async def test_concurrent_events_of_a_run_leave_no_gap(self, run_backend: Backend) -> None:
@@ -166,7 +166,7 @@ class RunClauses(StoreFixtures):
         assert all(first.kind == second.kind for first, second in zip(events[::2], events[1::2], strict=True))
 
     async def test_an_approval_is_decided_once(self, run_backend: Backend, clock: FakeClock) -> None:
-        asked_at = clock.now
+        requested_at = clock.now
         op = SaveApproval(
             approval_id="a",
             expected=0,
@@ -174,20 +174,20 @@ class RunClauses(StoreFixtures):
             status="pending",
             data=b"?",
             session_id="s",
-            expires_at=asked_at + 60,
+            expires_at=requested_at + 60,
         )
         assert await run_backend.commit(op) == [None]
         clock.advance(5)
-        yes = SaveApproval(approval_id="a", expected=1, run_id="r", status="approved", data=b"!")
-        await run_backend.commit(yes)
+        decision = SaveApproval(approval_id="a", expected=1, run_id="r", status="approved", data=b"!")
+        await run_backend.commit(decision)
         with pytest.raises(ApprovalMoved) as moved:
-            await run_backend.commit(yes)
+            await run_backend.commit(decision)
         assert (moved.value.name, moved.value.expected, moved.value.found) == ("a", 1, 2)
         approval = await run_backend.get_approval("a")
         assert approval is not None
         assert (approval.status, approval.revision, approval.data) == ("approved", 2, b"!")
         assert (approval.run_id, approval.session_id) == ("r", "s")
-        assert (approval.requested_at, approval.expires_at) == (asked_at, None)
+        assert (approval.requested_at, approval.expires_at) == (requested_at, None)
 
     async def test_an_approval_cannot_be_created_twice(self, run_backend: Backend) -> None:
         await run_backend.commit(make_approval("a"))
@@ -214,25 +214,33 @@ class RunClauses(StoreFixtures):
         assert await names(status="denied", run_id="r1") == []
 
     async def test_due_approvals_are_listed_by_expiry(self, run_backend: Backend, clock: FakeClock) -> None:
-        def until(approval_id: str, seconds: float | None, status: str = "pending") -> SaveApproval:
+        def make_expiring(approval_id: str, seconds: float | None, status: str = "pending") -> SaveApproval:
             at = None if seconds is None else clock.now + seconds
             return replace(make_approval(approval_id), status=status, expires_at=at)
 
-        await run_backend.commit(until("d", 5), until("a", 9), until("c", 5), until("b", None), until("e", 11))
-        await run_backend.commit(until("f", 5, "approved"))
+        await run_backend.commit(
+            make_expiring("d", 5),
+            make_expiring("a", 9),
+            make_expiring("c", 5),
+            make_expiring("b", None),
+            make_expiring("e", 11),
+        )
+        await run_backend.commit(make_expiring("f", 5, "approved"))
 
-        async def due(seconds: float, *, limit: int = 9, after: ApprovalRecord | None = None) -> list[ApprovalRecord]:
+        async def list_due(
+            seconds: float, *, limit: int = 9, after: ApprovalRecord | None = None
+        ) -> list[ApprovalRecord]:
             return await run_backend.list_due_approvals(
                 status="pending", at=clock.now + seconds, limit=limit, after=after
             )
 
-        found = await due(10)
+        found = await list_due(10)
         assert [one.approval_id for one in found] == ["c", "d", "a"]
-        assert await due(10, limit=1) == found[:1]
-        assert await due(10, after=found[0]) == found[1:]
-        assert await due(10, after=found[1]) == found[2:]
-        assert await due(5) == found[:2]
-        assert await due(4) == []
+        assert await list_due(10, limit=1) == found[:1]
+        assert await list_due(10, after=found[0]) == found[1:]
+        assert await list_due(10, after=found[1]) == found[2:]
+        assert await list_due(5) == found[:2]
+        assert await list_due(4) == []
 
     async def test_the_time_is_that_of_the_clock_of_leases(self, run_backend: Backend, clock: FakeClock) -> None:
         before = await run_backend.get_time()
@@ -286,7 +294,9 @@ class LeaseClauses(StoreFixtures):
         clock.advance(31)
         assert await backend.commit(AcquireLease(name="l", owner="me", ttl=30)) == [Lease("l", "me", 2, clock.now + 30)]
 
-    async def test_an_expired_lease_can_be_renewed_unless_another_owner_acquired_it(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_an_expired_lease_can_be_renewed_unless_another_owner_acquired_it(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(40)
         (lease,) = await backend.commit(RenewLease(name="l", token=1, ttl=30))
@@ -321,7 +331,7 @@ class LeaseClauses(StoreFixtures):
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         await backend.commit(CheckFence("l", 1), Splice(session_id="s", add=(b"mine",)))
         clock.advance(30)
-        # Nobody took it yet, so the write is still alone.
+        # No other owner has acquired it yet, so the write is still exclusive.
         await backend.commit(Splice(session_id="s", add=(b"late",)), CheckFence("l", 1))
         await backend.commit(AcquireLease(name="l", owner="you", ttl=30))
         lost = Splice(session_id="s", add=(b"lost",))
