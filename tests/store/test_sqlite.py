@@ -1,4 +1,4 @@
-"""What an SQLite file and its threads owe their users beyond the contract of every store."""
+"""The SQLite backend beyond the store contract: closing, blocking, sharing of a file, damaged rows."""
 
 import asyncio
 import gc
@@ -21,7 +21,7 @@ from standfast import open_store
 from standfast.base.errors import Closed, SessionDamaged
 from standfast.history.compat.sqlite import AsyncSQLiteSession, SQLiteSession
 from standfast.history.stored_session import StoredSession
-from standfast.store.contract import Annotate, Op, Splice
+from standfast.store.operations import Annotate, Op, Splice
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import closing_backend
 
@@ -32,14 +32,14 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def write_lock_on(path: Path) -> Iterator[sqlite3.Connection]:
-    """What another process does that is in the middle of a transaction."""
+def hold_write_lock(path: Path) -> Iterator[sqlite3.Connection]:
+    """Hold the write lock, as another process in a transaction would."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield other
 
 
-def open_files(path: Path) -> list[str]:
+def list_open_files(path: Path) -> list[str]:
     found = []
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -53,8 +53,8 @@ def append(data: bytes = b"{}", session_id: str = "s") -> Splice:
     return Splice(session_id=session_id, add=(data,))
 
 
-async def warm(backend: SqliteBackend) -> None:
-    """Enough commits that the next one is made in place."""
+async def make_inline_ready(backend: SqliteBackend) -> None:
+    """Commit so often that the next commit is made inline."""
     for _ in range(3):
         await backend.commit(append())
 
@@ -67,61 +67,61 @@ class SlowDisk(sqlite3.Connection):
 
 
 class TestClosing:
-    async def test_what_was_asked_for_before_closing_is_written_and_the_file_is_released(self, path: Path) -> None:
+    async def test_closing_finishes_submitted_commits_and_releases_the_file(self, path: Path) -> None:
         backend = SqliteBackend(path)
-        await warm(backend)
-        asked = [asyncio.create_task(backend.commit(append())) for _ in range(3)]
-        await asyncio.sleep(0)  # they wait for their turn of the loop to end
+        await make_inline_ready(backend)
+        commits = [asyncio.create_task(backend.commit(append())) for _ in range(3)]
+        await asyncio.sleep(0)  # they wait for the next iteration of the loop
         await backend.close()
-        await asyncio.gather(*asked)
-        assert open_files(path) == []
+        await asyncio.gather(*commits)
+        assert list_open_files(path) == []
         async with closing_backend(SqliteBackend(path)) as again:
             assert (await again.get_session("s")).length == 6
 
-    async def test_what_a_slow_disk_sent_to_the_thread_is_written_too(self, path: Path) -> None:
+    async def test_closing_finishes_commits_that_a_slow_disk_moved_to_the_thread(self, path: Path) -> None:
         backend = SqliteBackend(path, connect=partial(sqlite3.connect, factory=SlowDisk))
-        await warm(backend)
-        await backend.commit(append())  # so slow that no commit is made in place for a while
-        asked = [asyncio.create_task(backend.commit(append())) for _ in range(3)]
+        await make_inline_ready(backend)
+        await backend.commit(append())  # so slow that commits are not made inline for some seconds
+        commits = [asyncio.create_task(backend.commit(append())) for _ in range(3)]
         await asyncio.sleep(0)
         await backend.close()
-        await asyncio.gather(*asked)
+        await asyncio.gather(*commits)
 
-    async def test_a_commit_in_the_turn_of_a_hard_close_is_refused_and_opens_nothing(self, path: Path) -> None:
+    async def test_a_commit_during_close_sync_is_refused_and_opens_no_file(self, path: Path) -> None:
         backend = SqliteBackend(path)
-        await warm(backend)
-        asked = asyncio.create_task(backend.commit(append()))
+        await make_inline_ready(backend)
+        commits = asyncio.create_task(backend.commit(append()))
         await asyncio.sleep(0)
         backend.close_sync()
         with pytest.raises(Closed):
-            await asked
-        assert open_files(path) == []
+            await commits
+        assert list_open_files(path) == []
 
-    async def test_a_read_that_was_waiting_when_the_store_closed_opens_nothing(self, path: Path) -> None:
+    async def test_a_read_that_waits_while_the_store_closes_opens_no_file(self, path: Path) -> None:
         backend = SqliteBackend(path)
         reading = asyncio.create_task(backend.get_session("s"))
         await asyncio.sleep(0)
         await backend.close()
         with pytest.raises(Closed):
             await reading
-        assert open_files(path) == []
+        assert list_open_files(path) == []
 
-    async def test_closing_lets_the_loop_run_while_another_process_holds_the_lock(self, path: Path) -> None:
+    async def test_closing_does_not_block_the_loop_while_another_process_holds_the_lock(self, path: Path) -> None:
         backend = SqliteBackend(path, busy_timeout=5)
-        await warm(backend)
-        with write_lock_on(path) as other:
+        await make_inline_ready(backend)
+        with hold_write_lock(path) as other:
             big = asyncio.create_task(backend.commit(append(b"x" * 100_000)))
             await asyncio.sleep(0)
             closes = asyncio.create_task(backend.close())
             await asyncio.sleep(0)
-            other.execute("ROLLBACK")  # only a loop that still runs gets here in time
+            other.execute("ROLLBACK")  # only reached in time if the loop is not blocked
             await closes
         await big
 
-    async def test_closing_an_async_session_lets_the_loop_run_too(self, path: Path) -> None:
+    async def test_closing_an_async_session_does_not_block_the_loop(self, path: Path) -> None:
         session = AsyncSQLiteSession("s", path)
         await session.get_items()
-        with write_lock_on(path) as other:
+        with hold_write_lock(path) as other:
             big = asyncio.create_task(session.add_items([{"role": "user", "content": "x" * 100_000}]))
             await asyncio.sleep(0)
             closes = asyncio.create_task(session.close())
@@ -131,35 +131,35 @@ class TestClosing:
         await big
         await session.close()
 
-    async def test_a_store_that_is_closed_twice_leaves_the_file_to_its_other_users(self, path: Path) -> None:
+    async def test_closing_a_store_twice_does_not_close_the_file_for_other_users(self, path: Path) -> None:
         async with open_store(f"sqlite:///{path}") as theirs:
             async with open_store(f"sqlite:///{path}") as ours:
                 await ours.close()
             await theirs.session("s").add_items([{"role": "user", "content": "still here"}])
 
 
-class TestNotWaiting:
-    async def test_the_first_read_of_an_open_store_waits_for_no_writer(self, path: Path) -> None:
+class TestBlocking:
+    async def test_the_first_read_of_an_open_store_does_not_block_on_a_writer(self, path: Path) -> None:
         async with closing_backend(SqliteBackend(path, busy_timeout=0)) as backend:
-            await warm(backend)
-            with write_lock_on(path):
+            await make_inline_ready(backend)
+            with hold_write_lock(path):
                 assert (await backend.get_session("s")).length == 3
 
-    async def test_a_search_that_has_nothing_to_index_waits_for_no_writer(self, path: Path) -> None:
+    async def test_a_search_without_new_items_does_not_block_on_a_writer(self, path: Path) -> None:
         async with open_store(f"sqlite:///{path}", busy_timeout=0) as store:
             await store.session("s").add_items([{"role": "user", "content": "needle"}])
             assert len(await store.search("needle")) == 1
-            with write_lock_on(path):
+            with hold_write_lock(path):
                 assert len(await store.search("needle")) == 1
 
-    async def test_a_lock_met_while_connecting_in_place_is_left_to_the_writing_thread(self, path: Path) -> None:
+    async def test_a_locked_file_on_an_inline_connection_is_left_to_the_writer_thread(self, path: Path) -> None:
         def connect(*args: Any, timeout: float, **kwargs: Any) -> sqlite3.Connection:
-            if not timeout:  # the connection that may not wait
+            if not timeout:  # the inline connection
                 raise sqlite3.OperationalError("database is locked")
             return sqlite3.connect(*args, timeout=timeout, **kwargs)
 
         async with closing_backend(SqliteBackend(path, connect=connect)) as backend:
-            await warm(backend)
+            await make_inline_ready(backend)
             assert (await backend.get_session("s")).length == 3
 
     @pytest.mark.parametrize(
@@ -172,27 +172,27 @@ class TestNotWaiting:
         ],
         ids=["many small items", "many callers", "an annotation", "many operations"],
     )
-    async def test_what_takes_long_is_not_done_in_place(self, path: Path, ops: list[list[Op]]) -> None:
-        at_work: set[int] = set()
+    async def test_large_commits_are_made_on_the_writer_thread(self, path: Path, ops: list[list[Op]]) -> None:
+        writers: set[int] = set()
 
         def connect(*args: Any, **kwargs: Any) -> sqlite3.Connection:
             raw = sqlite3.connect(*args, **kwargs)
             raw.set_trace_callback(
-                lambda said: said.startswith(("INSERT", "UPDATE")) and at_work.add(threading.get_ident())
+                lambda statement: statement.startswith(("INSERT", "UPDATE")) and writers.add(threading.get_ident())
             )
             return raw
 
         async with closing_backend(SqliteBackend(path, connect=connect)) as backend:
-            await warm(backend)
-            assert threading.get_ident() in at_work
-            at_work.clear()
+            await make_inline_ready(backend)
+            assert threading.get_ident() in writers
+            writers.clear()
             await asyncio.gather(*(backend.commit(*batch) for batch in ops))
-            assert threading.get_ident() not in at_work
+            assert threading.get_ident() not in writers
 
-    async def test_the_log_shrinks_again_when_a_slow_reader_has_gone(self, path: Path) -> None:
+    async def test_the_log_shrinks_after_a_slow_reader_has_ended(self, path: Path) -> None:
         log = path.with_name("store.db-wal")
         async with closing_backend(SqliteBackend(path)) as backend:
-            await warm(backend)
+            await make_inline_ready(backend)
             with closing(sqlite3.connect(path, isolation_level=None)) as reader:
                 reader.execute("BEGIN")
                 reader.execute("SELECT COUNT(*) FROM standfast_items").fetchone()
@@ -224,14 +224,14 @@ if not child:
     add("d")
     assert texts() == ["a", "b", "c", "d"]
     os.write(wrote, b"x")
-    os.read(alone, 1)  # until the parent has closed the file, and a stranger has opened and closed it
+    os.read(alone, 1)  # until the parent has closed the file, and another connection has opened and closed it
     add("e")
     sys.exit(0)
 os.read(written, 1)
 session.close()
-stranger = sqlite3.connect(path)
-stranger.execute("SELECT COUNT(*) FROM agent_messages").fetchone()
-stranger.close()
+other = sqlite3.connect(path)
+other.execute("SELECT COUNT(*) FROM agent_messages").fetchone()
+other.close()
 os.write(left, b"x")
 assert os.waitpid(child, 0)[1] == 0
 session = SQLiteSession("s", path)
@@ -240,7 +240,7 @@ assert texts() == ["a", "b", "c", "d", "e"], texts()
 
 
 class TestSharing:
-    def test_a_forked_child_goes_on_with_the_session_of_its_parent(self, path: Path) -> None:
+    def test_a_forked_process_continues_the_session_of_its_parent(self, path: Path) -> None:
         source = str(Path(standfast.__file__).parents[1])
         subprocess.run(
             [sys.executable, "-c", FORKING, str(path)], check=True, timeout=60, env={**os.environ, "PYTHONPATH": source}
@@ -258,7 +258,7 @@ class TestSharing:
         await grandchild.add_items([{"role": "user", "content": "two"}])
         assert len(await grandchild.get_items()) == 2
 
-    async def test_a_session_on_a_file_that_was_replaced_writes_to_the_file_that_is_there(self, path: Path) -> None:
+    async def test_a_session_on_a_replaced_file_writes_to_the_new_file(self, path: Path) -> None:
         old = SQLiteSession("s", path)
         await old.add_items([{"role": "user", "content": "old"}])
         for leftover in path.parent.iterdir():
@@ -283,7 +283,7 @@ class TestDamagedRows:
             "version = 'x'",
         ],
     )
-    async def test_a_session_that_cannot_be_read_hides_no_other(self, path: Path, damage: str) -> None:
+    async def test_an_unreadable_session_does_not_hide_others(self, path: Path, damage: str) -> None:
         async with open_store(f"sqlite:///{path}") as store:
             for name in ("before", "bad", "behind"):
                 await store.session(name).add_items([{"role": "user", "content": f"word {name}"}])
@@ -298,14 +298,14 @@ class TestDamagedRows:
             assert await store.session("bad").get_items() == []
 
     @pytest.mark.parametrize("metadata", ["junk", "[1]", b"\xff"])
-    async def test_annotations_that_cannot_be_read_hide_no_history(self, path: Path, metadata: str | bytes) -> None:
+    async def test_unreadable_metadata_does_not_hide_the_history(self, path: Path, metadata: str | bytes) -> None:
         async with open_store(f"sqlite:///{path}") as store:
             await store.session("s").add_items([{"role": "user", "content": "word"}])
             with closing(sqlite3.connect(path)) as raw, raw:
                 raw.execute("UPDATE standfast_sessions SET metadata = ?", (metadata,))
             assert len(await store.session("s").get_items()) == len(await store.search("word")) == 1
             assert (await store.describe("s")).metadata == {}
-            with pytest.raises(SessionDamaged, match="annotations"):
+            with pytest.raises(SessionDamaged, match="metadata"):
                 await store.annotate("s", {"title": "new"})
             with closing(sqlite3.connect(path)) as raw:
                 assert raw.execute("SELECT metadata FROM standfast_sessions").fetchone() == (metadata,)

@@ -1,4 +1,4 @@
-"""The leak check is only worth something if it fails when it should."""
+"""The leak check fails tests that leak, and no others."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ atexit.register(lambda: [process.kill() for process in kept if isinstance(proces
 
 @pytest.fixture
 def outcomes(pytester):
-    """Run tests in a process of their own, with the leak check on; give the outcome of each."""
+    """Run tests in another process with the leak check; return the outcome of each."""
 
     def run(tests: str) -> dict[str, str]:
         pytester.makeini(
@@ -36,13 +36,13 @@ def outcomes(pytester):
         lines = [line.split() for line in result.outlines if line.startswith(("PASSED", "FAILED", "ERROR "))]
         found: dict[str, str] = {}
         for outcome, name in ((line[0], line[1]) for line in lines if "::" in line[1]):
-            found[name.split("::")[1]] = outcome  # An error in teardown comes after the pass.
+            found[name.split("::")[1]] = outcome  # An error in teardown is listed after the pass.
         return found
 
     return run
 
 
-def test_each_kind_of_leak_fails_the_test_that_left_it(outcomes):
+def test_each_kind_of_leak_fails_its_test(outcomes):
     found = outcomes("""
 async def test_task():
     kept.append(asyncio.create_task(forever(), name="left alone"))
@@ -90,7 +90,7 @@ async def pump():
         assert named in outcomes.output
 
 
-def test_a_clean_test_passes_whatever_it_used(outcomes):
+def test_a_test_that_leaks_nothing_passes(outcomes):
     found = outcomes("""
 @pytest.fixture(scope="session")
 def server():
@@ -146,7 +146,7 @@ def test_is_not_blamed_for_the_one_before():
     assert set(found.values()) == {"PASSED"}, outcomes.output
 
 
-def test_a_pardon_covers_only_the_kinds_it_names(outcomes):
+def test_the_marker_only_allows_the_kinds_that_it_names(outcomes):
     found = outcomes("""
 @pytest.mark.leaks("thread")
 def test_says_the_wrong_thing():
@@ -155,7 +155,7 @@ def test_says_the_wrong_thing():
     assert found == {"test_says_the_wrong_thing": "ERROR"}
 
 
-def test_tasks_left_in_a_loop_that_many_tests_share_are_seen(outcomes):
+def test_tasks_leaked_in_a_shared_loop_are_reported(outcomes):
     found = outcomes("""
 @pytest.mark.asyncio(loop_scope="module")
 async def test_leaves_a_task():

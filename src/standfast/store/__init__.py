@@ -1,1 +1,1 @@
-"""The one durable store: :mod:`~standfast.store.contract` says what a backend does, the others do it."""
+"""Durable storage: the interface of a backend and the backends for memory, SQLite, SQL servers and Redis."""

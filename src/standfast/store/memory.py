@@ -1,4 +1,4 @@
-"""The reference backend: plain dictionaries, nothing durable. The other backends are tested against it."""
+"""The in-memory backend. It is also the reference implementation that the other backends are tested against."""
 
 import math
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ import msgspec
 
 from standfast.base.clock import Clock, system_clock
 from standfast.base.errors import Closed, NotFound
-from standfast.store.contract import (
+from standfast.store.backend import Cursor
+from standfast.store.memory_tables import MemoryTables, copy_metadata
+from standfast.store.operations import Op, OpResult
+from standfast.store.records import (
     ApprovalRecord,
-    Cursor,
     Generation,
     Lease,
     LogEntry,
-    Op,
-    OpResult,
     Page,
     QuarantinedItem,
     Row,
@@ -22,12 +22,11 @@ from standfast.store.contract import (
     SearchCandidate,
     SessionRecord,
 )
-from standfast.store.tables import MemoryTables, copy_metadata
 from standfast.store.tape import slice_spans, total_length
 
 
 class MemoryBackend:
-    """Everything in this process, gone with it. One commit at a time, each whole or not at all."""
+    """A store in dictionaries of this process. Commits are serial and atomic; nothing is durable."""
 
     indexes_words = False
 
@@ -49,8 +48,8 @@ class MemoryBackend:
 
     async def get_session(self, session_id: str) -> SessionRecord | None:
         self.check_open()
-        found = self.tables.records.get(session_id)
-        return msgspec.structs.replace(found, metadata=copy_metadata(found.metadata)) if found else None
+        record = self.tables.records.get(session_id)
+        return msgspec.structs.replace(record, metadata=copy_metadata(record.metadata)) if record else None
 
     async def read(
         self,
@@ -158,13 +157,13 @@ class MemoryBackend:
         self, *, status: str, at: float, limit: int, after: ApprovalRecord | None
     ) -> list[ApprovalRecord]:
         self.check_open()
-        behind = (-math.inf, "") if after is None else (after.expires_at or 0.0, after.approval_id)
+        last = (-math.inf, "") if after is None else (after.expires_at or 0.0, after.approval_id)
         found = [
             (approval.expires_at, approval.approval_id, approval)
             for approval in self.tables.approvals.values()
             if approval.status == status and approval.expires_at is not None and approval.expires_at <= at
         ]
-        return [one for *place, one in sorted(found, key=lambda row: row[:2]) if tuple(place) > behind][:limit]
+        return [one for *place, one in sorted(found, key=lambda row: row[:2]) if tuple(place) > last][:limit]
 
     async def get_time(self) -> float:
         self.check_open()
@@ -172,5 +171,5 @@ class MemoryBackend:
 
     async def get_lease(self, name: str) -> Lease | None:
         self.check_open()
-        held = self.tables.leases.get(name)
-        return held if held and held.owner else None
+        lease = self.tables.leases.get(name)
+        return lease if lease and lease.owner else None

@@ -1,28 +1,39 @@
-"""What a commit is refused for, and to whom a lease goes, for the backends that decide it in Python."""
+"""Preconditions of a commit, for the backends that check them in Python, and the errors of the store package."""
 
-from standfast.base.errors import ApprovalMoved, FenceLost, HistoryMoved, InvalidInput, RunMoved
-from standfast.store.contract import (
-    AcquireLease,
-    CheckFence,
-    Erase,
-    Head,
-    Lease,
-    LeaseHeld,
-    RenewLease,
-    SaveApproval,
-    SaveRun,
-    Splice,
-    make_wrong_key_error,
+from standfast.base.errors import (
+    ApprovalMoved,
+    FenceLost,
+    HistoryMoved,
+    InvalidInput,
+    RunMoved,
+    StandfastError,
+    WrongKey,
 )
+from standfast.store.operations import AcquireLease, CheckFence, Erase, RenewLease, SaveApproval, SaveRun, Splice
+from standfast.store.records import Head, Lease
+
+
+class LeaseHeld(StandfastError):
+    """Another owner holds the lease. Nothing was written."""
+
+    code = "lease-held"
+
+    def __init__(self, name: str, *, owner: str, expires_at: float) -> None:
+        super().__init__(f"lease {name!r} is held by {owner!r}")
+        self.name, self.owner, self.expires_at = name, owner, expires_at
+
+
+def make_wrong_key_error(session_id: str) -> WrongKey:
+    return WrongKey(f"session {session_id!r} is encrypted: open it with EncryptedSession and its key")
 
 
 def check_view_update(op: Splice) -> None:
     if op.view_update is not None and op.expected is None:
-        raise InvalidInput("a shape needs the version it was made for")
+        raise InvalidInput("a view update requires 'expected', the version of the record it was computed from")
 
 
 def check_seal(op: Splice | Erase, *, sealed: bool, tape: int, found: Head) -> None:
-    """Refuse an operation on a stored session that would break its seal."""
+    """Refuse an operation on a stored session that would invalidate its seal."""
     if op.seal is None:
         if sealed and not (isinstance(op, Erase) and op.forget):
             raise make_wrong_key_error(op.session_id)
@@ -31,7 +42,7 @@ def check_seal(op: Splice | Erase, *, sealed: bool, tape: int, found: Head) -> N
 
 
 def check_revision(op: SaveRun | SaveApproval, *, found: int) -> None:
-    """Refuse to write over a revision that the writer has not seen; ``found`` is 0 where nothing is stored."""
+    """Refuse to overwrite a revision that the writer has not read; ``found`` is 0 if nothing is stored."""
     if found == op.expected:
         return
     if isinstance(op, SaveRun):
@@ -40,17 +51,17 @@ def check_revision(op: SaveRun | SaveApproval, *, found: int) -> None:
 
 
 def grant_lease(op: AcquireLease, held: Lease | None, now: float) -> Lease:
-    """The lease as it is handed out; its token is a higher one unless the owner had it all the time."""
+    """Return the lease for its new owner. The token increases unless the same owner held the lease without a gap."""
     if held is None:
         return Lease(op.name, op.owner, 1, now + op.ttl)
-    lasts = held.expires_at > now
-    if lasts and held.owner != op.owner:
+    unexpired = held.expires_at > now
+    if unexpired and held.owner != op.owner:
         raise LeaseHeld(op.name, owner=held.owner, expires_at=held.expires_at)
-    return Lease(op.name, op.owner, held.token if lasts else held.token + 1, now + op.ttl)
+    return Lease(op.name, op.owner, held.token if unexpired else held.token + 1, now + op.ttl)
 
 
 def check_lease_token(op: RenewLease | CheckFence, held: Lease | None) -> Lease:
-    """The lease of this token, if nobody took it since and it was not given back."""
+    """Return the lease if ``op.token`` is still its token and it was not released; otherwise raise FenceLost."""
     if held is None or held.token != op.token or not held.owner:
         raise FenceLost(op.name, expected=op.token, found=held.token if held else 0)
     return held

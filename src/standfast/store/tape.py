@@ -1,10 +1,11 @@
-"""What a history shows, as spans over append-only tapes.
+"""Views of histories, as spans over append-only tapes.
 
-Stored items are never moved or edited. Each session writes to a tape of its own, whose places (``seq``) are
-never reused, and its history is a list of spans over its own and its ancestors' tapes. Appending grows the last
-span; popping, rewinding, replacing and forking only write a new list of spans.
+Stored items are never moved or edited. Each session writes to its own tape, whose places (``seq``) are never reused.
+Its view, the items that its history consists of, is a list of spans over its own tape and those of its ancestors.
+Appending extends the last span; popping, rewinding, replacing and forking only write a new list of spans.
 """
 
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -24,24 +25,29 @@ class TapeSpan(msgspec.Struct, frozen=True, array_like=True):
 TapeSpans = tuple[TapeSpan, ...]
 
 
+def generate_tape_id() -> int:
+    """Return a random tape number. It has at most 63 bits, so that every database can store it."""
+    return secrets.randbits(62) + 1
+
+
 def total_length(spans: Iterable[TapeSpan]) -> int:
     return sum(map(len, spans))
 
 
 def slice_spans(spans: Sequence[TapeSpan], start: int, stop: int) -> TapeSpans:
-    """The part of a view between two positions, clipped to what there is."""
-    kept = []
+    """Return the part of a view between two positions, clipped to its length."""
+    parts = []
     position = 0
     for span in spans:
         low, high = max(start - position, 0), min(stop - position, len(span))
         if low < high:
-            kept.append(TapeSpan(span.tape, span.start + low, span.start + high))
+            parts.append(TapeSpan(span.tape, span.start + low, span.start + high))
         position += len(span)
-    return tuple(kept)
+    return tuple(parts)
 
 
 def join_spans(*views: Iterable[TapeSpan]) -> TapeSpans:
-    """Views one after the other; touching spans become one."""
+    """Concatenate views. Adjacent spans are merged and empty ones removed."""
     joined: list[TapeSpan] = []
     for view in views:
         for span in view:
@@ -55,7 +61,7 @@ def join_spans(*views: Iterable[TapeSpan]) -> TapeSpans:
 
 
 def get_tape_ends(spans: Iterable[TapeSpan]) -> dict[int, int]:
-    """For each tape the end of the last span on it."""
+    """Return for each tape where the last span on it ends."""
     ends: dict[int, int] = {}
     for span in spans:
         ends[span.tape] = max(ends.get(span.tape, 0), span.stop)
@@ -63,12 +69,12 @@ def get_tape_ends(spans: Iterable[TapeSpan]) -> dict[int, int]:
 
 
 def get_ranges_on_tape(spans: Iterable[TapeSpan], tape: int) -> tuple[tuple[int, int], ...]:
-    """The stretches of one tape that a view shows."""
+    """Return the ranges of one tape that a view contains."""
     return tuple((span.start, span.stop) for span in spans if span.tape == tape and len(span))
 
 
 def iter_gaps(ranges: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
-    """What lies on a tape before ``end`` and in none of these stretches, in order."""
+    """Yield the ranges of a tape before ``end`` that none of ``ranges`` covers, in order."""
     place = 0
     for start, stop in sorted(ranges):
         if place < min(start, end):
@@ -79,7 +85,7 @@ def iter_gaps(ranges: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int
 
 
 def find_position(spans: Iterable[TapeSpan], tape: int, seq: int) -> int | None:
-    """Where a stored item stands in a view, or ``None`` when the view does not show it."""
+    """Return the position of a stored item in a view, or ``None`` if the view does not contain it."""
     position = 0
     for span in spans:
         if span.tape == tape and span.start <= seq < span.stop:

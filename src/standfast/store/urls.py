@@ -1,4 +1,4 @@
-"""From an address to a backend."""
+"""Open the backend that a URL names, or one over an existing engine or client."""
 
 from collections.abc import Awaitable, Callable
 from inspect import Parameter, signature
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from standfast.base.errors import InvalidInput, MissingExtra
-from standfast.store.contract import Backend
+from standfast.store.backend import Backend
 from standfast.store.sql.connection import TableNames
 
 if TYPE_CHECKING:
@@ -17,26 +17,24 @@ SUPPORTED_URLS = "memory:// · sqlite:///path · postgresql+asyncpg://... · mys
 
 
 async def open_backend(url: Any, **options: Any) -> Backend:
-    """The backend at an address, ready for use. ``options`` are those of its class."""
+    """Open a backend. ``options`` are the keyword arguments of its class."""
     if not isinstance(url, str):
         return await open_existing(url, options)
-    scheme, there_is_one, _ = url.partition("://")  # what follows may hold a password
-    if not there_is_one:
-        raise InvalidInput(
-            f"a store is named by a URL, such as sqlite:///app.db for a file; known are {SUPPORTED_URLS}"
-        )
-    for known, opener in _OPENERS.items():
-        if scheme == known or scheme.startswith(f"{known}+"):
+    scheme, separator, _ = url.partition("://")  # errors must not quote the rest, which may contain a password
+    if not separator:
+        raise InvalidInput(f"not the URL of a store; for a file use sqlite:///app.db; known are {SUPPORTED_URLS}")
+    for supported, opener in _OPENERS.items():
+        if scheme == supported or scheme.startswith(f"{supported}+"):
             return await opener(url, options)
-    raise InvalidInput(f"{scheme!r} is not a kind of store; known are {SUPPORTED_URLS}")
+    raise InvalidInput(f"unknown kind of store {scheme!r}; known are {SUPPORTED_URLS}")
 
 
 def validate_options(options: dict[str, Any], factory: Callable[..., Any], kind: str) -> dict[str, Any]:
-    """The options, if whatever makes the backend takes all of them."""
+    """Return the options if ``factory`` accepts all of them."""
     parameters = signature(factory).parameters.values()
-    known = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
-    if unknown := [name for name in options if name not in known]:
-        raise InvalidInput(f"{kind} takes no {', '.join(unknown)}; its options are {', '.join(known)}")
+    supported = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+    if unknown := [name for name in options if name not in supported]:
+        raise InvalidInput(f"{kind} takes no {', '.join(unknown)}; its options are {', '.join(supported)}")
     return options
 
 
@@ -47,18 +45,18 @@ async def open_memory(url: str, options: dict[str, Any]) -> Backend:
 
 
 async def open_sqlite(url: str, options: dict[str, Any]) -> Backend:
-    if not url.startswith("sqlite://"):  # sqlite+aiosqlite://: somebody wants SQLAlchemy
+    if not url.startswith("sqlite://"):  # such as sqlite+aiosqlite://, which names an SQLAlchemy driver
         return await open_sql(url, options)
     from standfast.store.sqlite.backend import MEMORY, SqliteBackend, get_shared_backend
 
     address, _, query = url.removeprefix("sqlite://").partition("?")
-    given = dict(parse_qsl(query))
-    if "tables" in given:
-        options = {"names": parse_table_names(given.pop("tables")), **options}
-    if "synchronous" in given:
-        options = {"synchronous": given.pop("synchronous").upper(), **options}
-    if given:
-        raise InvalidInput(f"sqlite takes no {', '.join(given)}; it takes synchronous=normal or full, and tables=")
+    parameters = dict(parse_qsl(query))
+    if "tables" in parameters:
+        options = {"names": parse_table_names(parameters.pop("tables")), **options}
+    if "synchronous" in parameters:
+        options = {"synchronous": parameters.pop("synchronous").upper(), **options}
+    if parameters:
+        raise InvalidInput(f"sqlite takes no {', '.join(parameters)}; it takes synchronous=normal or full, and tables=")
     path = address.removeprefix("/")
     validate_options(options, SqliteBackend, "a store in SQLite")
     return await prepare_backend(get_shared_backend(path if path not in ("", MEMORY) else MEMORY, **options))
@@ -82,7 +80,7 @@ async def open_sql(url: str, options: dict[str, Any]) -> Backend:
 
 
 def parse_table_names(tables: str) -> TableNames:
-    """``tables=SESSIONS,ITEMS`` in the address of a database."""
+    """Parse ``tables=SESSIONS,ITEMS`` of a URL."""
     names = tables.split(",")
     if len(names) != 2:
         raise InvalidInput(f"tables= takes two names, such as agent_sessions,agent_messages, not {tables!r}")
@@ -98,7 +96,7 @@ async def open_redis(url: str, options: dict[str, Any]) -> Backend:
 
 
 async def open_existing(handle: Any, options: dict[str, Any]) -> Backend:
-    """An engine or client that the caller made and keeps."""
+    """Open a backend over an engine or client that the caller created and will close."""
     module = type(handle).__module__.partition(".")[0]
     if module == "sqlalchemy" and hasattr(handle, "sync_engine"):
         from standfast.store.sqlalchemy.backend import SqlBackend
@@ -110,7 +108,7 @@ async def open_existing(handle: Any, options: dict[str, Any]) -> Backend:
         from standfast.store.redis.backend import RedisBackend
 
         return RedisBackend(handle, **validate_options(options, RedisBackend, "a store with your client"))
-    raise InvalidInput(f"a store is opened by a URL, an AsyncEngine or a Redis client, not {type(handle).__name__}")
+    raise InvalidInput(f"a store is opened from a URL, an AsyncEngine or a Redis client, not {type(handle).__name__}")
 
 
 async def prepare_backend(backend: "SqliteBackend | SqlBackend") -> Backend:

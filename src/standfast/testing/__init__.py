@@ -1,6 +1,6 @@
-"""The public test kit: contract suites for stores and sessions, and what they are made of.
+"""Public test tools: contract suites for stores and sessions, scripted models and fault injection.
 
-Names are resolved on first use; the suites need pytest and Hypothesis, the rest needs neither.
+Names are resolved on first use. Only the suites need pytest and Hypothesis.
 """
 
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 
 from standfast.base.lazy import attach_stub
 
-# Modules whose assertions pytest should explain when they fail.
+# Modules in which pytest rewrites assertions, so that failures are explained.
 _SUITES = (
     "standfast.testing.store.contract",
     "standfast.testing.store.concurrency",

@@ -1,4 +1,4 @@
-"""Cancel a piece of work wherever it can be cancelled."""
+"""Test cancellation at every await of a coroutine."""
 
 import asyncio
 import types
@@ -11,21 +11,21 @@ T = TypeVar("T")
 
 
 class CancelMoment(Enum):
-    """When a cancellation strikes at an await."""
+    """The moment of a cancellation at an await."""
 
     SUSPENDING = "as it begins to wait"
-    # The race that loses items and locks: what it waits for has come, but it has not run yet.
+    # The race that loses items and locks: the awaited future is done, but the task has not resumed yet.
     WAKING = "as it is about to wake"
 
 
 async def cancel_at_every_await(
     scenario: Callable[[], Coroutine[Any, Any, object]], *, check: Callable[[], object] = lambda: None
 ) -> int:
-    """Run the scenario again and again, cancelling its task at the first await, then the second, and so on.
+    """Run the scenario repeatedly, cancelling its task at the first await, then at the second, and so on.
 
-    Each run must end cancelled, with no task left over, the cancellation neither swallowed nor counted
-    away, and ``check`` must find nothing wrong after it. Gives the number of awaits, so that a test can
-    assert that it tested something.
+    Each run must end cancelled, without remaining tasks; the cancellation must be neither swallowed nor uncancelled,
+    and ``check`` must not raise AssertionError after it. Returns the number of awaits, so that a test can assert that
+    there were any.
     """
     awaits = 0
     for moment in CancelMoment:
@@ -41,24 +41,24 @@ async def _cancel_at(
     scenario: Callable[[], Coroutine[Any, Any, object]],
     check: Callable[[], object],
 ) -> bool:
-    struck: list[int] = []
+    cancelled_at: list[int] = []
     before = asyncio.all_tasks()
-    task = asyncio.create_task(_run_and_cancel(scenario(), at, moment, struck), name=f"await {at} {moment.value}")
+    task = asyncio.create_task(_run_and_cancel(scenario(), at, moment, cancelled_at), name=f"await {at} {moment.value}")
     await asyncio.wait({task})
-    where = f"cancelled at await {at} {moment.value}"
-    if struck:
-        assert task.cancelled(), f"{where}, it ended with {task}"
-        assert task.cancelling() == 1, f"{where}, {task.cancelling()} requests were outstanding at the end"
+    description = f"cancelled at await {at} {moment.value}"
+    if cancelled_at:
+        assert task.cancelled(), f"{description}, it ended with {task}"
+        assert task.cancelling() == 1, f"{description}, {task.cancelling()} requests were outstanding at the end"
     else:
         task.result()
-    left = asyncio.all_tasks() - before
-    assert not left, f"{where}, it left {left}"
+    remaining = asyncio.all_tasks() - before
+    assert not remaining, f"{description}, it left {remaining}"
     try:
         check()
     except AssertionError as error:
-        error.add_note(where if struck else "not cancelled at all")
+        error.add_note(description if cancelled_at else "without a cancellation")
         raise
-    return bool(struck)
+    return bool(cancelled_at)
 
 
 async def _run_and_cancel(work: Coroutine[Any, Any, T], at: int, moment: CancelMoment, cancelled_at: list[int]) -> T:
@@ -72,22 +72,22 @@ def _drive_and_cancel(
     task = asyncio.current_task()
     assert task is not None
     step: Callable[[], Any] = partial(work.send, None)
-    seen = 0
+    awaits = 0
     while True:
         try:
-            waiting = step()
+            awaited = step()
         except StopIteration as stop:
             result: T = stop.value
             return result
-        seen += 1
-        if seen == at:
+        awaits += 1
+        if awaits == at:
             cancelled_at.append(at)
-            if waiting is None or moment is CancelMoment.SUSPENDING:
+            if awaited is None or moment is CancelMoment.SUSPENDING:
                 task.cancel()
             else:
-                # Added before the task's own callback, and therefore called before it.
-                waiting.add_done_callback(lambda _: task.cancel())
+                # Added before the callback of the task, and therefore called before it.
+                awaited.add_done_callback(lambda _: task.cancel())
         try:
-            step = partial(work.send, (yield waiting))
-        except BaseException as error:  # noqa: BLE001 - it is thrown on
+            step = partial(work.send, (yield awaited))
+        except BaseException as error:  # noqa: BLE001 - passed on to the coroutine
             step = partial(work.throw, error)

@@ -1,18 +1,19 @@
-"""A process that dies at a chosen commit of its store, for tests of what happens afterwards."""
+"""Kill a process at a chosen commit of its store, for tests of recovery."""
 
 import os
 import signal
 from typing import Any
 
-from standfast.store.contract import Backend, Op, OpResult, RenewLease
+from standfast.store.backend import Backend
+from standfast.store.operations import Op, OpResult, RenewLease
 
 
 class CrashingBackend:
     """A backend whose process is killed (SIGKILL) around its n-th commit.
 
-    ``point`` is ``before:n`` or ``after:n``, counted from 1; an empty one never comes. Renewals of leases come with
-    the clock and are not counted. Open a runtime on ``Store(CrashingBackend(backend, point))`` in a process of its
-    own; ``written`` is how many there were.
+    ``point`` is ``before:n`` or ``after:n``, counted from 1; with an empty string the process is not killed. Renewals
+    of leases depend on the clock and are not counted. Open a runtime on ``Store(CrashingBackend(backend, point))`` in
+    its own process. ``commit_count`` is the number of commits so far.
     """
 
     def __init__(self, backend: Backend, point: str = "") -> None:
@@ -20,7 +21,7 @@ class CrashingBackend:
         self.indexes_words = backend.indexes_words
         when, _, number = point.partition(":")
         if point and (when not in ("before", "after") or not number.isdigit()):
-            raise ValueError(f"a point is 'before:n' or 'after:n', not {point!r}")
+            raise ValueError(f"point must be 'before:n' or 'after:n', not {point!r}")
         self.crash_timing, self.crash_commit = when, int(number or 0)
         self.commit_count = 0
 

@@ -1,4 +1,4 @@
-"""What a test needs around a store: a clock to turn, an owner for backends, and a driver that fails on request."""
+"""Tools for tests of storage: a manual clock, drivers that fail on request, and the fixtures of both suites."""
 
 import contextlib
 import sqlite3
@@ -9,15 +9,15 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pytest
 
-from standfast.store.contract import Backend
+from standfast.store.backend import Backend
 
 B = TypeVar("B", bound=Backend)
 Reopen: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
-"""Opens the same storage each time."""
+"""Opens the same storage on each call."""
 
 
 class FakeClock:
-    """A clock that stands still until it is turned, forwards or backwards."""
+    """A clock that only moves when it is advanced, by a positive or negative number of seconds."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self.now = now
@@ -31,7 +31,7 @@ class FakeClock:
 
 @asynccontextmanager
 async def closing_backend(backend: B) -> AsyncIterator[B]:
-    """The backend, closed at the end."""
+    """Close the backend at the end of the block."""
     try:
         yield backend
     finally:
@@ -39,25 +39,25 @@ async def closing_backend(backend: B) -> AsyncIterator[B]:
 
 
 class DriverFault(Protocol):
-    """One failure of a driver, armed for the length of a ``with``."""
+    """One failure of a driver, armed within a ``with`` block."""
 
     @property
     def triggered(self) -> bool:
-        """Whether it happened: a sweep over all statements ends with the first fault that did not."""
+        """Whether the failure happened. A sweep over all statements ends with the first fault that was not reached."""
         ...
 
 
 class FaultInjector(Protocol):
-    """Arms a fault: the driver carries out ``statements`` more statements, then fails once.
+    """Arms a fault: the driver executes ``statements`` more statements, then fails once.
 
-    With ``late``, the failing statement is carried out and only its answer is lost.
+    With ``late``, the failing statement is executed and only its result is lost.
     """
 
     def __call__(self, statements: int, *, late: bool = False) -> contextlib.AbstractContextManager[DriverFault]: ...
 
 
 class CountedFault:
-    """A fault that lets so many statements pass."""
+    """A fault after a number of statements."""
 
     def __init__(self, statements: int, late: bool) -> None:
         self.remaining = statements
@@ -66,7 +66,7 @@ class CountedFault:
 
 
 class DriverFaults:
-    """Arms faults, by ``after``, for a driver that asks :meth:`due` before and after each statement."""
+    """Arms faults for a driver that calls :meth:`should_fail` before and after each statement."""
 
     def __init__(self) -> None:
         self.armed: CountedFault | None = None
@@ -81,7 +81,7 @@ class DriverFaults:
             self.armed = None
 
     def should_fail(self, *, late: bool) -> bool:
-        """Whether the statement that is about to run, or has just run, is the one that fails."""
+        """Return whether the statement that is about to run, or with ``late`` has just run, is the one that fails."""
         with self.lock:
             fault = self.armed
             if fault is None or fault.triggered or fault.late != late:
@@ -104,7 +104,7 @@ class SqliteFaults(DriverFaults):
 
 
 class FaultyConnection(sqlite3.Connection):
-    """A connection that asks its :class:`SqliteFaults` before and after each statement."""
+    """A connection that checks its :class:`SqliteFaults` before and after each statement."""
 
     faults: SqliteFaults
 
@@ -119,13 +119,13 @@ class FaultyConnection(sqlite3.Connection):
             raise sqlite3.OperationalError("disk I/O error (injected)")
         cursor = execute(*args)
         if self.faults.should_fail(late=True):
-            cursor.close()  # an open one would hold its snapshot for as long as the traceback lives
+            cursor.close()  # an open cursor would hold its snapshot as long as the traceback exists
             raise sqlite3.OperationalError("disk I/O error (injected)")
         return cursor
 
 
 def get_optional_fixture(request: pytest.FixtureRequest, name: str) -> Any:
-    """A fixture that a suite may supply; ``None`` where it would skip."""
+    """Return the value of a fixture, or ``None`` if the fixture skips."""
     try:
         return request.getfixturevalue(name)
     except pytest.skip.Exception:
@@ -133,7 +133,7 @@ def get_optional_fixture(request: pytest.FixtureRequest, name: str) -> Any:
 
 
 class StorageFixtures:
-    """The fixtures and flags that :class:`~standfast.testing.StoreContract` and its sibling have in common."""
+    """The fixtures and flags that StoreContract and SessionContract have in common."""
 
     durable = True
 
@@ -143,21 +143,21 @@ class StorageFixtures:
 
     @pytest.fixture
     def reopen(self) -> Reopen:
-        raise NotImplementedError("a storage under contract supplies the fixture 'reopen'")
+        raise NotImplementedError("subclasses must supply the fixture 'reopen'")
 
     @pytest.fixture
     def reopen_durable(self, reopen: Reopen) -> Reopen:
-        """``reopen`` of a storage that outlives its closing."""
+        """``reopen``, for clauses that need a storage which is kept when it is closed."""
         if not self.durable:
-            pytest.skip("this storage is gone when it is closed")
+            pytest.skip("this storage is not durable")
         return reopen
 
     @pytest.fixture
     def failing_after(self) -> FaultInjector:
-        pytest.skip("this storage injects no faults")
+        pytest.skip("this storage supplies no fault injection")
 
     @pytest.fixture
     def faults_if_any(self, request: pytest.FixtureRequest) -> FaultInjector | None:
-        """``failing_after`` for clauses that also prove something without it."""
+        """``failing_after``, or ``None``, for clauses that do not depend on it."""
         faults: FaultInjector | None = get_optional_fixture(request, "failing_after")
         return faults

@@ -1,11 +1,10 @@
-"""A pytest plugin: a test that leaves something behind fails.
+"""A pytest plugin that fails tests which leak tasks, processes, threads or file descriptors.
 
-Switch it on with ``pytest_plugins = ["standfast.testing.leaks"]`` in the top ``conftest.py``. After each test
-and the teardown of its fixtures there must be no pending task, no new child process (a zombie counts), no
-new thread and no new file descriptor. What fixtures of a wider scope open belongs to them and is not counted
-against the test that happened to need them first.
+Enable it with ``pytest_plugins = ["standfast.testing.leaks"]`` in the top ``conftest.py``. After each test and the
+teardown of its fixtures there must be no pending task, no new child process (zombies included), no new thread and no
+new file descriptor. Resources of fixtures with a wider scope do not count as leaks of the test that used them first.
 
-A test that leaves something on purpose says so: ``@pytest.mark.leaks("process", "fd")``.
+Mark a test that leaks on purpose with the kinds of resources: ``@pytest.mark.leaks("process", "fd")``.
 """
 
 import asyncio
@@ -21,19 +20,17 @@ import pytest
 FD_DIR = Path("/proc/self/fd")
 TASK_DIR = Path("/proc/self/task")
 
-# What there is: (kind, identity), with a description for people.
+# (kind, identity) -> description
 Resources = dict[tuple[str, object], str]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "leaks(*kinds): this test leaves a 'task', 'process', 'thread' or 'fd' behind on purpose"
-    )
+    config.addinivalue_line("markers", "leaks(*kinds): the test leaks a 'task', 'process', 'thread' or 'fd' on purpose")
     config.pluginmanager.register(LeakCheck(), "standfast-leaks")
 
 
 class LeakCheck:
-    """Compares what there is before and after each test."""
+    """Compares the resources before and after each test."""
 
     def __init__(self) -> None:
         self._loops: list[asyncio.AbstractEventLoop] = []
@@ -55,8 +52,8 @@ class LeakCheck:
             loop = value.get_loop()
             self._loops.append(loop)
             if own:
-                # Closing the runner cancels what is pending, so this looks just before. Every
-                # fixture that uses the loop has been torn down by then.
+                # Closing the runner cancels pending tasks, so they are checked just before. All fixtures that use the
+                # loop have been torn down by then.
                 fixturedef.addfinalizer(lambda: self._fail_on_leaks(request.node, _find_stuck_tasks(loop)))
             fixturedef.addfinalizer(lambda: self._loops.remove(loop))
         if not own:
@@ -71,7 +68,7 @@ class LeakCheck:
             gc.collect()
             for thread in threading.enumerate():
                 if ("thread", thread) not in self._before:
-                    thread.join(timeout=1.0)  # It may be on its last line.
+                    thread.join(timeout=1.0)  # It may be about to end.
         now = self._take_snapshot()
         self._fail_on_leaks(item, {thing: now[thing] for thing in now.keys() - self._before.keys()})
 
@@ -83,10 +80,10 @@ class LeakCheck:
             **{("fd", (n, what)): f"file descriptor {n} ({what})" for n, what in _iter_descriptors()},
         }
 
-    def _fail_on_leaks(self, item: pytest.Item, found: Resources) -> None:
-        forgiven = {kind for mark in item.iter_markers("leaks") for kind in mark.args}
-        if left := sorted(text for (kind, _), text in found.items() if kind not in forgiven):
-            pytest.fail("the test left behind: " + ", ".join(left), pytrace=False)
+    def _fail_on_leaks(self, item: pytest.Item, leaked: Resources) -> None:
+        allowed = {kind for mark in item.iter_markers("leaks") for kind in mark.args}
+        if leaks := sorted(text for (kind, _), text in leaked.items() if kind not in allowed):
+            pytest.fail("the test leaked: " + ", ".join(leaks), pytrace=False)
 
 
 def _find_pending_tasks(loops: list[asyncio.AbstractEventLoop]) -> Resources:
@@ -95,7 +92,7 @@ def _find_pending_tasks(loops: list[asyncio.AbstractEventLoop]) -> Resources:
 
 
 def _find_stuck_tasks(loop: asyncio.AbstractEventLoop) -> Resources:
-    """What is pending, after the generators that the collector is closing have had their turns.
+    """Return the pending tasks, after async generators that the loop is closing have had time to end.
 
     Libraries leave such generators behind when they break out of a stream; the loop closes them by itself.
     """
@@ -126,4 +123,4 @@ def _iter_descriptors() -> Iterator[tuple[int, str]]:
         try:
             yield int(number), os.readlink(FD_DIR / number)
         except OSError:
-            continue  # The listing itself had one open.
+            continue  # The descriptor of the listing itself.

@@ -1,6 +1,6 @@
-"""Whether a strict provider would take a list of items as input.
+"""Check whether a strict provider would accept a list of items as input.
 
-Written from the provider's side and without a line of :mod:`standfast.base.pairing`, so that it can judge it.
+This shares no code with :mod:`standfast.base.pairing`, so that it can be used to test it.
 """
 
 import json
@@ -19,7 +19,7 @@ CALL_TYPE_BY_OUTPUT = {
     "mcp_approval_response": "mcp_approval_request",
 }
 CALL_TYPES = frozenset(CALL_TYPE_BY_OUTPUT.values())
-# Tools that the provider runs itself: the item carries its own result.
+# Tools that the provider runs itself: the item contains its result.
 HOSTED_TYPES = frozenset(
     [
         "code_interpreter_call",
@@ -34,7 +34,7 @@ HOSTED_TYPES = frozenset(
 
 
 class NotReplayable(AssertionError):
-    """A provider would refuse these items; ``index`` is the first one it would complain about."""
+    """A provider would reject these items; ``index`` is the position of the first invalid one."""
 
     def __init__(self, index: int, problem: str, item: Any) -> None:
         super().__init__(f"items[{index}]: {problem}: {item!r:.200}")
@@ -42,23 +42,23 @@ class NotReplayable(AssertionError):
 
 
 def assert_replayable(items: Sequence[Any]) -> None:
-    """Raise :class:`NotReplayable` unless calls have outputs, outputs calls, and reasoning its result."""
-    waiting: dict[tuple[str, str], int] = {}
+    """Raise :class:`NotReplayable` if a call has no output, an output no call, or reasoning no following item."""
+    open_calls: dict[tuple[str, str], int] = {}
     for index, item in enumerate(items):
         kind = get_item_type(index, item)
         if is_hosted_search(item, kind):
             continue
         if kind in CALL_TYPE_BY_OUTPUT:
-            if waiting.pop((CALL_TYPE_BY_OUTPUT[kind], get_call_id(index, item, kind)), None) is None:
-                raise NotReplayable(index, "no call is waiting for this output", item)
+            if open_calls.pop((CALL_TYPE_BY_OUTPUT[kind], get_call_id(index, item, kind)), None) is None:
+                raise NotReplayable(index, "there is no call without output for this output", item)
         elif kind in CALL_TYPES:
             name = (kind, get_call_id(index, item, kind))
-            if name in waiting:
-                raise NotReplayable(index, f"items[{waiting[name]}] has the same id and no output yet", item)
-            waiting[name] = index
+            if name in open_calls:
+                raise NotReplayable(index, f"items[{open_calls[name]}] has the same id and no output yet", item)
+            open_calls[name] = index
         elif kind == "reasoning" and not (index + 1 < len(items) and is_from_model(items[index + 1])):
-            raise NotReplayable(index, "reasoning without the item it led to", item)
-    for index in waiting.values():
+            raise NotReplayable(index, "reasoning without the item that must follow it", item)
+    for index in open_calls.values():
         raise NotReplayable(index, "this call has no output", items[index])
 
 
@@ -78,7 +78,7 @@ def get_item_type(index: int, item: Any) -> str:
 
 
 def get_call_id(index: int, item: dict[str, Any], kind: str) -> str:
-    """The id by which a call and its output find each other."""
+    """Return the id that a call and its output share."""
     fields = {
         "mcp_approval_request": ["id"],
         "mcp_approval_response": ["approval_request_id"],
@@ -92,7 +92,7 @@ def get_call_id(index: int, item: dict[str, Any], kind: str) -> str:
 
 
 def is_hosted_search(item: dict[str, Any], kind: str) -> bool:
-    """A tool search that the provider ran itself: its two items have no call id and do not need each other."""
+    """Return whether the provider ran this tool search itself. Its two items have no call id and are independent."""
     return kind in ("tool_search_call", "tool_search_output") and item.get("call_id") is None
 
 

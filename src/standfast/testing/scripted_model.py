@@ -1,4 +1,4 @@
-"""A model that says what a test told it to say, and remembers what it was asked."""
+"""A model for tests that returns scripted responses and records its calls."""
 
 import json
 from collections import deque
@@ -30,11 +30,11 @@ ModelStepReason: TypeAlias = Literal[
 
 
 class ModelScriptError(Exception):
-    """The script and what the program did with it do not fit."""
+    """The program used the script in a way that does not match it."""
 
 
 class InvalidModelStep(ModelScriptError):
-    """A step of the script cannot be played. ``input_index`` counts from 0."""
+    """A step of the script is invalid. ``input_index`` counts from 0."""
 
     def __init__(self, message: str, *, reason: ModelStepReason, input_index: int) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class InvalidModelStep(ModelScriptError):
 
 
 class UnexpectedModelCall(ModelScriptError):
-    """The model was asked more often than the script has answers. ``call_index`` counts from 0."""
+    """The model was called more often than the script has steps. ``call_index`` counts from 0."""
 
     def __init__(self, message: str, *, call: "ModelCall", call_index: int) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class UnexpectedModelCall(ModelScriptError):
 
 
 class UnconsumedModelSteps(ModelScriptError):
-    """The program ended before the script did."""
+    """Steps of the script were not used."""
 
     def __init__(self, message: str, *, remaining_steps: int) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class UnconsumedModelSteps(ModelScriptError):
 
 @dataclass(frozen=True)
 class ModelCall:
-    """What the model was asked, at that moment: the lists are copies, the items in them are not."""
+    """The arguments of one call of the model. Lists are copied, the items in them are not."""
 
     system_instructions: str | None
     input: Any
@@ -79,9 +79,9 @@ ModelStreamFactory: TypeAlias = Callable[[ModelCall], AsyncIterator[TResponseStr
 
 @dataclass
 class ModelStep:
-    """One answer of the script: output, an error, or a function that decides when it is asked.
+    """One step of the script: output, an error to raise, or a function that is called with the request.
 
-    ``stream_events`` replaces what a streamed call is given; without it the events are made from the output.
+    ``stream_events`` are the events of a streamed call; without them, events are generated from the output.
     """
 
     output: Sequence[TResponseOutputItem] = field(default_factory=list)
@@ -119,10 +119,10 @@ ModelResponder: TypeAlias = Callable[[ModelCall], ModelScriptItem | Awaitable[Mo
 
 
 class ScriptedModel(Model):
-    """Plays a script. Every request takes the next step; a request too many is an error.
+    """A model that takes the next step of a script for each call. A call without a step left is an error.
 
     A step is a :class:`ModelStep` (or a dict of its fields), a :class:`ModelResponse`, a list of output items, or an
-    exception to raise. A wrong step is refused when it is given, not when it is played.
+    exception to raise. An invalid step is refused when it is added, not when it is reached.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class ScriptedModel(Model):
 
     @property
     def calls(self) -> list[ModelCall]:
-        """What the model was asked so far; the list is the caller's."""
+        """The calls so far, as a new list."""
         return list(self._calls)
 
     @property
@@ -157,19 +157,19 @@ class ScriptedModel(Model):
         return len(self._steps)
 
     def enqueue(self, step: ModelScriptItem) -> None:
-        """Put one more step at the end of the script."""
+        """Append a step to the script."""
         self._steps.append(_validate_step(step, 0))
 
     def extend(self, steps: Iterable[ModelScriptItem]) -> None:
-        """Put more steps at the end of the script: all of them, or none when one is wrong."""
+        """Append steps to the script: all of them, or none if one is invalid."""
         self._steps.extend([_validate_step(step, index) for index, step in enumerate(steps)])
 
     def set_default_usage(self, usage: Usage | None) -> None:
-        """What steps without a usage of their own are to report."""
+        """Set the usage of steps without their own."""
         self._default_usage = usage
 
     def assert_complete(self) -> None:
-        """Raise :class:`UnconsumedModelSteps` if the script was not played to its end."""
+        """Raise :class:`UnconsumedModelSteps` if there are steps left."""
         if self._steps:
             raise UnconsumedModelSteps(
                 f"{len(self._steps)} scripted model step(s) were not consumed.", remaining_steps=len(self._steps)
@@ -232,10 +232,10 @@ class ScriptedModel(Model):
         return next((advice for error, advice in self._advice if error is request.error), None)
 
     async def close(self) -> None:
-        """Nothing to close: the script can be played on."""
+        """Do nothing; the model can still be used."""
 
     async def _take_step(self, call: ModelCall) -> ModelStep:
-        """The step for a call, once its function was asked, its error raised and the call written down."""
+        """Record the call and return its step, after calling its responder. Raises the error of the step, if any."""
         self._calls.append(call)
         if not self._steps:
             how = "streaming" if call.streamed else "non-streaming"
@@ -253,26 +253,26 @@ class ScriptedModel(Model):
         return step
 
     def _make_usage(self, step: ModelStep) -> Usage:
-        """A usage of its own for every answer: it is counted as one request unless the step says otherwise."""
-        given = step.usage if step.usage != Usage() else self._default_usage or Usage()
+        """Return a new usage for each response, with one request unless the step sets another number."""
+        usage = step.usage if step.usage != Usage() else self._default_usage or Usage()
         return replace(
-            given,
-            requests=given.requests or 1,
-            input_tokens_details=InputTokensDetails.coerce(given.input_tokens_details),
-            output_tokens_details=OutputTokensDetails.coerce(given.output_tokens_details),
-            request_usage_entries=list(given.request_usage_entries),
+            usage,
+            requests=usage.requests or 1,
+            input_tokens_details=InputTokensDetails.coerce(usage.input_tokens_details),
+            output_tokens_details=OutputTokensDetails.coerce(usage.output_tokens_details),
+            request_usage_entries=list(usage.request_usage_entries),
         )
 
     def _make_events(self, step: ModelStep) -> Iterable[TResponseStreamEvent]:
-        log = ResponseEventBuilder(step.response_id, model="scripted-model")
+        builder = ResponseEventBuilder(step.response_id, model="scripted-model")
         more = {} if step.request_id is None else {"_request_id": step.request_id}
         yield from make_response_events(
-            log, map(as_item, step.output), usage=usage_to_dict(self._make_usage(step)), **more
+            builder, map(as_item, step.output), usage=usage_to_dict(self._make_usage(step)), **more
         )
 
 
 def assistant_message(text: str, *, item_id: str = "scripted-message") -> TResponseOutputItem:
-    """A message as a model says it."""
+    """Return a message item as a model produces it."""
     return AttributeDict(
         id=item_id, type="message", role="assistant", status="completed", content=[make_text_part(text)]
     )
@@ -286,7 +286,7 @@ def function_call(
     item_id: str | None = None,
     namespace: str | None = None,
 ) -> TResponseOutputItem:
-    """A call as a model makes it. Arguments that are a string are sent as they are, valid or not."""
+    """Return a function call item as a model produces it. Arguments given as a string are used unchanged."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, separators=(",", ":"))
     call = AttributeDict(id=item_id or call_id, type="function_call", call_id=call_id, name=name, arguments=text)
     if namespace is not None:
@@ -295,7 +295,7 @@ def function_call(
 
 
 def _copy_input(input: str | list[Item]) -> Any:
-    # Not a deep copy: a test of many turns would spend its time there, and nobody changes an item.
+    # Not a deep copy: that would dominate tests of many turns, and items are never modified.
     return list(input) if isinstance(input, list) else input
 
 
@@ -303,9 +303,9 @@ _STEP_FIELDS = frozenset(f.name for f in fields(ModelStep))
 
 
 def _validate_step(step: Any, index: int) -> ModelStep:
-    """The step in the form that is played, or :class:`InvalidModelStep`."""
+    """Return the step as a :class:`ModelStep`, or raise :class:`InvalidModelStep`."""
 
-    def wrong(reason: ModelStepReason, problem: str) -> InvalidModelStep:
+    def make_error(reason: ModelStepReason, problem: str) -> InvalidModelStep:
         return InvalidModelStep(f"Scripted model step #{index + 1} {problem}.", reason=reason, input_index=index)
 
     if isinstance(step, Exception):
@@ -315,25 +315,25 @@ def _validate_step(step: Any, index: int) -> ModelStep:
     if isinstance(step, Mapping) and "type" not in step:
         unknown = sorted(set(step) - _STEP_FIELDS)
         if unknown:
-            raise wrong("unsupported_field", f"has unknown fields: {', '.join(unknown)}")
+            raise make_error("unsupported_field", f"has unknown fields: {', '.join(unknown)}")
         step = ModelStep(**step)
-    found = step if isinstance(step, ModelStep) else ModelStep(output=step)
-    if isinstance(found.output, str | bytes | Mapping) or not isinstance(found.output, Sequence):
-        raise wrong("invalid_input", "must use a sequence for output")
-    for item in found.output:
+    result = step if isinstance(step, ModelStep) else ModelStep(output=step)
+    if isinstance(result.output, str | bytes | Mapping) or not isinstance(result.output, Sequence):
+        raise make_error("invalid_input", "must use a sequence for output")
+    for item in result.output:
         if not isinstance(item, Mapping) and not hasattr(item, "model_dump"):
-            raise wrong("invalid_input", f"has an output item that is no JSON object: {item!r}")
-    if found.error is not None and not isinstance(found.error, Exception):
-        raise wrong("invalid_error", f"must raise an exception, not {found.error!r}")
-    if found.responder is not None and not callable(found.responder):
-        raise wrong("invalid_responder", "must have a function as its responder")
-    events = found.stream_events
+            raise make_error("invalid_input", f"has an output item that is not a JSON object: {item!r}")
+    if result.error is not None and not isinstance(result.error, Exception):
+        raise make_error("invalid_error", f"must raise an exception, not {result.error!r}")
+    if result.responder is not None and not callable(result.responder):
+        raise make_error("invalid_responder", "must have a function as its responder")
+    events = result.stream_events
     if isinstance(events, str | bytes | Mapping) or not (
         events is None or callable(events) or isinstance(events, Sequence)
     ):
-        raise wrong("invalid_stream_events", "must have a sequence of events, or a function that makes them")
-    if found.retry_advice is not None and not isinstance(found.retry_advice, ModelRetryAdvice):
-        raise wrong("invalid_retry_advice", "must have a ModelRetryAdvice as its retry advice")
-    if sum(outcome is not None for outcome in (found.error, found.responder, found.stream_events)) > 1:
-        raise wrong("conflicting_outcomes", "can have only one of error, responder and stream_events")
-    return found
+        raise make_error("invalid_stream_events", "must have a sequence of events, or a function that makes them")
+    if result.retry_advice is not None and not isinstance(result.retry_advice, ModelRetryAdvice):
+        raise make_error("invalid_retry_advice", "must have a ModelRetryAdvice as its retry advice")
+    if sum(outcome is not None for outcome in (result.error, result.responder, result.stream_events)) > 1:
+        raise make_error("conflicting_outcomes", "can have only one of error, responder and stream_events")
+    return result

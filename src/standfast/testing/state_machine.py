@@ -1,7 +1,7 @@
-"""Random programs, run against a backend and the memory reference side by side.
+"""The base of the differential state machines: random programs on a backend and on the in-memory reference.
 
-After each step everything readable is compared. Programs are derived from a fixed seed: a failure is reproducible
-and CI does not flicker.
+After each step, all reads of both are compared. Programs are derived from a fixed seed, so that failures are
+reproducible.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from standfast.base.errors import StandfastError
-from standfast.store.contract import Backend
+from standfast.store.backend import Backend
 from standfast.store.memory import MemoryBackend
 from standfast.testing.faults import FakeClock, FaultInjector, Reopen
 
@@ -27,7 +27,7 @@ fault_points = st.none() | st.none() | st.integers(0, 12)
 
 
 def make_settings(examples: int) -> settings:
-    """Settings for CI: the same programs every time, and no clock to race against."""
+    """Return settings for the same programs in every run, without deadlines."""
     return settings(
         max_examples=examples,
         stateful_step_count=MACHINE_STEPS,
@@ -39,7 +39,7 @@ def make_settings(examples: int) -> settings:
 
 
 class DifferentialStateMachine(RuleBasedStateMachine):
-    """An opened storage, a reference, a clock for both, and a loop to run them in."""
+    """A storage and the reference, with one clock and one event loop for both."""
 
     def __init__(
         self, reopen: Reopen, *, clock: FakeClock, failing_after: FaultInjector | None = None, durable: bool = True
@@ -72,7 +72,7 @@ class DifferentialStateMachine(RuleBasedStateMachine):
             self.runner.close()
 
     def backend(self) -> Backend:
-        """The backend behind the opened place."""
+        """Return the backend of the opened storage."""
         backend: Backend = self.place
         return backend
 
@@ -89,17 +89,17 @@ class DifferentialStateMachine(RuleBasedStateMachine):
     def run_both(
         self, on_backend: Callable[[], Awaitable[Any]], on_reference: Callable[[], Awaitable[Any]], fault: int | None
     ) -> Any:
-        """Do the same on both sides; their common answer, or ``None`` when an injected fault stopped it."""
+        """Make a call on both sides. Returns their common result, or ``None`` if an injected fault prevented it."""
         if fault is not None and self.failing_after is not None:
             with self.failing_after(fault) as injected:
-                found = self.runner.run(capture_result(on_backend))
-            if injected.triggered and isinstance(found, Exception):
+                actual = self.runner.run(capture_result(on_backend))
+            if injected.triggered and isinstance(actual, Exception):
                 return None
         else:
-            found = self.runner.run(capture_result(on_backend))
+            actual = self.runner.run(capture_result(on_backend))
         expected = self.runner.run(capture_result(on_reference))
-        assert normalize_result(found) == normalize_result(expected)
-        return found
+        assert normalize_result(actual) == normalize_result(expected)
+        return actual
 
 
 async def capture_result(call: Callable[[], Awaitable[Any]]) -> Any:
@@ -109,11 +109,8 @@ async def capture_result(call: Callable[[], Awaitable[Any]]) -> Any:
         return error
 
 
-def normalize_result(found: Any) -> Any:
-    """An answer as something that can be compared across backends."""
-    if isinstance(found, StandfastError):
-        return (found.code, getattr(found, "expected", None), getattr(found, "found", None))
-    return getattr(found, "session_id", found)
-
-
-# --- commits --------------------------------------------------------------------------------------
+def normalize_result(result: Any) -> Any:
+    """Return a result in a form that can be compared between backends."""
+    if isinstance(result, StandfastError):
+        return (result.code, getattr(result, "expected", None), getattr(result, "found", None))
+    return getattr(result, "session_id", result)

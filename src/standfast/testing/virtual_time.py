@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps: hours pass in milliseconds, and always in the same order."""
+"""An event loop with virtual time: timers fire in order without waiting."""
 
 import asyncio
 import selectors
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class EventLoopDeadlock(RuntimeError):
-    """Everything waits, and for nothing that could still happen."""
+    """All tasks are waiting, and there is no timer that could resume one."""
 
 
 class _VirtualTimeSelector(selectors.DefaultSelector):
@@ -20,16 +20,16 @@ class _VirtualTimeSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if not ready and timeout is None:
-            raise EventLoopDeadlock("every task waits for another one, and no timer is set")
+            raise EventLoopDeadlock("all tasks are waiting and no timer is set")
         if not ready and timeout is not None:
             self.now += max(0.0, timeout)
         return ready
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """When every task waits, the clock jumps to the next timer.
+    """An event loop whose clock jumps to the next timer when all tasks are waiting.
 
-    For what happens inside one process: sockets, threads and subprocesses take time that this clock does not know.
+    Only for code inside one process and thread: it does not wait for sockets, threads and subprocesses.
     """
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end on a loop of its own, and see that it leaves no task behind."""
+    """Run ``work`` to its end on a new loop, and assert that no task remains."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         result = runner.run(work)
-        left = [task.get_name() for task in asyncio.all_tasks(runner.get_loop())]
-    assert not left, f"tasks were left behind: {left}"
+        remaining = [task.get_name() for task in asyncio.all_tasks(runner.get_loop())]
+    assert not remaining, f"tasks remain: {remaining}"
     return result

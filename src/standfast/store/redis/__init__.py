@@ -1,1 +1,1 @@
-"""Histories and leases in Redis, one server-side script per commit."""
+"""The Redis backend: histories and leases, one server-side script per commit."""

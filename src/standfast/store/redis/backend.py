@@ -1,4 +1,4 @@
-"""Histories and leases in Redis, one server-side script per commit."""
+"""The Redis backend: commits as one server-side script each, and reads."""
 
 import asyncio
 import math
@@ -7,34 +7,30 @@ from typing import Any, Self
 
 from standfast.base.clock import Clock
 from standfast.base.errors import InvalidInput, NotFound, StandfastError, StoreUnavailable, Unsupported
-from standfast.store.contract import (
-    Annotate,
+from standfast.store.backend import Cursor
+from standfast.store.operations import Annotate, Op, OpResult, RequireVersion, Splice
+from standfast.store.preconditions import check_view_update
+from standfast.store.records import (
     ApprovalRecord,
-    Cursor,
     Generation,
     Lease,
     LogEntry,
-    Op,
-    OpResult,
     Page,
     QuarantinedItem,
-    RequireVersion,
     RunRecord,
     SearchCandidate,
     SessionRecord,
-    Splice,
 )
-from standfast.store.preconditions import check_view_update
 from standfast.store.redis import encoding
 from standfast.store.redis.connection import Client, RedisConnection, Script, open_client
 from standfast.store.redis.encoding import CommitStep, ForkLink, ForkLinkChange, TapeSegment, make_tag
-from standfast.store.redis.keys import HINTS_SCRIPT, Keyspace, validate_prefix
+from standfast.store.redis.keys import DEFAULT_PREFIX, HINTS_SCRIPT, Keyspace, validate_prefix
 
 _COMMIT_SCRIPT = Script("commit.lua")
 
 
 class RedisCommitter:
-    """The one write of a store."""
+    """Runs the commits of a store, in a cluster also across slots."""
 
     def __init__(self, keys: Keyspace, *, ttl: float | None, clock: Clock | None) -> None:
         self.keys, self.connection = keys, keys.connection
@@ -44,7 +40,7 @@ class RedisCommitter:
         spread = await self.keys.is_clustered()
         for op in ops:
             if type(op) not in encoding.ENCODERS:
-                raise Unsupported(f"Redis stores keep histories and leases, not {type(op).__name__}")
+                raise Unsupported(f"Redis stores support histories and leases, not {type(op).__name__}")
             if isinstance(op, Splice):
                 check_view_update(op)
         if not ops:
@@ -57,10 +53,10 @@ class RedisCommitter:
     async def run_steps(
         self, steps: Sequence[CommitStep], origins: encoding.TapeOrigins, *, listed: bool = False
     ) -> list[OpResult]:
-        """Run one batch where it belongs, and in a cluster what follows from it elsewhere."""
+        """Run one batch in its slot, and in a cluster the link changes in other slots that result from it."""
         spread = await self.keys.is_clustered()
-        homes = dict.fromkeys(self.keys.make_key(encoding.get_step_tag(step)) for step in steps)
-        keys = [*homes] if spread else [*homes, self.keys.sessions_key]
+        own_keys = dict.fromkeys(self.keys.make_key(encoding.get_step_tag(step)) for step in steps)
+        keys = [*own_keys] if spread else [*own_keys, self.keys.sessions_key]
         args = [
             self.keys.prefix.encode(),
             b"" if self.clock is None else encoding.encode_number(self.clock()),
@@ -70,24 +66,24 @@ class RedisCommitter:
         ]
         for step in steps:
             args += encoding.ENCODERS[type(step)](step, origins)
-        verdict, *facts = await self.connection.run_script(
+        status, *details = await self.connection.run_script(
             _COMMIT_SCRIPT, keys, args, retry=encoding.is_repeatable(steps)
         )
-        if verdict == b"unlisted":
+        if status == b"unlisted":
             await self.add_to_session_list(steps)
             return await self.run_steps(steps, origins, listed=True)
-        if verdict == b"refused":
-            raise encoding.error_from_refusal(steps[int(facts[0])], facts[1], facts[2:])
-        outcomes, unlinking, prolonging = facts
+        if status == b"refused":
+            raise encoding.error_from_refusal(steps[int(details[0])], details[1], details[2:])
+        results, unlinking, prolonging = details
         if unlinking:
             await self.change_links("unlink", map(ForkLink.parse, unlinking))
-            done = next(iter(homes)) + ":unlinking"
-            await self.connection.execute("SREM", done.encode(), *unlinking, key=done)
+            pending = next(iter(own_keys)) + ":unlinking"
+            await self.connection.execute("SREM", pending.encode(), *unlinking, key=pending)
         await self.change_links("prolong", map(ForkLink.parse, prolonging))
-        return [encoding.parse_result(step, reply) for step, reply in zip(steps, outcomes, strict=True)]
+        return [encoding.parse_result(step, reply) for step, reply in zip(steps, results, strict=True)]
 
     async def add_to_session_list(self, steps: Sequence[CommitStep]) -> None:
-        """List a session that is about to be created. Without it later listings would never look for it."""
+        """Add a session that is about to be created to the list. Listings only read sessions on the list."""
         session_id = next(step.session_id for step in steps if isinstance(step, (Splice, Annotate)))
         await self.connection.run_script(
             HINTS_SCRIPT, [self.keys.sessions_key], [b"add", encoding.encode_text(session_id)], retry=True
@@ -98,67 +94,71 @@ class RedisCommitter:
             await self.run_steps([ForkLinkChange(action, link)], {})
 
     async def commit_across_slots(self, ops: Sequence[Op], origins: encoding.TapeOrigins) -> list[OpResult]:
-        """Create a session out of others that lie in other slots of a cluster.
+        """Create a fork of sessions in other slots of a cluster.
 
-        First their tapes learn of the fork, the parent's under the check of its version, then the fork is created.
-        Stored items are never changed, so from the first step on the fork's part cannot be destroyed; a crash in
-        between leaves a hold that nobody uses.
+        First the fork is linked to their tapes, to that of the parent together with the check of its version; then the
+        fork is created. Stored items never change, so the linked items cannot be destroyed from the first step on. A
+        crash in between leaves an unused link.
         """
-        homes = {encoding.get_step_tag(op) for op in ops if not isinstance(op, RequireVersion)}
-        away = [op for op in ops if encoding.get_step_tag(op) not in homes]
-        if len(homes) != 1 or (away and not any(isinstance(op, Splice) and op.expected == 0 for op in ops)):
-            raise Unsupported("in a Redis cluster a batch must stay with one session, or be a fork")
-        holds = [
+        own_tags = {encoding.get_step_tag(op) for op in ops if not isinstance(op, RequireVersion)}
+        remote = [op for op in ops if encoding.get_step_tag(op) not in own_tags]
+        if len(own_tags) != 1 or (remote and not any(isinstance(op, Splice) and op.expected == 0 for op in ops)):
+            raise Unsupported("in a Redis cluster, a commit must concern one session only, or create a fork")
+        link_changes = [
             ForkLinkChange("link", ForkLink(tape, op.tape, origins[tape]), encoding.encode_held_ranges(op, tape))
             for op in ops
             if isinstance(op, Splice)
             for tape, _ in op.links
-            if tape in origins and origins[tape] not in homes
+            if tape in origins and origins[tape] not in own_tags
         ]
-        parents = {encoding.get_step_tag(op) for op in away}
-        # The parent last: while it stands at this version, it holds on to what it shows of its own ancestors.
-        steps: list[list[CommitStep]] = [[hold] for hold in holds if hold.link.origin not in parents]
-        steps += [[op, *(hold for hold in holds if hold.link.origin == encoding.get_step_tag(op))] for op in away]
+        parents = {encoding.get_step_tag(op) for op in remote}
+        # The parent last: while it is at this version, its own links keep what it shows of its ancestors.
+        steps: list[list[CommitStep]] = [[change] for change in link_changes if change.link.origin not in parents]
+        steps += [
+            [op, *(change for change in link_changes if change.link.origin == encoding.get_step_tag(op))]
+            for op in remote
+        ]
         try:
             for step in steps:
                 await self.run_steps(step, origins)
-            rest = iter(await self.run_steps([op for op in ops if op not in away], origins))
+            rest = iter(await self.run_steps([op for op in ops if op not in remote], origins))
         except StoreUnavailable:
             raise
         except StandfastError:
-            await self.change_links("unlink", [hold.link for hold in holds])
+            await self.change_links("unlink", [change.link for change in link_changes])
             raise
-        return [None if op in away else next(rest) for op in ops]
+        return [None if op in remote else next(rest) for op in ops]
 
     async def find_tape_origins(self, ops: Sequence[Op]) -> dict[int, str]:
-        """The tags under which the tapes lie that forks in this batch are going to show.
+        """Return the hash tags of the tapes that forks in this batch link to.
 
-        A fork's batch names its parent, whose record knows. Otherwise all sessions are looked at.
+        They are in the record of the parent, which a fork's batch names. Otherwise all sessions are searched.
         """
-        wanted = {tape for op in ops if isinstance(op, Splice) for tape, _ in op.links}
-        found: dict[int, str] = {}
-        if not wanted:
-            return found
+        tapes = {tape for op in ops if isinstance(op, Splice) for tape, _ in op.links}
+        origins: dict[int, str] = {}
+        if not tapes:
+            return origins
         for session_id in dict.fromkeys(op.session_id for op in ops if isinstance(op, RequireVersion)):
-            found |= encoding.parse_origins(make_tag(session_id), await self.keys.read_session_fields(session_id))
-        if wanted <= found.keys():
-            return found
+            origins |= encoding.parse_origins(make_tag(session_id), await self.keys.read_session_fields(session_id))
+        if tapes <= origins.keys():
+            return origins
         for name, _ in (await self.keys.list_session_names())[1]:
-            found |= encoding.parse_origins(
+            origins |= encoding.parse_origins(
                 make_tag(encoding.decode_text(name)), await self.keys.read_session_fields(encoding.decode_text(name))
             )
-            if wanted <= found.keys():
+            if tapes <= origins.keys():
                 break
-        return found
+        return origins
 
 
 MAX_TTL = 10**12
 _PAGE_SIZE = 100
 _MAX_CONCURRENT_READS = 8
 _STALE_NAME_SECONDS = 3600
-"""Seconds after which a listed name without a record is no longer that of a session about to be created."""
+"""Seconds after which a name without a record is removed from the list. A younger one may belong to a session that is
+being created."""
 
-_RUNS_UNSUPPORTED = "Redis stores keep histories and leases, not runs"
+_RUNS_UNSUPPORTED = "Redis stores support histories and leases, not runs"
 
 _READ_SCRIPT, _LIST_SCRIPT = Script("read.lua"), Script("list.lua")
 
@@ -166,11 +166,11 @@ _READ_SCRIPT, _LIST_SCRIPT = Script("read.lua"), Script("list.lua")
 class RedisBackend:
     """A store in Redis 6.2 or newer, or in a Redis cluster.
 
-    With ``ttl``, all keys of a session expire together, so many seconds after its last write; what a fork shows of
-    its ancestors lives as long as the fork. Use one ``ttl`` for one ``prefix``. Times are the server's, unless a
-    clock is handed in. A client that is handed in stays the caller's, unless ``owns_client``.
+    With ``ttl``, all keys of a session expire together, ``ttl`` seconds after its last write; items of its ancestors in
+    the view of a fork expire with the fork. Use one ``ttl`` per ``prefix``. Times are those of the server unless a
+    ``clock`` is given. The client belongs to the caller unless ``owns_client``.
 
-    In a cluster a batch must stay with one session, and with leases of the session's name. Forks are the exception.
+    In a cluster, a commit must concern one session and leases of the same name. Only forks may cross slots.
     """
 
     indexes_words = False
@@ -179,7 +179,7 @@ class RedisBackend:
         self,
         client: Client,
         *,
-        prefix: str = "standfast",
+        prefix: str = DEFAULT_PREFIX,
         ttl: float | None = None,
         owns_client: bool = False,
         clock: Clock | None = None,
@@ -194,17 +194,17 @@ class RedisBackend:
         cls,
         url: str,
         *,
-        prefix: str = "standfast",
+        prefix: str = DEFAULT_PREFIX,
         ttl: float | None = None,
         clock: Clock | None = None,
         redis_kwargs: dict[str, Any] | None = None,
     ) -> Self:
-        """A store with a client of its own. ``redis+cluster://`` and ``rediss+cluster://`` name a cluster's node."""
+        """Create a backend with its own client. A URL with ``redis+cluster://`` names a node of a cluster."""
         validate_prefix(prefix)
         validate_ttl(ttl)
-        client, where = open_client(url, **(redis_kwargs or {}))
+        client, location = open_client(url, **(redis_kwargs or {}))
         backend = cls(client, prefix=prefix, ttl=ttl, owns_client=True, clock=clock)
-        backend.connection.location = where
+        backend.connection.location = location
         return backend
 
     async def close(self) -> None:
@@ -213,7 +213,7 @@ class RedisBackend:
             await self.connection.client.aclose()
 
     async def ping(self) -> bool:
-        """Whether the server answers."""
+        """Return whether the server responds."""
         try:
             await self.keys.is_clustered()
             await self.connection.execute("EXISTS", self.keys.sessions_key.encode(), key=self.keys.sessions_key)
@@ -224,9 +224,10 @@ class RedisBackend:
     # --- writing --------------------------------------------------------------------------------
 
     async def commit(self, *ops: Op) -> list[OpResult]:
-        """See the contract. A lost answer is :class:`StoreUnavailable`, and nobody knows whether it was written.
+        """Apply all operations or none, see :meth:`~standfast.store.backend.Backend.commit`.
 
-        A batch that may be sent twice, such as keyed splices, is sent twice before that happens.
+        If the connection is lost before the response, a commit that can be repeated, such as keyed splices, is sent
+        again. Otherwise it raises :class:`StoreUnavailable`, and it is unknown whether it was applied.
         """
         return await self.committer.commit(ops)
 
@@ -245,9 +246,9 @@ class RedisBackend:
         last: int | None = None,
         generation: int | None = None,
     ) -> Page | None:
-        tag = make_tag(session_id)
+        tag, spread = make_tag(session_id), await self.keys.is_clustered()
         limits = [b"" if value is None else encoding.encode_number(value) for value in (generation, start, stop, last)]
-        args = [self.keys.prefix.encode(), tag.encode(), encoding.encode_flag(await self.keys.is_clustered()), *limits]
+        args = [self.keys.prefix.encode(), tag.encode(), encoding.encode_flag(spread), *limits]
         while True:
             reply = await self.connection.run_script(_READ_SCRIPT, [self.keys.make_key(tag)], args, retry=True)
             if reply is None:
@@ -255,15 +256,15 @@ class RedisBackend:
             if len(reply) == 1:
                 raise NotFound("generation", generation)
             record = encoding.parse_session_record(session_id, encoding.parse_hash(reply[0]))
-            pieces = [TapeSegment.parse(piece) for piece in reply[2]]
-            whole = [await self.fetch_segment(piece) for piece in pieces]
-            page = Page(record, encoding.build_rows(int(reply[1]), whole))
-            if pieces == whole or all(row.data is not None for row in page.rows) or await self.is_unchanged(record):
+            segments = [TapeSegment.parse(segment) for segment in reply[2]]
+            fetched = [await self.fetch_segment(segment) for segment in segments]
+            page = Page(record, encoding.build_rows(int(reply[1]), fetched))
+            if segments == fetched or all(row.data is not None for row in page.rows) or await self.is_unchanged(record):
                 return page
-            # Erased between the two: what was read is a mixture of before and after.
+            # Items were erased between the two reads: the page mixes both states, so read again.
 
     async def fetch_segment(self, segment: TapeSegment) -> TapeSegment:
-        """The piece with its items, also those that lie in another slot."""
+        """Return the segment with its items, reading those in another slot."""
         if segment.data is not None or not segment.origin:
             return segment
         key = f"{self.keys.make_key(segment.origin)}:tape:{segment.span.tape}"
@@ -303,31 +304,31 @@ class RedisBackend:
         return found[:limit]
 
     async def list_cluster_sessions(self) -> list[SessionRecord]:
-        """Every session of a cluster, newest first. Names of sessions long gone are taken off the list."""
+        """List every session of a cluster, newest first. Removes names of former sessions from the list."""
         now, names = await self.keys.list_session_names()
         found: list[SessionRecord] = []
-        gone: list[bytes] = []
+        stale: list[bytes] = []
         for first in range(0, len(names), _MAX_CONCURRENT_READS):
-            some = names[first : first + _MAX_CONCURRENT_READS]
+            batch = names[first : first + _MAX_CONCURRENT_READS]
             stored = await asyncio.gather(
-                *(self.keys.read_session_fields(encoding.decode_text(name)) for name, _ in some)
+                *(self.keys.read_session_fields(encoding.decode_text(name)) for name, _ in batch)
             )
-            for (name, score), fields in zip(some, stored, strict=True):
+            for (name, score), fields in zip(batch, stored, strict=True):
                 record = parse_record_or_none(encoding.decode_text(name), fields)
                 if record is not None:
                     found.append(record)
                 elif not fields and now - float(score) > _STALE_NAME_SECONDS:
-                    gone += [name, score]
-        if gone:
-            await self.connection.run_script(HINTS_SCRIPT, [self.keys.sessions_key], [b"drop", *gone], retry=True)
+                    stale += [name, score]
+        if stale:
+            await self.connection.run_script(HINTS_SCRIPT, [self.keys.sessions_key], [b"drop", *stale], retry=True)
         return sorted(found, key=lambda record: (record.updated_at, record.session_id), reverse=True)
 
     async def list_generations(self, session_id: str) -> list[Generation]:
-        entries = await self.keys.read_hash(self.keys.make_key(make_tag(session_id)) + ":generations")
+        entries = await self.keys.read_hash(session_id, ":generations")
         return sorted((encoding.parse_generation(*entry) for entry in entries.items()), key=lambda entry: entry.number)
 
     async def list_quarantined(self, session_id: str) -> list[QuarantinedItem]:
-        entries = await self.keys.read_hash(self.keys.make_key(make_tag(session_id)) + ":quarantine")
+        entries = await self.keys.read_hash(session_id, ":quarantine")
         return sorted(
             (encoding.parse_quarantined(*entry) for entry in entries.items()), key=lambda one: (one.tape, one.seq)
         )
@@ -338,12 +339,12 @@ class RedisBackend:
         return None
 
     async def get_lease(self, name: str) -> Lease | None:
-        held = await self.keys.read_hash(self.keys.make_key(make_tag(name)) + ":lease")
-        if not held.get(b"owner"):
+        fields = await self.keys.read_hash(name, ":lease")
+        if not fields.get(b"owner"):
             return None
-        return Lease(name, encoding.decode_text(held[b"owner"]), int(held[b"token"]), float(held[b"expires_at"]))
+        return Lease(name, encoding.decode_text(fields[b"owner"]), int(fields[b"token"]), float(fields[b"expires_at"]))
 
-    # --- what is not kept here ------------------------------------------------------------------
+    # --- not supported --------------------------------------------------------------------------
 
     async def get_run(self, run_id: str) -> RunRecord | None:
         raise Unsupported(_RUNS_UNSUPPORTED)
@@ -377,7 +378,7 @@ class RedisBackend:
 
 
 def parse_record_or_none(session_id: str, fields: dict[bytes, bytes]) -> SessionRecord | None:
-    """The record, or ``None`` if it is gone or damaged: that must not hide the other sessions of a list."""
+    """Return the record, or ``None`` if it is missing or damaged, so that a listing can skip it."""
     try:
         return encoding.parse_session_record(session_id, fields) if fields else None
     except StoreUnavailable:

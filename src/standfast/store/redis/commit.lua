@@ -1,14 +1,14 @@
 -- One commit.
 --
--- A script that fails half way is not rolled back, so this one has two passes: the first looks at every operation in
--- order, on a copy of the records, and may refuse; the second does what the first has put down, and cannot fail.
+-- A script that fails in the middle is not rolled back, so this one has two passes: the first checks every operation in
+-- order, on a copy of the records, and may refuse; the second makes the writes that the first has queued, and cannot fail.
 --
 -- Tape numbers have 62 bits and Lua's numbers 53: tapes stay strings throughout.
 
--- Redis before 7 must be told that it is the writes that are replicated, not this script with its look at the clock.
+-- Redis before 7 replicates scripts unless this is called; the writes must be replicated, since the script reads the clock.
 if redis.replicate_commands then redis.replicate_commands() end
 
-local CHUNK = 1000 -- how many values may be handed to one call
+local CHUNK = 1000 -- the maximum number of values per call
 local FIELDS = {
   'tape', 'version', 'length', 'next_seq', 'open_from', 'erased_upto', 'generation', 'closed', 'origins',
   'updated_at', 'seal',
@@ -83,13 +83,13 @@ local function moved(s, expected)
   return expected and expected ~= whole(s.version) and {'moved', whole(s.version), whole(s.length)}
 end
 
--- Refused here, while nothing is written yet, if somebody else put another kind of value there.
+-- Refuse a key with a value of another type here, while nothing is written yet.
 local function hash(key)
   redis.call('HLEN', key)
   return key
 end
 
--- Put down that these fields of the record change, along with the time.
+-- Queue the change of these fields of the record, and of its time.
 local function put(s, id, fields)
   s.updated_at = math.max(s.updated_at, now)
   fields[#fields + 1], fields[#fields + 2] = 'updated_at', exact(s.updated_at)
@@ -114,7 +114,7 @@ local function create(s, id, tape, owner)
   put(s, id, fields)
 end
 
--- A sealed history only takes changes that bring the next seal, and a seal is made for a tape.
+-- A sealed history only accepts changes that carry the next seal, and a seal is computed for one tape.
 local function unsealed(s, seal, tape)
   if not s.exists then return nil end
   if not seal then return s.sealed and {'sealed'} end
@@ -128,15 +128,15 @@ local function reseal(s, seal, fields)
   end
 end
 
--- Tapes and who shares them --------------------------------------------------------------------------------------
+-- Tapes and the forks that share them ----------------------------------------------------------------------------
 
--- A fork's hold on a tape: what it began with there, and until when if the fork is going to expire.
+-- The link of a fork to a tape: the ranges it started with, and when it expires, if the fork expires.
 local function hold(origin, tape, link, stretches)
   local held = stretches .. (deadline and ' ' .. deadline or '')
   redis.call('HSET', key_of(origin) .. ':links:' .. tape, link, held)
 end
 
--- Let a shared tape live as long as the fork that was just written.
+-- Extend the expiry of a shared tape to that of the fork that was just written.
 local function prolong(origin, tape, link)
   local links = key_of(origin) .. ':links:' .. tape
   local held = redis.call('HGET', links, link)
@@ -155,12 +155,12 @@ local function prolong(origin, tape, link)
   end
 end
 
--- The places of a tape that living forks began with.
+-- The ranges of a tape that existing forks started with.
 local function held_places(links)
   local stretches, places, upto = {}, {}, 0
   for _, held in ipairs(redis.call('HVALS', links)) do
     local shown, expires = held:match('^(%S+) ?(%d*)$')
-    -- One number was written before links said more: all that lies before it may be shown.
+    -- Earlier versions stored a single number: everything before it may be in the view.
     if shown:match('^%d+$') then shown = '0-' .. shown end
     if expires == '' or tonumber(expires) > now_ms then
       for start, stop in shown:gmatch('(%d+)%-(%d+)') do
@@ -176,7 +176,7 @@ local function held_places(links)
   return places
 end
 
--- Destroy what its session erased, or left behind, and what no fork began with.
+-- Delete the items that the session of a tape erased, or all if it was forgotten, except those of forks.
 local function sweep(base, tape)
   local key, shared = base .. ':tape:' .. tape, held_places(base .. ':links:' .. tape)
   local writer = redis.call('HMGET', base, 'tape', 'erased_upto')
@@ -211,10 +211,10 @@ local function write_items(key, seq, first, last)
   end
 end
 
--- Operations. Each answers its outcome, or nothing and why it refuses. -------------------------------------------
+-- Operations. Each returns its result, or nil and the reason of a refusal. ----------------------------------------
 
 local ops = {}
-local leftovers = {} -- record keys whose fork links wait to be released in other slots
+local leftovers = {} -- record keys whose fork links have yet to be removed in other slots
 
 function ops.splice()
   local s = session(take())
@@ -272,7 +272,7 @@ function ops.splice()
   end
   for _, link in ipairs(links) do
     s.origins = s.origins .. link.tape .. '=' .. tape .. '=' .. link.origin .. ' '
-    -- Elsewhere in a cluster it was registered before this script was sent.
+    -- In another slot of a cluster it was linked before this script was sent.
     if not spread or link.origin == s.tag then
       hash(key_of(link.origin) .. ':links:' .. link.tape)
       later(function() hold(link.origin, link.tape, tape, link.held) end)
@@ -333,7 +333,7 @@ function ops.erase()
     sweep(base, tape)
     for shared, link, origin in origins:gmatch('(%d+)=(%d+)=(%S+)') do
       if spread and origin ~= tag then
-        -- Kept until it is done, so that a crash in between leaves something to take up again.
+        -- Stored until it is done, so that it can be continued after a crash.
         redis.call('SADD', base .. ':unlinking', shared .. '=' .. link .. '=' .. origin)
       else
         release(origin, shared, link)
@@ -383,7 +383,7 @@ function ops.quarantine()
   return false
 end
 
--- Leases. They outlive their time, so that the next owner's token is a higher one. --------------------------------
+-- Leases. They are kept after they expire, so that the token of the next owner is higher. -------------------------
 
 local leases = {}
 
@@ -442,7 +442,7 @@ function ops.fence()
   return false
 end
 
--- What a fork in another slot of a cluster asks of the slot its ancestor's tape lives in. -------------------------
+-- Changes of links for forks in other slots of a cluster. --------------------------------------------------------
 
 function ops.link()
   local origin, tape, link, held = take(), take(), take(), take()
@@ -477,7 +477,7 @@ while at < #ARGV do
   end
   outcomes[#outcomes + 1] = outcome
 end
--- In a cluster the list of sessions is elsewhere and a new session must stand there before it exists.
+-- In a cluster the list of sessions is in another slot, and a new session must be on it before it is created.
 if spread and born and not hinted then return {'unlisted'} end
 
 -- Second pass.

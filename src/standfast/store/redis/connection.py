@@ -1,4 +1,4 @@
-"""Commands and scripts on a Redis server or cluster: each sent once, unless its caller says that twice is harmless."""
+"""Commands and scripts on a Redis server or cluster. Each is sent once, unless the caller allows a retry."""
 
 import asyncio
 import contextlib
@@ -21,15 +21,15 @@ _CLUSTER_SUFFIX = "+cluster"
 _CROSS_SLOT_MESSAGE = "hash to the same slot"
 _MAX_CONNECTIONS = 32
 _CLOSE_TIMEOUT = 10.0
-"""How many seconds closing waits for a server that does not answer."""
+"""Seconds that closing waits for a server that does not respond."""
 
 
 class CrossSlotError(StoreUnavailable):
-    """The server is a cluster's, and the keys of one call lie in different slots. Nothing was done."""
+    """The server belongs to a cluster, and the keys of a command are in different slots. Nothing was done."""
 
 
 class Script:
-    """A Lua file of this package, and the name by which servers remember it."""
+    """A Lua file of this package, and the SHA-1 digest by which servers cache it."""
 
     def __init__(self, file: str) -> None:
         self.source = files("standfast.store.redis").joinpath(file).read_bytes()
@@ -37,10 +37,10 @@ class Script:
 
 
 class RedisConnection:
-    """Talks to Redis through a client that somebody else owns.
+    """Sends commands through the connection pool of a client.
 
-    Connections are borrowed from the client's pool, but its own way of running a command is not used: it sends
-    a command again when the connection breaks, also one that may have been carried out already.
+    The client's own method for that is not used: after a lost connection it sends a command again, even if the server
+    may have executed it.
     """
 
     def __init__(self, client: Client) -> None:
@@ -51,7 +51,7 @@ class RedisConnection:
         self.semaphore = asyncio.Semaphore(self.max_connections)
 
     async def run_script(self, script: Script, keys: list[str], args: list[bytes], *, retry: bool) -> Any:
-        """Run a script; with ``again`` a second time if its answer was lost."""
+        """Run a script; with ``retry``, a second time if the connection is lost before the response."""
         words = [str(len(keys)).encode(), *(key.encode() for key in keys), *args]
         try:
             return await self.execute("EVALSHA", script.sha, *words, key=keys[0], retry=retry)
@@ -59,7 +59,7 @@ class RedisConnection:
             return await self.execute("EVAL", script.source, *words, key=keys[0], retry=retry)
 
     async def execute(self, command: str, *args: bytes, key: str, retry: bool = True) -> Any:
-        """The raw answer, never decoded."""
+        """Send a command and return the response as bytes, whatever the client is set up to decode."""
         self.check_open()
         try:
             async with self.semaphore:
@@ -79,20 +79,20 @@ class RedisConnection:
     async def send_command(self, command: str, *args: bytes, key: str) -> Any:
         if isinstance(self.client, RedisCluster):
             await self.client.initialize()
-            # A named node is asked once; otherwise the client tries again by itself.
+            # With a target node the client sends the command once; otherwise it retries by itself.
             node = self.client.get_node_from_key(key)
             return await self.client.execute_command(command, *args, target_nodes=node, NEVER_DECODE=True)
         pool = self.client.connection_pool
         connection: Any = await pool.get_connection()  # type: ignore[no-untyped-call]
         try:
             await connection.send_command(command, *args)
-            # Interrupted from here on, the connection is closed before the pool gets it back.
+            # If this is cancelled, the driver closes the connection before it returns to the pool.
             return await connection.read_response(disable_decoding=True)
         finally:
             await pool.release(connection)
 
     async def is_cluster(self, one_key: str, other_key: str) -> bool:
-        """Whether keys lie in slots. Asked with a script, because that is all an access list must allow us."""
+        """Return whether the server is part of a cluster. Uses a script, which access lists must allow anyway."""
         if isinstance(self.client, RedisCluster):
             return True
         try:
@@ -106,7 +106,7 @@ class RedisConnection:
             raise Closed(f"the store {self.location} is closed")
 
     async def close(self) -> None:
-        """Take no more calls and wait for those under way; after this the client is not used any more."""
+        """Refuse new calls and wait for running ones. After this the client is no longer used."""
         if self.closed:
             return
         self.closed = True
@@ -116,16 +116,21 @@ class RedisConnection:
                     await self.semaphore.acquire()
 
 
+def is_refusal(error: StoreUnavailable) -> bool:
+    """Return whether the server answered with an error, in contrast to not answering."""
+    return isinstance(error.__cause__, ResponseError)
+
+
 def open_client(url: str, **options: Any) -> tuple[Client, str]:
-    """A client for a URL, and the URL without what it logs in with."""
+    """Return a client for a URL, and the URL without credentials."""
     parts = urlsplit(url)
-    where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    location = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     try:
         if parts.scheme.endswith(_CLUSTER_SUFFIX):
-            return RedisCluster.from_url(url.replace(_CLUSTER_SUFFIX, "", 1), **options), where
-        return Redis.from_url(url, **options), where
+            return RedisCluster.from_url(url.replace(_CLUSTER_SUFFIX, "", 1), **options), location
+        return Redis.from_url(url, **options), location
     except (ValueError, TypeError) as error:
-        raise InvalidInput(f"{where} cannot be used: {error}") from None
+        raise InvalidInput(f"invalid Redis URL {location}: {error}") from None
 
 
 def get_max_connections(client: Client) -> int:
@@ -135,7 +140,7 @@ def get_max_connections(client: Client) -> int:
 
 
 def describe_client(client: Client) -> str:
-    """The address of a client, without what it logs in with."""
+    """Return the URL of a client without credentials."""
     if isinstance(client, RedisCluster):
         return "redis" + _CLUSTER_SUFFIX
     options = client.connection_pool.connection_kwargs

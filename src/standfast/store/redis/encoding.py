@@ -1,4 +1,4 @@
-"""What the Redis scripts are sent and what they answer. No I/O."""
+"""Encode the arguments of the Redis scripts and decode their replies. No I/O."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -7,19 +7,10 @@ from urllib.parse import quote
 import msgspec
 
 from standfast.base.errors import FenceLost, HistoryMoved, KeyReused, NotFound, StandfastError, StoreUnavailable
-from standfast.store import contract
-from standfast.store.contract import (
-    Generation,
-    Head,
-    Lease,
-    LeaseHeld,
-    Op,
-    OpResult,
-    QuarantinedItem,
-    Row,
-    SessionRecord,
-    make_wrong_key_error,
-)
+from standfast.store import operations
+from standfast.store.operations import Op, OpResult
+from standfast.store.preconditions import LeaseHeld, make_wrong_key_error
+from standfast.store.records import Generation, Head, Lease, QuarantinedItem, Row, SessionRecord
 from standfast.store.tape import TapeSpan, TapeSpans, get_ranges_on_tape, join_spans
 
 Arguments = list[bytes]
@@ -27,7 +18,7 @@ _spans_decoder = msgspec.json.Decoder(TapeSpans)
 
 
 def make_tag(name: str) -> str:
-    """What stands between the braces of a key: no brace of the name itself may end it early."""
+    """Return the hash tag of a name, with braces quoted."""
     return quote(name, safe=":/@", errors="surrogatepass")
 
 
@@ -40,7 +31,7 @@ def decode_text(value: bytes) -> str:
 
 
 def encode_number(value: float) -> bytes:
-    """A number that reads back as itself on the other side."""
+    """Encode a number without loss of precision."""
     return repr(value).encode()
 
 
@@ -53,7 +44,7 @@ def encode_flag(value: bool) -> bytes:
 
 
 class ForkLink(msgspec.Struct, frozen=True):
-    """A fork's hold on a tape: ``name`` is the fork's own, ``origin`` the tag under which the tape lies."""
+    """The link of a fork to a tape: ``name`` is the fork's own tape, ``origin`` the hash tag of the linked tape."""
 
     tape: int
     name: int
@@ -69,7 +60,7 @@ class ForkLink(msgspec.Struct, frozen=True):
 
 
 class ForkLinkChange(msgspec.Struct, frozen=True):
-    """What the slot of a shared tape is asked to do about a fork: ``link``, ``unlink`` or ``prolong``."""
+    """A change in the slot of a shared tape: ``link``, ``unlink`` or ``prolong`` (its expiry) for a fork."""
 
     action: str
     link: ForkLink
@@ -83,8 +74,8 @@ TapeOrigins = Mapping[int, str]
 # --- operations ---------------------------------------------------------------------------------
 
 
-def encode_splice(op: contract.Splice, origins: TapeOrigins) -> Arguments:
-    words = [
+def encode_splice(op: operations.Splice, origins: TapeOrigins) -> Arguments:
+    args = [
         b"splice",
         *encode_target(op),
         *encode_optional(None if op.expected is None else encode_number(op.expected)),
@@ -95,117 +86,119 @@ def encode_splice(op: contract.Splice, origins: TapeOrigins) -> Arguments:
         encode_number(op.tape),
     ]
     if op.view_update is None:
-        words.append(b"0")
+        args.append(b"0")
     else:
-        words += [
+        args += [
             b"1",
             msgspec.json.encode(op.view_update.closed),
             encode_number(op.view_update.open_from),
             encode_number(op.view_update.length),
         ]
-        words.append(encode_flag(op.view_update.archive))
-    words.append(encode_number(len(op.links)))
+        args.append(encode_flag(op.view_update.archive))
+    args.append(encode_number(len(op.links)))
     for tape, _ in op.links:
-        words += [encode_number(tape), encode_held_ranges(op, tape), origins.get(tape, "").encode()]
-    return [*words, encode_number(len(op.add)), *op.add]
+        args += [encode_number(tape), encode_held_ranges(op, tape), origins.get(tape, "").encode()]
+    return [*args, encode_number(len(op.add)), *op.add]
 
 
-def encode_held_ranges(op: contract.Splice, tape: int) -> bytes:
-    """What a fork begins with on a tape, which stays there as long as the fork: ``0-4,7-9``."""
+def encode_held_ranges(op: operations.Splice, tape: int) -> bytes:
+    """Encode the ranges of a tape that a fork starts with, such as ``0-4,7-9``. They are kept as long as the fork."""
     stretches = get_ranges_on_tape(op.view_update.closed if op.view_update else (), tape)
     return ",".join(f"{start}-{stop}" for start, stop in stretches).encode() or b"-"
 
 
-def encode_erase(op: contract.Erase, origins: TapeOrigins) -> Arguments:
+def encode_erase(op: operations.Erase, origins: TapeOrigins) -> Arguments:
     expected = encode_optional(None if op.expected is None else encode_number(op.expected))
     return [b"erase", *encode_target(op), *expected, *encode_optional(op.seal), encode_flag(op.forget)]
 
 
-def encode_annotate(op: contract.Annotate, origins: TapeOrigins) -> Arguments:
+def encode_annotate(op: operations.Annotate, origins: TapeOrigins) -> Arguments:
     owner = encode_optional(None if op.owner is None else encode_text(op.owner))
-    words = [b"annotate", *encode_target(op), encode_number(op.tape), *owner, encode_number(len(op.metadata))]
+    args = [b"annotate", *encode_target(op), encode_number(op.tape), *owner, encode_number(len(op.metadata))]
     for key, value in op.metadata.items():
-        words += [encode_text(key), *encode_optional(None if value is None else msgspec.json.encode(value))]
-    return words
+        args += [encode_text(key), *encode_optional(None if value is None else msgspec.json.encode(value))]
+    return args
 
 
-def encode_require_version(op: contract.RequireVersion, origins: TapeOrigins) -> Arguments:
+def encode_require_version(op: operations.RequireVersion, origins: TapeOrigins) -> Arguments:
     return [b"require", make_tag(op.session_id).encode(), encode_number(op.version)]
 
 
-def encode_quarantine(op: contract.Quarantine, origins: TapeOrigins) -> Arguments:
+def encode_quarantine(op: operations.Quarantine, origins: TapeOrigins) -> Arguments:
     return [b"quarantine", make_tag(op.session_id).encode(), f"{op.tape} {op.seq}".encode(), encode_text(op.reason)]
 
 
-def encode_acquire_lease(op: contract.AcquireLease, origins: TapeOrigins) -> Arguments:
+def encode_acquire_lease(op: operations.AcquireLease, origins: TapeOrigins) -> Arguments:
     return [b"take", make_tag(op.name).encode(), encode_text(op.owner), encode_number(op.ttl)]
 
 
-def encode_renew_lease(op: contract.RenewLease, origins: TapeOrigins) -> Arguments:
+def encode_renew_lease(op: operations.RenewLease, origins: TapeOrigins) -> Arguments:
     return [b"renew", make_tag(op.name).encode(), encode_number(op.token), encode_number(op.ttl)]
 
 
-def encode_release_lease(op: contract.ReleaseLease, origins: TapeOrigins) -> Arguments:
+def encode_release_lease(op: operations.ReleaseLease, origins: TapeOrigins) -> Arguments:
     return [b"drop", make_tag(op.name).encode(), encode_number(op.token)]
 
 
-def encode_check_fence(op: contract.CheckFence, origins: TapeOrigins) -> Arguments:
+def encode_check_fence(op: operations.CheckFence, origins: TapeOrigins) -> Arguments:
     return [b"fence", make_tag(op.name).encode(), encode_number(op.token)]
 
 
 def encode_link_change(op: ForkLinkChange, origins: TapeOrigins) -> Arguments:
-    words = [op.action.encode(), op.link.origin.encode(), encode_number(op.link.tape), encode_number(op.link.name)]
-    return words if op.held is None else [*words, op.held]
+    args = [op.action.encode(), op.link.origin.encode(), encode_number(op.link.tape), encode_number(op.link.name)]
+    return args if op.held is None else [*args, op.held]
 
 
-def encode_target(op: contract.Splice | contract.Erase | contract.Annotate) -> Arguments:
+def encode_target(op: operations.Splice | operations.Erase | operations.Annotate) -> Arguments:
     return [make_tag(op.session_id).encode(), encode_text(op.session_id)]
 
 
 ENCODERS: dict[type, Callable[[Any, TapeOrigins], Arguments]] = {
-    contract.Splice: encode_splice,
-    contract.Erase: encode_erase,
-    contract.Annotate: encode_annotate,
-    contract.RequireVersion: encode_require_version,
-    contract.Quarantine: encode_quarantine,
-    contract.AcquireLease: encode_acquire_lease,
-    contract.RenewLease: encode_renew_lease,
-    contract.ReleaseLease: encode_release_lease,
-    contract.CheckFence: encode_check_fence,
+    operations.Splice: encode_splice,
+    operations.Erase: encode_erase,
+    operations.Annotate: encode_annotate,
+    operations.RequireVersion: encode_require_version,
+    operations.Quarantine: encode_quarantine,
+    operations.AcquireLease: encode_acquire_lease,
+    operations.RenewLease: encode_renew_lease,
+    operations.ReleaseLease: encode_release_lease,
+    operations.CheckFence: encode_check_fence,
     ForkLinkChange: encode_link_change,
 }
 
 
 def get_step_tag(step: CommitStep) -> str:
-    """The tag of the keys that a step reads and writes."""
+    """Return the hash tag of the keys that a step reads and writes."""
     if isinstance(step, ForkLinkChange):
         return step.link.origin
     return make_tag(step.name if isinstance(step, LEASE_OPS) else step.session_id)  # type: ignore[union-attr,arg-type]
 
 
-LEASE_OPS = (contract.AcquireLease, contract.RenewLease, contract.ReleaseLease, contract.CheckFence)
+REPEATABLE_STEPS = (
+    ForkLinkChange,
+    operations.Quarantine,
+    operations.AcquireLease,
+    operations.RenewLease,
+    operations.ReleaseLease,
+)
+LEASE_OPS = (operations.AcquireLease, operations.RenewLease, operations.ReleaseLease, operations.CheckFence)
 
 
 def is_repeatable(steps: Iterable[CommitStep]) -> bool:
-    """Whether sending all of it again is harmless when nobody knows if it arrived."""
+    """Return whether the steps can be sent again if it is unknown whether they were executed."""
     return all(
-        step.key is not None
-        if isinstance(step, contract.Splice)
-        else isinstance(
-            step,
-            (ForkLinkChange, contract.Quarantine, contract.AcquireLease, contract.RenewLease, contract.ReleaseLease),
-        )
+        step.key is not None if isinstance(step, operations.Splice) else isinstance(step, REPEATABLE_STEPS)
         for step in steps
     )
 
 
-# --- answers ------------------------------------------------------------------------------------
+# --- replies ------------------------------------------------------------------------------------
 
 
 def parse_result(step: CommitStep, reply: Sequence[bytes] | None) -> OpResult:
     if reply is None:
         return None
-    if isinstance(step, (contract.AcquireLease, contract.RenewLease)):
+    if isinstance(step, (operations.AcquireLease, operations.RenewLease)):
         owner, token, expires_at = reply
         return Lease(step.name, decode_text(owner), int(token), float(expires_at))
     version, length = reply
@@ -213,10 +206,10 @@ def parse_result(step: CommitStep, reply: Sequence[bytes] | None) -> OpResult:
 
 
 def error_from_refusal(step: Any, reason: bytes, facts: Sequence[bytes]) -> StandfastError:
-    """The error that a script's refusal of this step stands for."""
+    """Return the error for the refusal of a step by a script."""
     match reason:
         case b"moved":
-            expected = step.version if isinstance(step, contract.RequireVersion) else step.expected
+            expected = step.version if isinstance(step, operations.RequireVersion) else step.expected
             return HistoryMoved(step.session_id, expected=expected, found=Head(*map(int, facts)))
         case b"sealed":
             return make_wrong_key_error(step.session_id)
@@ -232,7 +225,7 @@ def error_from_refusal(step: Any, reason: bytes, facts: Sequence[bytes]) -> Stan
 
 
 def parse_hash(reply: Any) -> dict[bytes, bytes]:
-    """A hash, however the protocol's version spells it."""
+    """Parse a hash of either version of the protocol."""
     if isinstance(reply, dict):
         return reply
     return dict(zip(reply[::2], reply[1::2], strict=True))
@@ -264,7 +257,7 @@ def parse_session_record(session_id: str, fields: Mapping[bytes, bytes]) -> Sess
 
 
 def parse_origins(tag: str, fields: Mapping[bytes, bytes]) -> dict[int, str]:
-    """Where the tapes lie that a session shows: its own with itself, inherited ones with their first session."""
+    """Return the hash tags of the tapes in a session's view: its own, and the origins of inherited ones."""
     inherited = (ForkLink.parse(entry) for entry in fields.get(b"origins", b"").split())
     own = {int(fields[b"tape"]): tag} if b"tape" in fields else {}
     return {link.tape: link.origin for link in inherited} | own
@@ -272,8 +265,8 @@ def parse_origins(tag: str, fields: Mapping[bytes, bytes]) -> dict[int, str]:
 
 def parse_generation(entry_number: bytes, entry: bytes) -> Generation:
     length, resumes_at, replaced_at, spans = entry.split(b" ", 3)
-    shown = join_spans(_spans_decoder.decode(spans))
-    return Generation(int(entry_number), int(length), shown, int(resumes_at), float(replaced_at))
+    view = join_spans(_spans_decoder.decode(spans))
+    return Generation(int(entry_number), int(length), view, int(resumes_at), float(replaced_at))
 
 
 def parse_quarantined(place: bytes, entry: bytes) -> QuarantinedItem:
@@ -283,7 +276,7 @@ def parse_quarantined(place: bytes, entry: bytes) -> QuarantinedItem:
 
 
 class TapeSegment(msgspec.Struct, frozen=True):
-    """A part of what was read; ``data`` is ``None`` when it lies in another slot, under ``origin``."""
+    """A range of one tape that was read; ``data`` is ``None`` if it is in another slot, that of ``origin``."""
 
     span: TapeSpan
     origin: str
@@ -296,9 +289,9 @@ class TapeSegment(msgspec.Struct, frozen=True):
 
 
 def build_rows(start: int, segments: Iterable[TapeSegment]) -> list[Row]:
-    found: list[Row] = []
-    for piece in segments:
-        data = piece.data or [None] * len(piece.span)
+    rows: list[Row] = []
+    for segment in segments:
+        data = segment.data or [None] * len(segment.span)
         for offset, value in enumerate(data):
-            found.append(Row(start + len(found), piece.span.tape, piece.span.start + offset, value))
-    return found
+            rows.append(Row(start + len(rows), segment.span.tape, segment.span.start + offset, value))
+    return rows

@@ -1,7 +1,7 @@
--- Sessions from the newest on, with their records, where one server holds all of them.
+-- List sessions with their records, newest first, on a single server.
 --
--- The list is then exact: every commit sets a session's score to the record's own time. Only expiry happens behind
--- its back, so a name whose record is gone is taken off here.
+-- There the list is exact: every commit sets the score of a session to the time in its record. Only expiry does not
+-- update it, so a name without a record is removed here.
 
 local prefix, count, before, after = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local list = prefix .. ':sessions'

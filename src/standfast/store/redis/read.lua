@@ -1,6 +1,6 @@
--- A session's record and a stretch of what it shows, at one moment.
+-- Read the record of a session and a range of its view, atomically.
 --
--- What lies in other slots of a cluster is only named: the answer gives its place instead of its items.
+-- For items in other slots of a cluster, the reply contains their places instead of the items.
 
 local CHUNK = 1000
 

@@ -1,5 +1,5 @@
-"""The store contract over any SQL database, written once as plain synchronous functions.
+"""The relational implementation of the store, as synchronous functions over any SQL database.
 
-A connection is a :class:`~standfast.store.sql.connection.Connection`: standard sqlite3 on its own thread, or
-an SQLAlchemy connection inside ``run_sync``.
+A connection is a :class:`~standfast.store.sql.connection.DatabaseConnection`: a standard sqlite3 connection on its own
+thread, or an SQLAlchemy connection inside ``run_sync``.
 """

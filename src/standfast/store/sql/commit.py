@@ -1,16 +1,20 @@
-"""Every operation on runs, approvals and leases, inside a transaction that the caller began and will end."""
+"""Apply the operations of a commit, inside a transaction that the caller begins and ends.
+
+The operations on histories are in :mod:`~standfast.store.sql.history_writes`.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from standfast.base.errors import NotFound
-from standfast.store import contract, preconditions
-from standfast.store.contract import Lease, Op, OpResult
+from standfast.store import operations, preconditions
+from standfast.store.operations import Op, OpResult
+from standfast.store.records import Lease
 from standfast.store.sql import history_writes
 from standfast.store.sql.connection import DatabaseConnection
 
 
-def save_run(db: DatabaseConnection, op: contract.SaveRun, now: float) -> None:
+def save_run(db: DatabaseConnection, op: operations.SaveRun, now: float) -> None:
     row = db.fetch_one("SELECT revision FROM {_runs} WHERE run_id = :run_id" + db.lock_clause, {"run_id": op.run_id})
     preconditions.check_revision(op, found=row[0] if row else 0)
     values = {
@@ -44,7 +48,7 @@ def append_log(
     entries: tuple[tuple[str, bytes], ...],
     now: float,
 ) -> None:
-    """Append to one of a run's two logs; the run's row is the lock that keeps the sequence gapless."""
+    """Append to one of a run's two logs. The row of the run is locked, so that the sequence has no gaps."""
     row = db.fetch_one(f"SELECT {counter} FROM {{_runs}} WHERE run_id = :run_id" + db.lock_clause, {"run_id": run_id})
     if row is None:
         raise NotFound("run", run_id)
@@ -61,15 +65,15 @@ def append_log(
     )
 
 
-def append_journal(db: DatabaseConnection, op: contract.AppendJournal, now: float) -> None:
+def append_journal(db: DatabaseConnection, op: operations.AppendJournal, now: float) -> None:
     append_log(db, run_id=op.run_id, table="{_journal}", counter="journal_length", entries=op.entries, now=now)
 
 
-def append_events(db: DatabaseConnection, op: contract.AppendEvents, now: float) -> None:
+def append_events(db: DatabaseConnection, op: operations.AppendEvents, now: float) -> None:
     append_log(db, run_id=op.run_id, table="{_events}", counter="event_length", entries=op.events, now=now)
 
 
-def save_approval(db: DatabaseConnection, op: contract.SaveApproval, now: float) -> None:
+def save_approval(db: DatabaseConnection, op: operations.SaveApproval, now: float) -> None:
     row = db.fetch_one(
         "SELECT revision FROM {_approvals} WHERE approval_id = :approval_id" + db.lock_clause,
         {"approval_id": op.approval_id},
@@ -106,7 +110,7 @@ def get_lease_for_update(db: DatabaseConnection, name: str) -> Lease | None:
     return Lease(name, *row) if row else None
 
 
-def acquire_lease(db: DatabaseConnection, op: contract.AcquireLease, now: float) -> Lease:
+def acquire_lease(db: DatabaseConnection, op: operations.AcquireLease, now: float) -> Lease:
     held = get_lease_for_update(db, op.name)
     lease = preconditions.grant_lease(op, held, now)
     values = {"name": lease.name, "owner": lease.owner, "token": lease.token, "expires_at": lease.expires_at}
@@ -123,7 +127,7 @@ def acquire_lease(db: DatabaseConnection, op: contract.AcquireLease, now: float)
     return lease
 
 
-def renew_lease(db: DatabaseConnection, op: contract.RenewLease, now: float) -> Lease:
+def renew_lease(db: DatabaseConnection, op: operations.RenewLease, now: float) -> Lease:
     held = preconditions.check_lease_token(op, get_lease_for_update(db, op.name))
     db.execute(
         "UPDATE {_leases} SET expires_at = :expires_at WHERE name = :name",
@@ -132,35 +136,35 @@ def renew_lease(db: DatabaseConnection, op: contract.RenewLease, now: float) -> 
     return Lease(op.name, held.owner, held.token, now + op.ttl)
 
 
-def release_lease(db: DatabaseConnection, op: contract.ReleaseLease, now: float) -> None:
-    # The row stays with an empty owner, so that the token of the next owner is still a higher one.
+def release_lease(db: DatabaseConnection, op: operations.ReleaseLease, now: float) -> None:
+    # The row stays, with an empty owner, so that the token of the next owner is higher.
     db.execute(
         "UPDATE {_leases} SET owner = '', expires_at = 0 WHERE name = :name AND token = :token",
         {"name": op.name, "token": op.token},
     )
 
 
-def check_fence(db: DatabaseConnection, op: contract.CheckFence, now: float) -> None:
+def check_fence(db: DatabaseConnection, op: operations.CheckFence, now: float) -> None:
     preconditions.check_lease_token(op, get_lease_for_update(db, op.name))
 
 
 def apply(connection: DatabaseConnection, ops: Iterable[Op], now: float) -> list[OpResult]:
-    """Do the operations in order. An exception means that the transaction must be rolled back."""
+    """Apply the operations in order. After an exception the transaction must be rolled back."""
     return [_APPLIERS[type(op)](connection, op, now) for op in ops]
 
 
 _APPLIERS: dict[type, Callable[[DatabaseConnection, Any, float], OpResult]] = {
-    contract.Splice: history_writes.splice,
-    contract.Erase: history_writes.erase,
-    contract.Annotate: history_writes.annotate,
-    contract.RequireVersion: history_writes.require_version,
-    contract.Quarantine: history_writes.quarantine,
-    contract.SaveRun: save_run,
-    contract.AppendJournal: append_journal,
-    contract.AppendEvents: append_events,
-    contract.SaveApproval: save_approval,
-    contract.AcquireLease: acquire_lease,
-    contract.RenewLease: renew_lease,
-    contract.ReleaseLease: release_lease,
-    contract.CheckFence: check_fence,
+    operations.Splice: history_writes.splice,
+    operations.Erase: history_writes.erase,
+    operations.Annotate: history_writes.annotate,
+    operations.RequireVersion: history_writes.require_version,
+    operations.Quarantine: history_writes.quarantine,
+    operations.SaveRun: save_run,
+    operations.AppendJournal: append_journal,
+    operations.AppendEvents: append_events,
+    operations.SaveApproval: save_approval,
+    operations.AcquireLease: acquire_lease,
+    operations.RenewLease: renew_lease,
+    operations.ReleaseLease: release_lease,
+    operations.CheckFence: check_fence,
 }

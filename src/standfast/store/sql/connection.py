@@ -1,7 +1,7 @@
-"""What the relational code needs of a database connection."""
+"""The connection interface of the relational backends, and the names of their tables."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -12,7 +12,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 
 class TableNames(msgspec.Struct, frozen=True):
-    """The tables of one store. Every other table takes the name of the sessions table as its stem."""
+    """The tables of one store. The names of all other tables start with the prefix of the sessions table."""
 
     sessions: str = "standfast_sessions"
     items: str = "standfast_items"
@@ -22,25 +22,43 @@ class TableNames(msgspec.Struct, frozen=True):
             if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
                 raise InvalidInput(f"{name!r} is not a table name: use up to 40 letters, digits and underscores")
         if self.sessions.lower() == self.items.lower():
-            raise InvalidInput(f"sessions and items need two tables, both are called {self.sessions!r}")
+            raise InvalidInput(f"sessions and items need two tables, but both are named {self.sessions!r}")
 
     @property
     def prefix(self) -> str:
         return self.sessions.removesuffix("sessions").rstrip("_") + "_"
 
     def substitute(self, sql: str) -> str:
-        """``{sessions}``, ``{items}`` and ``{_other}`` in a statement become this store's table names."""
+        """Replace ``{sessions}``, ``{items}`` and ``{_other}`` in a statement with the names of these tables."""
         names = {"sessions": self.sessions, "items": self.items}
         return re.sub(r"\{(_?)(\w+)\}", lambda m: self.prefix + m[2] if m[1] else names[m[2]], sql)
 
 
+DEFAULT_NAMES = TableNames()
+FORMER_DEFAULT_NAMES = TableNames("holdfast_sessions", "holdfast_items")
+
+GetColumns = Callable[[str], Collection[str]]
+"""Returns the columns of a table, none if the table does not exist."""
+
+
+def select_table_names(names: TableNames, get_columns: GetColumns) -> TableNames:
+    """Return the names under which this database holds its tables.
+
+    Before standfast 0.1.0 was released, the product and its default tables were called holdfast. A database with those
+    tables, and without tables of the present default names, is used as it is.
+    """
+    if names != DEFAULT_NAMES or get_columns(names.sessions):
+        return names
+    return FORMER_DEFAULT_NAMES if "tape" in get_columns(FORMER_DEFAULT_NAMES.sessions) else names
+
+
 class DatabaseConnection(Protocol):
-    """One transaction's worth of a database. Statements use ``:name`` parameters and ``{table}`` names."""
+    """A connection inside a transaction. Statements use ``:name`` parameters and ``{table}`` names."""
 
     lock_clause: str
-    """Appended to a SELECT that precedes a write: `` FOR UPDATE`` where rows are locked one by one."""
+    """Appended to a SELECT that precedes a write: `` FOR UPDATE`` where the database locks rows."""
     words_expression: str
-    """What the items table keeps of ``:words`` for searching, as SQL; empty where nothing is indexed on writing."""
+    """The SQL expression of ``:words`` that the items table stores for searching; empty without such an index."""
 
     def fetch_one(self, sql: str, params: Mapping[str, Any]) -> Sequence[Any] | None: ...
 

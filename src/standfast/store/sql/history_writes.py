@@ -1,4 +1,4 @@
-"""Every operation on a history, inside a transaction that the caller began and will end."""
+"""The operations on histories, inside a transaction that the caller begins and ends."""
 
 from itertools import chain, repeat
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from standfast.base.errors import HistoryMoved, KeyReused, SessionDamaged
-from standfast.store import contract, preconditions
-from standfast.store.contract import EMPTY_HEAD, Head
+from standfast.store import operations, preconditions
+from standfast.store.records import EMPTY_HEAD, Head
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.tape import get_ranges_on_tape, iter_gaps
 
@@ -15,14 +15,14 @@ _MAX_SEQ = 2**62
 _ranges_decoder = msgspec.json.Decoder(list[tuple[int, int]])
 
 
-def splice(db: DatabaseConnection, op: contract.Splice, now: float) -> Head:
+def splice(db: DatabaseConnection, op: operations.Splice, now: float) -> Head:
     preconditions.check_view_update(op)
     row = db.fetch_one(
         "SELECT version, length, tape, next_seq, open_from, updated_at, seal IS NOT NULL FROM {sessions}"
         " WHERE session_id = :session_id" + db.lock_clause,
         {"session_id": op.session_id},
     )
-    # Looked up under the session's lock: a repeated batch waits for the first one and then finds it done.
+    # Read under the lock of the session: a repeated batch waits for the first one and then finds its result.
     done = find_batch_result(db, op.session_id, op.key) if op.key is not None else None
     if done is not None:
         return done
@@ -69,8 +69,8 @@ def splice(db: DatabaseConnection, op: contract.Splice, now: float) -> Head:
     return head
 
 
-def find_batch_result(db: DatabaseConnection, session_id: str, key: contract.BatchKey) -> Head | None:
-    """Where the history stood after the batch of this key, if there was one."""
+def find_batch_result(db: DatabaseConnection, session_id: str, key: operations.BatchKey) -> Head | None:
+    """Return the head after the batch with this key, or ``None`` if there was none."""
     done = db.fetch_one(
         "SELECT digest, version, length FROM {_keys} WHERE session_id = :session_id AND name = :name" + db.lock_clause,
         {"session_id": session_id, "name": key.name},
@@ -82,7 +82,7 @@ def find_batch_result(db: DatabaseConnection, session_id: str, key: contract.Bat
     return Head(done[1], done[2])
 
 
-def save_batch_key(db: DatabaseConnection, session_id: str, key: contract.BatchKey, head: Head) -> None:
+def save_batch_key(db: DatabaseConnection, session_id: str, key: operations.BatchKey, head: Head) -> None:
     db.execute(
         "INSERT INTO {_keys} (session_id, name, digest, version, length)"
         " VALUES (:session_id, :name, :digest, :version, :length)",
@@ -105,7 +105,7 @@ def insert_session(db: DatabaseConnection, new: dict[str, Any]) -> None:
     )
 
 
-def update_session(db: DatabaseConnection, view_update: contract.ViewUpdate | None, new: dict[str, Any]) -> None:
+def update_session(db: DatabaseConnection, view_update: operations.ViewUpdate | None, new: dict[str, Any]) -> None:
     if view_update is None:
         db.execute(
             "UPDATE {sessions} SET version = :version, length = :length, next_seq = :next_seq, seal = :seal,"
@@ -120,7 +120,7 @@ def update_session(db: DatabaseConnection, view_update: contract.ViewUpdate | No
         )
 
 
-def insert_items(db: DatabaseConnection, op: contract.Splice, tape: int, start: int) -> None:
+def insert_items(db: DatabaseConnection, op: operations.Splice, tape: int, start: int) -> None:
     places = [{"tape": tape, "seq": seq, "data": data} for seq, data in enumerate(op.add, start=start)]
     if db.words_expression and op.words:
         db.execute_many(
@@ -132,12 +132,12 @@ def insert_items(db: DatabaseConnection, op: contract.Splice, tape: int, start: 
 
 
 def archive_generation(db: DatabaseConnection, session_id: str, *, resumes_at: int, now: float) -> None:
-    """Keep what the session shows now as a generation, and count one further."""
+    """Store the present view of the session as a generation, and increment its generation number."""
     row = db.fetch_one(
         "SELECT generation, length, tape, open_from, next_seq, closed FROM {sessions} WHERE session_id = :session_id",
         {"session_id": session_id},
     )
-    assert row is not None  # noqa: S101 - the caller has just read it in this transaction
+    assert row is not None  # noqa: S101 - the caller read it in this transaction
     generation, length, tape, open_from, next_seq, closed = row
     spans = [*msgspec.json.decode(closed), [tape, open_from, next_seq]]
     db.execute(
@@ -158,21 +158,21 @@ def archive_generation(db: DatabaseConnection, session_id: str, *, resumes_at: i
     )
 
 
-def encode_closed_spans(view_update: contract.ViewUpdate | None) -> str:
+def encode_closed_spans(view_update: operations.ViewUpdate | None) -> str:
     return msgspec.json.encode(view_update.closed if view_update else ()).decode()
 
 
-def encode_held_ranges(view_update: contract.ViewUpdate | None, tape: int) -> str:
-    """What a fork begins with on a tape, which stays there as long as the fork."""
+def encode_held_ranges(view_update: operations.ViewUpdate | None, tape: int) -> str:
+    """Encode the ranges of a tape that a fork starts with. They are kept as long as the fork exists."""
     return msgspec.json.encode(get_ranges_on_tape(view_update.closed if view_update else (), tape)).decode()
 
 
-def erase(db: DatabaseConnection, op: contract.Erase, now: float) -> Head:
-    who = {"session_id": op.session_id}
+def erase(db: DatabaseConnection, op: operations.Erase, now: float) -> Head:
+    target = {"session_id": op.session_id}
     row = db.fetch_one(
         "SELECT version, length, tape, next_seq, updated_at, seal IS NOT NULL FROM {sessions}"
         " WHERE session_id = :session_id" + db.lock_clause,
-        who,
+        target,
     )
     found = Head(row[0], row[1]) if row else EMPTY_HEAD
     if op.expected is not None and op.expected != found.version:
@@ -182,39 +182,41 @@ def erase(db: DatabaseConnection, op: contract.Erase, now: float) -> Head:
     version, _, tape, next_seq, updated_at, sealed = row
     preconditions.check_seal(op, sealed=sealed, tape=tape, found=found)
     shared = [
-        link[0] for link in db.fetch_all("SELECT tape FROM {_links} WHERE session_id = :session_id ORDER BY tape", who)
+        link[0]
+        for link in db.fetch_all("SELECT tape FROM {_links} WHERE session_id = :session_id ORDER BY tape", target)
     ]
     for linked in shared:
-        # Two forks that let go of one tape at once would each leave it to the other: the second waits here.
+        # Two forks of one tape that are erased at the same time would each keep its items for the other one. The lock
+        # makes the second wait.
         db.fetch_all(
             "SELECT upto FROM {_links} WHERE tape = :tape ORDER BY session_id" + db.lock_clause, {"tape": linked}
         )
     for table in ("{_links}", "{_generations}", "{_quarantine}", "{_keys}"):
-        db.execute(f"DELETE FROM {table} WHERE session_id = :session_id", who)
+        db.execute(f"DELETE FROM {table} WHERE session_id = :session_id", target)
     if op.forget:
-        db.execute("DELETE FROM {sessions} WHERE session_id = :session_id", who)
+        db.execute("DELETE FROM {sessions} WHERE session_id = :session_id", target)
     else:
         db.execute(
             "UPDATE {sessions} SET version = :version, length = 0, open_from = :next_seq, erased_upto = :next_seq,"
             " closed = '[]', seal = :seal, updated_at = :now WHERE session_id = :session_id",
             {
-                **who,
+                **target,
                 "version": version + 1,
                 "next_seq": next_seq,
                 "seal": op.seal,
                 "now": max(now, updated_at),
             },
         )
-    for freed in (tape, *shared):
-        delete_unreferenced_items(db, freed)
+    for affected in (tape, *shared):
+        delete_unreferenced_items(db, affected)
     return EMPTY_HEAD if op.forget else Head(version + 1, 0)
 
 
 def delete_unreferenced_items(db: DatabaseConnection, tape: int) -> None:
-    """Destroy what was erased by the tape's session, or left behind by it, and what no fork began with."""
+    """Delete the items that the tape's session erased, or all if it was forgotten, except those of forks."""
     owner = db.fetch_one("SELECT erased_upto FROM {sessions} WHERE tape = :tape" + db.lock_clause, {"tape": tape})
     forks = db.fetch_all("SELECT upto, held FROM {_links} WHERE tape = :tape", {"tape": tape})
-    shared = [stretch for upto, held in forks for stretch in parse_held_ranges(upto, held)]
+    shared = [span for upto, held in forks for span in parse_held_ranges(upto, held)]
     for start, stop in iter_gaps(shared, owner[0] if owner else _MAX_SEQ):
         db.execute(
             "DELETE FROM {items} WHERE tape = :tape AND seq >= :start AND seq < :stop",
@@ -223,21 +225,21 @@ def delete_unreferenced_items(db: DatabaseConnection, tape: int) -> None:
 
 
 def parse_held_ranges(upto: int, held: Any) -> list[tuple[int, int]]:
-    """What a link says that its fork began with; all that it may be when that cannot be read, or was not noted."""
+    """Return the ranges that a fork started with; everything before ``upto`` if they are missing or unreadable."""
     try:
         return _ranges_decoder.decode(held)
     except (msgspec.MsgspecError, TypeError, ValueError):
         return [(0, upto)]
 
 
-def annotate(db: DatabaseConnection, op: contract.Annotate, now: float) -> Head:
+def annotate(db: DatabaseConnection, op: operations.Annotate, now: float) -> Head:
     row = db.fetch_one(
         "SELECT version, length, metadata, owner, updated_at FROM {sessions} WHERE session_id = :session_id"
         + db.lock_clause,
         {"session_id": op.session_id},
     )
     if row is None:
-        # The version stays 0: nothing was said yet, and a first writer may still expect that.
+        # The version stays 0: the history is still empty, and its first writer may expect that.
         insert_session(
             db,
             {
@@ -269,15 +271,15 @@ def annotate(db: DatabaseConnection, op: contract.Annotate, now: float) -> Head:
 
 
 def merge_metadata(session_id: str, old: str, patch: dict[str, Any]) -> str:
-    """Annotations after a patch; ``None`` removes a key."""
+    """Return the metadata after a patch, as JSON. ``None`` removes a key."""
     try:
-        both = {**msgspec.json.decode(old), **patch}
+        merged = {**msgspec.json.decode(old), **patch}
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        raise SessionDamaged(session_id, f"its annotations cannot be read: {error}") from None
-    return msgspec.json.encode({key: value for key, value in both.items() if value is not None}).decode()
+        raise SessionDamaged(session_id, f"its metadata cannot be read: {error}") from None
+    return msgspec.json.encode({key: value for key, value in merged.items() if value is not None}).decode()
 
 
-def require_version(db: DatabaseConnection, op: contract.RequireVersion, now: float) -> None:
+def require_version(db: DatabaseConnection, op: operations.RequireVersion, now: float) -> None:
     row = db.fetch_one(
         "SELECT version, length FROM {sessions} WHERE session_id = :session_id" + db.lock_clause,
         {"session_id": op.session_id},
@@ -286,13 +288,13 @@ def require_version(db: DatabaseConnection, op: contract.RequireVersion, now: fl
         raise HistoryMoved(op.session_id, expected=op.version, found=Head(row[0], row[1]) if row else EMPTY_HEAD)
 
 
-def quarantine(db: DatabaseConnection, op: contract.Quarantine, now: float) -> None:
+def quarantine(db: DatabaseConnection, op: operations.Quarantine, now: float) -> None:
     key = {"session_id": op.session_id, "tape": op.tape, "seq": op.seq}
-    known = db.fetch_one(
+    existing = db.fetch_one(
         "SELECT 1 FROM {_quarantine} WHERE session_id = :session_id AND tape = :tape AND seq = :seq" + db.lock_clause,
         key,
     )
-    if known is None:
+    if existing is None:
         db.execute(
             "INSERT INTO {_quarantine} (session_id, tape, seq, reason, quarantined_at)"
             " VALUES (:session_id, :tape, :seq, :reason, :now)",

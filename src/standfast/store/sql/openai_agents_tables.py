@@ -1,38 +1,35 @@
-"""Taking over the tables of openai-agents, so that a program which changes its import keeps its conversations.
+"""Import the tables of openai-agents, so that a program which changes its import keeps its sessions.
 
-That layout has a row per item with the JSON in ``message_data``, and its default table names are those of our
-ready-made sessions. Its tables are renamed, never changed, and their rows are copied, in the same transaction that
-creates ours.
+openai-agents stores a row per item with the JSON in ``message_data``, and its default table names are those of the
+ecosystem's session classes. Its tables are renamed but not changed, and their rows are copied, in the transaction that
+creates the tables of standfast.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from standfast.base.errors import InvalidInput
 from standfast.base.items import decode_item, extract_text, extract_words
-from standfast.store.contract import Splice
-from standfast.store.sql.connection import DatabaseConnection, TableNames
+from standfast.store.operations import Splice
+from standfast.store.sql.connection import DatabaseConnection, GetColumns, TableNames
 from standfast.store.sql.history_writes import splice
 from standfast.store.sql.queries import as_bytes
 
 _log = logging.getLogger(__name__)
 _BACKUP_SUFFIX = "_openai_agents"
-# Its AdvancedSQLiteSession notes in a table of its own which branches a message is in; what others wrote is in none.
+# AdvancedSQLiteSession stores the branches of a message in its own table; messages of other sessions are not in it.
 _MAIN_BRANCH_FILTER = (
     " AND (id NOT IN (SELECT message_id FROM message_structure)"
     " OR id IN (SELECT message_id FROM message_structure WHERE branch_id = 'main'))"
 )
 
-GetColumns = Callable[[str], Collection[str]]
-"""The columns of a table, none when there is no such table."""
-
 
 def migrate_and_import(
     migrate: Callable[[], None], db: DatabaseConnection, names: TableNames, get_columns: GetColumns, *, now: float
 ) -> None:
-    """Migrate, and take over that layout's tables if they have the names of ours."""
+    """Migrate, and import the tables of openai-agents if they have the same names."""
     check_table_names(db, names, get_columns)
     foreign = "message_data" in get_columns(names.items)
     if foreign:
@@ -43,15 +40,15 @@ def migrate_and_import(
 
 
 def check_table_names(db: DatabaseConnection, names: TableNames, get_columns: GetColumns) -> None:
-    """Make sure that the tables which all names of this stem share were not made for others."""
+    """Check that the tables with this prefix do not belong to a store with other session and item tables."""
     shared = names.substitute("{_schema}")
     if not get_columns(shared) or not (db.fetch_one("SELECT MAX(version) FROM {_schema}", {}) or [None])[0]:
         return
     missing = [table for table in (names.sessions, names.items) if "tape" not in get_columns(table)]
     if missing:
         raise InvalidInput(
-            f"the table {shared} belongs to a store with other tables: there is no {' and no '.join(missing)} of it. "
-            "Open that store by its own names, or give this one a table of sessions that begins otherwise"
+            f"the table {shared} belongs to a store with other tables: {' and '.join(missing)} not found. "
+            "Open that store with its own table names, or use another prefix for the sessions table of this one"
         )
 
 
@@ -62,16 +59,17 @@ def rename_existing_tables(db: DatabaseConnection, names: TableNames, get_column
 
 
 def import_rows(db: DatabaseConnection, names: TableNames, get_columns: GetColumns, now: float) -> None:
-    """Copy what was set aside into our tables, item by item in its order."""
+    """Copy the rows of the renamed tables, in their order."""
     times: dict[str, Sequence[Any]] = {}
     if get_columns(names.sessions + _BACKUP_SUFFIX):
         stored = db.fetch_all(f"SELECT session_id, created_at, updated_at FROM {{sessions}}{_BACKUP_SUFFIX}", {})
-        times = {session_id: found for session_id, *found in stored}
-    known = db.fetch_all(f"SELECT DISTINCT session_id FROM {{items}}{_BACKUP_SUFFIX} ORDER BY session_id", {})
-    shown = _MAIN_BRANCH_FILTER if {"message_id", "branch_id"} <= set(get_columns("message_structure")) else ""
-    for (session_id,) in known:
+        times = {session_id: timestamps for session_id, *timestamps in stored}
+    sessions = db.fetch_all(f"SELECT DISTINCT session_id FROM {{items}}{_BACKUP_SUFFIX} ORDER BY session_id", {})
+    branch_filter = _MAIN_BRANCH_FILTER if {"message_id", "branch_id"} <= set(get_columns("message_structure")) else ""
+    for (session_id,) in sessions:
         rows = db.fetch_all(
-            f"SELECT message_data FROM {{items}}{_BACKUP_SUFFIX} WHERE session_id = :session_id{shown} ORDER BY id",
+            f"SELECT message_data FROM {{items}}{_BACKUP_SUFFIX}"
+            f" WHERE session_id = :session_id{branch_filter} ORDER BY id",
             {"session_id": session_id},
         )
         items = tuple(as_bytes(row[0]) or b"" for row in rows)
@@ -83,8 +81,8 @@ def import_rows(db: DatabaseConnection, names: TableNames, get_columns: GetColum
             {"session_id": session_id, "updated": max(created, updated)},
         )
     _log.warning(
-        "took over %d conversations of openai-agents; its tables are kept as %s%s and %s%s",
-        len(known),
+        "imported %d sessions of openai-agents; its tables are kept as %s%s and %s%s",
+        len(sessions),
         names.sessions,
         _BACKUP_SUFFIX,
         names.items,
@@ -100,7 +98,7 @@ def extract_row_words(data: bytes) -> str:
 
 
 def to_timestamp(timestamp: Any, default: float) -> float:
-    """A database's idea of a time as seconds since 1970, in UTC unless it says otherwise."""
+    """Convert a timestamp of a database to seconds since 1970. A timestamp without a time zone is in UTC."""
     if isinstance(timestamp, str):
         try:
             timestamp = datetime.fromisoformat(timestamp)

@@ -1,4 +1,8 @@
-"""Every read of the contract. Each function may be given a connection outside a transaction."""
+"""The reads of the relational backends.
+
+The functions take a connection, which need not be in a transaction. :class:`RelationalQueries` offers them as the
+methods of a backend that can run a function on a connection.
+"""
 
 import logging
 from abc import ABC, abstractmethod
@@ -8,10 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from standfast.base.errors import NotFound, SessionDamaged
-from standfast.store import contract
-from standfast.store.contract import (
+from standfast.store.backend import Cursor
+from standfast.store.records import (
     ApprovalRecord,
-    Cursor,
     Generation,
     Lease,
     LogEntry,
@@ -51,13 +54,13 @@ def session_record_from_row(row: Sequence[Any]) -> SessionRecord:
     ) = row
     numbers = (tape, version, size, next_seq, open_from, generation)
     if not all(isinstance(number, int) and number >= 0 for number in numbers) or open_from > next_seq:
-        raise SessionDamaged(session_id, f"its numbers are {numbers}")
+        raise SessionDamaged(session_id, f"its record has invalid numbers: {numbers}")
     try:
         spans = _spans_decoder.decode(closed)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise SessionDamaged(session_id, f"it does not say what it shows: {error}") from None
+        raise SessionDamaged(session_id, f"its view cannot be read: {error}") from None
     if not all(0 <= span.start <= span.stop for span in spans):
-        raise SessionDamaged(session_id, f"it shows what cannot be: {spans}")
+        raise SessionDamaged(session_id, f"its view has invalid spans: {spans}")
     return SessionRecord(
         session_id=session_id,
         tape=tape,
@@ -76,21 +79,21 @@ def session_record_from_row(row: Sequence[Any]) -> SessionRecord:
 
 
 def parse_metadata(stored: Any) -> dict[str, Any]:
-    """What is noted about a session; nothing when that cannot be read, for it must not hide the history."""
+    """Return the metadata of a session; an empty dictionary if unreadable, so that the history can still be read."""
     try:
-        found = msgspec.json.decode(stored)
+        metadata = msgspec.json.decode(stored)
     except (msgspec.MsgspecError, ValueError, TypeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
-def iter_undamaged(found: Sequence[Sequence[Any]]) -> Iterator[SessionRecord]:
-    """The sessions in these rows. One that cannot be read must not hide the others."""
-    for row in found:
+def iter_undamaged(rows: Sequence[Sequence[Any]]) -> Iterator[SessionRecord]:
+    """Yield the sessions in these rows, without those that cannot be read."""
+    for row in rows:
         try:
             yield session_record_from_row(row)
         except SessionDamaged as problem:
-            _log.warning("left out of a listing: %s", problem)
+            _log.warning("session omitted from a listing: %s", problem)
 
 
 def get_session(db: DatabaseConnection, session_id: str) -> SessionRecord | None:
@@ -104,22 +107,22 @@ def read(
     db: DatabaseConnection, session_id: str, *, start: int, stop: int | None, last: int | None, generation: int | None
 ) -> Page | None:
     while True:
-        found = get_session(db, session_id)
-        if found is None:
+        record = get_session(db, session_id)
+        if record is None:
             return None
-        view = found.view if generation is None else read_generation_spans(db, session_id, generation)
+        view = record.view if generation is None else read_generation_spans(db, session_id, generation)
         size = total_length(view)
         if last is not None:
             start, stop = max(size - last, 0), size
-        page = Page(found, read_rows(db, slice_spans(view, start, size if stop is None else stop), start))
-        if all(row.data is not None for row in page.rows) or is_unchanged(db, found):
+        page = Page(record, read_rows(db, slice_spans(view, start, size if stop is None else stop), start))
+        if all(row.data is not None for row in page.rows) or is_unchanged(db, record):
             return page
-        # Erased between the two statements: what was read is a mixture of before and after.
+        # Items were erased between the two statements: the page mixes both states, so read again.
 
 
-def is_unchanged(db: DatabaseConnection, found: SessionRecord) -> bool:
-    again = get_session(db, found.session_id)
-    return again is not None and again.version == found.version
+def is_unchanged(db: DatabaseConnection, record: SessionRecord) -> bool:
+    current = get_session(db, record.session_id)
+    return current is not None and current.version == record.version
 
 
 def read_generation_spans(db: DatabaseConnection, session_id: str, generation: int) -> TapeSpans:
@@ -133,8 +136,8 @@ def read_generation_spans(db: DatabaseConnection, session_id: str, generation: i
 
 
 def read_rows(db: DatabaseConnection, spans: TapeSpans, start: int) -> list[Row]:
-    """The stored bytes of a view that begins at position ``start``; a record that is gone has none."""
-    found: list[Row] = []
+    """Read the items of spans whose first position is ``start``. A missing item has no data."""
+    rows: list[Row] = []
     for span in spans:
         stored: dict[int, Any] = dict(
             db.fetch_all(
@@ -144,12 +147,12 @@ def read_rows(db: DatabaseConnection, spans: TapeSpans, start: int) -> list[Row]
         )
         for seq in range(span.start, span.stop):
             data = stored.get(seq)
-            found.append(Row(start + len(found), span.tape, seq, as_bytes(data)))
-    return found
+            rows.append(Row(start + len(rows), span.tape, seq, as_bytes(data)))
+    return rows
 
 
 def as_bytes(data: Any) -> bytes | None:
-    """Whatever a hand-edited column holds, as bytes: the codec above decides whether it is an item."""
+    """Return the value of a column as bytes, also of a hand-edited one: the codec decides whether it is an item."""
     if data is None or isinstance(data, bytes):
         return data
     if isinstance(data, str):
@@ -181,7 +184,7 @@ def list_sessions(
 
 
 def escape_like(text: str) -> str:
-    """A text that LIKE takes letter by letter, with ``!`` as the escape character."""
+    """Escape a text for LIKE with ``!`` as the escape character."""
     return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
 
 
@@ -267,8 +270,8 @@ def read_log(db: DatabaseConnection, table: str, run_id: str, *, after: int, lim
 _APPROVAL_COLUMNS = "approval_id, run_id, session_id, status, revision, data, requested_at, expires_at"
 
 
-def approval_record_from_row(row: Sequence[Any]) -> contract.ApprovalRecord:
-    return contract.ApprovalRecord(
+def approval_record_from_row(row: Sequence[Any]) -> ApprovalRecord:
+    return ApprovalRecord(
         approval_id=row[0],
         run_id=row[1],
         session_id=row[2],
@@ -280,14 +283,14 @@ def approval_record_from_row(row: Sequence[Any]) -> contract.ApprovalRecord:
     )
 
 
-def get_approval(db: DatabaseConnection, approval_id: str) -> contract.ApprovalRecord | None:
+def get_approval(db: DatabaseConnection, approval_id: str) -> ApprovalRecord | None:
     row = db.fetch_one(f"SELECT {_APPROVAL_COLUMNS} FROM {{_approvals}} WHERE approval_id = :id", {"id": approval_id})
     return approval_record_from_row(row) if row else None
 
 
 def list_approvals(
     db: DatabaseConnection, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
-) -> list[contract.ApprovalRecord]:
+) -> list[ApprovalRecord]:
     where, params = ["approval_id > :after"], dict[str, Any](after=after, limit=limit)
     for column, value in (("status", status), ("run_id", run_id), ("session_id", session_id)):
         if value is not None:
@@ -301,12 +304,12 @@ def list_approvals(
 
 
 def list_due_approvals(
-    db: DatabaseConnection, *, status: str, at: float, limit: int, after: contract.ApprovalRecord | None
-) -> list[contract.ApprovalRecord]:
+    db: DatabaseConnection, *, status: str, at: float, limit: int, after: ApprovalRecord | None
+) -> list[ApprovalRecord]:
     where, params = "status = :status AND expires_at <= :at", dict[str, Any](status=status, at=at, limit=limit)
     if after is not None:
-        where += " AND expires_at >= :since AND (expires_at > :since OR approval_id > :behind)"
-        params |= {"since": after.expires_at, "behind": after.approval_id}
+        where += " AND expires_at >= :since AND (expires_at > :since OR approval_id > :last_id)"
+        params |= {"since": after.expires_at, "last_id": after.approval_id}
     found = db.fetch_all(
         f"SELECT {_APPROVAL_COLUMNS} FROM {{_approvals}} WHERE {where} ORDER BY expires_at, approval_id LIMIT :limit",
         params,
@@ -323,11 +326,11 @@ T = TypeVar("T")
 
 
 class RelationalQueries(ABC):
-    """All reads but the search, which is every database's own."""
+    """The reads of a backend except the search, which differs between databases."""
 
     @abstractmethod
     async def run_query(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call ``work`` with a connection and these arguments."""
+        """Call ``function`` with a connection and these arguments."""
 
     async def get_session(self, session_id: str) -> SessionRecord | None:
         return await self.run_query(get_session, session_id)

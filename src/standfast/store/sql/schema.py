@@ -1,6 +1,6 @@
-"""The tables, as numbered migrations named by what they mean.
+"""The schema as a list of named migrations.
 
-A migration that was released is never edited; a change is a new one.
+A released migration is never edited or renamed; a change of the schema is a new migration at the end.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ import msgspec
 from standfast.base.errors import SchemaTooNew
 from standfast.store.sql.connection import DatabaseConnection
 
-# How each dialect spells the column types below.
+# The spelling of the column types below in each dialect.
 ColumnTypes = Mapping[str, str]
 SQLITE_TYPES: ColumnTypes = {
     "NAME": "TEXT",
@@ -22,7 +22,7 @@ SQLITE_TYPES: ColumnTypes = {
     "CLUSTERED": "WITHOUT ROWID",
 }
 POSTGRESQL_TYPES: ColumnTypes = {
-    # Names are compared byte by byte, so that listings come in the same order whatever the locale.
+    # Names are compared byte by byte, so that the order of a listing does not depend on the locale.
     "NAME": 'TEXT COLLATE "C"',
     "TEXT": "TEXT",
     "BYTES": "BYTEA",
@@ -41,13 +41,13 @@ MYSQL_TYPES: ColumnTypes = {
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One step. ``only`` limits a step to a dialect; other dialects count it as done."""
+    """One migration. With ``only_dialect``, other dialects record it without applying it."""
 
     name: str
     statements: tuple[str, ...] = ()
     only_dialect: str | None = None
     scripts: tuple[str, ...] = ()
-    """Files of ``standfast.store`` with functions to create or replace; each function ends with a line ``$$;``."""
+    """Files of ``standfast.store`` with functions to create or replace. Each function ends with a line ``$$;``."""
 
     def iter_statements(self) -> Iterator[str]:
         yield from self.statements
@@ -228,7 +228,7 @@ def migrate(
     location: str,
     now: float,
 ) -> None:
-    """Bring the tables to the newest version. The caller holds the lock under which this is alone."""
+    """Apply the missing migrations. The caller holds a lock that excludes other processes."""
     connection.execute(substitute_types(CREATE_SCHEMA_TABLE, types), {})
     found = get_version(connection, location=location)
     for number, migration in enumerate(MIGRATIONS[found:], start=found + 1):
@@ -242,7 +242,7 @@ def migrate(
 
 
 def get_version(connection: DatabaseConnection, *, location: str) -> int:
-    """How many migrations were applied, or :class:`SchemaTooNew` when this standfast does not know them all."""
+    """Return the number of applied migrations. Raises :class:`SchemaTooNew` if a newer standfast has added some."""
     row = connection.fetch_one("SELECT MAX(version) FROM {_schema}", {})
     found: int = (row[0] if row else None) or 0
     if found > LATEST_VERSION:

@@ -1,1 +1,1 @@
-"""Server databases through SQLAlchemy, and PostgreSQL with one statement per commit."""
+"""The backend for SQL servers through SQLAlchemy; on PostgreSQL a commit is one statement."""

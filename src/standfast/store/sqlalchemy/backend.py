@@ -1,11 +1,10 @@
-"""The store in a server database, through SQLAlchemy's asyncio engine.
+"""The backend for SQL servers, through SQLAlchemy's asyncio engine.
 
-PostgreSQL is the reference: there a commit is one call of a function that a migration created, one round trip on
-a connection that is already open. On every other database, and where ``server_side=False`` asks for it, a commit
-is a transaction of several statements.
+On PostgreSQL a commit is one call of a function that a migration created, which takes one round trip. On every other
+database, and with ``server_side=False``, a commit is a transaction of several statements.
 
-Nothing is kept in the state of a connection, so a pooler in transaction mode may stand in between. PgBouncer before
-1.21 does not know prepared statements; with asyncpg they are turned off like this::
+No state is kept in a connection, so a pooler in transaction mode can be used. PgBouncer before 1.21 does not support
+prepared statements; with asyncpg they are disabled as follows::
 
     SqlBackend.from_url(
         "postgresql+asyncpg://app@pooler/app?prepared_statement_cache_size=0",
@@ -29,16 +28,21 @@ try:
 except ImportError as missing:
     raise MissingExtra("sql", "a database server") from missing
 
-from standfast.store.contract import Op, OpResult, SearchCandidate, Splice
+from standfast.store.operations import Op, OpResult, Splice
+from standfast.store.records import SearchCandidate
 from standfast.store.sql import schema
 from standfast.store.sql.commit import apply
 from standfast.store.sql.connection import TableNames
 from standfast.store.sql.queries import RelationalQueries
 from standfast.store.sqlalchemy import errors as sql_errors
 from standfast.store.sqlalchemy import postgres
-from standfast.store.sqlalchemy.connections import BorrowedConnections, is_disconnected
+from standfast.store.sqlalchemy.connections import (
+    DEFAULT_TIMEOUT,
+    BorrowedConnections,
+    create_engine,
+    is_disconnected,
+)
 from standfast.store.sqlalchemy.dialects import SqlConnection, TransactionRunner, get_dialect
-from standfast.store.sqlalchemy.engines import DEFAULT_TIMEOUT, create_engine
 from standfast.store.sqlalchemy.errors import CommitOutcomeUnknown, StatementNotSent
 from standfast.store.sqlalchemy.migrations import Migrator
 
@@ -48,10 +52,10 @@ _MAX_ATTEMPTS = 12
 
 
 class SqlBackend(RelationalQueries):
-    """A store in the tables of a database server.
+    """A store in the tables of an SQL server.
 
-    An engine that is handed in stays the caller's: it is configured by nobody here and never disposed, unless
-    ``owns_engine``. Without a ``clock`` the server's own decides about leases.
+    The engine belongs to the caller, who configures and disposes it, unless ``owns_engine``. Without a ``clock``,
+    leases expire by the clock of the server.
     """
 
     def __init__(
@@ -86,22 +90,22 @@ class SqlBackend(RelationalQueries):
         clock: Clock | None = None,
         engine_kwargs: Mapping[str, Any] | None = None,
     ) -> "SqlBackend":
-        """A store with an engine of its own, disposed when the store is closed.
+        """Create a backend with its own engine, which is disposed when the backend is closed.
 
-        A URL that names no driver gets the one standfast is tested with; ``engine_kwargs`` go to
+        A URL without a driver gets the driver that standfast is tested with. ``engine_kwargs`` are passed to
         ``create_async_engine``.
         """
         engine = create_engine(url, {"isolation_level": "AUTOCOMMIT", **(engine_kwargs or {})})
         return cls(engine, names=names, create_tables=create_tables, owns_engine=True, clock=clock)
 
     async def close(self) -> None:
-        """Finish what is under way, and let go of an engine of our own."""
+        """Wait for running work, and dispose an engine that the backend owns."""
         await self.connections.close(timeout=DEFAULT_TIMEOUT)
         if self.owns_engine:
             await self.engine.dispose()
 
     async def open(self) -> None:
-        """Create and migrate what is missing. Every call does this by itself when it comes first."""
+        """Create and migrate the tables. The first call of any other method does this too."""
         self.connections.check_open()
         if self.is_open:
             return
@@ -111,20 +115,20 @@ class SqlBackend(RelationalQueries):
                 self.is_open = True
 
     async def migrate(self) -> None:
-        migrating = Migrator(self.transactions, self.location, may_enable_wal=self.owns_engine)
-        found = await self.connections.acquire_and_run(migrating.get_installed_version)
-        if found == schema.LATEST_VERSION:
+        migrator = Migrator(self.transactions, self.location, may_enable_wal=self.owns_engine)
+        version = await self.connections.acquire_and_run(migrator.get_installed_version)
+        if version == schema.LATEST_VERSION:
             return
         if not self.create_tables:
-            raise SchemaTooOld(self.location, found=found, supported=schema.LATEST_VERSION)
-        await self.connections.acquire_and_run(migrating.upgrade)
+            raise SchemaTooOld(self.location, found=version, supported=schema.LATEST_VERSION)
+        await self.connections.acquire_and_run(migrator.upgrade)
 
     # --- writing --------------------------------------------------------------------------------
 
     async def commit(self, *ops: Op) -> list[OpResult]:
         await self.open()
         await self.connections.wait_for_abandoned()
-        # Nobody knows whether a commit arrived that broke off in its last moment. A key makes it safe to ask again.
+        # After a lost connection it is unknown whether the commit was applied. With keys it can be repeated safely.
         repeatable = all(isinstance(op, Splice) and op.key is not None for op in ops)
         write = self.commit_with_function if self.server_side else self.commit_with_statements
         problem: Exception
@@ -152,17 +156,17 @@ class SqlBackend(RelationalQueries):
 
     async def commit_with_function(self, ops: Sequence[Op]) -> list[OpResult]:
         try:
-            call = postgres.CommitPayload(ops)
+            payload = postgres.CommitPayload(ops)
         except UnicodeEncodeError as error:
-            raise InvalidInput(f"{self.location} cannot hold this: {error}") from None
+            raise InvalidInput(f"{self.location} cannot store this value: {error}") from None
         params = {
-            "ops": call.ops,
-            "blobs": call.blobs,
+            "ops": payload.ops,
+            "blobs": payload.blobs,
             "now": self.transactions.clock() if self.transactions.clock else None,
         }
 
         def send(raw: sqlalchemy.Connection) -> str:
-            if is_disconnected(raw):  # in the moment since it was borrowed
+            if is_disconnected(raw):  # since it was acquired
                 raw.invalidate()
                 raise StatementNotSent(f"{self.location}: the connection is closed")
             answer: str = raw.execute(self.transactions.statements[postgres.COMMIT_QUERY], params).scalar_one()
@@ -194,7 +198,7 @@ class SqlBackend(RelationalQueries):
                 )
             )
         except (UnicodeEncodeError, OverflowError) as error:
-            raise InvalidInput(f"{self.location} cannot hold this: {error}") from None
+            raise InvalidInput(f"{self.location} cannot store this value: {error}") from None
         except OSError as error:
             raise CommitOutcomeUnknown(error) from error
 
@@ -204,7 +208,7 @@ class SqlBackend(RelationalQueries):
         return await self.run_query(self.transactions.get_time)
 
     async def run_query(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Read on a connection of its own, once more if that turns out to be broken."""
+        """Run a read on its own connection, and once more if that connection was lost."""
         await self.open()
         try:
             return await self.run_query_once(function, *args, **kwargs)
@@ -219,11 +223,11 @@ class SqlBackend(RelationalQueries):
 
     async def run_query_once(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         connection = await self.connections.acquire()
-        reading = self.connections.run_and_release(
+        query = self.connections.run_and_release(
             connection, lambda raw: function(self.transactions.wrap_connection(raw), *args, **kwargs)
         )
-        # A cancelled read costs its connection. For a database in memory that would be the database.
-        return await (self.connections.run_to_end(reading) if self.connections.is_sqlite else reading)
+        # A cancelled read closes its connection, which would destroy an in-memory database.
+        return await (self.connections.run_to_end(query) if self.connections.is_sqlite else query)
 
     async def search(
         self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int

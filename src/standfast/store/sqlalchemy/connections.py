@@ -1,4 +1,4 @@
-"""Connections borrowed from an engine, and work on them that ends properly although its caller does not wait."""
+"""Engines, connections acquired from them, and work that continues when its caller is cancelled."""
 
 import asyncio
 import logging
@@ -6,29 +6,39 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import sqlalchemy
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from sqlalchemy.pool import StaticPool
+from sqlalchemy import URL, event
+from sqlalchemy.exc import ArgumentError, InvalidRequestError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool, StaticPool
 
-from standfast.base.errors import Closed
+from standfast.base.errors import Closed, InvalidInput, MissingExtra
 from standfast.store.sqlalchemy.errors import CommitOutcomeUnknown, translate_error
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
+DEFAULT_TIMEOUT = 30.0
+"""Seconds to wait for the lock of another process, and for running work when a store is closed."""
 ABANDONED_COMMIT_TIMEOUT = 10.0
-"""Seconds after which a commit no longer waits for one whose caller was cancelled."""
+"""Seconds that a commit waits at most for earlier ones whose callers were cancelled."""
+_DEFAULT_DRIVERS = {
+    "postgresql": "postgresql+asyncpg",
+    "postgres": "postgresql+asyncpg",
+    "sqlite": "sqlite+aiosqlite",
+    "mysql": "mysql+asyncmy",
+    "mariadb": "mariadb+asyncmy",
+}
 
 
 class BorrowedConnections:
-    """The connections of one store that are out, and what is under way on them."""
+    """The acquired connections of one store and the tasks that use them."""
 
     def __init__(self, engine: AsyncEngine, location: str) -> None:
-        # Transactions are begun and ended by statements, so that a commit may also be one statement without any.
+        # Transactions are begun and ended by statements, so that a commit can also be a single statement.
         self.autocommit_engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self.location = location
         self.is_sqlite = engine.dialect.name == "sqlite"
-        # A database in memory lives on one connection, which takes one caller at a time.
+        # An in-memory database exists on one connection, which serves one caller at a time.
         self.connection_lock = asyncio.Lock() if isinstance(engine.pool, StaticPool) else None
         self.acquired_count = 0
         self.all_released = asyncio.Event()
@@ -42,7 +52,7 @@ class BorrowedConnections:
             raise Closed(f"the store {self.location} is closed")
 
     async def close(self, *, timeout: float) -> None:
-        """Lend no more, and let what is under way come to its end."""
+        """Refuse new work and wait for running work; cancel it after ``timeout`` seconds."""
         self.closed = True
         try:
             async with asyncio.timeout(timeout):
@@ -54,7 +64,7 @@ class BorrowedConnections:
                 task.cancel()
 
     async def acquire(self) -> AsyncConnection:
-        """A connection that is alive as far as the driver knows, which costs no round trip to ask."""
+        """Return a connection that is alive as far as the driver knows, without asking the server."""
         if self.connection_lock is not None:
             await self.connection_lock.acquire()
         self.acquired_count += 1
@@ -64,7 +74,7 @@ class BorrowedConnections:
             self.check_open()
         connecting = asyncio.ensure_future(self.connect()) if self.is_sqlite else self.connect()
         try:
-            # A SQLite driver that is cancelled while it connects leaves its thread behind, so it is not told.
+            # A SQLite driver that is cancelled while it connects would leave its thread behind.
             return await (asyncio.shield(connecting) if isinstance(connecting, asyncio.Task) else connecting)
         except asyncio.CancelledError:
             if isinstance(connecting, asyncio.Task):
@@ -86,15 +96,15 @@ class BorrowedConnections:
     async def release(self, connection: AsyncConnection) -> None:
         try:
             await connection.close()
-        except Exception as error:  # noqa: BLE001 - whatever a driver raises, it changes nothing about what was done
-            _log.debug("%s: a connection could not be given back: %s", self.location, type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - drivers raise anything; the work itself is done
+            _log.debug("%s: could not release a connection: %s", self.location, type(error).__name__)
         finally:
             self.release_slot()
 
     async def release_when_connected(self, connecting: asyncio.Task[AsyncConnection]) -> None:
         try:
             connection = await connecting
-        except Exception:  # noqa: BLE001 - nobody waits for it any more
+        except Exception:  # noqa: BLE001 - its caller was cancelled
             self.release_slot()
         else:
             await self.release(connection)
@@ -116,7 +126,7 @@ class BorrowedConnections:
             raise translate_error(error, self.location) from error
 
     async def run_and_release(self, connection: AsyncConnection, work: Callable[[sqlalchemy.Connection], T]) -> T:
-        """Do the work and give the connection back, whatever happens."""
+        """Run ``work`` and release the connection in any case."""
         try:
             result = await connection.run_sync(work)
         except BaseException:
@@ -126,7 +136,7 @@ class BorrowedConnections:
         return result
 
     async def run_to_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Let what has begun come to its end, even if its caller is cancelled meanwhile."""
+        """Run ``work`` to its end, also if the caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self.track(task)
         try:
@@ -137,7 +147,7 @@ class BorrowedConnections:
             raise
 
     async def wait_for_abandoned(self) -> None:
-        """Until cancelled callers have left nothing behind that a later commit could overtake; in bounded time."""
+        """Wait for work of cancelled callers, so that a later commit does not overtake it."""
         if self.abandoned_tasks:
             await asyncio.wait(self.abandoned_tasks, timeout=ABANDONED_COMMIT_TIMEOUT)
 
@@ -149,11 +159,11 @@ class BorrowedConnections:
         self.pending_tasks.discard(task)
         self.abandoned_tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # when its caller was cancelled, nobody else looks at it
+            task.exception()  # mark as retrieved: the caller may have been cancelled
 
 
 def is_disconnected(raw: sqlalchemy.Connection | None) -> bool:
-    """Whether the driver already knows that the other side is gone. The drivers call it differently."""
+    """Return whether the driver knows that the connection is closed."""
     driver: Any = raw.connection.driver_connection if raw is not None else None
     gone = getattr(driver, "is_closed", None) or getattr(driver, "closed", False)
     return bool(gone() if callable(gone) else gone)
@@ -164,3 +174,48 @@ async def discard(connection: AsyncConnection) -> None:
         await connection.invalidate()
     finally:
         await connection.close()
+
+
+# --- engines ------------------------------------------------------------------------------------
+
+
+def create_engine(url: str | URL, kwargs: dict[str, Any]) -> AsyncEngine:
+    parsed = parse_url(url)
+    try:
+        parsed = parsed.set(drivername=_DEFAULT_DRIVERS.get(parsed.drivername, parsed.drivername))
+        if parsed.get_backend_name() != "sqlite":
+            return create_async_engine(parsed, **kwargs)
+        return create_sqlite_engine(parsed, kwargs)
+    except ModuleNotFoundError as error:
+        if error.name in ("asyncpg", "aiosqlite"):
+            raise MissingExtra("sql", f"the driver {error.name}") from error
+        raise InvalidInput(f"the driver {error.name} is not installed: pip install {error.name}") from error
+    except (ArgumentError, InvalidRequestError, NoSuchModuleError) as error:
+        raise InvalidInput(f"not a database URL: {error}") from None
+
+
+def parse_url(url: str | URL) -> URL:
+    try:
+        return sqlalchemy.make_url(url)
+    except (ArgumentError, ValueError):  # their messages may contain the password
+        raise InvalidInput(
+            "not a database URL: special characters in the user name and password must be quoted,"
+            " see urllib.parse.quote"
+        ) from None
+
+
+def create_sqlite_engine(url: URL, kwargs: dict[str, Any]) -> AsyncEngine:
+    kwargs["connect_args"] = {"timeout": DEFAULT_TIMEOUT, **kwargs.get("connect_args", {})}
+    if url.database in (None, "", ":memory:"):
+        kwargs = {"poolclass": AsyncAdaptedQueuePool, "pool_size": 1, "max_overflow": 0, **kwargs}
+    engine = create_async_engine(url, **kwargs)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def set_up(connection: Any, _: Any) -> None:
+        # A hand-edited column may contain any bytes; they must not prevent reading the other rows.
+        connection.driver_connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA synchronous = NORMAL")
+        cursor.close()
+
+    return engine

@@ -1,4 +1,4 @@
-"""How the databases behind SQLAlchemy differ, as data, and the connection that the relational code sees."""
+"""The differences between the databases, as data; connections and transactions on them, inside ``run_sync``."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,21 +18,21 @@ from standfast.store.sqlalchemy.errors import CommitOutcomeUnknown, is_conflict
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """What standfast has to know of a database."""
+    """The properties of one kind of database."""
 
     name: str
     types: schema.ColumnTypes
     begin_statements: tuple[str, ...]
-    """Where rows are locked, each statement sees what was committed before it; what must hold still is locked."""
+    """Where rows are locked, at READ COMMITTED: rows that must not change are read with ``lock_clause``."""
     lock_clause: str = " FOR UPDATE"
     words_expression: str = ""
     clock_query: str | None = None
-    """Asks for the server's time in seconds, so that leases do not depend on how well clients keep theirs."""
+    """Returns the time of the server in seconds, so that leases do not depend on the clocks of clients."""
     already_exists_codes: tuple[int, ...] = ()
-    """Codes of "that exists already", ignored in migrations where they cannot be rolled back."""
+    """Error codes for objects that exist already, ignored where definitions cannot be rolled back."""
 
 
-# A writer from its first moment: it waits for others when it begins, not halfway.
+# BEGIN IMMEDIATE waits for other writers at the start of the transaction, not in the middle.
 SQLITE = Dialect(name="sqlite", types=schema.SQLITE_TYPES, begin_statements=("BEGIN IMMEDIATE",), lock_clause="")
 POSTGRESQL = Dialect(
     name="postgresql",
@@ -55,11 +55,11 @@ def get_dialect(name: str) -> Dialect:
     try:
         return DIALECTS[name]
     except KeyError:
-        raise Unsupported(f"standfast keeps its tables in {', '.join(DIALECTS)}; {name} is not among them") from None
+        raise Unsupported(f"unsupported database {name!r}; supported are {', '.join(DIALECTS)}") from None
 
 
 class Statements:
-    """Statements with their table names filled in, prepared once for all connections of a store."""
+    """A cache of statements with table names substituted, shared by all connections of a store."""
 
     def __init__(self, names: TableNames) -> None:
         self.names = names
@@ -73,7 +73,7 @@ class Statements:
 
 
 class SqlConnection:
-    """An SQLAlchemy connection, inside ``run_sync``, that speaks the relational code's language."""
+    """An SQLAlchemy connection as a :class:`~standfast.store.sql.connection.DatabaseConnection`."""
 
     def __init__(self, raw: sqlalchemy.Connection, dialect: Dialect, statements: Statements) -> None:
         self.raw = raw
@@ -97,7 +97,7 @@ class SqlConnection:
 
 
 class MigrationConnection(SqlConnection):
-    """For statements that define things: they have no parameters, and some were done before an interruption."""
+    """A connection for definitions. They have no parameters, and may repeat those of an interrupted migration."""
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> None:
         if params:
@@ -115,13 +115,16 @@ T = TypeVar("T")
 
 
 class TransactionRunner:
-    """How one store talks to its database."""
+    """Runs the transactions of one store."""
 
     def __init__(self, dialect: Dialect, names: TableNames, clock: Clock | None) -> None:
         self.dialect = dialect
+        self.clock = clock
+        self.use_names(names)
+
+    def use_names(self, names: TableNames) -> None:
         self.names = names
         self.statements = Statements(names)
-        self.clock = clock
 
     def wrap_connection(self, raw: sqlalchemy.Connection) -> SqlConnection:
         return SqlConnection(raw, self.dialect, self.statements)
@@ -146,15 +149,15 @@ class TransactionRunner:
         return result
 
     def rollback(self, raw: sqlalchemy.Connection) -> None:
-        """Leave the transaction if there is one, and the connection if it will not let go."""
+        """Roll back an open transaction; invalidate the connection if that fails."""
         if raw.invalidated:
             return
         try:
             if self.dialect.name == "sqlite":
-                raw.connection.rollback()  # unlike the statement, this does not mind if there is none
+                raw.connection.rollback()  # unlike the statement, this does not fail without a transaction
             else:
                 raw.exec_driver_sql("ROLLBACK")
-        except Exception:  # noqa: BLE001 - what made it necessary is what the caller must hear of
+        except Exception:  # noqa: BLE001 - the caller raises the original error
             raw.invalidate()
         except BaseException:
             raw.invalidate()

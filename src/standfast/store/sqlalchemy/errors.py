@@ -1,19 +1,19 @@
-"""What the errors of database drivers mean for a commit. Each driver has its own way to say it."""
+"""Classify the errors of database drivers, which all report the same conditions differently."""
 
 from sqlalchemy.exc import DBAPIError
 
 from standfast.base.errors import InvalidInput, StandfastError, StoreUnavailable
 
-# Serialisation failure, deadlock, and a row that somebody else inserted first.
+# Serialisation failure, deadlock, and a row that another transaction inserted first.
 _POSTGRESQL_CONFLICTS = frozenset(["40001", "40P01", "23505"])
 _MYSQL_CONFLICTS = frozenset([1062, 1205, 1213])
 _SQLITE_CONFLICTS = frozenset([5, 6])
 UNTRANSLATABLE_CHARACTER = "22P05"
-"""PostgreSQL's JSON functions cannot look into a text that holds a NUL character."""
+"""PostgreSQL's JSON functions do not support the NUL character."""
 
 
 class CommitOutcomeUnknown(Exception):
-    """The connection broke when the database may already have committed."""
+    """The connection was lost when the database may already have committed."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -21,7 +21,7 @@ class CommitOutcomeUnknown(Exception):
 
 
 class StatementNotSent(Exception):
-    """The connection was gone before anything went over it."""
+    """The connection was lost before the statement was sent."""
 
 
 def get_sqlstate(error: DBAPIError) -> str | None:
@@ -30,14 +30,14 @@ def get_sqlstate(error: DBAPIError) -> str | None:
 
 
 def get_detail(error: DBAPIError) -> str | None:
-    """The DETAIL of a PostgreSQL error: where asyncpg, SQLAlchemy's wrapper of it, or psycopg keep it."""
+    """Return the DETAIL of a PostgreSQL error from asyncpg, SQLAlchemy's wrapper of it, or psycopg."""
     original = error.orig
-    for holder in (original, getattr(original, "__cause__", None)):
-        found = getattr(holder, "detail", None)
-        if isinstance(found, str):
-            return found
-    found = getattr(getattr(original, "diag", None), "message_detail", None)
-    return found if isinstance(found, str) else None
+    for source in (original, getattr(original, "__cause__", None)):
+        detail = getattr(source, "detail", None)
+        if isinstance(detail, str):
+            return detail
+    detail = getattr(getattr(original, "diag", None), "message_detail", None)
+    return detail if isinstance(detail, str) else None
 
 
 def get_driver_code(error: DBAPIError) -> object:
@@ -45,7 +45,7 @@ def get_driver_code(error: DBAPIError) -> object:
 
 
 def is_conflict(error: DBAPIError) -> bool:
-    """The database undid it because of what others did at the same time; again it may go well."""
+    """Return whether the transaction failed because of a concurrent one and can be retried."""
     return (
         get_sqlstate(error) in _POSTGRESQL_CONFLICTS
         or get_driver_code(error) in _MYSQL_CONFLICTS
@@ -54,7 +54,7 @@ def is_conflict(error: DBAPIError) -> bool:
 
 
 def is_bad_value(error: DBAPIError) -> bool:
-    """A value that this database cannot hold, such as a name with a NUL character."""
+    """Return whether the database cannot store a value, such as a name with a NUL character."""
     state = get_sqlstate(error)
     if state is not None:
         return state.startswith("22")
@@ -62,11 +62,11 @@ def is_bad_value(error: DBAPIError) -> bool:
 
 
 def translate_error(error: Exception, location: str) -> Exception:
-    """What a caller of the store is told."""
+    """Return the error that callers of the store see."""
     if isinstance(error, StandfastError):
         return error
     if not isinstance(error, DBAPIError):
         return StoreUnavailable(f"{location}: {error or type(error).__name__}")
     if is_bad_value(error):
-        return InvalidInput(f"{location} cannot hold this: {error.orig}")
+        return InvalidInput(f"{location} cannot store this value: {error.orig}")
     return StoreUnavailable(f"{location}: {error.orig}")

@@ -1,4 +1,4 @@
-"""Creating the tables and bringing them up to date, while others may be doing the same."""
+"""Create and migrate the tables of a server, also while other processes do the same."""
 
 import asyncio
 import hashlib
@@ -11,48 +11,57 @@ from sqlalchemy.exc import DBAPIError
 
 from standfast.base.errors import StoreUnavailable
 from standfast.store.sql import openai_agents_tables, schema
+from standfast.store.sql.connection import TableNames, select_table_names
+from standfast.store.sqlalchemy.connections import DEFAULT_TIMEOUT
 from standfast.store.sqlalchemy.dialects import MigrationConnection, SqlConnection, TransactionRunner
-from standfast.store.sqlalchemy.engines import DEFAULT_TIMEOUT
 from standfast.store.sqlalchemy.errors import is_conflict
 
 
 class Migrator:
-    """All of it inside ``run_sync``, on a connection of the store."""
+    """Migrates one store. All methods run inside ``run_sync``, on a connection of the store."""
 
     def __init__(self, transactions: TransactionRunner, location: str, *, may_enable_wal: bool) -> None:
         self.transactions = transactions
-        self.names, self.dialect = transactions.names, transactions.dialect
+        self.dialect = transactions.dialect
         self.location = location
         self.may_enable_wal = may_enable_wal
+
+    @property
+    def names(self) -> TableNames:
+        return self.transactions.names
 
     def upgrade(self, raw: sqlalchemy.Connection) -> None:
         migrate = {"postgresql": self.migrate_postgresql, "mysql": self.migrate_mysql, "sqlite": self.migrate_sqlite}
         migrate[self.dialect.name](raw)
 
     def get_installed_version(self, raw: sqlalchemy.Connection) -> int:
-        """The version of the tables, 0 when there are none."""
-        table = self.to_catalog_name(self.names.substitute("{_schema}"))
-        if not sqlalchemy.inspect(raw).has_table(table):
-            return 0
+        """Return the schema version, 0 without tables. Decides under which names the tables are used."""
+        if not self.has_schema_table(raw):
+            self.transactions.use_names(select_table_names(self.names, partial(self.get_columns, raw)))
+            if not self.has_schema_table(raw):
+                return 0
         connection = self.transactions.wrap_connection(raw)
         openai_agents_tables.check_table_names(connection, self.names, partial(self.get_columns, raw))
         return schema.get_version(connection, location=self.location)
 
+    def has_schema_table(self, raw: sqlalchemy.Connection) -> bool:
+        return sqlalchemy.inspect(raw).has_table(self.to_catalog_name(self.names.substitute("{_schema}")))
+
     def migrate_postgresql(self, raw: sqlalchemy.Connection) -> None:
-        def alone(connection: SqlConnection) -> None:
+        def migrate_exclusively(connection: SqlConnection) -> None:
             connection.fetch_one("SELECT pg_advisory_xact_lock(:key)", {"key": self.compute_lock_id()})
             self.migrate(raw)
 
-        self.transactions.run_in_transaction(raw, alone)
+        self.transactions.run_in_transaction(raw, migrate_exclusively)
 
     def migrate_mysql(self, raw: sqlalchemy.Connection) -> None:
-        """Definitions are not part of a transaction here, so the lock belongs to the connection."""
+        """Migrate under a lock of the connection: MySQL commits after each definition, so a transaction is no lock."""
         connection = self.transactions.wrap_connection(raw)
-        lock = {"name": f"standfast {self.compute_lock_id()}", "patience": int(DEFAULT_TIMEOUT)}
-        granted = connection.fetch_one("SELECT GET_LOCK(:name, :patience)", lock)
+        lock = {"name": f"standfast {self.compute_lock_id()}", "timeout": int(DEFAULT_TIMEOUT)}
+        granted = connection.fetch_one("SELECT GET_LOCK(:name, :timeout)", lock)
         if not granted or not granted[0]:
             raise StoreUnavailable(
-                f"{self.location}: somebody else has been creating the tables for {DEFAULT_TIMEOUT} s"
+                f"{self.location}: another process has held the migration lock for more than {DEFAULT_TIMEOUT} s"
             )
         try:
             self.migrate(raw)
@@ -65,7 +74,7 @@ class Migrator:
         self.transactions.run_in_transaction(raw, lambda connection: self.migrate(raw))
 
     def enable_wal(self, raw: sqlalchemy.Connection) -> None:
-        """SQLite does not wait for others when it changes the journal mode, so this does."""
+        """Switch to the write-ahead log, waiting for locks: SQLite does not when it changes the journal mode."""
         deadline = time.monotonic() + DEFAULT_TIMEOUT
         while True:
             try:
@@ -94,7 +103,7 @@ class Migrator:
         return [column["name"] for column in inspector.get_columns(name)] if inspector.has_table(name) else []
 
     def to_catalog_name(self, table: str) -> str:
-        """A table's name as the catalogue has it: PostgreSQL lowers every name that is not quoted."""
+        """Return the name of a table in the catalog: PostgreSQL folds unquoted names to lower case."""
         return table.lower() if self.dialect.name == "postgresql" else table
 
     def compute_lock_id(self) -> int:

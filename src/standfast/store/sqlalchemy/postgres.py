@@ -1,6 +1,6 @@
-"""What only PostgreSQL does: a commit as one call of a function, and words indexed as they are written.
+"""PostgreSQL only: a commit as one call of a function, and full-text search in an index that is updated on writing.
 
-The function and its helpers stand in ``postgres_commit.sql``; this module speaks with them.
+The function is defined in ``postgres_commit.sql``; this module encodes its arguments and decodes its results.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 
 from standfast.base.errors import ApprovalMoved, FenceLost, HistoryMoved, KeyReused, NotFound, RunMoved, StandfastError
-from standfast.store import contract, preconditions
-from standfast.store.contract import Head, Lease, LeaseHeld, Op, OpResult, SearchCandidate
+from standfast.store import operations, preconditions
+from standfast.store.operations import Op, OpResult
+from standfast.store.preconditions import LeaseHeld, make_wrong_key_error
+from standfast.store.records import Head, Lease, SearchCandidate
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.sql.history_writes import encode_closed_spans, encode_held_ranges
 from standfast.store.sql.queries import as_bytes
@@ -24,21 +26,21 @@ Fields = dict[str, Any]
 
 
 class CommitPayload:
-    """A commit as the function takes it. Bytes may hold anything, so they travel beside the JSON, not in it."""
+    """The arguments of the commit function. Binary data is passed in an array beside the JSON."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
         self.blobs: list[bytes] = []
         fields = [{"op": type(op).__struct_config__.tag, **_ENCODERS[type(op)](self, op)} for op in ops]
-        # A field that is not there is NULL over there.
+        # The function reads a missing field as NULL.
         present = [{name: value for name, value in op.items() if value is not None} for op in fields]
         self.ops = msgspec.json.encode(present).decode()
 
     def add_blobs(self, *blobs: bytes) -> int:
-        """The place of the first of these in the array, which begins with 1."""
+        """Add blobs and return the index of the first one. SQL arrays start at 1."""
         self.blobs.extend(blobs)
         return len(self.blobs) - len(blobs) + 1
 
-    def encode_splice(self, op: contract.Splice) -> Fields:
+    def encode_splice(self, op: operations.Splice) -> Fields:
         preconditions.check_view_update(op)
         return {
             "session_id": op.session_id,
@@ -55,7 +57,7 @@ class CommitPayload:
             **(self.encode_view_update(op.view_update) if op.view_update else {}),
         }
 
-    def encode_view_update(self, view_update: contract.ViewUpdate) -> Fields:
+    def encode_view_update(self, view_update: operations.ViewUpdate) -> Fields:
         return {
             "closed": encode_closed_spans(view_update),
             "open_from": view_update.open_from,
@@ -63,7 +65,7 @@ class CommitPayload:
             "archive": view_update.archive,
         }
 
-    def encode_erase(self, op: contract.Erase) -> Fields:
+    def encode_erase(self, op: operations.Erase) -> Fields:
         return {
             "session_id": op.session_id,
             "expected": op.expected,
@@ -71,18 +73,18 @@ class CommitPayload:
             "seal": None if op.seal is None else self.add_blobs(op.seal),
         }
 
-    def encode_annotate(self, op: contract.Annotate) -> Fields:
-        # As text, so that its numbers and escapes stay as they are.
+    def encode_annotate(self, op: operations.Annotate) -> Fields:
+        # As text, so that jsonb does not change its numbers and escapes.
         metadata = msgspec.json.encode(op.metadata).decode()
         return {"session_id": op.session_id, "metadata": metadata, "owner": op.owner, "tape": op.tape}
 
-    def encode_save(self, op: contract.SaveRun | contract.SaveApproval) -> Fields:
+    def encode_save(self, op: operations.SaveRun | operations.SaveApproval) -> Fields:
         return {**self.encode_fields(op), "data": None, "blob": self.add_blobs(op.data)}
 
-    def encode_append_journal(self, op: contract.AppendJournal) -> Fields:
+    def encode_append_journal(self, op: operations.AppendJournal) -> Fields:
         return self.encode_log_entries(op.run_id, op.entries)
 
-    def encode_append_events(self, op: contract.AppendEvents) -> Fields:
+    def encode_append_events(self, op: operations.AppendEvents) -> Fields:
         return self.encode_log_entries(op.run_id, op.events)
 
     def encode_log_entries(self, run_id: str, entries: tuple[tuple[str, bytes], ...]) -> Fields:
@@ -97,19 +99,19 @@ class CommitPayload:
 
 
 _ENCODERS: dict[type, Callable[[CommitPayload, Any], Fields]] = {
-    contract.Splice: CommitPayload.encode_splice,
-    contract.Erase: CommitPayload.encode_erase,
-    contract.Annotate: CommitPayload.encode_annotate,
-    contract.RequireVersion: CommitPayload.encode_fields,
-    contract.Quarantine: CommitPayload.encode_fields,
-    contract.SaveRun: CommitPayload.encode_save,
-    contract.AppendJournal: CommitPayload.encode_append_journal,
-    contract.AppendEvents: CommitPayload.encode_append_events,
-    contract.SaveApproval: CommitPayload.encode_save,
-    contract.AcquireLease: CommitPayload.encode_fields,
-    contract.RenewLease: CommitPayload.encode_fields,
-    contract.ReleaseLease: CommitPayload.encode_fields,
-    contract.CheckFence: CommitPayload.encode_fields,
+    operations.Splice: CommitPayload.encode_splice,
+    operations.Erase: CommitPayload.encode_erase,
+    operations.Annotate: CommitPayload.encode_annotate,
+    operations.RequireVersion: CommitPayload.encode_fields,
+    operations.Quarantine: CommitPayload.encode_fields,
+    operations.SaveRun: CommitPayload.encode_save,
+    operations.AppendJournal: CommitPayload.encode_append_journal,
+    operations.AppendEvents: CommitPayload.encode_append_events,
+    operations.SaveApproval: CommitPayload.encode_save,
+    operations.AcquireLease: CommitPayload.encode_fields,
+    operations.RenewLease: CommitPayload.encode_fields,
+    operations.ReleaseLease: CommitPayload.encode_fields,
+    operations.CheckFence: CommitPayload.encode_fields,
 }
 
 
@@ -120,7 +122,7 @@ def parse_results(ops: Sequence[Op], answer: str) -> list[OpResult]:
 def parse_result(op: Op, fields: list[Any] | None) -> OpResult:
     if fields is None:
         return None
-    if isinstance(op, (contract.AcquireLease, contract.RenewLease)):
+    if isinstance(op, (operations.AcquireLease, operations.RenewLease)):
         owner, token, expires_at = fields
         return Lease(op.name, owner, token, float(expires_at))
     return Head(*fields)
@@ -136,19 +138,19 @@ _ERRORS_BY_SQLSTATE: dict[str, Callable[..., StandfastError]] = {
     "HF005": lambda session_id, key: KeyReused(session_id, key),
     "HF006": lambda what, name: NotFound(what, name),
     "HF007": lambda name, owner, expires_at: LeaseHeld(name, owner=owner, expires_at=float(expires_at)),
-    "HF008": contract.make_wrong_key_error,
+    "HF008": make_wrong_key_error,
 }
 
 
 def error_from_sqlstate(sqlstate: str | None, detail: str | None) -> StandfastError | None:
-    """The exception that the function meant, if the error is one of its own."""
+    """Return the exception for an error that the function raised, ``None`` for any other error."""
     if sqlstate not in _ERRORS_BY_SQLSTATE or detail is None:
         return None
     return _ERRORS_BY_SQLSTATE[sqlstate](**msgspec.json.decode(detail))
 
 
 def build_tsquery(terms: Sequence[str]) -> str:
-    """A tsquery for items that have, for every term, a word beginning with it."""
+    """Build a tsquery for items that contain, for every term, a word that starts with it."""
     quoted = (term.replace("\\", "\\\\").replace("'", "''") for term in terms)
     return " & ".join(f"'{term}':*" for term in quoted)
 

@@ -1,9 +1,9 @@
--- A whole commit as one statement: SELECT {_commit}(operations, their bytes, the time or NULL for the server's).
+-- A commit as one statement: SELECT {_commit}(operations, blobs, the time or NULL for that of the server).
 --
--- The same rules as relational/apply.py, function by function; a change there is a migration that runs this again.
--- An operation is a JSON object named by "op". Bytes travel beside it: "blob" is the place of an operation's first
--- one in the array, "seal" that of its seal. What cannot be done is raised with a SQLSTATE of its own (HF...) and
--- the facts as JSON in DETAIL, and undoes the statement.
+-- The same rules as sql/commit.py and sql/history_writes.py, function by function; a change there needs a migration that
+-- runs this again. An operation is a JSON object; "op" is its kind. Binary data is in the array of blobs: "blob" is the
+-- index of the first one of an operation, "seal" that of its seal. A refusal raises an error with its own SQLSTATE
+-- (HF...) and details as JSON in DETAIL, which undoes the statement.
 
 CREATE OR REPLACE FUNCTION {_commit}(ops jsonb, blobs bytea[], now double precision) RETURNS jsonb
 LANGUAGE plpgsql AS $$

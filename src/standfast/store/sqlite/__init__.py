@@ -1,1 +1,1 @@
-"""The embedded store: one SQLite file through the standard library."""
+"""The embedded backend: one SQLite file through the standard library."""

@@ -1,8 +1,8 @@
-"""The embedded store: one SQLite file through the standard library.
+"""The backend for one SQLite file, through the standard library.
 
-A commit to the write-ahead log takes less time than waking another thread twice, so a small one is made where it
-is asked for (:class:`InPlace`). Whatever may take longer goes to the one thread per file that writes, which commits
-together what many callers ask for at the same time. Other threads read, and never wait for a writer.
+A small commit to the write-ahead log is faster than two thread switches, so it is made on the thread of the caller
+(:class:`~standfast.store.sqlite.transactions.InlineCommitter`). All other commits go to the one writer thread of the
+file, which commits the operations of concurrent callers together. Reader threads never block on a writer.
 """
 
 import asyncio
@@ -20,10 +20,11 @@ from typing import Any, Literal, TypeVar, cast
 from standfast.base.clock import Clock, system_clock
 from standfast.base.errors import Closed, InvalidInput, StoreUnavailable
 from standfast.lifecycle.threads import Job, SingleThreadExecutor
-from standfast.store.contract import Op, OpResult, SearchCandidate
+from standfast.store.operations import Op, OpResult
+from standfast.store.records import SearchCandidate
 from standfast.store.sql import openai_agents_tables, schema
 from standfast.store.sql.commit import apply
-from standfast.store.sql.connection import TableNames
+from standfast.store.sql.connection import DEFAULT_NAMES, TableNames, select_table_names
 from standfast.store.sql.queries import RelationalQueries
 from standfast.store.sqlite import search as sqlite_search
 from standfast.store.sqlite.fork_safety import register_fork_safe
@@ -33,66 +34,24 @@ from standfast.store.sqlite.transactions import (
     CannotBegin,
     Failure,
     InlineCommitter,
+    ReaderThread,
     SqliteConnection,
     begin_immediate,
     commit_group,
     estimate_size,
-    rollback_or_close,
 )
 
 T = TypeVar("T")
 MEMORY = ":memory:"
 _MAX_READERS = 4
 _MAX_GROUP_SIZE = 128
-_LOCK_POLL_MS = 3  # milliseconds after which the writer asks again for a lock that somebody else has
-_INDEX_PAUSE = 0.003  # seconds in which other processes may write, after each part of the index
-_MAX_WAL_BYTES = 16 * 2**20  # bytes to which the log is cut when a slow reader had let it grow
-
-
-class ReaderThread:
-    """A thread with a connection of its own, for one read at a time."""
-
-    def __init__(self, name: str, connect: Callable[[], SqliteConnection]) -> None:
-        self.thread = SingleThreadExecutor(name)
-        self.connect = connect
-        self.connection: SqliteConnection | None = None
-        self.lock = threading.Lock()
-        self.pending_reads = 0
-
-    async def read(self, work: Callable[[SqliteConnection], T]) -> T:
-        self.pending_reads += 1
-        try:
-            return await self.thread.run(self.run_in_snapshot, work)
-        finally:
-            self.pending_reads -= 1
-
-    def run_in_snapshot(self, work: Callable[[SqliteConnection], T]) -> T:
-        with self.lock:
-            if self.connection is None:
-                self.connection = self.connect()
-            raw = self.connection.raw
-            try:
-                raw.execute("BEGIN")
-                result = work(self.connection)
-                raw.execute("ROLLBACK")
-            except BaseException:
-                if not rollback_or_close(raw):
-                    self.connection = None
-                raise
-            return result
-
-    def disconnect(self) -> None:
-        if self.connection is not None:
-            self.connection.raw.close()
-            self.connection = None
-
-    def close(self) -> None:
-        self.thread.close_sync()
-        self.disconnect()
+_LOCK_POLL_MS = 3  # between two attempts of the writer to get a lock of another process
+_INDEX_PAUSE = 0.003  # seconds between two batches of indexing, so that other processes can write
+_MAX_WAL_BYTES = 16 * 2**20  # size to which the log is truncated after a slow reader has let it grow
 
 
 class SqliteBackend(RelationalQueries):
-    """A store in one file. It survives a kill at any moment; with ``synchronous="FULL"`` also a power cut."""
+    """A store in one file. Commits survive a killed process, and with ``synchronous="FULL"`` also a power failure."""
 
     indexes_words = False
 
@@ -108,44 +67,45 @@ class SqliteBackend(RelationalQueries):
         connect: Callable[..., sqlite3.Connection] = sqlite3.connect,
     ) -> None:
         if synchronous not in ("NORMAL", "FULL"):
-            raise InvalidInput(f"synchronous is NORMAL or FULL, not {synchronous!r}")
+            raise InvalidInput(f"synchronous must be NORMAL or FULL, not {synchronous!r}")
         self.path = MEMORY if str(path) == MEMORY else str(Path(path).absolute())
-        self.names = names or TableNames()
+        self.requested_names = names or DEFAULT_NAMES
+        self.names = self.requested_names  # decided when the writer connects
         self.synchronous = synchronous
         self.busy_timeout = busy_timeout
         self.clock = clock
         self.connect_driver = connect
         self.closed = False
         self.fts_available: bool | None = None
-        self.connection: SqliteConnection | None = None  # the writer's
-        self.write_lock = threading.Lock()  # held by the writer while it uses its connection
+        self.connection: SqliteConnection | None = None  # of the writer thread
+        self.write_lock = threading.Lock()  # held by the writer thread while it uses its connection
         self.writer_thread = self.make_writer_thread()
         self.readers: list[ReaderThread] = []
         self.readers_lock = threading.Lock()  # guards the list of readers
-        # A synchronous=FULL commit waits for the disk, and a database in memory has just one connection.
-        suits = inline_commits and synchronous == "NORMAL" and self.path != MEMORY
-        self.inline_committer = InlineCommitter(self.connect_inline) if suits else None
+        # A commit with synchronous=FULL waits for the disk, and an in-memory database has only one connection.
+        inline = inline_commits and synchronous == "NORMAL" and self.path != MEMORY
+        self.inline_committer = InlineCommitter(self.connect_inline) if inline else None
         self.initialized = False
-        self.file_id: tuple[int, int] | None = None  # which file it was that the writer opened
+        self.file_id: tuple[int, int] | None = None  # of the file that the writer opened
         register_fork_safe(self)
 
     def make_writer_thread(self) -> SingleThreadExecutor:
         return SingleThreadExecutor(f"standfast writes {Path(self.path).name}", handle=self.commit_jobs)
 
     async def open(self) -> None:
-        """Create and migrate what is missing. Every call does this by itself when it comes first."""
+        """Create and migrate the tables. The first call of any other method does this too."""
         await self.write(lambda _: None)
         self.initialized = True
 
     async def close(self) -> None:
         if self.inline_committer is not None:
             self.inline_committer.flush(asyncio.get_running_loop())
-            await asyncio.sleep(0)  # those whom it declined ask the writing thread now
-        # The writing thread may be waiting for another process, and closing the file syncs it.
+            await asyncio.sleep(0)  # declined callers now submit to the writer thread
+        # In a thread: the writer may be waiting for another process, and closing the file syncs it.
         await asyncio.to_thread(self.close_sync)
 
     def close_sync(self) -> None:
-        """Finish what the threads were asked for and let go of the file. For those who have no event loop at hand."""
+        """Finish the submitted work and close the file, without an event loop."""
         with self.readers_lock:
             self.closed = True
             readers, self.readers = self.readers, []
@@ -162,7 +122,7 @@ class SqliteBackend(RelationalQueries):
             self.connection = None
 
     def pause(self) -> None:
-        """Before a fork: let go of the file for a moment. A database in memory is the child's own copy anyway."""
+        """Close all connections before a fork. An in-memory database stays open: the child has its own copy."""
         self.readers_lock.acquire()
         self.write_lock.acquire()
         if self.path != MEMORY:
@@ -198,7 +158,7 @@ class SqliteBackend(RelationalQueries):
         raw = self.connect_driver(
             self.path, timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=256
         )
-        # A hand-edited column may hold any bytes; they must not stop the rows beside them from being read.
+        # A hand-edited column may contain any bytes; they must not prevent reading the other rows.
         raw.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         with close_on_error(raw):
             for setting in (f"synchronous = {self.synchronous}", *settings):
@@ -230,18 +190,20 @@ class SqliteBackend(RelationalQueries):
         return connection
 
     def migrate(self, connection: SqliteConnection) -> None:
-        def columns_of(table: str) -> list[str]:
+        def get_columns(table: str) -> list[str]:
             return [row[1] for row in connection.fetch_all(f"PRAGMA table_info({table})", {})]
 
+        self.names = select_table_names(self.requested_names, get_columns)
+        connection.use_names(self.names)
         now = self.clock()
 
         def migrate() -> None:
             schema.migrate(connection, dialect="sqlite", types=schema.SQLITE_TYPES, location=self.path, now=now)
 
-        openai_agents_tables.migrate_and_import(migrate, connection, self.names, columns_of, now=now)
+        openai_agents_tables.migrate_and_import(migrate, connection, self.names, get_columns, now=now)
 
     def enable_wal(self, raw: sqlite3.Connection) -> None:
-        """SQLite does not wait for others when it changes the journal mode, so this does."""
+        """Switch to the write-ahead log, waiting for locks: SQLite does not when it changes the journal mode."""
         deadline = time.monotonic() + self.busy_timeout
         while True:
             try:
@@ -274,7 +236,7 @@ class SqliteBackend(RelationalQueries):
 
     async def write(self, work: Callable[[SqliteConnection], T]) -> T:
         self.check_open()
-        return await self.writer_thread.run(cast("Callable[[], T]", work))  # the thread hands it its connection
+        return await self.writer_thread.run(cast("Callable[[], T]", work))  # the writer thread passes its connection
 
     def commit_jobs(self, jobs: list[Job]) -> None:
         for start in range(0, len(jobs), _MAX_GROUP_SIZE):
@@ -295,7 +257,7 @@ class SqliteBackend(RelationalQueries):
                     job.set_result(result)
 
     def translate_error(self, error: Exception) -> Exception:
-        """The error as callers should see it: what the driver says, and about which file."""
+        """Return the error that callers see: the message of the driver and the file."""
         if isinstance(error, (CannotBegin, BrokenConnection)) and isinstance(error.__cause__, Exception):
             return self.translate_error(error.__cause__)
         if not isinstance(error, sqlite3.Error):
@@ -311,7 +273,7 @@ class SqliteBackend(RelationalQueries):
         return self.clock()
 
     async def run_query(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run a read on a connection that waits for no writer."""
+        """Run a read on a connection that never blocks on a writer."""
         if self.path == MEMORY:
             return await self.write(lambda connection: function(connection, *args, **kwargs))
         self.check_open()
@@ -350,7 +312,7 @@ class SqliteBackend(RelationalQueries):
 
 
 class SharedSqliteBackend(SqliteBackend):
-    """A backend with several users; the last one to close it closes the file."""
+    """A backend with several users. The last one to close it closes the file."""
 
     user_count = 0
 
@@ -369,19 +331,22 @@ _shared_backends_lock = threading.RLock()
 
 
 def get_shared_backend(path: str | os.PathLike[str], **options: Any) -> SharedSqliteBackend:
-    """This process's backend for a file, so that one thread writes it. In-memory databases are not shared."""
+    """Return the backend of this process for a file, so that each file has one writer thread.
+
+    In-memory databases are not shared.
+    """
     backend = SharedSqliteBackend(path, **options)
     if backend.path == MEMORY:
         backend.user_count = 1
         return backend
     key = (os.path.realpath(backend.path), *sorted(options.items(), key=lambda option: option[0]))
     with _shared_backends_lock:
-        known = _shared_backends.get(key)
-        # Who still has a file that was deleted or replaced keeps it; whoever comes now wants the one that is there.
-        if known is None or known.file_id not in (None, get_file_id(known.path)):
-            known = _shared_backends[key] = backend
-        known.user_count += 1
-        return known
+        shared = _shared_backends.get(key)
+        # If the file was deleted or replaced, present users keep the old one, and new users get the new one.
+        if shared is None or shared.file_id not in (None, get_file_id(shared.path)):
+            shared = _shared_backends[key] = backend
+        shared.user_count += 1
+        return shared
 
 
 @contextmanager
@@ -394,18 +359,18 @@ def close_on_error(raw: sqlite3.Connection) -> Iterator[None]:
 
 
 def get_file_id(path: str) -> tuple[int, int] | None:
-    """What tells a file from another that took its name."""
+    """Return the device and inode, which distinguish a file from a later one of the same name."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def explain_open_failure(path: Path) -> str:
-    """Why there is no opening a file; SQLite itself only says that it cannot."""
+    """Return why a file cannot be opened; the message of SQLite does not say it."""
     if path.is_dir():
         return "this is a folder, not a database"
     if not path.parent.is_dir():
-        return f"there is no folder {path.parent}: make it first"
-    return "it may not be opened or created here: look at the permissions of the file and its folder"
+        return f"the folder {path.parent} does not exist: make it first"
+    return "permission denied: check the permissions of the file and its folder"

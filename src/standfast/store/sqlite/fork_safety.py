@@ -1,8 +1,8 @@
-"""SQLite files and fork().
+"""Keep SQLite files intact across fork().
 
-A connection that is open while the process forks is ruined: the child has it without its locks, and whatever the
-child opens on the same file afterwards believes in them. So nothing is open at that moment. Both processes open
-what they need again, and the child starts its own threads.
+A connection must not be open while the process forks: the child inherits it without its file locks, and connections
+that the child opens later rely on them. So all connections are closed before a fork. Both processes reconnect when
+needed, and the child starts its own threads.
 """
 
 import os
@@ -12,11 +12,11 @@ from typing import Protocol
 
 class Forkable(Protocol):
     def pause(self) -> None:
-        """Finish what is under way, close every connection and keep still."""
+        """Finish the running work, close every connection and block further work."""
         ...
 
     def resume(self, *, in_child: bool) -> None:
-        """Go on. A child has none of its parent's threads."""
+        """Allow work again. A child has none of its parent's threads."""
         ...
 
 
@@ -25,7 +25,7 @@ _paused: list[Forkable] = []
 
 
 def register_fork_safe(backend: Forkable) -> None:
-    """Pause and resume the backend whenever this process forks, as long as it lives."""
+    """Pause and resume the backend whenever this process forks. Holds only a weak reference."""
     _registered.add(backend)
 
 

@@ -1,14 +1,14 @@
-"""Full-text search in an SQLite file. It is indexed when somebody searches, so appending pays nothing for it.
+"""Full-text search in an SQLite file. Items are indexed on the first search after they were added.
 
-Every tape that was indexed has a number, and an item stands in the index under the tape's number and its own ``seq``
-in one integer. So the index alone says where a match stands, and items are only read when they are answered.
+Every indexed tape has a number, and the row id of an item in the index combines that number with the item's ``seq``.
+The place of a match is therefore known from the index alone, and only items of the result are read.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from standfast.base.items import decode_item, extract_text, extract_words
-from standfast.store.contract import SearchCandidate
+from standfast.store.records import SearchCandidate
 from standfast.store.sql.connection import DatabaseConnection
 from standfast.store.sql.queries import as_bytes
 
@@ -19,8 +19,8 @@ _CREATE_INDEX = (
         words, content='{_search_rows}', content_rowid='id',
         tokenize="unicode61 remove_diacritics 0 categories 'L* M* N* Co'"
     )""",
-    # Its parts are merged late, and a few pages with each write. It would rather merge sixteen of them whole at once,
-    # and all other writers would wait for that.
+    # Merge segments late, and a few pages with each write. By default FTS5 merges sixteen whole segments at once, and
+    # all other writers would wait for that.
     "INSERT INTO {_search} ({_search}, rank) VALUES ('automerge', 16)",
     "INSERT INTO {_search} ({_search}, rank) VALUES ('crisismerge', 64)",
     """CREATE TRIGGER IF NOT EXISTS {_search}_forgets AFTER DELETE ON {items} BEGIN
@@ -30,22 +30,22 @@ _CREATE_INDEX = (
             WHERE id = (SELECT number << 32 | old.seq FROM {_searched} WHERE tape = old.tape);
     END""",
 )
-_DROP_OLD_INDEX = (  # an index that an earlier version made
+_DROP_OLD_INDEX = (  # an index that an earlier version created
     "DROP TRIGGER IF EXISTS {_search}_forgets",
     "DROP TABLE IF EXISTS {_search}",
     "DROP TABLE IF EXISTS {_search_rows}",
     "DROP TABLE IF EXISTS {_searched}",
 )
-_VISIBLE_TAPES = (  # which sessions have items on an indexed tape, and up to where
+_VISIBLE_TAPES = (  # the sessions with items on an indexed tape, and where these end
     "(SELECT d.number, d.tape, s.session_id, s.next_seq AS upto, 1 AS own, s.updated_at"
     " FROM {_searched} d JOIN {sessions} s ON s.tape = d.tape WHERE <which> UNION ALL"
     " SELECT d.number, d.tape, s.session_id, l.upto, 0, s.updated_at FROM {_searched} d"
     " JOIN {_links} l ON l.tape = d.tape JOIN {sessions} s ON s.session_id = l.session_id WHERE <which>) v"
 )
 _MAX_SEQ = 2**32  # on one tape
-_BATCH_BYTES = 300_000  # bytes of items that are indexed in one transaction, so that other writers get their turn
-_ROW_OVERHEAD = 64  # bytes that an item or a tape counts for, besides its own
-_BATCH_ITEMS = 50  # items; they may be large
+_BATCH_BYTES = 300_000  # of items indexed in one transaction, so that other writers need not wait long
+_ROW_OVERHEAD = 64  # bytes that an item or a tape counts for in addition to its data
+_BATCH_ITEMS = 50  # read at once; items may be large
 _SHORT_TEXT = 10_000  # characters
 
 
@@ -61,8 +61,8 @@ def create_index(db: DatabaseConnection) -> None:
 
 
 def find_unindexed_tapes(db: DatabaseConnection, session_id: str | None) -> Sequence[Sequence[Any]]:
-    """Tapes, of one session or of all, on which something was written since they were last indexed; up to where."""
-    # One damaged row among the sessions must not keep the others from being found.
+    """Return (tape, end) for each tape, of one session or of all, that has items which are not indexed."""
+    # The type checks skip damaged rows, so that the other sessions can still be searched.
     return db.fetch_all(
         "SELECT t.tape, t.upto FROM (SELECT session_id, tape, next_seq AS upto FROM {sessions} UNION ALL"
         " SELECT session_id, tape, upto FROM {_links}) t LEFT JOIN {_searched} d ON d.tape = t.tape"
@@ -73,13 +73,13 @@ def find_unindexed_tapes(db: DatabaseConnection, session_id: str | None) -> Sequ
 
 
 def index_tapes(db: DatabaseConnection, tapes: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """Index some of what is on these tapes; answer those on which something is left."""
-    room = _BATCH_BYTES
+    """Index one batch of the items on these tapes. Returns the tapes that are not finished."""
+    budget = _BATCH_BYTES
     rows: list[dict[str, Any]] = []
     done = 0
     for tape, stop in tapes:
-        room = index_tape(db, tape, stop, room, rows)
-        if room <= 0:
+        budget = index_tape(db, tape, stop, budget, rows)
+        if budget <= 0:
             break
         done += 1
     db.execute_many("INSERT INTO {_search_rows} (id, words) VALUES (:id, :words)", rows)
@@ -88,7 +88,7 @@ def index_tapes(db: DatabaseConnection, tapes: Sequence[Sequence[Any]]) -> Seque
 
 
 def index_tape(db: DatabaseConnection, tape: int, stop: int, budget: int, rows: list[dict[str, Any]]) -> int:
-    """Take up what is new on a tape until there is no more room, and say how much room is left."""
+    """Collect the index rows of a tape until the budget is used up. Returns the remaining budget."""
     db.execute("INSERT OR IGNORE INTO {_searched} (tape, upto) VALUES (:tape, 0)", {"tape": tape})
     number, upto = db.fetch_one("SELECT number, upto FROM {_searched} WHERE tape = :tape", {"tape": tape}) or (0, 0)
     budget -= _ROW_OVERHEAD
@@ -109,19 +109,19 @@ def index_tape(db: DatabaseConnection, tape: int, stop: int, budget: int, rows: 
 
 
 def extract_index_text(data: bytes) -> str:
-    """What the index shall know of an item; nothing when it is none, or sealed."""
+    """Return the text of an item for the index; empty for an encrypted or unreadable one."""
     try:
         text = extract_text(decode_item(data))
     except ValueError:
         return ""
-    # The index's own idea of words and capitals is ours as far as ASCII goes.
+    # For ASCII, the tokenizer of the index splits and folds words exactly as extract_words does.
     return text if len(text) < _SHORT_TEXT and text.isascii() else " ".join(extract_words(text))
 
 
 def find(
     db: DatabaseConnection, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
 ) -> list[SearchCandidate]:
-    # One session's tapes are looked up one by one; for all sessions the index is asked once, and then whose it is.
+    # For one session, search each of its tapes; for all sessions, search the index once and then look up the tapes.
     if session_id is not None:
         which, tables = "s.session_id = :session_id", f"{_VISIBLE_TAPES} CROSS JOIN {{_search}}"
     else:

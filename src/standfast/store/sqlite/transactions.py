@@ -1,4 +1,4 @@
-"""Transactions on an SQLite connection, and the ones that are made in place."""
+"""Transactions on SQLite connections: group commits, commits on the caller's thread, and reads on reader threads."""
 
 import asyncio
 import contextlib
@@ -7,29 +7,35 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from standfast.store.contract import Annotate, AppendEvents, AppendJournal, Erase, Op, SaveApproval, SaveRun, Splice
+from standfast.lifecycle.threads import SingleThreadExecutor
+from standfast.store.operations import Annotate, AppendEvents, AppendJournal, Erase, Op, SaveApproval, SaveRun, Splice
 from standfast.store.sql.connection import TableNames
 
-_MAX_INLINE_BYTES = 32_768  # bytes that one caller may commit in place
-_MAX_GROUP_BYTES = 8 * _MAX_INLINE_BYTES  # ... and all those of one turn of the loop together
-_ROW_OVERHEAD = 64  # bytes that a row counts for, besides its own
-_SLOW_COMMIT_SECONDS = 0.005  # seconds after which a commit in place was a mistake
-_PAUSE_SECONDS = 10.0  # seconds for which it is then not tried again
-_CHECKPOINT_EVERY = 256  # commits, two of which the writing thread makes in any case
+T = TypeVar("T")
+
+_MAX_INLINE_BYTES = 32_768  # per caller, of a commit on the caller's thread
+_MAX_GROUP_BYTES = 8 * _MAX_INLINE_BYTES  # of all callers in one iteration of the event loop
+_ROW_OVERHEAD = 64  # bytes that a row counts for in addition to its data
+_SLOW_COMMIT_SECONDS = 0.005  # a commit on the caller's thread that takes longer stops further ones
+_PAUSE_SECONDS = 10.0  # for this long
+_CHECKPOINT_EVERY = 256  # commits, two of which always go to the writer thread
 
 
 class SqliteConnection:
-    """A sqlite3 connection that speaks the relational code's language."""
+    """A sqlite3 connection as a :class:`~standfast.store.sql.connection.DatabaseConnection`."""
 
     lock_clause = ""
     words_expression = ""
 
     def __init__(self, raw: sqlite3.Connection, names: TableNames, *, lock_timeout: float = 0) -> None:
         self.raw = raw
-        self.names = names
         self.lock_timeout = lock_timeout
+        self.use_names(names)
+
+    def use_names(self, names: TableNames) -> None:
+        self.names = names
         self.statement_cache: dict[str, str] = {}
 
     def substitute_names(self, text: str) -> str:
@@ -55,11 +61,55 @@ class SqliteConnection:
 Work = Callable[[SqliteConnection], Any]
 
 
-class InlineCommitter:
-    """Makes small commits on the callers' own thread, as long as nothing has to be waited for.
+class ReaderThread:
+    """A thread with its own connection that runs one read at a time."""
 
-    Callers that come in the same turn of their event loop share a commit. It never waits for a lock and never
-    syncs a file: then, and for a while after a commit that took long, it declines, and they ask the writing thread.
+    def __init__(self, name: str, connect: Callable[[], SqliteConnection]) -> None:
+        self.thread = SingleThreadExecutor(name)
+        self.connect = connect
+        self.connection: SqliteConnection | None = None
+        self.lock = threading.Lock()
+        self.pending_reads = 0
+
+    async def read(self, work: Callable[[SqliteConnection], T]) -> T:
+        self.pending_reads += 1
+        try:
+            return await self.thread.run(self.run_in_snapshot, work)
+        finally:
+            self.pending_reads -= 1
+
+    def run_in_snapshot(self, work: Callable[[SqliteConnection], T]) -> T:
+        """Run a read in a transaction, so that all its statements see the same state."""
+        with self.lock:
+            if self.connection is None:
+                self.connection = self.connect()
+            raw = self.connection.raw
+            try:
+                raw.execute("BEGIN")
+                result = work(self.connection)
+                raw.execute("ROLLBACK")
+            except BaseException:
+                if not rollback_or_close(raw):
+                    self.connection = None
+                raise
+            return result
+
+    def disconnect(self) -> None:
+        if self.connection is not None:
+            self.connection.raw.close()
+            self.connection = None
+
+    def close(self) -> None:
+        self.thread.close_sync()
+        self.disconnect()
+
+
+class InlineCommitter:
+    """Makes small commits on the thread of the caller, if they need not wait for anything.
+
+    Callers in the same iteration of an event loop share a commit. The committer never waits for a lock and never syncs
+    the file: if it would have to, and for some seconds after a slow commit, it declines, and the caller uses the writer
+    thread instead.
     """
 
     def __init__(self, connect: Callable[[], SqliteConnection]) -> None:
@@ -72,7 +122,7 @@ class InlineCommitter:
         self.commit_count = 0
 
     async def commit(self, work: Work, size: float) -> Any:
-        """What the work answered, or :data:`DECLINED`. ``weight`` is that of its operations."""
+        """Return the result of ``work``, or :data:`DECLINED`. ``size`` is the estimated size of its operations."""
         if size > _MAX_INLINE_BYTES:
             return DECLINED
         loop = asyncio.get_running_loop()
@@ -85,14 +135,14 @@ class InlineCommitter:
         return await future
 
     def flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Commit for those who wait in this loop, if any: at the end of its turn, or earlier when the store closes."""
+        """Commit for the callers that wait in this loop: in its next iteration, or earlier if the store is closed."""
         callers = [caller for caller in self.pending.pop(loop, ()) if not caller[2].done()]
         if not callers:
             return
         try:
-            small = sum(weight for _, weight, _ in callers) <= _MAX_GROUP_BYTES
+            small = sum(size for _, size, _ in callers) <= _MAX_GROUP_BYTES
             results = self.try_commit([work for work, _, _ in callers]) if small else [DECLINED] * len(callers)
-        except Exception as error:  # noqa: BLE001 - it belongs to the callers
+        except Exception as error:  # noqa: BLE001 - passed on to the callers
             results = [Failure(error)] * len(callers)
         for (_, _, future), result in zip(callers, results, strict=True):
             if isinstance(result, Failure):
@@ -102,11 +152,11 @@ class InlineCommitter:
 
     def try_commit(self, works: list[Work]) -> list[Any]:
         started = time.monotonic()
-        # Now and then the thread has a turn: its commit brings the log into the file, and the one after begins
-        # the log anew. Both wait for the disk.
+        # Two commits of each _CHECKPOINT_EVERY go to the writer thread: the first one checkpoints the log and the
+        # second one restarts it. Both wait for the disk.
         self.commit_count += 1
-        thread_has_turn = self.commit_count % _CHECKPOINT_EVERY < 2
-        if thread_has_turn or started < self.paused_until or not self.lock.acquire(blocking=False):
+        checkpoint_due = self.commit_count % _CHECKPOINT_EVERY < 2
+        if checkpoint_due or started < self.paused_until or not self.lock.acquire(blocking=False):
             return [DECLINED] * len(works)
         try:
             if self.closed:
@@ -117,7 +167,7 @@ class InlineCommitter:
             if time.monotonic() - started > _SLOW_COMMIT_SECONDS:
                 self.paused_until = time.monotonic() + _PAUSE_SECONDS
             return results
-        except CannotBegin:  # another process writes, or the file is gone: the thread will find out
+        except CannotBegin:  # another process writes or the file is gone; the writer thread reports it
             return [DECLINED] * len(works)
         except BrokenConnection:
             self.connection = None
@@ -146,22 +196,25 @@ DECLINED: Any = object()
 
 
 class Failure:
-    """One caller's error in a transaction that goes on for the others."""
+    """The error of one caller in a transaction that continues for the others."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
 
 
 class CannotBegin(Exception):
-    """The write lock was not to be had."""
+    """The write lock could not be acquired."""
 
 
 class BrokenConnection(Exception):
-    """The transaction could not even be rolled back; the connection was closed."""
+    """The transaction could not be rolled back, so the connection was closed."""
 
 
 def commit_group(connection: SqliteConnection, works: Sequence[Work]) -> list[Any]:
-    """One transaction for all: what each returned, or its :class:`Failure`. An exception means: nothing was written."""
+    """Run all in one transaction. Returns the result of each, or its :class:`Failure`.
+
+    If this raises an exception, nothing was written.
+    """
     raw = connection.raw
     try:
         begin_immediate(connection)
@@ -175,9 +228,9 @@ def commit_group(connection: SqliteConnection, works: Sequence[Work]) -> list[An
 
 
 def begin_immediate(connection: SqliteConnection) -> None:
-    """Take the write lock, as soon as others leave it and as long as there is patience."""
-    # SQLite itself asks more and more rarely while it waits, up to ten times a second. It would come late, and when
-    # somebody writes again and again, never.
+    """Acquire the write lock within the lock timeout of the connection."""
+    # SQLite polls ever less often while it waits, down to ten times a second. That would add latency, and beside
+    # another process that writes continuously it might never succeed.
     deadline = time.monotonic() + connection.lock_timeout
     while True:
         try:
@@ -189,8 +242,8 @@ def begin_immediate(connection: SqliteConnection) -> None:
 
 
 def rollback_or_close(raw: sqlite3.Connection) -> bool:
-    """Roll back if need be; a connection that will not let go of its transaction is closed instead."""
-    for _ in range(2):  # once more before giving up: a database in memory goes with its connection
+    """Roll back an open transaction. If that fails, close the connection and return False."""
+    for _ in range(2):  # a second attempt, because closing an in-memory database destroys it
         with contextlib.suppress(sqlite3.Error):
             if raw.in_transaction:
                 raw.execute("ROLLBACK")
@@ -201,13 +254,13 @@ def rollback_or_close(raw: sqlite3.Connection) -> bool:
 
 
 def run_in_savepoint(connection: SqliteConnection, work: Work) -> Any:
-    """Run one of several; what it cannot do, it has not done, and the others go on."""
+    """Run one caller's work of a group. If it fails, its effects are undone and the others continue."""
     connection.raw.execute("SAVEPOINT caller")
     try:
         result = work(connection)
     except sqlite3.OperationalError:
-        raise  # the database's trouble, not this caller's
-    except Exception as error:  # noqa: BLE001 - it belongs to this caller alone
+        raise  # a failure of the database, which concerns all callers
+    except Exception as error:  # noqa: BLE001 - passed on to this caller
         connection.raw.execute("ROLLBACK TO caller")
         result = Failure(error)
     connection.raw.execute("RELEASE caller")
@@ -215,7 +268,7 @@ def run_in_savepoint(connection: SqliteConnection, work: Work) -> Any:
 
 
 def estimate_size(ops: Sequence[Op]) -> float:
-    """Roughly how many bytes the operations write; infinite when what is stored already decides it."""
+    """Estimate how many bytes the operations write; infinite if it depends on the stored data."""
     return sum(map(estimate_op_size, ops))
 
 

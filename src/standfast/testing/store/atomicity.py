@@ -1,4 +1,4 @@
-"""The clauses of the store contract about commits as a whole: all or nothing, together, again, and to the end."""
+"""Store contract: atomic commits, failures of the driver, closing and reopening."""
 
 import asyncio
 import contextlib
@@ -9,17 +9,15 @@ from collections.abc import Sequence
 import pytest
 
 from standfast.base.errors import Closed, FenceLost, HistoryMoved, StandfastError, StoreUnavailable
-from standfast.store.contract import (
+from standfast.store.backend import Backend
+from standfast.store.operations import (
     AcquireLease,
     Annotate,
     AppendEvents,
     AppendJournal,
-    Backend,
     BatchKey,
     CheckFence,
     Erase,
-    Head,
-    Lease,
     Op,
     Quarantine,
     ReleaseLease,
@@ -28,6 +26,7 @@ from standfast.store.contract import (
     SaveRun,
     Splice,
 )
+from standfast.store.records import Head, Lease
 from standfast.testing.faults import FakeClock, FaultInjector, Reopen
 from standfast.testing.store.fixtures import (
     CorruptRecord,
@@ -45,10 +44,10 @@ def make_tape_id(tag: str, number: int) -> int:
 
 
 class AtomicityClauses(StoreFixtures):
-    """Commits of several operations, and what a failure leaves."""
+    """Commits of several operations, and failures."""
 
     async def populate(self, backend: Backend, tag: str = "one") -> None:
-        """Something of every kind, for a failure to damage. Every tag has a set of its own."""
+        """Write data of every kind, with names that start with ``tag``."""
         await append(
             backend,
             f"{tag}-old",
@@ -69,12 +68,12 @@ class AtomicityClauses(StoreFixtures):
             await backend.commit(
                 SaveRun(run_id=f"{tag}-r", expected=0, status="running", data=b"1", session_id=f"{tag}-old"),
                 AppendJournal(run_id=f"{tag}-r", entries=(("started", b"1"),)),
-                AppendEvents(run_id=f"{tag}-r", events=(("said", b"1"),)),
+                AppendEvents(run_id=f"{tag}-r", events=(("message", b"1"),)),
                 SaveApproval(approval_id=f"{tag}-a", expected=0, run_id=f"{tag}-r", status="pending", data=b"?"),
             )
 
     async def make_ops_of_every_kind(self, backend: Backend, tag: str = "one") -> list[Op]:
-        """One operation of every kind, each of which would change something."""
+        """Return operations of every kind, each of which changes something."""
         ops: list[Op] = [
             Splice(session_id=f"{tag}-new", add=(b"x", b"y"), key=BatchKey("turn-1", "two"), tape=make_tape_id(tag, 3)),
             await make_rewind(backend, f"{tag}-old", 1, b"z"),
@@ -91,7 +90,7 @@ class AtomicityClauses(StoreFixtures):
                 SaveRun(run_id=f"{tag}-r", expected=1, status="done", data=b"2"),
                 SaveRun(run_id=f"{tag}-q", expected=0, status="running", data=b"1"),
                 AppendJournal(run_id=f"{tag}-r", entries=(("ended", b"2"), ("started", b"3"))),
-                AppendEvents(run_id=f"{tag}-r", events=(("said", b"2"),)),
+                AppendEvents(run_id=f"{tag}-r", events=(("message", b"2"),)),
                 SaveApproval(approval_id=f"{tag}-a", expected=1, run_id=f"{tag}-r", status="approved", data=b"!"),
                 SaveApproval(approval_id=f"{tag}-b", expected=0, run_id=f"{tag}-r", status="pending", data=b"?"),
             ]
@@ -105,7 +104,7 @@ class AtomicityClauses(StoreFixtures):
     async def test_an_empty_commit_does_nothing(self, backend: Backend) -> None:
         assert await backend.commit() == []
 
-    async def test_every_operation_has_its_own_outcome_in_order(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_every_operation_has_its_own_result_in_order(self, backend: Backend, clock: FakeClock) -> None:
         outcomes = await backend.commit(
             Splice(session_id="s", add=(b"a",)),
             RequireVersion("s", 1),
@@ -141,9 +140,7 @@ class AtomicityClauses(StoreFixtures):
         "spoiler", [RequireVersion("one-old", 99), CheckFence("one-held", 99)], ids=["require", "fence"]
     )
     @pytest.mark.parametrize("place", ["first", "last"])
-    async def test_a_failing_operation_leaves_everything_as_it_was(
-        self, backend: Backend, spoiler: Op, place: str
-    ) -> None:
+    async def test_a_failing_operation_changes_nothing(self, backend: Backend, spoiler: Op, place: str) -> None:
         await self.populate(backend)
         before = await self.dump(backend)
         ops = await self.make_ops_of_every_kind(backend)
@@ -155,27 +152,27 @@ class AtomicityClauses(StoreFixtures):
         assert await self.dump(backend) == before
         assert len(await backend.commit(*ops)) == len(ops)
 
-    async def test_a_driver_failure_at_any_statement_leaves_everything_as_it_was(
+    async def test_a_driver_failure_at_any_statement_changes_nothing(
         self, backend: Backend, failing_after: FaultInjector
     ) -> None:
         for statements in itertools.count():
             tag = f"try{statements}"
             await self.populate(backend, tag)
             before = await self.dump(backend, tag)
-            ops, gave_up = await self.make_ops_of_every_kind(backend, tag), False
+            ops, failed = await self.make_ops_of_every_kind(backend, tag), False
             with failing_after(statements) as fault:
                 try:
                     await backend.commit(*ops)
                 except StoreUnavailable:
-                    gave_up = True
-            # It may also have got over it; then all of it is there.
-            assert (await self.dump(backend, tag) == before) == gave_up
+                    failed = True
+            # The backend may also have recovered; then the whole commit is stored.
+            assert (await self.dump(backend, tag) == before) == failed
             if not fault.triggered:
-                assert not gave_up
+                assert not failed
                 break
         assert statements > 0
 
-    async def test_a_lost_answer_leaves_the_whole_commit_or_nothing(
+    async def test_a_lost_response_leaves_the_whole_commit_or_nothing(
         self, backend: Backend, failing_after: FaultInjector
     ) -> None:
         ops: list[Op] = [
@@ -186,16 +183,16 @@ class AtomicityClauses(StoreFixtures):
         for statements in itertools.count():
             with failing_after(statements, late=True) as fault, contextlib.suppress(StoreUnavailable):
                 await backend.commit(*ops)
-            there = await read_data(backend, "s")
-            assert there in ([], [b"a", b"b"])
-            assert (await backend.get_session("t") is not None) == bool(there)
+            stored = await read_data(backend, "s")
+            assert stored in ([], [b"a", b"b"])
+            assert (await backend.get_session("t") is not None) == bool(stored)
             await backend.commit(*ops)
             assert await read_data(backend, "s") == [b"a", b"b"]
             await backend.commit(Erase(session_id="s", forget=True), Erase(session_id="t", forget=True))
             if not fault.triggered:
                 break
 
-    async def test_a_driver_failure_while_reading_costs_one_answer(
+    async def test_a_driver_failure_while_reading_affects_one_call(
         self, backend: Backend, failing_after: FaultInjector
     ) -> None:
         await self.populate(backend)
@@ -210,7 +207,7 @@ class AtomicityClauses(StoreFixtures):
                 await append(backend, f"other-{late}-{statements}", b"x")
                 before = await self.dump(backend)
 
-    async def test_a_driver_failure_while_opening_is_not_the_end(
+    async def test_a_backend_recovers_from_a_driver_failure_while_opening(
         self, reopen: Reopen, failing_after: FaultInjector
     ) -> None:
         async with reopen() as backend:
@@ -233,7 +230,7 @@ class AtomicityClauses(StoreFixtures):
         assert [answer for answer in answers[::2] if isinstance(answer, Exception)] == []
         assert sorted(filter(None, await read_data(backend, "s"))) == [b"a", b"b", b"c"]
 
-    async def test_a_damaged_record_stands_alone(self, backend: Backend, corrupt: CorruptRecord) -> None:
+    async def test_a_damaged_item_does_not_affect_others(self, backend: Backend, corrupt: CorruptRecord) -> None:
         await append(backend, "s", b"a", b"b", b"c", b"d")
         await corrupt(backend, "s", 1, b"\xff\xfe{")
         await corrupt(backend, "s", 2, None)
@@ -243,9 +240,9 @@ class AtomicityClauses(StoreFixtures):
 
 
 class LifetimeClauses(AtomicityClauses):
-    """Closing and opening again."""
+    """Closing and reopening."""
 
-    async def test_everything_is_there_after_opening_again(self, reopen_durable: Reopen) -> None:
+    async def test_everything_is_kept_after_reopening(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as backend:
             await self.populate(backend)
             before = await self.dump(backend)
@@ -254,19 +251,19 @@ class LifetimeClauses(AtomicityClauses):
             ops = await self.make_ops_of_every_kind(backend)
             assert len(await backend.commit(*ops)) == len(ops)
 
-    async def test_a_key_is_remembered_after_opening_again(self, reopen_durable: Reopen) -> None:
+    async def test_a_batch_key_is_kept_after_reopening(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as backend:
             first = await append(backend, "s", b"a", key=BatchKey("turn", "x"))
         async with reopen_durable() as backend:
             assert await append(backend, "s", b"a", key=BatchKey("turn", "x")) == first
 
-    async def test_what_one_opening_wrote_another_reads_at_once(self, reopen_durable: Reopen) -> None:
+    async def test_writes_are_visible_to_other_connections_immediately(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as one, reopen_durable() as two:
             for n in range(5):
                 await append(one, "s", b"%d" % n)
                 assert len(await read_data(two, "s")) == n + 1
 
-    async def test_opening_at_once_prepares_the_storage_once(self, reopen_durable: Reopen) -> None:
+    async def test_concurrent_opening_creates_the_storage_once(self, reopen_durable: Reopen) -> None:
         async def write(n: int) -> None:
             async with reopen_durable() as backend:
                 await append(backend, "s", b"%d" % n)
@@ -275,32 +272,32 @@ class LifetimeClauses(AtomicityClauses):
         async with reopen_durable() as backend:
             assert len(await read_data(backend, "s")) == 6
 
-    async def test_a_closed_backend_says_so(self, reopen: Reopen) -> None:
+    async def test_a_closed_backend_refuses_calls(self, reopen: Reopen) -> None:
         async with reopen() as backend:
             await append(backend, "s", b"a")
             await backend.read("s")
             await backend.close()
             calls = [
                 backend.commit(Splice(session_id="s", add=(b"b",))),
-                backend.record("s"),
+                backend.get_session("s"),
                 backend.read("s"),
-                backend.sessions(owner=None, query=None, limit=1, after=None),
-                backend.generations("s"),
-                backend.quarantined("s"),
-                backend.lease("l"),
+                backend.list_sessions(owner=None, query=None, limit=1, after=None),
+                backend.list_generations("s"),
+                backend.list_quarantined("s"),
+                backend.get_lease("l"),
             ]
             for call in calls:
                 with pytest.raises(Closed):
                     await call
 
-    async def test_closing_twice_or_before_first_use_is_harmless(self, reopen: Reopen) -> None:
+    async def test_closing_twice_or_before_first_use_is_allowed(self, reopen: Reopen) -> None:
         async with reopen() as backend:
             await backend.close()
             await backend.close()
             with pytest.raises(Closed):
-                await backend.record("s")
+                await backend.get_session("s")
 
-    async def test_closing_answers_everybody_who_waits(self, reopen: Reopen) -> None:
+    async def test_closing_completes_waiting_calls(self, reopen: Reopen) -> None:
         async with reopen() as backend:
             await append(backend, "s", b"first")
             callers = [asyncio.create_task(append(backend, "s", b"%d" % n)) for n in range(8)]

@@ -1,40 +1,41 @@
-"""The clauses of the store contract about many callers at once."""
+"""Store contract: concurrent callers and cancellation."""
 
 import asyncio
 
-from standfast.store.contract import Backend, Head
+from standfast.store.backend import Backend
+from standfast.store.records import Head
 from standfast.testing.faults import FakeClock, Reopen
 from standfast.testing.store.fixtures import StoreFixtures, append, read_data
 
 
 class ConcurrencyClauses(StoreFixtures):
-    """Many at once, and callers who go away."""
+    """Concurrent and cancelled callers."""
 
-    async def test_first_writers_are_served_one_after_the_other(self, backend: Backend) -> None:
+    async def test_concurrent_first_writers_are_serialised(self, backend: Backend) -> None:
         heads = await asyncio.gather(*(append(backend, "s", b"%d" % n, b"%d" % n) for n in range(16)))
         assert sorted(heads) == [Head(version, 2 * version) for version in range(1, 17)]
         self.assert_contiguous(await read_data(backend, "s"), batches=16, size=2)
 
-    async def test_one_of_many_writers_who_expect_nothing_wins(self, backend: Backend) -> None:
+    async def test_one_of_many_writers_that_expect_a_new_session_wins(self, backend: Backend) -> None:
         answers = await asyncio.gather(
             *(append(backend, "s", b"%d" % n, expected=0) for n in range(8)), return_exceptions=True
         )
         assert sorted(type(answer).__name__ for answer in answers) == ["Head"] + ["HistoryMoved"] * 7
         assert len(await read_data(backend, "s")) == 1
 
-    async def test_batches_of_many_writers_are_all_there_and_contiguous(self, backend: Backend) -> None:
+    async def test_batches_of_concurrent_writers_are_complete_and_contiguous(self, backend: Backend) -> None:
         async def writer(task: int) -> None:
             for batch in range(8):
                 await append(backend, "s", *[b"%d.%d" % (task, batch)] * 3)
 
         await asyncio.gather(*map(writer, range(8)))
-        there = await read_data(backend, "s")
-        self.assert_contiguous(there, batches=64, size=3)
+        stored = await read_data(backend, "s")
+        self.assert_contiguous(stored, batches=64, size=3)
         for task in range(8):
-            own = [data for data in there[::3] if data and data.startswith(b"%d." % task)]
+            own = [data for data in stored[::3] if data and data.startswith(b"%d." % task)]
             assert own == [b"%d.%d" % (task, batch) for batch in range(8)]
 
-    async def test_two_openings_share_one_history(self, reopen_durable: Reopen) -> None:
+    async def test_two_connections_share_one_history(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as one, reopen_durable() as two:
             await asyncio.gather(
                 *(append(backend, "s", b"%d" % n, b"%d" % n) for n, backend in enumerate([one, two] * 8))
@@ -47,8 +48,8 @@ class ConcurrencyClauses(StoreFixtures):
 
         async def watch() -> None:
             while not done.is_set():
-                there = await read_data(backend, "s")
-                assert len(there) % 5 == 0
+                stored = await read_data(backend, "s")
+                assert len(stored) % 5 == 0
                 await asyncio.sleep(0)
 
         watching = asyncio.create_task(watch())
@@ -57,7 +58,7 @@ class ConcurrencyClauses(StoreFixtures):
         done.set()
         await watching
 
-    async def test_sessions_written_at_once_do_not_mix(self, backend: Backend) -> None:
+    async def test_sessions_written_concurrently_are_separate(self, backend: Backend) -> None:
         names = [f"session-{n}" for n in range(12)]
         await asyncio.gather(*(append(backend, name, name.encode()) for name in names for _ in range(4)))
         for name in names:
@@ -75,10 +76,10 @@ class ConcurrencyClauses(StoreFixtures):
             for caller in callers:
                 caller.cancel()
             await asyncio.gather(*callers, return_exceptions=True)
-        there = await read_data(backend, "s")
-        assert there[::2] == there[1::2]
+        stored = await read_data(backend, "s")
+        assert stored[::2] == stored[1::2]
         head = await append(backend, "s", b"after")
-        assert head.length == len(there) + 1 == len(await read_data(backend, "s"))
+        assert head.length == len(stored) + 1 == len(await read_data(backend, "s"))
 
     async def test_cancelling_one_caller_does_not_disturb_the_others(self, backend: Backend) -> None:
         callers = [asyncio.create_task(append(backend, "s", b"%d" % n)) for n in range(10)]
@@ -86,10 +87,10 @@ class ConcurrencyClauses(StoreFixtures):
         for caller in callers[::2]:
             caller.cancel()
         await asyncio.gather(*callers, return_exceptions=True)
-        there = set(await read_data(backend, "s"))
-        assert {b"%d" % n for n in range(1, 10, 2)} <= there
+        stored = set(await read_data(backend, "s"))
+        assert {b"%d" % n for n in range(1, 10, 2)} <= stored
 
-    async def test_a_clock_that_steps_back_changes_no_order(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_a_clock_that_steps_back_does_not_change_the_order(self, backend: Backend, clock: FakeClock) -> None:
         await append(backend, "s", b"a", b"b")
         newest = clock.now
         for data in (b"c", b"d"):

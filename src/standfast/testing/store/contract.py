@@ -1,27 +1,27 @@
-"""What every storage backend must do, as a suite to subclass.
+"""The contract suite of storage backends.
 
-A backend joins with a few lines in a test module; every ``test_`` then runs against it::
+Subclass it in a test module, and every test of the suite runs against your backend::
 
     class TestMyBackend(StoreContract):
         @pytest.fixture
         def reopen(self, tmp_path, clock):
-            return lambda: owned(MyBackend(tmp_path / "store", clock=clock))
+            return lambda: closing_backend(MyBackend(tmp_path / "store", clock=clock))
 
-``reopen()`` opens *the same storage* each time, empty when the test begins, as an async context manager; it may be
-open more than once at a time. The rest is optional:
+``reopen()`` returns an async context manager that opens *the same storage* each time. The storage is empty when a test
+begins and may be opened several times at once. Everything else is optional:
 
 =====================  =================================================================================
-``durable = False``    the storage is gone when it is closed, and cannot be opened twice at a time
+``durable = False``    the storage is lost when it is closed, and cannot be opened twice at once
 ``runs = False``       histories and leases only: no run records, journals, events and approvals
-``failing_after``      fixture: a :class:`~standfast.testing.faults.FailingAfter` of the backend's driver
+``failing_after``      fixture: a :class:`~standfast.testing.faults.FaultInjector` for the backend's driver
 ``corrupt``            fixture: ``await corrupt(backend, session_id, position, data)`` overwrites a stored
-                       record behind the backend's back; ``None`` deletes it
-``stored``             fixture: ``await stored(backend)`` looks past the backend at every item in its storage,
-                       by ``(tape, seq)``
-``examples``           how many random programs the state machines try
+                       item without using the backend; ``None`` deletes it
+``stored``             fixture: ``await stored(backend)`` returns all items in the storage by ``(tape, seq)``,
+                       without using the backend
+``examples``           the number of random programs that the state machine runs
 =====================  =================================================================================
 
-Clauses that need something the backend does not supply are skipped, so that a report shows what was not proven.
+Tests that need something the backend does not supply are skipped, so that the report shows what was not tested.
 """
 
 from standfast.testing.faults import FakeClock, FaultInjector, Reopen
@@ -36,9 +36,9 @@ from standfast.testing.store.state_machine import run_commit_machine
 
 
 class RandomCommitClauses(StoreFixtures):
-    """Random commits, side by side with the reference."""
+    """Random commits, compared with the reference."""
 
-    def test_random_commits_leave_what_the_reference_leaves(
+    def test_random_commits_match_the_reference(
         self,
         reopen: Reopen,
         clock: FakeClock,
@@ -68,4 +68,4 @@ class StoreContract(
     LifetimeClauses,
     RandomCommitClauses,
 ):
-    """Subclass this in a test module and supply the fixture ``reopen``."""
+    """The whole suite. Subclass it and supply the fixture ``reopen``."""

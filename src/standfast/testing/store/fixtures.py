@@ -1,11 +1,13 @@
-"""What a backend supplies to the store suite, and how the suite looks at a backend."""
+"""The fixtures of the store suite, and functions with which it writes and reads."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
 import pytest
 
-from standfast.store.contract import Backend, Head, Splice, ViewUpdate
+from standfast.store.backend import Backend
+from standfast.store.operations import Splice, ViewUpdate
+from standfast.store.records import Head
 from standfast.store.tape import slice_spans
 from standfast.testing.faults import Reopen, StorageFixtures, get_optional_fixture
 
@@ -21,17 +23,17 @@ class StoreFixtures(StorageFixtures):
 
     @pytest.fixture
     def corrupt(self) -> CorruptRecord:
-        pytest.skip("this backend has no way to damage a record")
+        pytest.skip("this backend supplies no way to damage a record")
 
     @pytest.fixture
     def stored(self) -> StoredItemsReader:
-        pytest.skip("this backend has no way to look at its storage")
+        pytest.skip("this backend supplies no way to read its storage")
 
     @pytest.fixture
     def stored_if_any(self, request: pytest.FixtureRequest) -> StoredItemsReader | None:
-        """``stored`` for clauses that also prove something without it."""
-        found: StoredItemsReader | None = get_optional_fixture(request, "stored")
-        return found
+        """``stored``, or ``None``, for tests that do not depend on it."""
+        reader: StoredItemsReader | None = get_optional_fixture(request, "stored")
+        return reader
 
     @pytest.fixture
     async def backend(self, reopen: Reopen) -> AsyncIterator[Backend]:
@@ -40,35 +42,35 @@ class StoreFixtures(StorageFixtures):
 
     @pytest.fixture
     def run_backend(self, backend: Backend) -> Backend:
-        """A backend that keeps runs as well as histories."""
+        """``backend``, if it supports runs."""
         if not self.runs:
-            pytest.skip("this backend keeps no runs")
+            pytest.skip("this backend does not support runs")
         return backend
 
 
 async def append(backend: Backend, session_id: str, *data: bytes, **options: Any) -> Head:
-    """Append records; the head afterwards."""
+    """Append items and return the new head."""
     (head,) = await backend.commit(Splice(session_id=session_id, add=data, **options))
     assert isinstance(head, Head)
     return head
 
 
 async def read_data(backend: Backend, session_id: str, **window: Any) -> list[bytes | None]:
-    """The records that a read shows, without their places; none for a session that does not exist."""
+    """Return the data of the items that a read returns; an empty list if the session does not exist."""
     page = await backend.read(session_id, **window)
     return [row.data for row in page.rows] if page else []
 
 
 async def make_rewind(backend: Backend, session_id: str, to: int, *add: bytes, archive: bool = True) -> Splice:
-    """The splice that shows the first ``to`` records and ``add`` after them."""
+    """Return the splice that reduces the view to its first ``to`` items, followed by ``add``."""
     record = await backend.get_session(session_id)
     assert record is not None
-    shape = ViewUpdate(slice_spans(record.view, 0, to), record.next_seq, to + len(add), archive)
-    return Splice(session_id=session_id, add=add, view_update=shape, expected=record.version)
+    view_update = ViewUpdate(slice_spans(record.view, 0, to), record.next_seq, to + len(add), archive)
+    return Splice(session_id=session_id, add=add, view_update=view_update, expected=record.version)
 
 
 async def make_fork(backend: Backend, parent: str, child: str, at: int) -> Splice:
-    """The splice that makes ``child`` start with the first ``at`` records of ``parent``."""
+    """Return the splice that creates ``child`` with the first ``at`` items of ``parent``."""
     record = await backend.get_session(parent)
     assert record is not None
     spans = slice_spans(record.view, 0, at)
@@ -79,27 +81,27 @@ async def make_fork(backend: Backend, parent: str, child: str, at: int) -> Splic
 async def dump_backend(
     backend: Backend, *, name_contains: str = "", runs: bool = True, leases: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Everything that any read shows of what has ``within`` in its name, to compare before with after."""
-    seen: dict[str, Any] = {
+    """Return the results of all reads about names that contain ``name_contains``, for comparisons."""
+    dump: dict[str, Any] = {
         "sessions": await backend.list_sessions(owner=None, query=name_contains, limit=1000, after=None)
     }
-    for record in seen["sessions"]:
+    for record in dump["sessions"]:
         name = record.session_id
         generations = await backend.list_generations(name)
-        seen[f"session {name}"] = {
+        dump[f"session {name}"] = {
             "record": await backend.get_session(name),
             "page": await backend.read(name),
             "generations": generations,
-            "shown before": [await read_data(backend, name, generation=entry.number) for entry in generations],
+            "former views": [await read_data(backend, name, generation=entry.number) for entry in generations],
             "quarantined": await backend.list_quarantined(name),
         }
     if runs:
         listed = await backend.list_runs(status=None, session_id=None, limit=1000, after=0)
-        asked = await backend.list_approvals(status=None, run_id=None, session_id=None, limit=1000, after="")
-        seen["runs"] = [run for run in listed if name_contains in run.run_id]
-        for run in seen["runs"]:
-            seen[f"journal {run.run_id}"] = await backend.read_journal(run.run_id, after=0)
-            seen[f"events {run.run_id}"] = await backend.read_events(run.run_id, after=0, limit=1000)
-        seen["approvals"] = [approval for approval in asked if name_contains in approval.approval_id]
-    seen["leases"] = [await backend.get_lease(name) for name in leases]
-    return seen
+        approvals = await backend.list_approvals(status=None, run_id=None, session_id=None, limit=1000, after="")
+        dump["runs"] = [run for run in listed if name_contains in run.run_id]
+        for run in dump["runs"]:
+            dump[f"journal {run.run_id}"] = await backend.read_journal(run.run_id, after=0)
+            dump[f"events {run.run_id}"] = await backend.read_events(run.run_id, after=0, limit=1000)
+        dump["approvals"] = [approval for approval in approvals if name_contains in approval.approval_id]
+    dump["leases"] = [await backend.get_lease(name) for name in leases]
+    return dump

@@ -1,15 +1,17 @@
-"""The clauses of the store contract about forks and erasures."""
+"""Store contract: forks and erasures."""
 
 import pytest
 
 from standfast.base.errors import HistoryMoved, NotFound
-from standfast.store.contract import EMPTY_HEAD, Annotate, Backend, BatchKey, Erase, Head, Quarantine
+from standfast.store.backend import Backend
+from standfast.store.operations import Annotate, BatchKey, Erase, Quarantine
+from standfast.store.records import EMPTY_HEAD, Head
 from standfast.testing.faults import FakeClock
 from standfast.testing.store.fixtures import StoredItemsReader, StoreFixtures, append, make_fork, make_rewind, read_data
 
 
 class StoreForkClauses(StoreFixtures):
-    """Sessions that share items, and what erasing one leaves to the others."""
+    """Sessions that share items, and erasing one of them."""
 
     async def test_a_fork_shows_its_parents_items_and_then_its_own(self, backend: Backend) -> None:
         await append(backend, "parent", b"a", b"b", b"c")
@@ -47,7 +49,7 @@ class StoreForkClauses(StoreFixtures):
         with pytest.raises(NotFound):
             await backend.read("s", generation=0)
 
-    async def test_an_erased_session_goes_on(self, backend: Backend) -> None:
+    async def test_an_erased_session_can_be_written_again(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b")
         await backend.commit(await make_rewind(backend, "s", 1))
         await backend.commit(Erase(session_id="s"))
@@ -57,14 +59,14 @@ class StoreForkClauses(StoreFixtures):
         (kept,) = await backend.list_generations("s")
         assert await read_data(backend, "s", generation=kept.number) == [b"c"]
 
-    async def test_a_key_is_forgotten_with_what_it_wrote(self, backend: Backend) -> None:
+    async def test_erasing_deletes_batch_keys(self, backend: Backend) -> None:
         first = await append(backend, "s", b"a", key=BatchKey("turn-1", "digest"))
         await backend.commit(Erase(session_id="s"))
         assert first == Head(1, 1)
         assert await append(backend, "s", b"a", key=BatchKey("turn-1", "digest")) == Head(3, 1)
         assert await read_data(backend, "s") == [b"a"]
 
-    async def test_an_erasure_brings_its_seal(self, backend: Backend) -> None:
+    async def test_an_erasure_sets_the_next_seal(self, backend: Backend) -> None:
         await append(backend, "s", b"a", seal=b"one")
         await backend.commit(Erase(session_id="s", seal=b"two"))
         record = await backend.get_session("s")
@@ -79,10 +81,10 @@ class StoreForkClauses(StoreFixtures):
         assert await read_data(backend, "s") == [b"a"]
         assert await backend.commit(Erase(session_id="s", expected=1)) == [Head(2, 0)]
 
-    async def test_erasing_nothing_is_harmless(self, backend: Backend) -> None:
-        assert await backend.commit(Erase(session_id="nobody")) == [EMPTY_HEAD]
-        assert await backend.commit(Erase(session_id="nobody", forget=True, expected=0)) == [EMPTY_HEAD]
-        assert await backend.get_session("nobody") is None
+    async def test_erasing_a_missing_session_has_no_effect(self, backend: Backend) -> None:
+        assert await backend.commit(Erase(session_id="missing")) == [EMPTY_HEAD]
+        assert await backend.commit(Erase(session_id="missing", forget=True, expected=0)) == [EMPTY_HEAD]
+        assert await backend.get_session("missing") is None
 
     async def test_forgetting_leaves_no_trace(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b", key=BatchKey("turn-1", "digest"), tape=1)
@@ -96,7 +98,7 @@ class StoreForkClauses(StoreFixtures):
         assert await backend.list_quarantined("s") == []
         assert await backend.list_sessions(owner=None, query=None, limit=10, after=None) == []
 
-    async def test_a_forgotten_name_can_be_used_afresh(self, backend: Backend) -> None:
+    async def test_a_forgotten_session_id_can_be_reused(self, backend: Backend) -> None:
         await append(backend, "s", b"a", key=BatchKey("turn-1", "digest"))
         await backend.commit(Annotate(session_id="s", metadata={"title": "gone"}))
         await backend.commit(Erase(session_id="s", forget=True))
@@ -107,7 +109,7 @@ class StoreForkClauses(StoreFixtures):
         assert await read_data(backend, "s") == [b"z"]
 
     @pytest.mark.parametrize("forget", [False, True])
-    async def test_a_fork_keeps_what_it_shows_when_its_parent_is_erased(self, backend: Backend, forget: bool) -> None:
+    async def test_a_fork_keeps_its_view_when_its_parent_is_erased(self, backend: Backend, forget: bool) -> None:
         await append(backend, "parent", b"a", b"b", b"c")
         await backend.commit(await make_fork(backend, "parent", "child", 2))
         await backend.commit(await make_fork(backend, "child", "grandchild", 1))
@@ -119,11 +121,11 @@ class StoreForkClauses(StoreFixtures):
 
     @pytest.mark.parametrize("archive", [False, True])
     @pytest.mark.parametrize("forget", [False, True])
-    async def test_what_a_parent_gave_up_before_its_fork_is_destroyed_with_it(
+    async def test_items_that_no_fork_started_with_are_destroyed_with_the_parent(
         self, backend: Backend, stored: StoredItemsReader, forget: bool, archive: bool
     ) -> None:
-        await append(backend, "parent", b"a", b"given up", b"given up", tape=1)
-        await backend.commit(await make_rewind(backend, "parent", 1, b"b", b"given up", archive=archive))
+        await append(backend, "parent", b"a", b"removed", b"removed", tape=1)
+        await backend.commit(await make_rewind(backend, "parent", 1, b"b", b"removed", archive=archive))
         await backend.commit(await make_rewind(backend, "parent", 2, b"c", b"behind the fork", archive=archive))
         await backend.commit(await make_fork(backend, "parent", "child", 3))
         await backend.commit(await make_fork(backend, "child", "grandchild", 2))
@@ -136,10 +138,10 @@ class StoreForkClauses(StoreFixtures):
         await backend.commit(Erase(session_id="grandchild", forget=forget))
         assert await stored(backend) == {}
 
-    async def test_a_living_parent_keeps_what_it_wrote_after_it_was_erased(
+    async def test_a_parent_keeps_what_it_wrote_after_it_was_erased(
         self, backend: Backend, stored: StoredItemsReader
     ) -> None:
-        await append(backend, "parent", b"given up", b"a", tape=1)
+        await append(backend, "parent", b"removed", b"a", tape=1)
         await backend.commit(await make_rewind(backend, "parent", 0, b"b", archive=False))
         await backend.commit(await make_fork(backend, "parent", "child", 1))
         await backend.commit(Erase(session_id="parent"))
@@ -149,7 +151,7 @@ class StoreForkClauses(StoreFixtures):
         assert await stored(backend) == {(1, 3): b"later", (1, 4): b"last"}
         assert await read_data(backend, "parent", generation=0) == [b"later"]
 
-    async def test_what_a_fork_took_out_of_its_view_goes_with_the_fork(
+    async def test_items_that_a_fork_removed_from_its_view_are_kept_as_long_as_the_fork(
         self, backend: Backend, stored: StoredItemsReader
     ) -> None:
         await append(backend, "parent", b"a", b"b", tape=1)

@@ -1,35 +1,25 @@
-"""The clauses of the store contract about appending, shapes and annotations."""
+"""Store contract: appending, view updates, metadata, preconditions and quarantine."""
 
 import pytest
 
 from standfast.base.errors import HistoryMoved, InvalidInput, KeyReused, NotFound, WrongKey
-from standfast.store.contract import (
-    EMPTY_HEAD,
-    Annotate,
-    Backend,
-    BatchKey,
-    Erase,
-    Head,
-    Quarantine,
-    QuarantinedItem,
-    RequireVersion,
-    Splice,
-    ViewUpdate,
-)
+from standfast.store.backend import Backend
+from standfast.store.operations import Annotate, BatchKey, Erase, Quarantine, RequireVersion, Splice, ViewUpdate
+from standfast.store.records import EMPTY_HEAD, Head, QuarantinedItem
 from standfast.store.tape import TapeSpan
 from standfast.testing.faults import FakeClock
 from standfast.testing.store.fixtures import StoreFixtures, append, make_rewind, read_data
 
 
 class AppendClauses(StoreFixtures):
-    """Splices that only add."""
+    """Splices that only append."""
 
     async def test_a_session_that_was_never_written_does_not_exist(self, backend: Backend) -> None:
-        assert await backend.get_session("nobody") is None
-        assert await backend.read("nobody") is None
-        assert await backend.read("nobody", last=3) is None
-        assert await backend.list_generations("nobody") == []
-        assert await backend.list_quarantined("nobody") == []
+        assert await backend.get_session("missing") is None
+        assert await backend.read("missing") is None
+        assert await backend.read("missing", last=3) is None
+        assert await backend.list_generations("missing") == []
+        assert await backend.list_quarantined("missing") == []
         assert await backend.list_sessions(owner=None, query=None, limit=10, after=None) == []
 
     async def test_appended_records_are_read_in_order_with_their_positions(self, backend: Backend) -> None:
@@ -39,31 +29,31 @@ class AppendClauses(StoreFixtures):
         assert page is not None
         assert [(row.position, row.data) for row in page.rows] == [(0, b"a"), (1, b"b"), (2, b"c")]
 
-    async def test_a_splice_answers_the_head_it_made(self, backend: Backend) -> None:
+    async def test_a_splice_returns_the_new_head(self, backend: Backend) -> None:
         assert await append(backend, "s", b"a", b"b") == Head(1, 2)
         assert await append(backend, "s", b"c") == Head(2, 3)
         record = await backend.get_session("s")
         assert record is not None
         assert record.head == Head(2, 3)
 
-    async def test_any_bytes_come_back_as_they_went_in(self, backend: Backend) -> None:
+    async def test_any_bytes_are_stored_unchanged(self, backend: Backend) -> None:
         every = (bytes(range(256)), b"", b"\x00", b"null", "größe €".encode(), b"x" * 300_000)
         await append(backend, "s", *every)
         assert await read_data(backend, "s") == list(every)
 
-    async def test_equal_records_are_kept_apart(self, backend: Backend) -> None:
+    async def test_equal_items_are_separate_items(self, backend: Backend) -> None:
         await append(backend, "s", b"same", b"same")
         await append(backend, "s", b"same")
         assert await read_data(backend, "s") == [b"same"] * 3
 
-    async def test_names_are_taken_letter_by_letter(self, backend: Backend) -> None:
+    async def test_session_ids_are_compared_exactly(self, backend: Backend) -> None:
         names = ["s", "S", "s ", "s%", "s_", "{s}", "s:s", "s*", "ß", "日本", "'; --", "x" * 255]
         for name in names:
             await append(backend, name, name.encode())
         for name in names:
             assert await read_data(backend, name) == [name.encode()]
 
-    async def test_a_record_lies_on_the_tape_that_its_first_splice_named(self, backend: Backend) -> None:
+    async def test_a_session_keeps_the_tape_of_its_first_splice(self, backend: Backend) -> None:
         await append(backend, "s", b"a", tape=2**62)
         await append(backend, "s", b"b", tape=7)
         page = await backend.read("s")
@@ -75,7 +65,7 @@ class AppendClauses(StoreFixtures):
         await append(backend, "s", b"a")
         assert await append(backend, "s") == Head(2, 1)
 
-    async def test_a_sealed_history_takes_only_changes_that_bring_the_next_seal(self, backend: Backend) -> None:
+    async def test_a_sealed_history_only_accepts_changes_with_the_next_seal(self, backend: Backend) -> None:
         for seal in (b"\x00one", b"two"):
             await backend.commit(Splice(session_id="s", add=(b"a",), seal=seal, tape=7))
             record = await backend.get_session("s")
@@ -107,20 +97,20 @@ class AppendClauses(StoreFixtures):
         assert await append(backend, "s", b"a", expected=0) == Head(1, 1)
         assert await append(backend, "s", b"b", expected=1) == Head(2, 2)
 
-    async def test_expecting_a_version_of_a_missing_session_finds_it_nowhere(self, backend: Backend) -> None:
+    async def test_expecting_a_version_of_a_missing_session_is_refused(self, backend: Backend) -> None:
         with pytest.raises(HistoryMoved) as moved:
             await append(backend, "s", b"a", expected=1)
         assert moved.value.found == EMPTY_HEAD
         assert await backend.get_session("s") is None
 
-    async def test_a_keyed_splice_happens_once_and_answers_the_same_head_again(self, backend: Backend) -> None:
+    async def test_a_repeated_keyed_splice_is_a_no_op_with_the_same_result(self, backend: Backend) -> None:
         key = BatchKey("turn-1", "digest")
         first = await append(backend, "s", b"a", key=key)
         await append(backend, "s", b"b")
         assert await append(backend, "s", b"a", key=key) == first
         assert await read_data(backend, "s") == [b"a", b"b"]
 
-    async def test_a_keyed_splice_that_happened_does_not_care_what_is_expected_now(self, backend: Backend) -> None:
+    async def test_a_repeated_keyed_splice_ignores_the_expected_version(self, backend: Backend) -> None:
         key = BatchKey("turn-1", "digest")
         first = await append(backend, "s", b"a", key=key, expected=0)
         await append(backend, "s", b"b")
@@ -138,7 +128,7 @@ class AppendClauses(StoreFixtures):
         await append(backend, "t", b"b", key=BatchKey("turn-1", "two"))
         assert await read_data(backend, "t") == [b"b"]
 
-    async def test_a_key_of_a_splice_that_failed_is_still_free(self, backend: Backend) -> None:
+    async def test_the_key_of_a_failed_splice_is_unused(self, backend: Backend) -> None:
         with pytest.raises(HistoryMoved):
             await append(backend, "s", b"a", key=BatchKey("turn-1", "one"), expected=5)
         await append(backend, "s", b"b", key=BatchKey("turn-1", "two"))
@@ -146,27 +136,27 @@ class AppendClauses(StoreFixtures):
 
 
 class ViewUpdateClauses(StoreFixtures):
-    """Splices that change what is shown."""
+    """Splices that replace the view."""
 
-    async def test_a_shape_without_the_version_it_was_made_for_is_refused(self, backend: Backend) -> None:
+    async def test_a_view_update_without_an_expected_version_is_refused(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b")
         with pytest.raises(InvalidInput):
             await backend.commit(Splice(session_id="s", view_update=ViewUpdate((), 2, 0)))
         assert await read_data(backend, "s") == [b"a", b"b"]
 
-    async def test_a_shape_decides_what_is_shown(self, backend: Backend) -> None:
+    async def test_a_view_update_replaces_the_view(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b", b"c", tape=1)
-        shape = ViewUpdate((TapeSpan(1, 2, 3), TapeSpan(1, 0, 1)), 3, 3)
-        await append(backend, "s", b"d", shape=shape, expected=1)
+        view = ViewUpdate((TapeSpan(1, 2, 3), TapeSpan(1, 0, 1)), 3, 3)
+        await append(backend, "s", b"d", view_update=view, expected=1)
         assert await read_data(backend, "s") == [b"c", b"a", b"d"]
 
-    async def test_appending_goes_on_after_what_a_shape_shows(self, backend: Backend) -> None:
+    async def test_appending_continues_after_a_view_update(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b", b"c")
         await backend.commit(await make_rewind(backend, "s", 1, b"d"))
         assert await append(backend, "s", b"e") == Head(3, 3)
         assert await read_data(backend, "s") == [b"a", b"d", b"e"]
 
-    async def test_a_shape_for_another_version_changes_nothing(self, backend: Backend) -> None:
+    async def test_a_view_update_for_another_version_changes_nothing(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b")
         late = await make_rewind(backend, "s", 0)
         await append(backend, "s", b"c")
@@ -180,8 +170,8 @@ class ViewUpdateClauses(StoreFixtures):
         clock.advance(5)
         await backend.commit(await make_rewind(backend, "s", 1, b"x"))
         await append(backend, "s", b"y")
-        (kept,) = await backend.list_generations("s")
-        assert (kept.number, kept.length, kept.resumes_at, kept.replaced_at) == (0, 3, 4, clock.now)
+        (former,) = await backend.list_generations("s")
+        assert (former.number, former.length, former.resumes_at, former.replaced_at) == (0, 3, 4, clock.now)
         assert await read_data(backend, "s", generation=0) == [b"a", b"b", b"c"]
         assert await read_data(backend, "s", generation=0, last=2) == [b"b", b"c"]
         assert await read_data(backend, "s", generation=0, start=1, stop=2) == [b"b"]
@@ -203,12 +193,12 @@ class ViewUpdateClauses(StoreFixtures):
         assert await backend.list_generations("s") == []
         assert await read_data(backend, "s") == [b"a"]
 
-    async def test_a_generation_that_never_was_is_not_found(self, backend: Backend) -> None:
+    async def test_an_unknown_generation_is_not_found(self, backend: Backend) -> None:
         await append(backend, "s", b"a")
         with pytest.raises(NotFound):
             await backend.read("s", generation=0)
 
-    async def test_the_first_splice_of_a_session_may_have_a_shape(self, backend: Backend) -> None:
+    async def test_the_first_splice_of_a_session_may_have_a_view_update(self, backend: Backend) -> None:
         first = Splice(session_id="s", add=(b"a",), view_update=ViewUpdate((), 0, 1, archive=True), expected=0)
         assert await backend.commit(first) == [Head(1, 1)]
         assert await read_data(backend, "s") == [b"a"]
@@ -216,7 +206,7 @@ class ViewUpdateClauses(StoreFixtures):
 
 
 class AnnotationClauses(StoreFixtures):
-    """Annotations, preconditions and quarantine."""
+    """Metadata, preconditions and quarantine."""
 
     async def test_annotations_are_merged_and_none_removes(self, backend: Backend) -> None:
         await append(backend, "s", b"a")
@@ -236,7 +226,7 @@ class AnnotationClauses(StoreFixtures):
         assert await read_data(backend, "s") == []
         assert await append(backend, "s", b"a", expected=0) == Head(1, 1)
 
-    async def test_an_owner_stays_until_another_is_named(self, backend: Backend) -> None:
+    async def test_an_owner_is_only_changed_by_annotate(self, backend: Backend) -> None:
         await append(backend, "s", b"a", owner="first")
         await append(backend, "s", b"b", owner="ignored")
         await backend.commit(Annotate(session_id="s", metadata={}))
@@ -249,9 +239,9 @@ class AnnotationClauses(StoreFixtures):
         assert record.owner == "second"
 
     async def test_changing_what_was_read_or_written_changes_nothing_stored(self, backend: Backend) -> None:
-        given = {"tags": ["x"]}
-        await backend.commit(Annotate(session_id="s", metadata=given))
-        given["tags"].append("later")
+        metadata = {"tags": ["x"]}
+        await backend.commit(Annotate(session_id="s", metadata=metadata))
+        metadata["tags"].append("later")
         record = await backend.get_session("s")
         assert record is not None
         assert record.metadata == {"tags": ["x"]}
@@ -262,7 +252,7 @@ class AnnotationClauses(StoreFixtures):
         assert again.metadata == {"tags": ["x"]}
 
     async def test_creation_time_is_kept_and_update_time_advances(self, backend: Backend, clock: FakeClock) -> None:
-        born = clock.now
+        created_at = clock.now
         await append(backend, "s", b"a")
         for op in (
             Splice(session_id="s", add=(b"b",)),
@@ -274,9 +264,9 @@ class AnnotationClauses(StoreFixtures):
             await backend.commit(op)
             record = await backend.get_session("s")
             assert record is not None
-            assert (record.created_at, record.updated_at) == (born, clock.now)
+            assert (record.created_at, record.updated_at) == (created_at, clock.now)
 
-    async def test_requiring_a_version_writes_nothing_and_answers_nothing(self, backend: Backend) -> None:
+    async def test_requiring_a_version_writes_and_returns_nothing(self, backend: Backend) -> None:
         assert await backend.commit(RequireVersion("s", 0)) == [None]
         await append(backend, "s", b"a")
         assert await backend.commit(RequireVersion("s", 1)) == [None]
@@ -285,7 +275,7 @@ class AnnotationClauses(StoreFixtures):
         assert (moved.value.session_id, moved.value.found) == ("s", Head(1, 1))
         assert await backend.get_session("other") is None
 
-    async def test_quarantine_remembers_the_first_reason(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_quarantine_keeps_the_first_reason(self, backend: Backend, clock: FakeClock) -> None:
         await append(backend, "s", b"a", b"b", tape=1)
         first = clock.now
         assert await backend.commit(Quarantine(session_id="s", tape=1, seq=1, reason="broken")) == [None]

@@ -1,39 +1,41 @@
-"""The clauses of the store contract about reading, listing and searching."""
+"""Store contract: reading, listing and searching."""
 
 import msgspec
 import pytest
 
-from standfast.store.contract import Annotate, Backend, Cursor, SearchCandidate
+from standfast.store.backend import Backend, Cursor
+from standfast.store.operations import Annotate
+from standfast.store.records import SearchCandidate
 from standfast.testing.faults import FakeClock
 from standfast.testing.store.fixtures import StoreFixtures, append, make_fork, make_rewind
 
 
 class ReadClauses(StoreFixtures):
-    """Windows and listings."""
+    """Ranges, listings and search."""
 
-    async def test_a_window_is_what_list_slicing_shows(self, backend: Backend) -> None:
+    async def test_a_range_is_a_list_slice(self, backend: Backend) -> None:
         await append(backend, "s", b"0", b"1", b"2", b"x")
         await backend.commit(await make_rewind(backend, "s", 3, b"3", b"4"))
-        every = [b"0", b"1", b"2", b"3", b"4"]
+        items = [b"0", b"1", b"2", b"3", b"4"]
         for start in range(7):
             for stop in (None, *range(start, 8)):
                 page = await backend.read("s", start=start, stop=stop)
                 assert page is not None
-                assert [row.data for row in page.rows] == every[start:stop]
+                assert [row.data for row in page.rows] == items[start:stop]
                 assert [row.position for row in page.rows] == list(range(5))[start:stop]
 
-    async def test_the_last_so_many_are_in_chronological_order(self, backend: Backend) -> None:
+    async def test_the_last_items_are_in_chronological_order(self, backend: Backend) -> None:
         await append(backend, "parent", b"0", b"1", b"2")
         await backend.commit(await make_fork(backend, "parent", "s", 3))
         await append(backend, "s", b"3", b"4")
-        every = [b"0", b"1", b"2", b"3", b"4"]
+        items = [b"0", b"1", b"2", b"3", b"4"]
         for last in range(8):
             page = await backend.read("s", last=last)
             assert page is not None
-            assert [row.data for row in page.rows] == (every[-last:] if last else [])
+            assert [row.data for row in page.rows] == (items[-last:] if last else [])
             assert [row.position for row in page.rows] == list(range(5))[max(5 - last, 0) :]
 
-    async def test_a_page_carries_the_record_it_was_read_with(self, backend: Backend) -> None:
+    async def test_a_page_contains_the_record_of_the_session(self, backend: Backend) -> None:
         await append(backend, "s", b"a", b"b")
         page = await backend.read("s", last=1)
         assert page is not None
@@ -50,26 +52,26 @@ class ReadClauses(StoreFixtures):
         assert [record.session_id for record in found] == ["b", "a", "c"]
         assert found[0] == await backend.get_session("b")
 
-    async def test_sessions_of_one_moment_are_listed_by_name_backwards(self, backend: Backend) -> None:
+    async def test_sessions_with_equal_times_are_listed_by_id_descending(self, backend: Backend) -> None:
         names = ["a", "B", "b", "ä", "Z", "_", "a-b", "ab", "日"]
         for name in names:
             await append(backend, name, b"x")
         found = await backend.list_sessions(owner=None, query=None, limit=10, after=None)
         assert [record.session_id for record in found] == sorted(names, reverse=True)
 
-    async def test_a_cursor_goes_on_where_a_listing_stopped(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_a_cursor_continues_a_listing(self, backend: Backend, clock: FakeClock) -> None:
         for index in range(10):
             await append(backend, f"session-{index}", b"x")
             clock.advance(index % 3 == 0)
-        whole = await backend.list_sessions(owner=None, query=None, limit=100, after=None)
+        listed = await backend.list_sessions(owner=None, query=None, limit=100, after=None)
         parts, after = [], None
         while page := await backend.list_sessions(owner=None, query=None, limit=3, after=after):
             parts += page
             after = Cursor(page[-1].updated_at, page[-1].session_id)
-        assert parts == whole
-        assert len(whole) == 10
+        assert parts == listed
+        assert len(listed) == 10
 
-    async def test_listing_by_owner_shows_nobody_elses(self, backend: Backend) -> None:
+    async def test_listing_by_owner_excludes_other_owners(self, backend: Backend) -> None:
         await append(backend, "a", b"x", owner="me")
         await append(backend, "b", b"x", owner="you")
         await append(backend, "c", b"x")
@@ -89,7 +91,7 @@ class ReadClauses(StoreFixtures):
             ("", ["user-1", "user%2", "plain"]),
         ],
     )
-    async def test_a_query_is_a_part_of_the_name_or_of_the_annotations(
+    async def test_a_query_is_a_substring_of_the_id_or_of_the_metadata(
         self, backend: Backend, query: str, names: list[str]
     ) -> None:
         for name in ("user-1", "user%2", "plain"):

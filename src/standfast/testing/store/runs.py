@@ -1,4 +1,4 @@
-"""The clauses of the store contract about runs, approvals and leases."""
+"""Store contract: runs, approvals and leases."""
 
 import asyncio
 
@@ -6,22 +6,20 @@ import pytest
 from msgspec.structs import replace
 
 from standfast.base.errors import ApprovalMoved, FenceLost, NotFound, RunMoved
-from standfast.store.contract import (
+from standfast.store.backend import Backend
+from standfast.store.operations import (
     AcquireLease,
     AppendEvents,
     AppendJournal,
-    ApprovalRecord,
-    Backend,
     CheckFence,
-    Lease,
-    LeaseHeld,
-    LogEntry,
     ReleaseLease,
     RenewLease,
     SaveApproval,
     SaveRun,
     Splice,
 )
+from standfast.store.preconditions import LeaseHeld
+from standfast.store.records import ApprovalRecord, Lease, LogEntry
 from standfast.testing.faults import FakeClock, Reopen
 from standfast.testing.store.fixtures import StoreFixtures, read_data
 
@@ -39,7 +37,7 @@ def make_approval(approval_id: str, *, run_id: str = "r", session_id: str | None
 class RunClauses(StoreFixtures):
     """Run records, their two logs, and approvals."""
 
-    async def test_what_was_never_saved_is_not_there(self, run_backend: Backend) -> None:
+    async def test_missing_runs_and_approvals_are_not_found(self, run_backend: Backend) -> None:
         assert await run_backend.get_run("r") is None
         assert await run_backend.list_runs(status=None, session_id=None, limit=9, after=0) == []
         assert await run_backend.read_journal("r", after=0) == []
@@ -47,8 +45,8 @@ class RunClauses(StoreFixtures):
         assert await run_backend.get_approval("a") is None
         assert await run_backend.list_approvals(status=None, run_id=None, session_id=None, limit=9, after="") == []
 
-    async def test_a_run_counts_its_revisions(self, run_backend: Backend, clock: FakeClock) -> None:
-        born = clock.now
+    async def test_saving_a_run_increments_its_revision(self, run_backend: Backend, clock: FakeClock) -> None:
+        created_at = clock.now
         assert await run_backend.commit(make_run("r", session_id="s")) == [None]
         clock.advance(5)
         op = SaveRun(run_id="r", expected=1, status="waiting", data=b"\xff\x00", session_id="s")
@@ -56,7 +54,7 @@ class RunClauses(StoreFixtures):
         run = await run_backend.get_run("r")
         assert run is not None
         assert (run.revision, run.status, run.data, run.session_id) == (2, "waiting", b"\xff\x00", "s")
-        assert (run.created_at, run.updated_at) == (born, clock.now)
+        assert (run.created_at, run.updated_at) == (created_at, clock.now)
         assert (run.journal_length, run.event_length) == (0, 0)
 
     @pytest.mark.parametrize("expected", [0, 1, 3])
@@ -69,7 +67,7 @@ class RunClauses(StoreFixtures):
         assert (moved.value.name, moved.value.expected, moved.value.found) == ("r", expected, 2)
         assert await run_backend.get_run("r") == before
 
-    async def test_a_run_cannot_be_continued_before_it_is_created(self, run_backend: Backend) -> None:
+    async def test_a_run_must_be_created_at_revision_0(self, run_backend: Backend) -> None:
         with pytest.raises(RunMoved):
             await run_backend.commit(SaveRun(run_id="r", expected=1, status="running", data=b""))
         assert await run_backend.get_run("r") is None
@@ -103,23 +101,23 @@ class RunClauses(StoreFixtures):
         await run_backend.commit(
             make_run("r"),
             AppendJournal(run_id="r", entries=(("started", b"\x00"), ("ended", b"2"))),
-            AppendEvents(run_id="r", events=(("said", b"hello"),)),
+            AppendEvents(run_id="r", events=(("message", b"hello"),)),
         )
         clock.advance(1)
         assert await run_backend.commit(AppendJournal(run_id="r", entries=(("started", b"3"),))) == [None]
-        assert await run_backend.commit(AppendEvents(run_id="r", events=(("said", b"x"), ("ended", b"y")))) == [None]
+        assert await run_backend.commit(AppendEvents(run_id="r", events=(("message", b"x"), ("ended", b"y")))) == [None]
         assert await run_backend.read_journal("r", after=0) == [
             LogEntry(1, "started", b"\x00", at),
             LogEntry(2, "ended", b"2", at),
             LogEntry(3, "started", b"3", at + 1),
         ]
         events = await run_backend.read_events("r", after=0, limit=9)
-        assert [(event.seq, event.kind) for event in events] == [(1, "said"), (2, "said"), (3, "ended")]
+        assert [(event.seq, event.kind) for event in events] == [(1, "message"), (2, "message"), (3, "ended")]
         run = await run_backend.get_run("r")
         assert run is not None
         assert (run.journal_length, run.event_length, run.revision) == (3, 3, 1)
 
-    async def test_logs_are_read_from_where_a_reader_stopped(self, run_backend: Backend) -> None:
+    async def test_logs_are_read_after_a_given_number(self, run_backend: Backend) -> None:
         entries = tuple(("kind", str(number).encode()) for number in range(1, 6))
         await run_backend.commit(
             make_run("r"), AppendJournal(run_id="r", entries=entries), AppendEvents(run_id="r", events=entries)
@@ -140,7 +138,7 @@ class RunClauses(StoreFixtures):
             (2, "c"),
         ]
 
-    async def test_there_is_no_log_without_a_run(self, run_backend: Backend) -> None:
+    async def test_appending_to_the_log_of_a_missing_run_is_refused(self, run_backend: Backend) -> None:
         for op in (AppendJournal(run_id="r", entries=(("a", b""),)), AppendEvents(run_id="r", events=(("a", b""),))):
             with pytest.raises(NotFound):
                 await run_backend.commit(op)
@@ -150,9 +148,9 @@ class RunClauses(StoreFixtures):
         await run_backend.commit(make_run("r"))
         with pytest.raises(RunMoved):
             await run_backend.commit(AppendEvents(run_id="r", events=(("lost", b""),)), make_run("r"))
-        await run_backend.commit(AppendEvents(run_id="r", events=(("kept", b""),)))
+        await run_backend.commit(AppendEvents(run_id="r", events=(("stored", b""),)))
         assert [(event.seq, event.kind) for event in await run_backend.read_events("r", after=0, limit=9)] == [
-            (1, "kept")
+            (1, "stored")
         ]
 
     async def test_concurrent_events_of_a_run_leave_no_gap(self, run_backend: Backend) -> None:
@@ -168,7 +166,7 @@ class RunClauses(StoreFixtures):
         assert all(first.kind == second.kind for first, second in zip(events[::2], events[1::2], strict=True))
 
     async def test_an_approval_is_decided_once(self, run_backend: Backend, clock: FakeClock) -> None:
-        asked_at = clock.now
+        requested_at = clock.now
         op = SaveApproval(
             approval_id="a",
             expected=0,
@@ -176,22 +174,22 @@ class RunClauses(StoreFixtures):
             status="pending",
             data=b"?",
             session_id="s",
-            expires_at=asked_at + 60,
+            expires_at=requested_at + 60,
         )
         assert await run_backend.commit(op) == [None]
         clock.advance(5)
-        yes = SaveApproval(approval_id="a", expected=1, run_id="r", status="approved", data=b"!")
-        await run_backend.commit(yes)
+        decision = SaveApproval(approval_id="a", expected=1, run_id="r", status="approved", data=b"!")
+        await run_backend.commit(decision)
         with pytest.raises(ApprovalMoved) as moved:
-            await run_backend.commit(yes)
+            await run_backend.commit(decision)
         assert (moved.value.name, moved.value.expected, moved.value.found) == ("a", 1, 2)
         approval = await run_backend.get_approval("a")
         assert approval is not None
         assert (approval.status, approval.revision, approval.data) == ("approved", 2, b"!")
         assert (approval.run_id, approval.session_id) == ("r", "s")
-        assert (approval.requested_at, approval.expires_at) == (asked_at, None)
+        assert (approval.requested_at, approval.expires_at) == (requested_at, None)
 
-    async def test_an_approval_cannot_be_filed_twice(self, run_backend: Backend) -> None:
+    async def test_an_approval_cannot_be_created_twice(self, run_backend: Backend) -> None:
         await run_backend.commit(make_approval("a"))
         with pytest.raises(ApprovalMoved):
             await run_backend.commit(make_approval("a"))
@@ -215,28 +213,36 @@ class RunClauses(StoreFixtures):
         assert await names(session_id="s") == ["c"]
         assert await names(status="denied", run_id="r1") == []
 
-    async def test_approvals_are_listed_whose_time_is_up(self, run_backend: Backend, clock: FakeClock) -> None:
-        def until(approval_id: str, seconds: float | None, status: str = "pending") -> SaveApproval:
+    async def test_due_approvals_are_listed_by_expiry(self, run_backend: Backend, clock: FakeClock) -> None:
+        def make_expiring(approval_id: str, seconds: float | None, status: str = "pending") -> SaveApproval:
             at = None if seconds is None else clock.now + seconds
             return replace(make_approval(approval_id), status=status, expires_at=at)
 
-        await run_backend.commit(until("d", 5), until("a", 9), until("c", 5), until("b", None), until("e", 11))
-        await run_backend.commit(until("f", 5, "approved"))
+        await run_backend.commit(
+            make_expiring("d", 5),
+            make_expiring("a", 9),
+            make_expiring("c", 5),
+            make_expiring("b", None),
+            make_expiring("e", 11),
+        )
+        await run_backend.commit(make_expiring("f", 5, "approved"))
 
-        async def due(seconds: float, *, limit: int = 9, after: ApprovalRecord | None = None) -> list[ApprovalRecord]:
+        async def list_due(
+            seconds: float, *, limit: int = 9, after: ApprovalRecord | None = None
+        ) -> list[ApprovalRecord]:
             return await run_backend.list_due_approvals(
                 status="pending", at=clock.now + seconds, limit=limit, after=after
             )
 
-        found = await due(10)
+        found = await list_due(10)
         assert [one.approval_id for one in found] == ["c", "d", "a"]
-        assert await due(10, limit=1) == found[:1]
-        assert await due(10, after=found[0]) == found[1:]
-        assert await due(10, after=found[1]) == found[2:]
-        assert await due(5) == found[:2]
-        assert await due(4) == []
+        assert await list_due(10, limit=1) == found[:1]
+        assert await list_due(10, after=found[0]) == found[1:]
+        assert await list_due(10, after=found[1]) == found[2:]
+        assert await list_due(5) == found[:2]
+        assert await list_due(4) == []
 
-    async def test_the_time_is_that_of_the_leases(self, run_backend: Backend, clock: FakeClock) -> None:
+    async def test_the_time_is_that_of_the_clock_of_leases(self, run_backend: Backend, clock: FakeClock) -> None:
         before = await run_backend.get_time()
         clock.advance(7)
         assert (before, await run_backend.get_time()) == (clock.now - 7, clock.now)
@@ -258,13 +264,13 @@ class RunClauses(StoreFixtures):
 class LeaseClauses(StoreFixtures):
     """Leases with fencing tokens."""
 
-    async def test_a_lease_has_an_owner_a_token_and_an_end(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_a_lease_has_an_owner_a_token_and_an_expiry(self, backend: Backend, clock: FakeClock) -> None:
         assert await backend.get_lease("l") is None
         (lease,) = await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         assert lease == Lease("l", "me", 1, clock.now + 30)
         assert await backend.get_lease("l") == lease
 
-    async def test_a_held_lease_is_not_given_to_another(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_a_held_lease_is_not_granted_to_another_owner(self, backend: Backend, clock: FakeClock) -> None:
         (lease,) = await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(29)
         with pytest.raises(LeaseHeld) as held:
@@ -273,22 +279,24 @@ class LeaseClauses(StoreFixtures):
         assert (held.value.name, held.value.owner, held.value.expires_at) == ("l", "me", lease.expires_at)
         assert await backend.get_lease("l") == lease
 
-    async def test_the_present_owner_keeps_its_token(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_the_current_owner_keeps_its_token(self, backend: Backend, clock: FakeClock) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(10)
         assert await backend.commit(AcquireLease(name="l", owner="me", ttl=30)) == [Lease("l", "me", 1, clock.now + 30)]
 
-    async def test_a_lease_that_ran_out_passes_on_with_a_higher_token(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_an_expired_lease_is_granted_with_a_higher_token(self, backend: Backend, clock: FakeClock) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(30)
         assert await backend.commit(AcquireLease(name="l", owner="you", ttl=5)) == [Lease("l", "you", 2, clock.now + 5)]
 
-    async def test_an_owner_that_let_it_run_out_gets_a_new_token(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_the_owner_of_an_expired_lease_gets_a_new_token(self, backend: Backend, clock: FakeClock) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(31)
         assert await backend.commit(AcquireLease(name="l", owner="me", ttl=30)) == [Lease("l", "me", 2, clock.now + 30)]
 
-    async def test_renewing_goes_on_even_late_unless_somebody_took_it(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_an_expired_lease_can_be_renewed_unless_another_owner_acquired_it(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(40)
         (lease,) = await backend.commit(RenewLease(name="l", token=1, ttl=30))
@@ -300,7 +308,7 @@ class LeaseClauses(StoreFixtures):
             await backend.commit(RenewLease(name="l", token=1, ttl=30))
         assert (lost.value.name, lost.value.expected, lost.value.found) == ("l", 1, 2)
 
-    async def test_a_dropped_lease_is_free_and_its_token_is_never_reused(self, backend: Backend) -> None:
+    async def test_a_released_lease_is_free_and_its_token_is_never_reused(self, backend: Backend) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         assert await backend.commit(ReleaseLease(name="l", token=1)) == [None]
         assert await backend.get_lease("l") is None
@@ -311,7 +319,7 @@ class LeaseClauses(StoreFixtures):
         assert isinstance(lease, Lease)
         assert lease.token == 2
 
-    async def test_dropping_what_passed_on_is_harmless(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_releasing_a_lease_of_another_owner_has_no_effect(self, backend: Backend, clock: FakeClock) -> None:
         await backend.commit(ReleaseLease(name="l", token=1))
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         clock.advance(30)
@@ -319,11 +327,11 @@ class LeaseClauses(StoreFixtures):
         await backend.commit(ReleaseLease(name="l", token=1))
         assert await backend.get_lease("l") == lease
 
-    async def test_a_fence_stops_the_writes_of_a_former_owner(self, backend: Backend, clock: FakeClock) -> None:
+    async def test_a_fence_refuses_the_writes_of_a_former_owner(self, backend: Backend, clock: FakeClock) -> None:
         await backend.commit(AcquireLease(name="l", owner="me", ttl=30))
         await backend.commit(CheckFence("l", 1), Splice(session_id="s", add=(b"mine",)))
         clock.advance(30)
-        # Nobody took it yet, so the write is still alone.
+        # No other owner has acquired it yet, so the write is still exclusive.
         await backend.commit(Splice(session_id="s", add=(b"late",)), CheckFence("l", 1))
         await backend.commit(AcquireLease(name="l", owner="you", ttl=30))
         lost = Splice(session_id="s", add=(b"lost",))
@@ -333,7 +341,7 @@ class LeaseClauses(StoreFixtures):
             await backend.commit(lost, CheckFence("l", 1))
         assert await read_data(backend, "s") == [b"mine", b"late"]
 
-    async def test_a_fence_around_nothing_is_lost(self, backend: Backend) -> None:
+    async def test_a_fence_on_a_missing_lease_is_lost(self, backend: Backend) -> None:
         with pytest.raises(FenceLost) as lost:
             await backend.commit(CheckFence("l", 1))
         assert lost.value.found == 0
@@ -346,7 +354,7 @@ class LeaseClauses(StoreFixtures):
         assert outcomes[1] is None
         assert await read_data(backend, "s") == [b"a"]
 
-    async def test_one_of_many_takers_gets_the_lease(self, backend: Backend) -> None:
+    async def test_one_of_many_concurrent_callers_gets_the_lease(self, backend: Backend) -> None:
         answers = await asyncio.gather(
             *(backend.commit(AcquireLease(name="l", owner=f"worker-{n}", ttl=30)) for n in range(8)),
             return_exceptions=True,
@@ -356,7 +364,7 @@ class LeaseClauses(StoreFixtures):
         assert (len(won), len(lost)) == (1, 7)
         assert await backend.get_lease("l") == won[0][0]
 
-    async def test_one_of_two_openings_gets_the_lease(self, reopen_durable: Reopen) -> None:
+    async def test_one_of_two_connections_gets_the_lease(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as one, reopen_durable() as two:
             answers = await asyncio.gather(
                 one.commit(AcquireLease(name="l", owner="one", ttl=30)),
@@ -364,4 +372,4 @@ class LeaseClauses(StoreFixtures):
                 return_exceptions=True,
             )
             assert [type(answer) for answer in answers if isinstance(answer, Exception)] == [LeaseHeld]
-            assert await one.lease("l") == await two.lease("l")
+            assert await one.get_lease("l") == await two.get_lease("l")

@@ -1,17 +1,17 @@
-"""Whole commits under random programs."""
+"""The state machine of the store contract: random commits on a backend and on the reference."""
 
 from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from standfast.store.contract import (
+from standfast.store.backend import Backend
+from standfast.store.operations import (
     AcquireLease,
     Annotate,
     AppendEvents,
     AppendJournal,
-    Backend,
     BatchKey,
     CheckFence,
     Erase,
@@ -32,7 +32,7 @@ from standfast.testing.store.fixtures import StoredItemsReader
 
 
 class OpIntent(msgspec.Struct, frozen=True):
-    """An operation before it is known what it acts on."""
+    """An operation that is completed with the state of the reference when it is applied."""
 
     kind: str
     which: int
@@ -55,7 +55,7 @@ intents = st.builds(
 
 
 class CommitMachine(DifferentialStateMachine):
-    """Whole commits of random operations, good and bad ones mixed."""
+    """Commits of random operations, valid and invalid ones."""
 
     def __init__(
         self, reopen: Reopen, *, runs: bool = True, stored: StoredItemsReader | None = None, **options: Any
@@ -64,14 +64,14 @@ class CommitMachine(DifferentialStateMachine):
         self.runs = runs
         self.stored = stored
 
-    @rule(wanted=st.lists(intents, min_size=1, max_size=4), fault=fault_points)
-    def commit(self, wanted: list[OpIntent], fault: int | None) -> None:
-        ops = [op for intent in wanted if (op := self.build_op(intent)) is not None]
+    @rule(batch=st.lists(intents, min_size=1, max_size=4), fault=fault_points)
+    def commit(self, batch: list[OpIntent], fault: int | None) -> None:
+        ops = [op for intent in batch if (op := self.build_op(intent)) is not None]
         self.run_both(lambda: self.backend().commit(*ops), lambda: self.reference.commit(*ops), fault)
 
     @rule(which=st.integers(0, 2), fault=fault_points)
     def fork_after_rewind(self, which: int, fault: int | None) -> None:
-        """A parent whose tape has gaps; by chance alone hardly any program would have one and then erase it."""
+        """Fork a session whose tape has gaps. Few programs would do that by chance and then erase it."""
         for kind, number in (("append", 3), ("reshape", 1), ("append", 2), ("fork", 3)):
             self.commit_one(OpIntent(kind, which, number, None), fault)
 
@@ -93,16 +93,16 @@ class CommitMachine(DifferentialStateMachine):
                 return Splice(session_id=name, add=(b"keyed",), key=key)
             case "reshape" if record is not None:
                 to = min(intent.number, record.length)
-                shape = ViewUpdate(
+                view = ViewUpdate(
                     slice_spans(record.view, 0, to), record.next_seq, to + len(data), intent.expected is None
                 )
-                return Splice(session_id=name, add=data, view_update=shape, expected=record.version)
+                return Splice(session_id=name, add=data, view_update=view, expected=record.version)
             case "fork" if record is not None:
-                shown = slice_spans(record.view, 0, intent.number)
-                links = {span.tape: max(end.stop for end in shown if end.tape == span.tape) for span in shown}
+                spans = slice_spans(record.view, 0, intent.number)
+                links = {span.tape: max(end.stop for end in spans if end.tape == span.tape) for span in spans}
                 return Splice(
                     session_id=f"{self.prefix}-{(intent.which + 1) % 3}",
-                    view_update=ViewUpdate(shown, 0, sum(map(len, shown))),
+                    view_update=ViewUpdate(spans, 0, sum(map(len, spans))),
                     expected=0,
                     links=tuple(links.items()),
                 )
@@ -144,26 +144,27 @@ class CommitMachine(DifferentialStateMachine):
 
     @invariant()
     def check_reads_match(self) -> None:
-        here = self.runner.run(self.dump(self.backend()))
-        there = self.runner.run(self.dump(self.reference))
-        assert here == there
+        actual = self.runner.run(self.dump(self.backend()))
+        expected = self.runner.run(self.dump(self.reference))
+        assert actual == expected
+        if self.stored is not None:  # after the reads, which create the tables of a new storage
+            self.check_no_orphans(self.stored)
 
-    @precondition(lambda self: self.stored is not None)
-    @invariant()
-    def check_no_orphans(self) -> None:
+    def check_no_orphans(self, stored: StoredItemsReader) -> None:
+        """Compare the stored items themselves: an item that no read shows must not stay in the storage."""
         tables = self.reference.tables
-        ours = {*tables.erased_upto, *(tape for tape, _ in tables.tapes)}
-        found = self.runner.run(self.stored(self.backend()))  # type: ignore[misc,arg-type]
-        assert {place: data for place, data in found.items() if place[0] in ours} == tables.tapes
+        tapes = {*tables.erased_upto, *(tape for tape, _ in tables.tapes)}
+        found: dict[Any, Any] = self.runner.run(stored(self.backend()))  # type: ignore[arg-type]
+        assert {place: data for place, data in found.items() if place[0] in tapes} == tables.tapes
 
     async def dump(self, backend: Backend) -> dict[str, Any]:
-        """All reads of what this program wrote; other programs may have written to the same storage before."""
+        """Return the results of all reads about this program. Earlier programs may have written to the same storage."""
         listed = await backend.list_sessions(owner=None, query=self.prefix, limit=100, after=None)
-        found: dict[str, Any] = {"sessions": listed, "owned": await self.list_owned(backend)}
+        reads: dict[str, Any] = {"sessions": listed, "owned": await self.list_owned(backend)}
         for record in listed:
             name = record.session_id
             generations = await backend.list_generations(name)
-            found[name] = [
+            reads[name] = [
                 await backend.read(name),
                 await backend.read(name, last=2),
                 generations,
@@ -171,23 +172,23 @@ class CommitMachine(DifferentialStateMachine):
                 await backend.list_quarantined(name),
             ]
         names = [f"{self.prefix}-{index}" for index in range(3)]
-        found["leases"] = [await backend.get_lease(name) for name in names]
+        reads["leases"] = [await backend.get_lease(name) for name in names]
         if self.runs:
-            # The order of runs is only comparable within a storage, so it is left out.
+            # The order of runs is only comparable within a storage, so it is omitted.
             runs = [await backend.get_run(name) for name in names]
-            found["runs"] = [run and msgspec.structs.replace(run, order=0) for run in runs]
-            found["running"] = [
+            reads["runs"] = [run and msgspec.structs.replace(run, order=0) for run in runs]
+            reads["running"] = [
                 [run.run_id for run in await backend.list_runs(status=["running"], session_id=name, limit=9, after=0)]
                 for name in names
             ]
-            found["journals"] = [await backend.read_journal(name, after=1) for name in names]
-            found["events"] = [await backend.read_events(name, after=0, limit=5) for name in names]
-            found["approvals"] = [await backend.get_approval(name) for name in names]
-        return found
+            reads["journals"] = [await backend.read_journal(name, after=1) for name in names]
+            reads["events"] = [await backend.read_events(name, after=0, limit=5) for name in names]
+            reads["approvals"] = [await backend.get_approval(name) for name in names]
+        return reads
 
     async def list_owned(self, backend: Backend) -> list[str]:
-        mine = await backend.list_sessions(owner="me", query=self.prefix, limit=100, after=None)
-        return [record.session_id for record in mine]
+        owned = await backend.list_sessions(owner="me", query=self.prefix, limit=100, after=None)
+        return [record.session_id for record in owned]
 
 
 def run_commit_machine(
@@ -200,7 +201,7 @@ def run_commit_machine(
     durable: bool = True,
     examples: int = 20,
 ) -> None:
-    """Drive a backend and the reference through random commits."""
+    """Run random commits on a backend and on the reference."""
     run_state_machine_as_test(
         lambda: CommitMachine(  # type: ignore[arg-type]
             reopen, runs=runs, stored=stored, clock=clock, failing_after=failing_after, durable=durable

@@ -7,7 +7,7 @@ import pytest
 from standfast.testing.cancellation import cancel_at_every_await
 
 
-async def test_every_await_is_struck_once_in_each_of_two_moments():
+async def test_every_await_is_cancelled_at_both_moments():
     reached = []
 
     async def three_awaits():
@@ -19,7 +19,7 @@ async def test_every_await_is_struck_once_in_each_of_two_moments():
     assert reached == 2 * [0, 0, 1, 0, 1, 2, 0, 1, 2]
 
 
-async def test_a_result_may_be_there_when_the_cancellation_strikes():
+async def test_a_cancellation_may_come_after_the_result_is_ready():
     found = []
 
     async def waits():
@@ -34,7 +34,7 @@ async def test_a_result_may_be_there_when_the_cancellation_strikes():
     assert found == ["cancelled", "there", "there", "there"]
 
 
-async def test_swallowing_a_cancellation_is_noticed():
+async def test_swallowing_a_cancellation_is_reported():
     async def swallows():
         try:
             await asyncio.sleep(0)
@@ -45,7 +45,7 @@ async def test_swallowing_a_cancellation_is_noticed():
         await cancel_at_every_await(swallows)
 
 
-async def test_counting_a_cancellation_away_is_noticed():
+async def test_uncancelling_is_reported():
     async def uncancels():
         try:
             await asyncio.sleep(0)
@@ -57,7 +57,7 @@ async def test_counting_a_cancellation_away_is_noticed():
         await cancel_at_every_await(uncancels)
 
 
-async def test_a_task_left_over_is_noticed():
+async def test_a_remaining_task_is_reported():
     left = []
 
     async def leaves_a_task():
@@ -73,7 +73,7 @@ async def test_a_task_left_over_is_noticed():
     await asyncio.wait(left)
 
 
-async def test_a_failing_check_says_where():
+async def test_a_failing_check_reports_the_await():
     async def one_await():
         await asyncio.sleep(0)
 

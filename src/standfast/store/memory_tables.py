@@ -1,4 +1,4 @@
-"""What a store in memory holds, and every operation of a commit on it."""
+"""The tables of the in-memory backend, and every operation of a commit on them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -6,16 +6,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from standfast.base.errors import HistoryMoved, KeyReused, NotFound
-from standfast.store import contract, preconditions
-from standfast.store.contract import (
+from standfast.store import operations, preconditions
+from standfast.store.operations import Op, OpResult
+from standfast.store.records import (
     EMPTY_HEAD,
     ApprovalRecord,
     Generation,
     Head,
     Lease,
     LogEntry,
-    Op,
-    OpResult,
     QuarantinedItem,
     RunRecord,
     SessionRecord,
@@ -27,7 +26,7 @@ V = TypeVar("V")
 
 
 class MemoryTables:
-    """Plain dictionaries, and how to take back what the running commit did to them."""
+    """Dictionaries, and an undo log of the running commit."""
 
     def __init__(self) -> None:
         self.records: dict[str, SessionRecord] = {}
@@ -44,7 +43,7 @@ class MemoryTables:
         self.undo_steps: list[Callable[[], None]] = []
 
     def apply(self, ops: Iterable[Op], now: float) -> list[OpResult]:
-        """Do the operations in order: all of them or, with an exception, none."""
+        """Apply the operations in order. An exception undoes those before it."""
         self.undo_steps.clear()
         try:
             return [_APPLIERS[type(op)](self, op, now) for op in ops]
@@ -54,7 +53,7 @@ class MemoryTables:
             raise
 
     def put(self, table: dict[K, V], key: K, value: V) -> None:
-        """Set an entry in a way that the running commit can take back."""
+        """Set an entry, and log how to undo it."""
         if key in table:
             old = table[key]
             self.undo_steps.append(lambda: table.__setitem__(key, old))
@@ -66,7 +65,7 @@ class MemoryTables:
         old = table.pop(key)
         self.undo_steps.append(lambda: table.__setitem__(key, old))
 
-    def splice(self, op: contract.Splice, now: float) -> Head:
+    def splice(self, op: operations.Splice, now: float) -> Head:
         preconditions.check_view_update(op)
         if op.key is not None and (op.session_id, op.key.name) in self.batch_keys:
             digest, head = self.batch_keys[op.session_id, op.key.name]
@@ -80,8 +79,8 @@ class MemoryTables:
         generation = old.generation if old else 0
         if op.view_update and op.view_update.archive and old:
             resumes_at = old.next_seq + len(op.add)
-            shown = Generation(generation, old.length, old.view, resumes_at, now)
-            self.put(self.generations, (op.session_id, generation), shown)
+            archived = Generation(generation, old.length, old.view, resumes_at, now)
+            self.put(self.generations, (op.session_id, generation), archived)
             generation += 1
         new = old or make_session_record(op, now)
         for seq, data in enumerate(op.add, start=new.next_seq):
@@ -114,7 +113,7 @@ class MemoryTables:
         if expected is not None and expected != found.version:
             raise HistoryMoved(session_id, expected=expected, found=found)
 
-    def erase(self, op: contract.Erase, now: float) -> Head:
+    def erase(self, op: operations.Erase, now: float) -> Head:
         self.check_version(op.session_id, op.expected)
         old = self.records.get(op.session_id)
         if old is None:
@@ -151,33 +150,33 @@ class MemoryTables:
             self.delete(table, key)
 
     def delete_unreferenced_items(self, tape: int) -> None:
-        """Destroy what was erased and what no fork began with."""
-        shared = [stretch for (linked, _), held in self.links.items() if linked == tape for stretch in held]
+        """Delete the erased items of a tape, except those that a fork started with."""
+        shared = [span for (linked, _), ranges in self.links.items() if linked == tape for span in ranges]
         for start, stop in iter_gaps(shared, self.erased_upto.get(tape, 0)):
             for place in [place for place in self.tapes if place[0] == tape and start <= place[1] < stop]:
                 self.delete(self.tapes, place)
 
-    def annotate(self, op: contract.Annotate, now: float) -> Head:
+    def annotate(self, op: operations.Annotate, now: float) -> Head:
         old = self.records.get(op.session_id) or make_session_record(op, now)
-        both = {**old.metadata, **op.metadata}
+        merged = {**old.metadata, **op.metadata}
         new = msgspec.structs.replace(
             old,
-            metadata=copy_metadata({key: value for key, value in both.items() if value is not None}),
+            metadata=copy_metadata({key: value for key, value in merged.items() if value is not None}),
             owner=op.owner if op.owner is not None else old.owner,
             updated_at=max(now, old.updated_at),
         )
         self.put(self.records, op.session_id, new)
         return new.head
 
-    def require_version(self, op: contract.RequireVersion, now: float) -> None:
+    def require_version(self, op: operations.RequireVersion, now: float) -> None:
         self.check_version(op.session_id, op.version)
 
-    def quarantine_item(self, op: contract.Quarantine, now: float) -> None:
+    def quarantine_item(self, op: operations.Quarantine, now: float) -> None:
         key = (op.session_id, op.tape, op.seq)
         if key not in self.quarantine:
             self.put(self.quarantine, key, QuarantinedItem(op.tape, op.seq, op.reason, now))
 
-    def save_run(self, op: contract.SaveRun, now: float) -> None:
+    def save_run(self, op: operations.SaveRun, now: float) -> None:
         old = self.runs.get(op.run_id)
         preconditions.check_revision(op, found=old.revision if old else 0)
         new = RunRecord(
@@ -204,13 +203,13 @@ class MemoryTables:
             self.put(self.logs, (log, run_id, seq), LogEntry(seq, kind, data, now))
         self.put(self.runs, run_id, msgspec.structs.replace(run, **{counter: before + len(entries)}))
 
-    def append_journal(self, op: contract.AppendJournal, now: float) -> None:
+    def append_journal(self, op: operations.AppendJournal, now: float) -> None:
         self.append_log("journal", op.run_id, op.entries, now)
 
-    def append_events(self, op: contract.AppendEvents, now: float) -> None:
+    def append_events(self, op: operations.AppendEvents, now: float) -> None:
         self.append_log("event", op.run_id, op.events, now)
 
-    def save_approval(self, op: contract.SaveApproval, now: float) -> None:
+    def save_approval(self, op: operations.SaveApproval, now: float) -> None:
         old = self.approvals.get(op.approval_id)
         preconditions.check_revision(op, found=old.revision if old else 0)
         new = ApprovalRecord(
@@ -225,28 +224,28 @@ class MemoryTables:
         )
         self.put(self.approvals, op.approval_id, new)
 
-    def acquire_lease(self, op: contract.AcquireLease, now: float) -> Lease:
+    def acquire_lease(self, op: operations.AcquireLease, now: float) -> Lease:
         lease = preconditions.grant_lease(op, self.leases.get(op.name), now)
         self.put(self.leases, op.name, lease)
         return lease
 
-    def renew_lease(self, op: contract.RenewLease, now: float) -> Lease:
+    def renew_lease(self, op: operations.RenewLease, now: float) -> Lease:
         held = preconditions.check_lease_token(op, self.leases.get(op.name))
         lease = msgspec.structs.replace(held, expires_at=now + op.ttl)
         self.put(self.leases, op.name, lease)
         return lease
 
-    def release_lease(self, op: contract.ReleaseLease, now: float) -> None:
+    def release_lease(self, op: operations.ReleaseLease, now: float) -> None:
         held = self.leases.get(op.name)
         if held and held.token == op.token:
             self.put(self.leases, op.name, Lease(op.name, "", held.token, 0))
 
-    def check_fence(self, op: contract.CheckFence, now: float) -> None:
+    def check_fence(self, op: operations.CheckFence, now: float) -> None:
         preconditions.check_lease_token(op, self.leases.get(op.name))
 
 
-def make_session_record(op: contract.Splice | contract.Annotate, now: float) -> SessionRecord:
-    """A session before its first operation."""
+def make_session_record(op: operations.Splice | operations.Annotate, now: float) -> SessionRecord:
+    """Return a session before its first operation."""
     return SessionRecord(
         session_id=op.session_id,
         tape=op.tape,
@@ -261,23 +260,23 @@ def make_session_record(op: contract.Splice | contract.Annotate, now: float) -> 
 
 
 def copy_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Annotations as a database would hand them out: JSON, and nobody else's."""
+    """Return a copy that went through JSON, as a database would return it."""
     copy: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(metadata))
     return copy
 
 
 _APPLIERS: dict[type, Callable[[MemoryTables, Any, float], OpResult]] = {
-    contract.Splice: MemoryTables.splice,
-    contract.Erase: MemoryTables.erase,
-    contract.Annotate: MemoryTables.annotate,
-    contract.RequireVersion: MemoryTables.require_version,
-    contract.Quarantine: MemoryTables.quarantine_item,
-    contract.SaveRun: MemoryTables.save_run,
-    contract.AppendJournal: MemoryTables.append_journal,
-    contract.AppendEvents: MemoryTables.append_events,
-    contract.SaveApproval: MemoryTables.save_approval,
-    contract.AcquireLease: MemoryTables.acquire_lease,
-    contract.RenewLease: MemoryTables.renew_lease,
-    contract.ReleaseLease: MemoryTables.release_lease,
-    contract.CheckFence: MemoryTables.check_fence,
+    operations.Splice: MemoryTables.splice,
+    operations.Erase: MemoryTables.erase,
+    operations.Annotate: MemoryTables.annotate,
+    operations.RequireVersion: MemoryTables.require_version,
+    operations.Quarantine: MemoryTables.quarantine_item,
+    operations.SaveRun: MemoryTables.save_run,
+    operations.AppendJournal: MemoryTables.append_journal,
+    operations.AppendEvents: MemoryTables.append_events,
+    operations.SaveApproval: MemoryTables.save_approval,
+    operations.AcquireLease: MemoryTables.acquire_lease,
+    operations.RenewLease: MemoryTables.renew_lease,
+    operations.ReleaseLease: MemoryTables.release_lease,
+    operations.CheckFence: MemoryTables.check_fence,
 }

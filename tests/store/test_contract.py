@@ -1,4 +1,4 @@
-"""The store contract, applied to the backends that need no server."""
+"""The store contract on the backends that need no server."""
 
 import sqlite3
 from contextlib import closing
@@ -10,10 +10,12 @@ from damage import damage_memory, damage_sqlite
 from standfast.store.memory import MemoryBackend
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import FakeClock, SqliteFaults, StoreContract, closing_backend
+from standfast.testing.store.contract import RandomCommitClauses
 
 
 class TestMemory(StoreContract):
     durable = False
+    examples = 1  # it is the reference itself
 
     @pytest.fixture
     def reopen(self, clock: FakeClock):
@@ -31,7 +33,7 @@ class TestMemory(StoreContract):
         return stored
 
 
-class TestSqliteFile(StoreContract):
+class SqliteFileFixtures:
     @pytest.fixture
     def faults(self) -> SqliteFaults:
         return SqliteFaults()
@@ -58,8 +60,18 @@ class TestSqliteFile(StoreContract):
         return stored
 
 
+class TestSqliteFile(SqliteFileFixtures, StoreContract):
+    examples = 8
+
+
+@pytest.mark.soak
+class TestRandomCommitsOnSqlite(SqliteFileFixtures, RandomCommitClauses):
+    examples = 200
+
+
 class TestSqliteInMemory(StoreContract):
     durable = False
+    examples = 4
 
     @pytest.fixture
     def faults(self) -> SqliteFaults:

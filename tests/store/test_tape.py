@@ -1,4 +1,4 @@
-"""Span arithmetic, against plain list slicing."""
+"""Span arithmetic, compared with list slicing."""
 
 import itertools
 
@@ -17,7 +17,7 @@ from standfast.store.tape import (
     total_length,
 )
 
-often = settings(derandomize=True, deadline=None, max_examples=300)
+often = settings(derandomize=True, deadline=None, max_examples=60)
 
 
 @st.composite
@@ -30,7 +30,7 @@ def spans(draw: st.DrawFn) -> TapeSpans:
 
 
 def places(view: TapeSpans) -> list[tuple[int, int]]:
-    """What a view shows, written out."""
+    """The (tape, seq) of each item of a view."""
     return [(span.tape, seq) for span in view for seq in range(span.start, span.stop)]
 
 
@@ -39,31 +39,31 @@ edges = st.integers(0, 40)
 
 @often
 @given(spans())
-def test_length_counts_what_is_shown(view: TapeSpans) -> None:
+def test_length_counts_the_items_of_a_view(view: TapeSpans) -> None:
     assert total_length(view) == len(places(view))
 
 
 @often
 @given(spans(), edges, edges)
-def test_a_cut_is_a_slice(view: TapeSpans, start: int, stop: int) -> None:
+def test_slicing_a_view_is_slicing_a_list(view: TapeSpans, start: int, stop: int) -> None:
     assert places(slice_spans(view, start, stop)) == places(view)[start:stop]
 
 
 @often
 @given(spans(), edges, edges)
-def test_a_cut_has_no_empty_spans(view: TapeSpans, start: int, stop: int) -> None:
+def test_a_slice_has_no_empty_spans(view: TapeSpans, start: int, stop: int) -> None:
     assert all(len(span) for span in slice_spans(view, start, stop))
 
 
 @often
 @given(st.lists(spans(), max_size=4))
-def test_joining_is_concatenation(views: list[TapeSpans]) -> None:
+def test_joining_views_is_concatenation(views: list[TapeSpans]) -> None:
     assert places(join_spans(*views)) == [place for view in views for place in places(view)]
 
 
 @often
 @given(spans())
-def test_joined_spans_neither_touch_nor_are_empty(view: TapeSpans) -> None:
+def test_joined_spans_are_neither_adjacent_nor_empty(view: TapeSpans) -> None:
     joined = join_spans(view)
     assert all(len(span) for span in joined)
     assert all((a.tape, a.stop) != (b.tape, b.start) for a, b in itertools.pairwise(joined))
@@ -72,13 +72,13 @@ def test_joined_spans_neither_touch_nor_are_empty(view: TapeSpans) -> None:
 
 @often
 @given(spans(), edges)
-def test_the_parts_of_a_cut_make_the_whole(view: TapeSpans, at: int) -> None:
+def test_the_parts_of_a_view_make_the_view(view: TapeSpans, at: int) -> None:
     assert join_spans(slice_spans(view, 0, at), slice_spans(view, at, total_length(view))) == join_spans(view)
 
 
 @often
 @given(spans(), edges, edges, st.integers(0, 5))
-def test_replacing_a_stretch_is_slice_assignment(view: TapeSpans, a: int, b: int, added: int) -> None:
+def test_replacing_a_range_is_slice_assignment(view: TapeSpans, a: int, b: int, added: int) -> None:
     start, stop = sorted((min(a, total_length(view)), min(b, total_length(view))))
     new = (TapeSpan(9, 0, added),)
     expected = places(view)
@@ -88,7 +88,7 @@ def test_replacing_a_stretch_is_slice_assignment(view: TapeSpans, a: int, b: int
 
 @often
 @given(spans())
-def test_reach_ends_after_the_last_place_of_each_tape(view: TapeSpans) -> None:
+def test_tape_ends_are_after_the_last_item_of_each_tape(view: TapeSpans) -> None:
     view = join_spans(view)
     ends = get_tape_ends(view)
     assert ends == {tape: max(seq for other, seq in places(view) if other == tape) + 1 for tape, _ in places(view)}
@@ -96,16 +96,16 @@ def test_reach_ends_after_the_last_place_of_each_tape(view: TapeSpans) -> None:
 
 @often
 @given(spans(), st.integers(1, 3), st.integers(0, 13))
-def test_what_a_view_leaves_of_a_tape_is_uncovered(view: TapeSpans, tape: int, end: int) -> None:
-    left = list(iter_gaps(get_ranges_on_tape(view, tape), end))
-    shown = {seq for other, seq in places(view) if other == tape}
-    assert [seq for start, stop in left for seq in range(start, stop)] == [n for n in range(end) if n not in shown]
-    assert all(start < stop for start, stop in left)
-    assert all(before[1] < behind[0] for before, behind in itertools.pairwise(left))
+def test_gaps_are_the_ranges_that_a_view_does_not_cover(view: TapeSpans, tape: int, end: int) -> None:
+    gaps = list(iter_gaps(get_ranges_on_tape(view, tape), end))
+    covered = {seq for other, seq in places(view) if other == tape}
+    assert [seq for start, stop in gaps for seq in range(start, stop)] == [n for n in range(end) if n not in covered]
+    assert all(start < stop for start, stop in gaps)
+    assert all(before[1] < behind[0] for before, behind in itertools.pairwise(gaps))
 
 
 @often
 @given(spans(), st.integers(1, 3), st.integers(0, 13))
 def test_a_position_is_an_index(view: TapeSpans, tape: int, seq: int) -> None:
-    shown = places(view)
-    assert find_position(view, tape, seq) == (shown.index((tape, seq)) if (tape, seq) in shown else None)
+    items = places(view)
+    assert find_position(view, tape, seq) == (items.index((tape, seq)) if (tape, seq) in items else None)

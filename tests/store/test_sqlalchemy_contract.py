@@ -1,4 +1,4 @@
-"""The contract on each database behind SQLAlchemy."""
+"""The store contract on each database behind SQLAlchemy."""
 
 import sqlite3
 from pathlib import Path
@@ -9,10 +9,13 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from damage import damage_sql
-from standfast.store.contract import Erase
+from standfast.store.operations import Erase
 from standfast.store.sqlalchemy.backend import SqlBackend
 from standfast.testing import FakeClock, SqliteFaults, StoreContract, closing_backend
 from standfast.testing.faults import Reopen
+from standfast.testing.store.atomicity import LifetimeClauses
+from standfast.testing.store.concurrency import ConcurrencyClauses
+from standfast.testing.store.contract import RandomCommitClauses
 from standfast.testing.store.fixtures import StoredItemsReader, append, make_fork, make_rewind, read_data
 
 
@@ -53,8 +56,8 @@ async def stored_items(backend: SqlBackend) -> dict[tuple[int, int], bytes | Non
         return {(tape, seq): bytes(data) for tape, seq, data in found}
 
 
-class SqlContract(StoreContract):
-    examples = 8
+class SqlFixtures:
+    examples = 3
 
     @pytest.fixture
     def corrupt(self):
@@ -64,8 +67,10 @@ class SqlContract(StoreContract):
     def stored(self):
         return stored_items
 
+
+class SqlContract(SqlFixtures, StoreContract):
     @pytest.mark.parametrize("held", [None, "junk", "[1]"])
-    async def test_a_link_that_does_not_say_what_its_fork_began_with_keeps_all_that_it_may(
+    async def test_a_link_without_readable_ranges_keeps_all_items_its_fork_may_contain(
         self, backend: SqlBackend, stored: StoredItemsReader, held: str | None
     ) -> None:
         await append(backend, "parent", b"a", b"given up", tape=1)
@@ -77,7 +82,7 @@ class SqlContract(StoreContract):
         assert await read_data(backend, "child") == [b"a", b"b"]
         assert await stored(backend) == {(1, 0): b"a", (1, 1): b"given up", (1, 2): b"b"}
 
-    async def test_forks_from_before_links_said_what_they_began_with_are_kept(self, reopen_durable: Reopen) -> None:
+    async def test_forks_of_an_earlier_version_keep_their_items(self, reopen_durable: Reopen) -> None:
         async with reopen_durable() as old:
             await append(old, "parent", b"a", b"given up", tape=1)
             await old.commit(await make_rewind(old, "parent", 1, b"b"))
@@ -95,9 +100,7 @@ class SqlContract(StoreContract):
             assert await stored_items(new) == {(1, 0): b"a", (1, 2): b"b"}
 
 
-class TestSqliteFile(SqlContract):
-    examples = 20
-
+class SqliteFileFixtures(SqlFixtures):
     @pytest.fixture
     def faults(self) -> SqliteFaults:
         return SqliteFaults()
@@ -117,6 +120,15 @@ class TestSqliteFile(SqlContract):
         return faults.fail_after
 
 
+class TestSqliteFile(SqliteFileFixtures, SqlContract):
+    examples = 4
+
+
+@pytest.mark.soak
+class TestRandomCommitsOnSqlite(SqliteFileFixtures, RandomCommitClauses):
+    examples = 100
+
+
 class TestSqliteInMemory(SqlContract):
     durable = False
 
@@ -125,8 +137,11 @@ class TestSqliteInMemory(SqlContract):
         return lambda: closing_backend(SqlBackend.from_url("sqlite://", clock=clock))
 
 
-class TestSqliteInMemoryOnAnEngineHandedIn(SqlContract):
+class TestSqliteInMemoryOnExistingEngine(SqlFixtures, ConcurrencyClauses, LifetimeClauses, RandomCommitClauses):
+    """Only tests that depend on the connection pool: it is the difference from the class above."""
+
     durable = False
+    examples = 1
 
     @pytest.fixture
     def reopen(self, clock: FakeClock):
@@ -135,17 +150,17 @@ class TestSqliteInMemoryOnAnEngineHandedIn(SqlContract):
         )
 
 
-class TestPostgres(SqlContract):
-    examples = 10
-
+class PostgresFixtures(SqlFixtures):
     @pytest.fixture
     def reopen(self, postgres_tables_url: str, clock: FakeClock):
         return lambda: closing_backend(SqlBackend.from_url(postgres_tables_url, clock=clock))
 
 
-class TestPostgresByStatements(SqlContract):
-    examples = 5
+class TestPostgres(PostgresFixtures, SqlContract):
+    examples = 3
 
+
+class PostgresStatementFixtures(SqlFixtures):
     @pytest.fixture
     def reopen(self, postgres_tables_url: str, clock: FakeClock):
         return lambda: closing_backend(
@@ -153,10 +168,25 @@ class TestPostgresByStatements(SqlContract):
         )
 
 
-class TestPostgresThroughAPooler(SqlContract):
-    """With the settings for PgBouncer in transaction mode: no statement outlives its transaction."""
+class TestPostgresWithStatements(PostgresStatementFixtures, SqlContract):
+    examples = 2
 
-    examples = 2  # a connection for each statement takes its time
+
+@pytest.mark.soak
+class TestRandomCommitsOnPostgres(PostgresFixtures, RandomCommitClauses):
+    examples = 60
+
+
+@pytest.mark.soak
+class TestRandomCommitsOnPostgresWithStatements(PostgresStatementFixtures, RandomCommitClauses):
+    examples = 60
+
+
+class TestPostgresThroughPooler(SqlFixtures, ConcurrencyClauses, LifetimeClauses):
+    """With the settings for PgBouncer in transaction mode: no statement depends on an earlier transaction.
+
+    Only tests that depend on connections; each statement opens one, which is slow.
+    """
 
     @pytest.fixture
     def reopen(self, postgres_tables_url: str, clock: FakeClock):

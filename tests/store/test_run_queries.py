@@ -1,4 +1,4 @@
-"""Finding what is live in a session costs what is live, however many runs the session has had."""
+"""Queries of runs: their cost does not grow with the number of ended runs, and old databases get the index."""
 
 import sqlite3
 from contextlib import closing
@@ -7,7 +7,7 @@ from pathlib import Path
 import asyncpg
 
 from servers import dsn
-from standfast.store.contract import SaveRun
+from standfast.store.operations import SaveRun
 from standfast.store.sql import queries, schema
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlite.backend import SqliteBackend
@@ -15,21 +15,21 @@ from standfast.store.sqlite.transactions import SqliteConnection
 from standfast.store.urls import open_backend
 from standfast.testing import closing_backend
 
-LIVE = ("queued", "woken", "running", "waiting", "blocked")
+ACTIVE = ("queued", "woken", "running", "waiting", "blocked")
 INDEX = "standfast_runs_by_session_status"
-LATER = (INDEX, "standfast_approvals_by_expiry")
+LATER_INDEXES = (INDEX, "standfast_approvals_by_expiry")
 BEFORE = schema.MIGRATIONS.index(schema.RUNS_BY_SESSION_STATUS)  # the newest version without the index
 
 
-def ended(first: int, last: int) -> list[SaveRun]:
+def make_ended_runs(first: int, last: int) -> list[SaveRun]:
     return [
         SaveRun(run_id=f"run{n}", expected=0, status="completed", data=b"{}", session_id="s")
         for n in range(first, last)
     ]
 
 
-def work_of_finding(path: Path) -> int:
-    """How many steps SQLite's machine takes to find the first live run, in tens."""
+def count_query_steps(path: Path) -> int:
+    """The number of virtual machine steps that SQLite needs to find the first active run, in tens."""
     steps = 0
 
     def count() -> int:
@@ -40,20 +40,20 @@ def work_of_finding(path: Path) -> int:
     with closing(sqlite3.connect(path)) as raw:
         connection = SqliteConnection(raw, TableNames())
         raw.set_progress_handler(count, 10)
-        assert queries.list_runs(connection, status=LIVE, session_id="s", limit=1, after=0) == []
+        assert queries.list_runs(connection, status=ACTIVE, session_id="s", limit=1, after=0) == []
         return steps
 
 
-async def test_finding_the_live_run_of_a_session_does_not_read_those_that_ended(tmp_path: Path) -> None:
+async def test_finding_the_active_run_of_a_session_does_not_read_ended_runs(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with closing_backend(SqliteBackend(path)) as backend:
-        await backend.commit(*ended(0, 10))
-        few = work_of_finding(path)
-        await backend.commit(*ended(10, 1000))
-        assert work_of_finding(path) <= few + 2
+        await backend.commit(*make_ended_runs(0, 10))
+        few = count_query_steps(path)
+        await backend.commit(*make_ended_runs(10, 1000))
+        assert count_query_steps(path) <= few + 2
 
 
-async def test_runs_with_any_of_several_statuses_come_in_order(tmp_path: Path) -> None:
+async def test_runs_of_several_statuses_are_listed_in_order(tmp_path: Path) -> None:
     async with closing_backend(SqliteBackend(tmp_path / "store.db")) as backend:
         for number in range(12):
             status = ("queued", "completed", "running")[number % 3]
@@ -65,29 +65,29 @@ async def test_runs_with_any_of_several_statuses_come_in_order(tmp_path: Path) -
         assert await backend.list_runs(status=(), session_id="s", limit=4, after=0) == []
 
 
-async def test_a_file_from_before_gets_the_index(tmp_path: Path) -> None:
+async def test_a_file_of_an_earlier_version_gets_the_index(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with closing_backend(SqliteBackend(path)) as backend:
-        await backend.commit(*ended(0, 2))
+        await backend.commit(*make_ended_runs(0, 2))
     with closing(sqlite3.connect(path)) as raw, raw:
-        for index in LATER:
+        for index in LATER_INDEXES:
             raw.execute(f"DROP INDEX {index}")
         raw.execute("ALTER TABLE standfast_links DROP COLUMN held")
         raw.execute("DELETE FROM standfast_schema WHERE version >= ?", (BEFORE + 1,))
     async with closing_backend(SqliteBackend(path)) as backend:
         assert len(await backend.list_runs(status=None, session_id="s", limit=9, after=0)) == 2
-        await backend.commit(*ended(2, 3))
+        await backend.commit(*make_ended_runs(2, 3))
     with closing(sqlite3.connect(path)) as raw:
         assert raw.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (INDEX,)).fetchone()
         assert raw.execute("SELECT MAX(version) FROM standfast_schema").fetchone() == (schema.LATEST_VERSION,)
 
 
-async def test_a_database_from_before_gets_the_index(postgres_url: str) -> None:
+async def test_a_database_of_an_earlier_version_gets_the_index(postgres_url: str) -> None:
     async with closing_backend(await open_backend(postgres_url)) as backend:
-        await backend.commit(*ended(0, 2))
+        await backend.commit(*make_ended_runs(0, 2))
     admin = await asyncpg.connect(dsn(postgres_url))
     try:
-        for index in LATER:
+        for index in LATER_INDEXES:
             await admin.execute(f"DROP INDEX {index}")
         await admin.execute("ALTER TABLE standfast_links DROP COLUMN held")
         await admin.execute("DELETE FROM standfast_schema WHERE version >= $1", BEFORE + 1)

@@ -1,4 +1,4 @@
-"""SQLite under real processes: killed at any moment, opening at once, writing at once."""
+"""SQLite with several processes: killed, opening a new file concurrently, writing concurrently."""
 
 import asyncio
 import itertools
@@ -21,13 +21,13 @@ SOURCE = Path(standfast.__file__).parent.parent
 
 WRITER = """
 import asyncio, sys
-from standfast.store.contract import Splice
+from standfast.store.operations import Splice
 from standfast.store.sqlite.backend import SqliteBackend
 
-path, name, batches, size, in_place, waits = sys.argv[1:]
+path, name, batches, size, inline, waits = sys.argv[1:]
 
 async def main():
-    backend = SqliteBackend(path, in_place=in_place == "True")
+    backend = SqliteBackend(path, inline_commits=inline == "True")
     if waits == "True":
         print("ready", flush=True)
         sys.stdin.readline()
@@ -42,7 +42,7 @@ asyncio.run(main())
 
 CROWD = """
 import asyncio, os, sys
-from standfast.store.contract import Splice
+from standfast.store.operations import Splice
 from standfast.store.sqlite.backend import SqliteBackend
 
 path, size = sys.argv[1], int(sys.argv[2])
@@ -53,28 +53,28 @@ async def write(name):
     await backend.commit(Splice(session_id="s", add=(item, item)))
     await backend.close()
 
-# Everybody waits for the end of a pipe, which comes to all at the same moment.
-gate, key = os.pipe()
+# All processes wait for the end of a pipe, which they see at the same time.
+start, keep_waiting = os.pipe()
 children = []
 for name in range(size):
     child = os.fork()
     if child == 0:
-        os.close(key)
-        os.read(gate, 1)
+        os.close(keep_waiting)
+        os.read(start, 1)
         asyncio.run(write(name))
         os._exit(0)
     children.append(child)
-os.close(key)
+os.close(keep_waiting)
 sys.exit(sum(os.waitpid(child, 0)[1] != 0 for child in children))
 """
 
 
 def start(
-    stack: ExitStack, path: Path, name: str, *, batches: int, size: int, in_place: bool = True, waits: bool = False
+    stack: ExitStack, path: Path, name: str, *, batches: int, size: int, inline: bool = True, waits: bool = False
 ) -> subprocess.Popen[str]:
-    """A process that appends batches and says when each was acknowledged."""
+    """A process that appends batches and prints the number of each one when it is committed."""
     process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), name, str(batches), str(size), str(in_place), str(waits)],
+        [sys.executable, "-c", WRITER, str(path), name, str(batches), str(size), str(inline), str(waits)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -86,8 +86,8 @@ def start(
     return process
 
 
-def let_go(processes: list[subprocess.Popen[str]]) -> None:
-    """Start all that wait at the same moment, once each of them is ready."""
+def release(processes: list[subprocess.Popen[str]]) -> None:
+    """Let all processes continue at the same time, once each of them is ready."""
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     for process in processes:
@@ -95,12 +95,12 @@ def let_go(processes: list[subprocess.Popen[str]]) -> None:
         process.stdin.flush()
 
 
-def outcomes(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+def collect_results(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str]]:
     return [(process.returncode, errors) for process in processes for _, errors in [process.communicate(timeout=60)]]
 
 
-def stored(path: Path) -> list[tuple[str, int]]:
-    """What is in the file, as (writer, batch) of each item in order."""
+def read_batches(path: Path) -> list[tuple[str, int]]:
+    """The (writer, batch) of each item in the file, in order."""
 
     async def read() -> list[tuple[str, int]]:
         async with closing_backend(SqliteBackend(path)) as backend:
@@ -111,29 +111,29 @@ def stored(path: Path) -> list[tuple[str, int]]:
     return asyncio.run(read())
 
 
-def batches_of(items: list[tuple[str, int]], size: int) -> list[tuple[str, int]]:
-    """One entry for each batch; fails when a batch is not whole or not in one piece."""
+def group_batches(items: list[tuple[str, int]], size: int) -> list[tuple[str, int]]:
+    """One entry for each batch; fails if a batch is incomplete or not contiguous."""
     assert len(items) % size == 0
     groups = [items[at : at + size] for at in range(0, len(items), size)]
     assert [group for group in groups if len(set(group)) > 1] == []
     return [group[0] for group in groups]
 
 
-@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "on the thread"])
-def test_a_killed_writer_leaves_whole_batches_and_every_acknowledged_one(tmp_path: Path, in_place: bool) -> None:
-    path, chance = tmp_path / "store.db", random.Random(f"crash {in_place}")
+@pytest.mark.parametrize("inline", [True, False], ids=["inline", "on the thread"])
+def test_a_killed_writer_leaves_whole_batches_and_every_acknowledged_one(tmp_path: Path, inline: bool) -> None:
+    path, rng = tmp_path / "store.db", random.Random(f"crash {inline}")
     acknowledged: dict[str, int] = {}
-    for turn in range(10):
+    for turn in range(6):
         name = f"writer-{turn}"
         with ExitStack() as stack:
-            process = start(stack, path, name, batches=1_000_000, size=3, in_place=in_place)
-            heard = list(itertools.islice(process.stdout, chance.randrange(1, 60)))
-            time.sleep(chance.random() * 0.004)
+            process = start(stack, path, name, batches=1_000_000, size=3, inline=inline)
+            lines = list(itertools.islice(process.stdout, rng.randrange(1, 60)))
+            time.sleep(rng.random() * 0.004)
             process.send_signal(signal.SIGKILL)
-            heard += process.stdout.readlines()
+            lines += process.stdout.readlines()
             assert process.wait() == -signal.SIGKILL
-        acknowledged[name] = len([line for line in heard if line.endswith("\n")])
-        written = batches_of(stored(path), 3)
+        acknowledged[name] = len([line for line in lines if line.endswith("\n")])
+        written = group_batches(read_batches(path), 3)
         assert len(written) == len(set(written))
         assert [writer for writer, _ in itertools.groupby(written, key=lambda batch: batch[0])] == list(acknowledged)
         for writer, count in acknowledged.items():
@@ -145,40 +145,40 @@ def test_a_killed_writer_leaves_whole_batches_and_every_acknowledged_one(tmp_pat
 def test_many_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     done = subprocess.run(
-        [sys.executable, "-c", CROWD, str(path), "64"],
+        [sys.executable, "-c", CROWD, str(path), "32"],
         env={"PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    written = batches_of(stored(path), 2)
-    assert sorted(written) == sorted((str(n), 0) for n in range(64))
+    written = group_batches(read_batches(path), 2)
+    assert sorted(written) == sorted((str(n), 0) for n in range(32))
 
 
 def test_many_processes_append_to_one_session(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with ExitStack() as stack:
-        processes = [start(stack, path, str(n), batches=500, size=2, waits=True) for n in range(8)]
-        let_go(processes)
-        assert outcomes(processes) == [(0, "")] * 8
-    written = batches_of(stored(path), 2)
-    assert len(written) == 4000
-    for n in range(8):
-        assert [batch for writer, batch in written if writer == str(n)] == list(range(500))
+        processes = [start(stack, path, str(n), batches=200, size=2, waits=True) for n in range(4)]
+        release(processes)
+        assert collect_results(processes) == [(0, "")] * 4
+    written = group_batches(read_batches(path), 2)
+    assert len(written) == 800
+    for n in range(4):
+        assert [batch for writer, batch in written if writer == str(n)] == list(range(200))
 
 
 def test_a_process_killed_while_it_opens_a_new_file_leaves_it_usable(tmp_path: Path) -> None:
-    chance = random.Random("opening")
-    for turn in range(6):
+    rng = random.Random("opening")
+    for turn in range(4):
         path = tmp_path / f"store-{turn}.db"
         with ExitStack() as stack:
             process = start(stack, path, "first", batches=1, size=3, waits=True)
-            let_go([process])
-            time.sleep(chance.random() * 0.01)
+            release([process])
+            time.sleep(rng.random() * 0.01)
             process.send_signal(signal.SIGKILL)
             process.wait()
-        assert batches_of(stored(path), 3) in ([], [("first", 0)])
+        assert group_batches(read_batches(path), 3) in ([], [("first", 0)])
         with ExitStack() as stack:
-            assert outcomes([start(stack, path, "second", batches=1, size=3)]) == [(0, "")]
-        assert batches_of(stored(path), 3)[-1] == ("second", 0)
+            assert collect_results([start(stack, path, "second", batches=1, size=3)]) == [(0, "")]
+        assert group_batches(read_batches(path), 3)[-1] == ("second", 0)

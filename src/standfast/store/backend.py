@@ -1,0 +1,113 @@
+"""The interface of a storage backend: reads, and :meth:`Backend.commit` as the only write.
+
+A commit applies operations in one transaction, all of them or none. Preconditions (an expected version or revision,
+a fencing token) are checked inside that transaction. Everything that standfast stores goes through it.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from standfast.store.operations import Op, OpResult
+from standfast.store.records import (
+    ApprovalRecord,
+    Generation,
+    Lease,
+    LogEntry,
+    Page,
+    QuarantinedItem,
+    RunRecord,
+    SearchCandidate,
+    SessionRecord,
+)
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """The position in a listing of sessions after which the next page starts."""
+
+    updated_at: float
+    session_id: str
+
+
+class Backend(Protocol):
+    """A storage backend. The suite ``standfast.testing.StoreContract`` tests everything that it must do."""
+
+    indexes_words: bool
+    """Whether splices must carry the words of their items."""
+
+    async def commit(self, *ops: Op) -> list[OpResult]:
+        """Apply all operations or none, and return one result for each.
+
+        Cancelling the caller does not undo a commit that has started.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close what this backend opened. An engine or client that the caller passed in stays open."""
+        ...
+
+    async def get_session(self, session_id: str) -> SessionRecord | None: ...
+
+    async def read(
+        self,
+        session_id: str,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        last: int | None = None,
+        generation: int | None = None,
+    ) -> Page | None:
+        """Read a range of the view, oldest first: from ``start`` to ``stop``, or the ``last`` N items."""
+        ...
+
+    async def list_sessions(
+        self, *, owner: str | None, query: str | None, limit: int, after: Cursor | None
+    ) -> list[SessionRecord]:
+        """List sessions, newest first. ``query`` is a substring of the session id or of the metadata."""
+        ...
+
+    async def list_generations(self, session_id: str) -> list[Generation]: ...
+
+    async def list_quarantined(self, session_id: str) -> list[QuarantinedItem]: ...
+
+    async def search(
+        self, terms: Sequence[str], *, session_id: str | None, owner: str | None, limit: int, skip: int
+    ) -> list[SearchCandidate] | None:
+        """Return candidates in a stable order, newest sessions and items first, or ``None`` without an index.
+
+        The result may contain items that do not match but omits none that do; the caller checks each.
+        """
+        ...
+
+    async def get_run(self, run_id: str) -> RunRecord | None: ...
+
+    async def list_runs(
+        self, *, status: Sequence[str] | None, session_id: str | None, limit: int, after: int
+    ) -> list[RunRecord]:
+        """List runs in order of creation, those with an ``order`` above ``after``."""
+        ...
+
+    async def read_journal(self, run_id: str, *, after: int) -> list[LogEntry]: ...
+
+    async def read_events(self, run_id: str, *, after: int, limit: int) -> list[LogEntry]: ...
+
+    async def get_approval(self, approval_id: str) -> ApprovalRecord | None: ...
+
+    async def list_approvals(
+        self, *, status: str | None, run_id: str | None, session_id: str | None, limit: int, after: str
+    ) -> list[ApprovalRecord]:
+        """List approvals by id, those with an id above ``after``."""
+        ...
+
+    async def list_due_approvals(
+        self, *, status: str, at: float, limit: int, after: ApprovalRecord | None
+    ) -> list[ApprovalRecord]:
+        """List approvals that expire at or before ``at``, earliest first, those that follow ``after``."""
+        ...
+
+    async def get_time(self) -> float:
+        """Return the time of the clock that leases expire by: the server's, if there is a server."""
+        ...
+
+    async def get_lease(self, name: str) -> Lease | None: ...

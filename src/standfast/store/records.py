@@ -1,0 +1,152 @@
+"""The records that a backend returns: sessions and their items, runs with their logs, approvals and leases."""
+
+from typing import Any
+
+import msgspec
+
+from standfast.store.tape import TapeSpan, TapeSpans, join_spans
+
+
+class Head(msgspec.Struct, frozen=True, order=True):
+    """The state of a history as two numbers: ``version`` counts its changes, ``length`` its items."""
+
+    version: int
+    length: int
+
+    def __str__(self) -> str:
+        return f"version {self.version} ({self.length} items)"
+
+
+EMPTY_HEAD = Head(0, 0)
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored session. The last span of its view is open: it ends where the session's tape ends."""
+
+    session_id: str
+    tape: int
+    version: int
+    length: int
+    next_seq: int
+    open_from: int
+    closed: TapeSpans = ()
+    generation: int = 0
+    seal: bytes | None = None
+    owner: str | None = None
+    metadata: dict[str, Any] = {}
+    created_at: float
+    updated_at: float
+
+    @property
+    def head(self) -> Head:
+        return Head(self.version, self.length)
+
+    @property
+    def view(self) -> TapeSpans:
+        return join_spans(self.closed, (TapeSpan(self.tape, self.open_from, self.next_seq),))
+
+    def matches(self, *, owner: str | None, query: str | None) -> bool:
+        """Return whether the filters of :meth:`Backend.list_sessions` select this session."""
+        if owner is not None and self.owner != owner:
+            return False
+        if not query:
+            return True
+        metadata = msgspec.json.encode(self.metadata).decode()
+        return query.lower() in self.session_id.lower() or query.lower() in metadata.lower()
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A stored item: its position in the view that was read, its place on a tape, and its bytes.
+
+    ``data`` is ``None`` if the view contains the item but the stored record is missing.
+    """
+
+    position: int
+    tape: int
+    seq: int
+    data: bytes | None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A session and a range of its items, read in one transaction."""
+
+    record: SessionRecord
+    rows: list[Row]
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """The view of a history before it was rewound or replaced."""
+
+    number: int
+    length: int
+    spans: TapeSpans
+    resumes_at: int
+    """The place on the session's own tape at which the following generation starts to append."""
+    replaced_at: float
+
+
+class QuarantinedItem(msgspec.Struct, frozen=True):
+    """An unreadable item that was removed from the view. Its stored bytes are kept."""
+
+    tape: int
+    seq: int
+    reason: str
+    at: float
+
+
+class SearchCandidate(msgspec.Struct, frozen=True):
+    """A stored item that may match a search, and a session whose view may contain it."""
+
+    session_id: str
+    tape: int
+    seq: int
+    data: bytes
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The header of a run. ``order`` increases with each run that is created."""
+
+    run_id: str
+    order: int
+    session_id: str | None
+    status: str
+    revision: int
+    data: bytes
+    journal_length: int
+    event_length: int
+    created_at: float
+    updated_at: float
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """An entry of a run's journal or event log. ``seq`` counts the entries of that log from 1, without gaps."""
+
+    seq: int
+    kind: str
+    data: bytes
+    at: float
+
+
+class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored request for approval."""
+
+    approval_id: str
+    run_id: str
+    session_id: str | None
+    status: str
+    revision: int
+    data: bytes
+    requested_at: float
+    expires_at: float | None
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Exclusive ownership of a name until ``expires_at``.
+
+    ``token`` is a fencing token: it increases whenever the owner changes, so that a former owner can be recognised.
+    """
+
+    name: str
+    owner: str
+    token: int
+    expires_at: float
