@@ -118,10 +118,12 @@ async def test_an_append_does_not_bring_a_branch_back_that_is_deleted_meanwhile(
     await one.add_items([user("one"), user("two")])
     await one.create_branch_from_turn(2, "b")
     branch = one.inner
-    branch.backend = InterferingBackend(branch.backend, after_method="record", interfere=lambda: two.delete_branch("b"))
+    branch.backend = InterferingBackend(
+        branch.backend, after_method="get_session", interfere=lambda: two.delete_branch("b")
+    )
     with pytest.raises(NotFound, match="branch 'b'"):
         await one.add_items([user("lost")])
-    assert await two.inner.backend.record(branch.session_id) is None
+    assert await two.inner.backend.get_session(branch.session_id) is None
 
 
 async def test_clearing_reaches_a_branch_that_is_made_meanwhile(opened: Any) -> None:
@@ -129,11 +131,11 @@ async def test_clearing_reaches_a_branch_that_is_made_meanwhile(opened: Any) -> 
     await one.add_items([user("one"), user("two")])
     main = one.inner
     main.backend = InterferingBackend(
-        main.backend, after_method="record", interfere=lambda: two.create_branch_from_turn(2, "b")
+        main.backend, after_method="get_session", interfere=lambda: two.create_branch_from_turn(2, "b")
     )
     await one.clear_session()
     assert [it["branch_id"] for it in await two.list_branches()] == ["main"]
-    assert await two.inner.backend.record(two.inner.session_id) is None
+    assert await two.inner.backend.get_session(two.inner.session_id) is None
 
 
 async def test_deleting_and_clearing_leave_nothing_behind(tmp_path: Path, opened: Any) -> None:
