@@ -16,7 +16,7 @@ from standfast.history.openai.client import (
     to_input_item,
     translate_openai_errors,
 )
-from standfast.history.openai.conversation_items import find_sequence, prepare_items
+from standfast.history.openai.conversation_client import find_sequence, prepare_items
 from standfast.history.session import SessionABC, SessionSettings, validate_limit
 from standfast.lifecycle.cancellation import run_to_end
 
