@@ -45,7 +45,7 @@ async def test_any_session_with_four_methods_can_be_encrypted() -> None:
     await session.add_items(numbered(3))
     await session.add_items([])
     await session.add_items(numbered(2, 3))
-    assert {item["type"] for item in foreign.items} == {"holdfast.sealed"}
+    assert {item["type"] for item in foreign.items} == {"standfast.sealed"}
     assert "item 1" not in json.dumps(foreign.items)
     assert await session.get_items() == numbered(5)
     assert await session.get_items(2) == numbered(2, 3)

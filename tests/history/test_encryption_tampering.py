@@ -122,7 +122,7 @@ async def test_a_last_row_that_was_deleted_is_reported(file: File) -> None:
     await session.add_items(numbered(3))
     file.edit("DELETE FROM standfast_items WHERE seq = 2")
     assert await session.get_items() == numbered(2)
-    assert [found.reason for found in (await session.check()).corrupt] == ["the record is gone"]
+    assert [found.reason for found in (await session.check()).corrupt] == ["the record is missing"]
 
 
 async def test_a_plaintext_row_added_at_the_end_is_noticed(file: File) -> None:

@@ -13,8 +13,8 @@ from typing_extensions import get_type_hints
 from openai_server import Fault, OpenAIServer, Request
 from standfast.base.errors import InvalidInput, InvalidItem, NotFound, StoreUnavailable
 from standfast.history.openai.client import OpenAIRequestFailed, RequestOutcome
-from standfast.history.openai.conversation_client import SERVER_ASSIGNED_ID_TYPES
-from standfast.history.openai.conversations import BatchIncomplete, OpenAIConversationsSession
+from standfast.history.openai.conversation_client import SERVER_ASSIGNED_ID_TYPES, BatchIncomplete
+from standfast.history.openai.conversations import OpenAIConversationsSession
 from standfast.history.session import SessionSettings
 from standfast.testing.virtual_time import run_in_virtual_time
 
