@@ -1,4 +1,4 @@
-"""The session contract over every other backend, and over decorated sessions."""
+"""The session contract over SQLAlchemy, and with wrapped sessions."""
 
 import secrets
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from damage import damage_sql
+from factories.history import KEY, FourMethodSession
 from standfast.history.compaction import CompactingSession, Trigger
 from standfast.history.encryption.session import EncryptedSession
 from standfast.history.session import SessionSettings
@@ -15,13 +16,10 @@ from standfast.store.redis.backend import RedisBackend
 from standfast.store.sqlalchemy.backend import SqlBackend
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import FakeClock, PlainSessionContract, SessionContract, closing_backend
+from standfast.testing.sessions.contract import StateMachineClauses
 
-KEY = "a key for tests that nobody else has"
 
-
-class TestOverPostgresql(SessionContract):
-    examples = 8
-
+class PostgresqlFixtures:
     @pytest.fixture
     def reopen(self, postgres_tables_url: str, clock: FakeClock):
         return lambda: closing_backend(SqlBackend.from_url(postgres_tables_url, clock=clock))
@@ -31,60 +29,69 @@ class TestOverPostgresql(SessionContract):
         return damage_sql
 
 
-class TestOverAioSqlite(SessionContract):
-    examples = 8
+class TestOverPostgresql(PostgresqlFixtures, SessionContract):
+    examples = 3
 
+
+@pytest.mark.soak
+class TestManyProgramsOverPostgresql(PostgresqlFixtures, StateMachineClauses):
+    examples = 100
+
+
+class AioSqliteFixtures:
     @pytest.fixture
     def reopen(self, tmp_path: Path, clock: FakeClock):
         return lambda: closing_backend(SqlBackend.from_url(f"sqlite+aiosqlite:///{tmp_path}/store.db", clock=clock))
 
 
-class TestSealedOverSqlite(SessionContract):
-    examples = 8
+class TestOverAioSqlite(AioSqliteFixtures, SessionContract):
+    examples = 2
 
+
+@pytest.mark.soak
+class TestManyProgramsOverAioSqlite(AioSqliteFixtures, StateMachineClauses):
+    examples = 50
+
+
+class EncryptedSqliteFixtures:
     @pytest.fixture
     def reopen(self, tmp_path: Path, clock: FakeClock):
         return lambda: closing_backend(SqliteBackend(tmp_path / "store.db", clock=clock))
 
-    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
-        return EncryptedSession(session_id, StoredSession(session_id, place, settings=settings), KEY)
+    def open_session(self, storage: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
+        return EncryptedSession(session_id, StoredSession(session_id, storage, settings=settings), KEY)
 
 
-class TestCompactingSealedOverRedis(SessionContract):
-    """The trigger is out of reach, so that the history stays what was written; compacting has tests of its own."""
+class TestEncryptedOverSqlite(EncryptedSqliteFixtures, SessionContract):
+    examples = 4
 
-    examples = 5
+
+@pytest.mark.soak
+class TestManyProgramsOverEncryptedSqlite(EncryptedSqliteFixtures, StateMachineClauses):
+    examples = 100
+
+
+class TestCompactingEncryptedOverRedis(SessionContract):
+    """The trigger is never passed, so that the history is not compacted; compaction has tests of its own."""
+
+    examples = 2
 
     @pytest.fixture
     def reopen(self, redis_url: str, clock: FakeClock):
         prefix = f"test-{secrets.token_hex(6)}"
         return lambda: closing_backend(RedisBackend.from_url(redis_url, prefix=prefix, clock=clock))
 
-    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
-        sealed = EncryptedSession(session_id, StoredSession(session_id, place, settings=settings), KEY)
-        return CompactingSession(sealed, summarise=lambda items: "short", trigger=Trigger(items=10_000))
+    def open_session(self, storage: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
+        encrypted = EncryptedSession(session_id, StoredSession(session_id, storage, settings=settings), KEY)
+        return CompactingSession(encrypted, summarise=lambda items: "short", trigger=Trigger(items=10_000))
 
 
-class FourMethods:
-    """A session of somebody else, which knows nothing of heads and forks."""
-
-    def __init__(self, inner: StoredSession) -> None:
-        self.session_id = inner.session_id
-        self.session_settings = inner.session_settings
-        self.get_items, self.add_items = inner.get_items, inner.add_items
-        self.pop_item, self.clear_session = inner.pop_item, inner.clear_session
-
-
-class TestSealedOverAForeignSession(PlainSessionContract):
+class TestEncryptedOverThirdPartySession(EncryptedSqliteFixtures, PlainSessionContract):
     one_writer = True
 
-    """Such a session has no version to write against, so envelopes of two writers may take the same number."""
-
+    # There is no version to write against, so the envelopes of two first batches may have the same number.
     test_first_writers_do_not_race = None
 
-    @pytest.fixture
-    def reopen(self, tmp_path: Path, clock: FakeClock):
-        return lambda: closing_backend(SqliteBackend(tmp_path / "store.db", clock=clock))
-
-    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
-        return EncryptedSession(session_id, FourMethods(StoredSession(session_id, place, settings=settings)), KEY)
+    def open_session(self, storage: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
+        inner = FourMethodSession(StoredSession(session_id, storage, settings=settings))
+        return EncryptedSession(session_id, inner, KEY)
