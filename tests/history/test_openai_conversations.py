@@ -10,11 +10,12 @@ import pytest
 from openai.types.responses import response_input_item_param
 from typing_extensions import get_type_hints
 
+from factories.history import user_messages
 from openai_server import Fault, OpenAIServer, Request
 from standfast.base.errors import InvalidInput, InvalidItem, NotFound, StoreUnavailable
 from standfast.history.openai.client import OpenAIRequestFailed, RequestOutcome
-from standfast.history.openai.conversation_items import SERVER_ASSIGNED_ID_TYPES
-from standfast.history.openai.conversations import BatchIncomplete, OpenAIConversationsSession
+from standfast.history.openai.conversation_client import SERVER_ASSIGNED_ID_TYPES, BatchIncomplete
+from standfast.history.openai.conversations import OpenAIConversationsSession
 from standfast.history.session import SessionSettings
 from standfast.testing.virtual_time import run_in_virtual_time
 
@@ -27,22 +28,18 @@ BUSY = Fault(status=429)
 REFUSED = Fault(status=400)
 
 
-def said(*texts: object) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": str(text)} for text in texts]
-
-
-def texts(items: list[dict[str, Any]]) -> list[str]:
+def get_texts(items: list[dict[str, Any]]) -> list[str]:
     return [item["content"][0]["text"] for item in items]
 
 
-def session_of(server: OpenAIServer, **options: Any) -> OpenAIConversationsSession:
+def make_session(server: OpenAIServer, **options: Any) -> OpenAIConversationsSession:
     retries = options.pop("max_retries", 0)
     return OpenAIConversationsSession(openai_client=server.client(max_retries=retries), **options)
 
 
-async def filled(server: OpenAIServer, *contents: object, **options: Any) -> OpenAIConversationsSession:
-    session = session_of(server, **options)
-    await session.add_items(said(*contents))
+async def make_filled_session(server: OpenAIServer, *contents: object, **options: Any) -> OpenAIConversationsSession:
+    session = make_session(server, **options)
+    await session.add_items(user_messages(*contents))
     return session
 
 
@@ -50,7 +47,7 @@ async def filled(server: OpenAIServer, *contents: object, **options: Any) -> Ope
 
 
 async def test_there_is_no_conversation_before_the_first_write(server: OpenAIServer) -> None:
-    session = session_of(server)
+    session = make_session(server)
     assert await session.get_items() == []
     assert await session.pop_item() is None
     await session.clear_session()
@@ -63,18 +60,18 @@ async def test_there_is_no_conversation_before_the_first_write(server: OpenAISer
 
 
 async def test_the_first_write_creates_the_conversation_and_names_the_session(server: OpenAIServer) -> None:
-    session = await filled(server, "a", "b")
+    session = await make_filled_session(server, "a", "b")
     assert list(server.conversations) == [session.session_id]
-    assert texts(await session.get_items()) == ["a", "b"]
+    assert get_texts(await session.get_items()) == ["a", "b"]
 
 
 async def test_concurrent_first_writers_create_one_conversation(server: OpenAIServer) -> None:
-    session = session_of(server)
+    session = make_session(server)
     async with asyncio.TaskGroup() as group:
         for number in range(8):
-            group.create_task(session.add_items(said(f"{number}a", f"{number}b")))
+            group.create_task(session.add_items(user_messages(f"{number}a", f"{number}b")))
     assert server.log().count("POST /conversations") == 1
-    found = texts(await session.get_items())
+    found = get_texts(await session.get_items())
     assert sorted(found) == sorted(f"{number}{half}" for number in range(8) for half in "ab")
     assert all(found[at][0] == found[at + 1][0] for at in range(0, 16, 2))
 
@@ -82,46 +79,46 @@ async def test_concurrent_first_writers_create_one_conversation(server: OpenAISe
 async def test_a_cancelled_first_writer_leaves_one_conversation_for_the_next(server: OpenAIServer) -> None:
     hold = asyncio.Event()
     server.fail_next(Fault(hold=hold, plain=True))
-    session = session_of(server)
-    first = asyncio.create_task(session.add_items(said("first")))
+    session = make_session(server)
+    first = asyncio.create_task(session.add_items(user_messages("first")))
     await server.asked(1)
-    second = asyncio.create_task(session.add_items(said("second")))
+    second = asyncio.create_task(session.add_items(user_messages("second")))
     first.cancel()
     hold.set()
     with pytest.raises(asyncio.CancelledError):
         await first
     await second
     assert len(server.conversations) == 1
-    assert texts(server.only) == ["second"]
+    assert get_texts(server.only) == ["second"]
 
 
 async def test_a_given_conversation_is_continued(server: OpenAIServer) -> None:
-    first = await filled(server, "a")
-    second = session_of(server, conversation_id=first.session_id)
-    await second.add_items(said("b"))
-    assert texts(await first.get_items()) == ["a", "b"]
+    first = await make_filled_session(server, "a")
+    second = make_session(server, conversation_id=first.session_id)
+    await second.add_items(user_messages("b"))
+    assert get_texts(await first.get_items()) == ["a", "b"]
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(0, []), (1, ["d"]), (3, ["b", "c", "d"]), (9, ["a", "b", "c", "d"])])
 async def test_a_limit_gives_the_latest_items_oldest_first(
     server: OpenAIServer, limit: int, expected: list[str]
 ) -> None:
-    session = await filled(server, *"abcd")
-    assert texts(await session.get_items(limit)) == expected
-    limited = session_of(server, conversation_id=session.session_id, session_settings={"limit": limit})
-    assert texts(await limited.get_items()) == expected
+    session = await make_filled_session(server, *"abcd")
+    assert get_texts(await session.get_items(limit)) == expected
+    limited = make_session(server, conversation_id=session.session_id, session_settings={"limit": limit})
+    assert get_texts(await limited.get_items()) == expected
 
 
 async def test_an_explicit_limit_beats_the_settings(server: OpenAIServer) -> None:
-    session = await filled(server, *"abcd", session_settings=SessionSettings(limit=1))
-    assert texts(await session.get_items()) == ["d"]
-    assert texts(await session.get_items(3)) == ["b", "c", "d"]
+    session = await make_filled_session(server, *"abcd", session_settings=SessionSettings(limit=1))
+    assert get_texts(await session.get_items()) == ["d"]
+    assert get_texts(await session.get_items(3)) == ["b", "c", "d"]
     assert await session.get_items(0) == []
 
 
 @pytest.mark.parametrize("limit", [-1, 1.5, True, "3"])
 async def test_a_senseless_limit_is_refused_without_a_request(server: OpenAIServer, limit: Any) -> None:
-    session = await filled(server, "a")
+    session = await make_filled_session(server, "a")
     before = len(server.requests)
     with pytest.raises(InvalidInput):
         await session.get_items(limit)
@@ -130,49 +127,52 @@ async def test_a_senseless_limit_is_refused_without_a_request(server: OpenAIServ
 
 @pytest.mark.parametrize("count", [99, 100, 101, 250])
 async def test_histories_longer_than_a_page_are_read_whole(server: OpenAIServer, count: int) -> None:
-    session = await filled(server, *range(count))
+    session = await make_filled_session(server, *range(count))
     everything = [str(number) for number in range(count)]
-    assert texts(await session.get_items()) == everything
-    assert texts(await session.get_items(count - 1)) == everything[1:]
-    assert texts(await session.get_items(150)) == everything[-150:]
+    assert get_texts(await session.get_items()) == everything
+    assert get_texts(await session.get_items(count - 1)) == everything[1:]
+    assert get_texts(await session.get_items(150)) == everything[-150:]
 
 
 async def test_a_long_batch_goes_in_chunks_of_twenty_in_order(server: OpenAIServer) -> None:
-    session = await filled(server, *range(45))
+    session = await make_filled_session(server, *range(45))
     assert [len(request.body["items"]) for request in server.requests if request.path.endswith("items")] == [20, 20, 5]
-    assert texts(await session.get_items()) == [str(number) for number in range(45)]
+    assert get_texts(await session.get_items()) == [str(number) for number in range(45)]
 
 
 async def test_pop_takes_the_latest_item(server: OpenAIServer) -> None:
-    session = await filled(server, "a", "b")
-    assert [texts([item]) for item in [await session.pop_item(), await session.pop_item()] if item] == [["b"], ["a"]]
+    session = await make_filled_session(server, "a", "b")
+    assert [get_texts([item]) for item in [await session.pop_item(), await session.pop_item()] if item] == [
+        ["b"],
+        ["a"],
+    ]
     assert await session.pop_item() is None
-    await session.add_items(said("c"))
-    assert texts(await session.get_items()) == ["c"]
+    await session.add_items(user_messages("c"))
+    assert get_texts(await session.get_items()) == ["c"]
 
 
 async def test_concurrent_pops_of_two_objects_take_different_items(server: OpenAIServer) -> None:
-    session = await filled(server, *range(6))
-    others = [session_of(server, conversation_id=session.session_id) for _ in range(3)]
+    session = await make_filled_session(server, *range(6))
+    others = [make_session(server, conversation_id=session.session_id) for _ in range(3)]
     popped = await asyncio.gather(*(one.pop_item() for one in [*others, *others]))
-    assert sorted(texts([item for item in popped if item])) == [str(number) for number in range(6)]
+    assert sorted(get_texts([item for item in popped if item])) == [str(number) for number in range(6)]
 
 
 async def test_clearing_deletes_the_conversation_and_forgets_it(server: OpenAIServer) -> None:
-    session = await filled(server, "a")
+    session = await make_filled_session(server, "a")
     old = session.session_id
     await session.clear_session()
     assert server.conversations == {}
     with pytest.raises(InvalidInput):
         _ = session.session_id
-    await session.add_items(said("b"))
+    await session.add_items(user_messages("b"))
     assert session.session_id != old
-    assert texts(await session.get_items()) == ["b"]
+    assert get_texts(await session.get_items()) == ["b"]
 
 
 async def test_a_conversation_that_is_gone_is_not_found(server: OpenAIServer) -> None:
-    session = session_of(server, conversation_id="conv_none")
-    for attempt in (session.get_items, session.pop_item, lambda: session.add_items(said("a"))):
+    session = make_session(server, conversation_id="conv_none")
+    for attempt in (session.get_items, session.pop_item, lambda: session.add_items(user_messages("a"))):
         with pytest.raises(NotFound, match="conv_none") as caught:
             await attempt()
         assert caught.value.what == "conversation"
@@ -185,7 +185,7 @@ async def test_a_conversation_that_is_gone_is_not_found(server: OpenAIServer) ->
 @pytest.mark.parametrize("bad", ["text", [1], [{"role": "user", "content": float("nan")}], [{}], [{"type": 3}], None])
 async def test_bad_items_are_refused_before_any_request(server: OpenAIServer, bad: Any) -> None:
     with pytest.raises(InvalidItem):
-        await session_of(server).add_items(bad)
+        await make_session(server).add_items(bad)
     assert server.requests == []
 
 
@@ -201,7 +201,7 @@ def test_the_ids_that_are_dropped_are_those_the_schema_does_not_ask_for() -> Non
 
 
 async def test_ids_are_sent_only_where_the_schema_wants_them(server: OpenAIServer) -> None:
-    session = session_of(server)
+    session = make_session(server)
     given: list[dict[str, Any]] = [
         {"id": "m1", "role": "user", "content": "hi"},
         {"id": "rs_1", "type": "reasoning", "summary": []},
@@ -223,16 +223,16 @@ async def test_ids_are_sent_only_where_the_schema_wants_them(server: OpenAIServe
 
 
 async def test_a_reasoning_item_that_says_nothing_is_left_out(server: OpenAIServer) -> None:
-    session = session_of(server)
+    session = make_session(server)
     await session.add_items([{"type": "reasoning", "summary": []}])
     assert server.requests == []
-    await session.add_items([{"type": "reasoning", "summary": []}, *said("a")])
-    assert texts(await session.get_items()) == ["a"]
+    await session.add_items([{"type": "reasoning", "summary": []}, *user_messages("a")])
+    assert get_texts(await session.get_items()) == ["a"]
 
 
 async def test_pictures_come_back_whole(server: OpenAIServer) -> None:
     picture = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
-    session = session_of(server)
+    session = make_session(server)
     await session.add_items([{"role": "user", "content": [picture]}])
     assert (await session.get_items())[0]["content"] == [picture]
 
@@ -245,16 +245,16 @@ async def test_pictures_come_back_whole(server: OpenAIServer) -> None:
 async def test_a_batch_that_fails_at_any_request_leaves_the_history_as_it_was(
     server: OpenAIServer, fault: Fault, failing: int
 ) -> None:
-    await (first := await filled(server, "old")).get_items()
-    session = session_of(server, conversation_id=first.session_id)
+    await (first := await make_filled_session(server, "old")).get_items()
+    session = make_session(server, conversation_id=first.session_id)
     server.fail_next(*[None] * failing, fault)  # looking at the tail, then four chunks
     with pytest.raises(StoreUnavailable) as caught:
-        await session.add_items(said(*range(65)))
+        await session.add_items(user_messages(*range(65)))
     assert isinstance(caught.value, OpenAIRequestFailed)
     assert caught.value.outcome is RequestOutcome.NO_EFFECT
-    assert texts(server.only) == ["old"]
-    await session.add_items(said("new"))
-    assert texts(await session.get_items()) == ["old", "new"]
+    assert get_texts(server.only) == ["old"]
+    await session.add_items(user_messages("new"))
+    assert get_texts(await session.get_items()) == ["old", "new"]
 
 
 @pytest.mark.parametrize("fault", [LOST_ANSWER, BROKEN_LATE, GARBLED], ids=["dropped", "500", "garbled"])
@@ -262,25 +262,25 @@ async def test_a_batch_that_fails_at_any_request_leaves_the_history_as_it_was(
 async def test_a_chunk_whose_answer_is_lost_is_found_and_not_sent_again(
     server: OpenAIServer, fault: Fault, failing: int
 ) -> None:
-    session = session_of(server)
+    session = make_session(server)
     server.fail_next(*[None] * failing, fault)
-    await session.add_items(said(*["same"] * 65))
-    assert texts(server.only) == ["same"] * 65
-    await session.add_items(said("next"))
+    await session.add_items(user_messages(*["same"] * 65))
+    assert get_texts(server.only) == ["same"] * 65
+    await session.add_items(user_messages("next"))
     assert len(server.only) == 66
 
 
 @pytest.mark.parametrize("fault", [DROPPED, BROKEN, BUSY, LOST_ANSWER, BROKEN_LATE])
 @pytest.mark.parametrize("failing", range(4))
 async def test_a_passing_fault_is_outlived_without_duplicates(server: OpenAIServer, fault: Fault, failing: int) -> None:
-    session = session_of(server, max_retries=1)
+    session = make_session(server, max_retries=1)
     server.fail_next(*[None] * failing, fault)
-    await session.add_items(said(*range(45)))
-    assert texts(await session.get_items()) == [str(number) for number in range(45)]
+    await session.add_items(user_messages(*range(45)))
+    assert get_texts(await session.get_items()) == [str(number) for number in range(45)]
 
 
 async def test_a_batch_that_cannot_be_taken_back_says_what_remained(server: OpenAIServer) -> None:
-    session = await filled(server, "old")
+    session = await make_filled_session(server, "old")
     deletes = 0
 
     def third_delete_and_later(request: Request) -> Fault | None:
@@ -292,19 +292,19 @@ async def test_a_batch_that_cannot_be_taken_back_says_what_remained(server: Open
 
     server.fault_for = third_delete_and_later
     with pytest.raises(BatchIncomplete) as caught:
-        await session.add_items(said(*range(30)))
+        await session.add_items(user_messages(*range(30)))
     assert isinstance(caught.value, StoreUnavailable)
     assert isinstance(caught.value.__cause__, OpenAIRequestFailed)
     remained = [item for item in server.only if item["id"] in caught.value.remaining_ids]
-    assert texts(server.only) == ["old", *map(str, range(18))]
+    assert get_texts(server.only) == ["old", *map(str, range(18))]
     assert tuple(item["id"] for item in remained) == caught.value.remaining_ids
-    assert texts(remained) == [str(number) for number in range(18)]
+    assert get_texts(remained) == [str(number) for number in range(18)]
     assert caught.value.uncertain_count == 0
     assert all(name in str(caught.value) for name in caught.value.remaining_ids)
 
 
 async def test_a_server_that_goes_away_leaves_it_open_what_arrived(server: OpenAIServer) -> None:
-    session = await filled(server, "old")
+    session = await make_filled_session(server, "old")
     gone = False
 
     def from_the_second_chunk_on(request: Request) -> Fault | None:
@@ -316,26 +316,26 @@ async def test_a_server_that_goes_away_leaves_it_open_what_arrived(server: OpenA
 
     server.fault_for = from_the_second_chunk_on
     with pytest.raises(BatchIncomplete) as caught:
-        await session.add_items(said(*range(30)))
+        await session.add_items(user_messages(*range(30)))
     assert len(caught.value.remaining_ids) == 20
     assert caught.value.uncertain_count == 10
     assert len(server.only) == 31
     server.fault_for = lambda request: None
-    await session.add_items(said("new"))
-    assert texts(await session.get_items(1)) == ["new"]
+    await session.add_items(user_messages("new"))
+    assert get_texts(await session.get_items(1)) == ["new"]
 
 
 async def test_items_of_others_are_never_taken_for_ours(server: OpenAIServer) -> None:
-    session = await filled(server, "old")
-    other = session_of(server, conversation_id=session.session_id)
-    await other.add_items(said("theirs"))
+    session = await make_filled_session(server, "old")
+    other = make_session(server, conversation_id=session.session_id)
+    await other.add_items(user_messages("theirs"))
     server.fail_next(DROPPED)
     with pytest.raises(BatchIncomplete) as caught:
-        await session.add_items(said("mine"))
+        await session.add_items(user_messages("mine"))
     assert (caught.value.remaining_ids, caught.value.uncertain_count) == ((), 1)
     server.fail_next(None, LOST_ANSWER)
-    await session.add_items(said("mine"))
-    assert texts(server.only) == ["old", "theirs", "mine"]
+    await session.add_items(user_messages("mine"))
+    assert get_texts(server.only) == ["old", "theirs", "mine"]
 
 
 async def test_a_request_that_takes_too_long_is_not_taken_for_undone(server: OpenAIServer) -> None:
@@ -343,21 +343,21 @@ async def test_a_request_that_takes_too_long_is_not_taken_for_undone(server: Ope
     hold = asyncio.Event()
     server.fail_next(None, Fault(hold=hold, plain=True))
     with pytest.raises(BatchIncomplete) as caught:
-        await session.add_items(said("slow"))
+        await session.add_items(user_messages("slow"))
     assert caught.value.uncertain_count == 1
     assert [str(request) for request in server.requests].count("POST /conversations/conv_1/items") == 1
 
 
 async def test_a_server_that_is_not_there_has_done_nothing() -> None:
     async with OpenAIServer.running() as server:
-        session = await filled(server, "a")
+        session = await make_filled_session(server, "a")
         url = server.url
     from openai import AsyncOpenAI
 
     async with AsyncOpenAI(base_url=url, api_key="test", max_retries=0) as client:
         session = OpenAIConversationsSession(openai_client=client)
         with pytest.raises(OpenAIRequestFailed, match="nothing was changed") as caught:
-            await session.add_items(said("b"))
+            await session.add_items(user_messages("b"))
         assert caught.value.outcome is RequestOutcome.NO_EFFECT
 
 
@@ -368,16 +368,16 @@ async def test_a_server_that_is_not_there_has_done_nothing() -> None:
 async def test_a_pop_whose_request_fails_is_done_once_or_not_at_all(
     server: OpenAIServer, fault: Fault, there: bool
 ) -> None:
-    session = await filled(server, "a", "b")
+    session = await make_filled_session(server, "a", "b")
     server.fail_next(None, fault)
     if there:
         with pytest.raises(OpenAIRequestFailed) as caught:
             await session.pop_item()
         assert caught.value.outcome is RequestOutcome.NO_EFFECT
-        assert texts(server.only) == ["a", "b"]
+        assert get_texts(server.only) == ["a", "b"]
     else:
-        assert texts([await session.pop_item() or {}]) == ["b"]
-        assert texts(server.only) == ["a"]
+        assert get_texts([await session.pop_item() or {}]) == ["b"]
+        assert get_texts(server.only) == ["a"]
     server.fail_next(BROKEN)
     with pytest.raises(OpenAIRequestFailed):
         await session.pop_item()
@@ -385,21 +385,21 @@ async def test_a_pop_whose_request_fails_is_done_once_or_not_at_all(
 
 @pytest.mark.parametrize("fault", [DROPPED, BROKEN, BROKEN_LATE, LOST_ANSWER])
 async def test_a_clear_that_fails_can_be_repeated(server: OpenAIServer, fault: Fault) -> None:
-    session = await filled(server, "a")
+    session = await make_filled_session(server, "a")
     server.fail_next(fault)
     with pytest.raises(OpenAIRequestFailed) as caught:
         await session.clear_session()
     assert caught.value.outcome is RequestOutcome.UNKNOWN
     await session.clear_session()
     assert server.conversations == {}
-    await session.add_items(said("b"))
-    assert texts(await session.get_items()) == ["b"]
+    await session.add_items(user_messages("b"))
+    assert get_texts(await session.get_items()) == ["b"]
 
 
 @pytest.mark.parametrize("fault", [DROPPED, BROKEN, BUSY, GARBLED], ids=["dropped", "500", "429", "garbled"])
 @pytest.mark.parametrize("failing", range(3))
 async def test_a_read_that_fails_says_so_and_strands_nothing(server: OpenAIServer, fault: Fault, failing: int) -> None:
-    session = await filled(server, *range(250))
+    session = await make_filled_session(server, *range(250))
     server.fail_next(*[None] * failing, fault)
     with pytest.raises(OpenAIRequestFailed) as caught:
         await session.get_items()
@@ -408,15 +408,15 @@ async def test_a_read_that_fails_says_so_and_strands_nothing(server: OpenAIServe
 
 
 async def test_a_conversation_that_cannot_be_created_is_created_by_the_next_write(server: OpenAIServer) -> None:
-    session = session_of(server)
+    session = make_session(server)
     for fault in (DROPPED, BROKEN, GARBLED):
         server.fail_next(fault)
         with pytest.raises(OpenAIRequestFailed):
-            await session.add_items(said("a"))
+            await session.add_items(user_messages("a"))
         with pytest.raises(InvalidInput):
             _ = session.session_id
-    await session.add_items(said("a"))
-    assert texts(await session.get_items()) == ["a"]
+    await session.add_items(user_messages("a"))
+    assert get_texts(await session.get_items()) == ["a"]
 
 
 # --- cancellation ---------------------------------------------------------------------------------
@@ -424,41 +424,41 @@ async def test_a_conversation_that_cannot_be_created_is_created_by_the_next_writ
 
 @pytest.mark.parametrize("chunk", range(4))
 async def test_a_batch_cancelled_at_any_request_is_there_whole_or_not_at_all(server: OpenAIServer, chunk: int) -> None:
-    session = await filled(server, "old")
+    session = await make_filled_session(server, "old")
     start, hold = len(server.requests), asyncio.Event()
     server.fail_next(*[None] * chunk, Fault(hold=hold, plain=True))
-    writing = asyncio.create_task(session.add_items(said(*range(65))))
+    writing = asyncio.create_task(session.add_items(user_messages(*range(65))))
     await server.asked(start + chunk + 1)
     writing.cancel()
     asyncio.get_running_loop().call_later(0.01, hold.set)
     with pytest.raises(asyncio.CancelledError):
         await writing
     whole = chunk == 3  # the answer to the last request was waited for
-    assert texts(server.only) == ["old", *(map(str, range(65)) if whole else ())]
-    await session.add_items(said("new"))
-    assert texts(await session.get_items(1)) == ["new"]
+    assert get_texts(server.only) == ["old", *(map(str, range(65)) if whole else ())]
+    await session.add_items(user_messages("new"))
+    assert get_texts(await session.get_items(1)) == ["new"]
 
 
 async def test_cancelling_again_and_again_does_not_break_the_way_back(server: OpenAIServer) -> None:
-    session = await filled(server, "old")
+    session = await make_filled_session(server, "old")
     start, hold = len(server.requests), asyncio.Event()
     server.fail_next(None, Fault(hold=hold, plain=True))
-    writing = asyncio.create_task(session.add_items(said(*range(65))))
+    writing = asyncio.create_task(session.add_items(user_messages(*range(65))))
     await server.asked(start + 2)
     hold.set()
     while not writing.done():
         writing.cancel()
         await asyncio.sleep(0)
     assert writing.cancelled()
-    assert texts(server.only) == ["old"]
+    assert get_texts(server.only) == ["old"]
 
 
 async def test_a_cancelled_batch_that_cannot_be_taken_back_says_so_in_the_cause(server: OpenAIServer) -> None:
-    session = await filled(server, "old")
+    session = await make_filled_session(server, "old")
     start, hold = len(server.requests), asyncio.Event()
     server.fault_for = lambda request: BROKEN if request.method == "DELETE" else None
     server.fail_next(None, Fault(hold=hold, plain=True))
-    writing = asyncio.create_task(session.add_items(said(*range(65))))
+    writing = asyncio.create_task(session.add_items(user_messages(*range(65))))
     await server.asked(start + 2)
     writing.cancel()
     asyncio.get_running_loop().call_soon(hold.set)
@@ -476,12 +476,12 @@ def test_a_cancelled_batch_whose_answer_does_not_come_is_taken_back_and_says_wha
 
     async def cancel() -> BaseException | None:
         session = OpenAIConversationsSession(openai_client=server.near_client())
-        await session.add_items(said("old"))
+        await session.add_items(user_messages("old"))
         start, answering = len(server.requests), asyncio.Event()
         server.fail_next(None, Fault(hold=answering, applied=True))
         if seconds is not None:
             asyncio.get_running_loop().call_later(seconds, answering.set)
-        writing = asyncio.create_task(session.add_items(said(*range(45))))
+        writing = asyncio.create_task(session.add_items(user_messages(*range(45))))
         await server.asked(start + 2)
         writing.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
@@ -489,20 +489,21 @@ def test_a_cancelled_batch_whose_answer_does_not_come_is_taken_back_and_says_wha
         return caught.value.__cause__
 
     cause = run_in_virtual_time(cancel())
-    assert texts(server.only) == ["old"]
+    assert get_texts(server.only) == ["old"]
     if seconds is None:
         assert isinstance(cause, BatchIncomplete)
         assert (cause.remaining_ids, cause.uncertain_count) == ((), 20)
 
 
 async def test_waiting_for_a_turn_can_be_cancelled_without_a_trace(server: OpenAIServer) -> None:
-    session = await filled(server, "old")
+    session = await make_filled_session(server, "old")
     start, hold = len(server.requests), asyncio.Event()
     server.fail_next(Fault(hold=hold, plain=True))
-    first = asyncio.create_task(session.add_items(said("first")))
+    first = asyncio.create_task(session.add_items(user_messages("first")))
     await server.asked(start + 1)
     waiting = [
-        asyncio.create_task(work) for work in (session.add_items(said("x")), session.pop_item(), session.get_items())
+        asyncio.create_task(work)
+        for work in (session.add_items(user_messages("x")), session.pop_item(), session.get_items())
     ]
     await asyncio.sleep(0)
     for task in waiting:
@@ -511,11 +512,11 @@ async def test_waiting_for_a_turn_can_be_cancelled_without_a_trace(server: OpenA
     await first
     await asyncio.gather(*waiting, return_exceptions=True)
     assert all(task.cancelled() for task in waiting)
-    assert texts(server.only) == ["old", "first"]
+    assert get_texts(server.only) == ["old", "first"]
 
 
 async def test_a_cancelled_clear_or_pop_is_carried_out_when_it_was_under_way(server: OpenAIServer) -> None:
-    session = await filled(server, "a", "b")
+    session = await make_filled_session(server, "a", "b")
     for change in (session.pop_item, session.clear_session):
         start, hold = len(server.requests), asyncio.Event()
         last = 2 if change == session.pop_item else 1
@@ -528,12 +529,12 @@ async def test_a_cancelled_clear_or_pop_is_carried_out_when_it_was_under_way(ser
             await task
         assert task.cancelled()
     assert server.conversations == {}
-    await session.add_items(said("c"))
-    assert texts(await session.get_items()) == ["c"]
+    await session.add_items(user_messages("c"))
+    assert get_texts(await session.get_items()) == ["c"]
 
 
 async def test_a_reader_of_the_same_object_never_sees_half_a_batch(server: OpenAIServer) -> None:
-    session = session_of(server)
+    session = make_session(server)
     seen: set[int] = set()
 
     async def watch() -> None:
@@ -544,7 +545,7 @@ async def test_a_reader_of_the_same_object_never_sees_half_a_batch(server: OpenA
     async with asyncio.TaskGroup() as group:
         group.create_task(watch())
         await asyncio.sleep(0)
-        await session.add_items(said(*range(65)))
+        await session.add_items(user_messages(*range(65)))
     assert seen == {0, 65}
 
 
@@ -562,11 +563,11 @@ async def test_a_given_client_is_left_open_and_our_own_is_closed(
     monkeypatch.setenv("OPENAI_API_KEY", "test")
     session = OpenAIConversationsSession()
     await session.aclose()
-    await session.add_items(said("a"))
+    await session.add_items(user_messages("a"))
     ours = session._api.get()
     await session.aclose()
     assert ours.is_closed()
-    assert texts(await session.get_items()) == ["a"]
+    assert get_texts(await session.get_items()) == ["a"]
     await session.aclose()
 
 
@@ -574,7 +575,7 @@ async def test_a_client_without_a_key_is_a_clear_error(monkeypatch: pytest.Monke
     for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(InvalidInput, match="OPENAI_API_KEY"):
-        await OpenAIConversationsSession().add_items(said("a"))
+        await OpenAIConversationsSession().add_items(user_messages("a"))
 
 
 def test_openai_is_imported_only_for_a_request() -> None:

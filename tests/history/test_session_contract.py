@@ -1,4 +1,4 @@
-"""The session contract, applied to sessions over the backends that need no server."""
+"""The session contract over the backends that need no server."""
 
 import sqlite3
 from contextlib import asynccontextmanager, closing
@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 
 from damage import damage_memory, damage_sqlite
-from standfast.history.session import Session, SessionSettings
+from factories.history import FourMethodSession
+from standfast.history.session import SessionSettings
 from standfast.history.stored_session import StoredSession
 from standfast.store.memory import MemoryBackend
 from standfast.store.sql.connection import TableNames
 from standfast.store.sqlite.backend import SqliteBackend
 from standfast.testing import FakeClock, PlainSessionContract, SessionContract, SqliteFaults, closing_backend
+from standfast.testing.sessions.contract import StateMachineClauses
 
 
 class TestOverMemory(SessionContract):
     durable = False
+    examples = 10
 
     @pytest.fixture
     def reopen(self, clock: FakeClock):
@@ -29,13 +32,13 @@ class TestOverMemory(SessionContract):
 
     @pytest.fixture
     def count_rows(self):
-        async def count_rows(place: MemoryBackend) -> int:
-            return len(place.tables.tapes)
+        async def count_rows(storage: MemoryBackend) -> int:
+            return len(storage.tables.tapes)
 
         return count_rows
 
 
-class TestOverSqlite(SessionContract):
+class SqliteFixtures:
     names = TableNames()
 
     @pytest.fixture
@@ -60,19 +63,23 @@ class TestOverSqlite(SessionContract):
 
     @pytest.fixture
     def count_rows(self, path: Path):
-        async def count_rows(place: SqliteBackend) -> int:
+        async def count_rows(storage: SqliteBackend) -> int:
             with closing(sqlite3.connect(path)) as raw:
                 return raw.execute(f"SELECT COUNT(*) FROM {self.names.items}").fetchone()[0]
 
         return count_rows
 
 
-class TestOverSqliteWithOtherNames(TestOverSqlite):
-    names = TableNames(sessions="chat_sessions", items="messages")
-    examples = 5
+class TestOverSqlite(SqliteFixtures, SessionContract):
+    examples = 10
 
-    async def test_only_the_configured_names_are_used(self, place: SqliteBackend, path: Path) -> None:
-        session = self.open_session(place, "s")
+
+class TestOverSqliteWithOtherTableNames(SqliteFixtures, SessionContract):
+    names = TableNames(sessions="chat_sessions", items="messages")
+    examples = 2
+
+    async def test_only_the_configured_names_are_used(self, storage: SqliteBackend, path: Path) -> None:
+        session = self.open_session(storage, "s")
         await session.add_items([{"role": "user", "content": "word"}])
         await session.search("word")
         with closing(sqlite3.connect(path)) as raw:
@@ -81,8 +88,14 @@ class TestOverSqliteWithOtherNames(TestOverSqlite):
         assert not [name for name in tables if "standfast" in name]
 
 
+@pytest.mark.soak
+class TestManyProgramsOverSqlite(SqliteFixtures, StateMachineClauses):
+    examples = 100
+
+
 class TestOverSqliteInMemory(SessionContract):
     durable = False
+    examples = 5
 
     @pytest.fixture
     def faults(self) -> SqliteFaults:
@@ -97,28 +110,7 @@ class TestOverSqliteInMemory(SessionContract):
         return faults.fail_after
 
 
-class FourMethods:
-    """A session as a third party would write it."""
-
-    def __init__(self, inner: Session, settings: SessionSettings | None) -> None:
-        self.inner = inner
-        self.session_id = inner.session_id
-        self.session_settings = settings
-
-    async def get_items(self, limit: int | None = None) -> list[Any]:
-        return await self.inner.get_items(limit)
-
-    async def add_items(self, items: list[Any]) -> None:
-        await self.inner.add_items(items)
-
-    async def pop_item(self) -> Any:
-        return await self.inner.pop_item()
-
-    async def clear_session(self) -> None:
-        await self.inner.clear_session()
-
-
-class TestOfAThirdParty(PlainSessionContract):
+class TestThirdPartySession(PlainSessionContract):
     durable = False
 
     @pytest.fixture
@@ -129,5 +121,7 @@ class TestOfAThirdParty(PlainSessionContract):
 
         return reopen
 
-    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> FourMethods:
-        return FourMethods(StoredSession(session_id, place, settings=settings), settings)
+    def open_session(
+        self, storage: Any, session_id: str, *, settings: SessionSettings | None = None
+    ) -> FourMethodSession:
+        return FourMethodSession(StoredSession(session_id, storage, settings=settings))

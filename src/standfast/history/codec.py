@@ -1,4 +1,4 @@
-"""How items become stored bytes. The plain codec is JSON; :mod:`standfast.history.encryption.codec` is the other one."""
+"""Codecs turn items into stored records. The encrypting one is in :mod:`standfast.history.encryption.codec`."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from standfast.store.contract import Generation, Row, SessionRecord, make_wrong_
 
 
 class UnreadableRecord(ValueError):
-    """A stored record holds no item; the message says why."""
+    """A stored record cannot be decoded to an item. The message gives the reason."""
 
 
 class DecodedRecord(msgspec.Struct, frozen=True):
-    """A stored item that could be read. ``written_at`` is known only where the codec vouches for it."""
+    """A stored record with its item. ``written_at`` is set only if the codec authenticates it."""
 
     row: Row
     item: Item
@@ -23,43 +23,45 @@ class DecodedRecord(msgspec.Struct, frozen=True):
 
 
 class Codec(Protocol):
-    """Turns JSON into records and back, for one session."""
+    """Encodes and decodes the records of one session."""
 
     position_bound: bool
-    """Whether a record depends on its place, so that it can only be made for a known version of the session."""
+    """Whether a record depends on its location, so that it can only be encoded for a known version of the session."""
 
     ttl: float | None
-    """Seconds after which an item is no longer shown."""
+    """Seconds after which an item expires; ``None`` for never."""
 
-    def encode(self, items: Sequence[bytes], *, tape: int, seq: int) -> tuple[bytes, ...]: ...
+    def encode(self, items: Sequence[bytes], *, tape: int, seq: int) -> tuple[bytes, ...]:
+        """Return the records of a batch of JSON items that is written to ``tape`` from ``seq`` on."""
+        ...
 
     def decode(self, row: Row) -> DecodedRecord:
-        """The item of a record, or :class:`Unreadable`."""
+        """Return the item of a record, or raise :class:`UnreadableRecord`."""
         ...
 
     def digest(self, items: Sequence[bytes]) -> str:
-        """The same for the same batch, and telling nothing about it to those who may not read it."""
+        """Return a digest that is equal for equal batches. Without the key it reveals nothing else."""
         ...
 
     def seal(self, record: SessionRecord, *, replaced: SessionRecord | None = None) -> bytes | None:
-        """A proof that the session shows what it shows, to be stored with it.
+        """Return the seal to store with the session: a proof of which items it shows.
 
-        ``record`` is the session as it is about to be, still with the seal it had before; ``replaced`` is the
-        session as it was, when that becomes an earlier generation.
+        ``record`` is the session after the change, but still with the seal from before it. ``replaced`` is the session
+        before the change, if the change makes that an earlier generation.
         """
         ...
 
     def verify(self, record: SessionRecord) -> None:
-        """Raise when the session does not show what it showed when it was sealed."""
+        """Raise an error if the session does not match its seal."""
         ...
 
     def verify_generations(self, record: SessionRecord, generations: Sequence[Generation]) -> None:
-        """Raise when these are not the earlier generations of a record that was verified."""
+        """Raise an error if these are not the earlier generations of ``record``, which must be verified already."""
         ...
 
 
 class PlainCodec:
-    """Records are the JSON of their items."""
+    """The codec without encryption: a record is the JSON of its item."""
 
     position_bound = False
     ttl: float | None = None
@@ -69,7 +71,7 @@ class PlainCodec:
 
     def decode(self, row: Row) -> DecodedRecord:
         if row.data is None:
-            raise UnreadableRecord("the record is gone")
+            raise UnreadableRecord("the record is missing")
         try:
             return DecodedRecord(row, decode_item(row.data))
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Histories that replace their oldest part by a summary of it when they grow too long."""
+"""Sessions that replace their oldest items by a summary when the history grows too long."""
 
 import asyncio
 import inspect
@@ -12,6 +12,7 @@ from standfast.base.errors import HistoryMoved, InvalidInput, NotFound, Unsuppor
 from standfast.base.items import Item, encode_items, extract_text
 from standfast.base.pairing import PairingProblem, find_unpaired, group_into_units
 from standfast.history.codec import DecodedRecord
+from standfast.history.session import make_contention_error
 from standfast.history.stored_session import StoredSession
 from standfast.history.wrapper import SessionWrapper
 from standfast.store.contract import EMPTY_HEAD, Generation, Head
@@ -26,36 +27,36 @@ _log = logging.getLogger(__name__)
 
 
 class Trigger(msgspec.Struct, frozen=True, kw_only=True):
-    """Compact when the history has more than so many items, or more than so many tokens."""
+    """Compact when the history has more than ``items`` items or more than ``tokens`` tokens."""
 
     items: int | None = None
     tokens: int | None = None
 
     def __post_init__(self) -> None:
-        given = [value for value in (self.items, self.tokens) if value is not None]
-        if not given or any(isinstance(value, bool) or not isinstance(value, int) or value < 1 for value in given):
-            raise InvalidInput("a trigger needs a number of items or of tokens, 1 or more")
+        limits = [value for value in (self.items, self.tokens) if value is not None]
+        if not limits or any(isinstance(value, bool) or not isinstance(value, int) or value < 1 for value in limits):
+            raise InvalidInput("a Trigger needs items or tokens, an integer >= 1")
 
 
 def estimate_tokens(item: Item) -> int:
-    """About as many as a model would count, from the length of the text alone; pictures count nothing."""
+    """Estimate the number of tokens of an item from the length of its text. Images are not counted."""
     return 4 + len(extract_text(item).encode("utf-8", "replace")) // 4
 
 
 class CompactingSession(SessionWrapper):
-    """Replaces the oldest items of a history by a summary once an append passes the trigger.
+    """A session that replaces its oldest items by a summary when an append passes the trigger.
 
-    ``summarise`` is given the oldest items, all of them whatever limit the session has, and answers with a text,
-    an item or several; a text becomes a user message, so that what users said gains no authority by being
-    summarised. The ``keep_last`` latest items stay as they are, and more where a call would be separated from its
-    output or reasoning from what it led to. The replacement is one commit. What was replaced stays as an earlier
-    generation, and :meth:`undo_compaction` shows it again.
+    ``summarise`` gets the oldest items, regardless of any limit in the settings, and returns a text, an item or a list
+    of items. A text becomes a user message, so that words of a user gain no authority by being summarised. The latest
+    ``keep_last`` items are kept, and more if a call would be separated from its output or reasoning from its result.
+    The replacement is one commit. The replaced items stay as an earlier generation, and :meth:`undo_compaction` shows
+    them again.
 
-    An append never fails because of its compaction: that is logged, and the next append tries again. Whoever
-    passes ``expected`` has to read the head again after each append, since a compaction changes it too.
+    An append never fails because of its compaction: the error is logged, and the next append tries again. Callers that
+    pass ``expected`` must read the head again after each append, because a compaction changes it too.
 
-    It wraps a session in a standfast store, encrypted or not. The summary of an encrypted history is encrypted;
-    its own age counts for a ``ttl``, not that of what it summarises.
+    It wraps a session in a standfast store, encrypted or not. The summary of an encrypted history is encrypted, and
+    its ``ttl`` counts from the time of the summary.
     """
 
     def __init__(
@@ -70,14 +71,17 @@ class CompactingSession(SessionWrapper):
         stored = getattr(underlying, "stored_session", None)
         if not isinstance(stored, StoredSession):
             raise Unsupported(
-                f"CompactingSession needs a session in a standfast store, which {type(underlying).__name__} is not:"
-                " no other can replace part of a history in one step"
+                f"CompactingSession needs a session in a standfast store, got {type(underlying).__name__}:"
+                " other sessions cannot replace part of their history atomically"
             )
         if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 0:
-            raise InvalidInput(f"keep_last must be a whole number of 0 or more, not {keep_last!r}")
+            raise InvalidInput(f"keep_last must be an integer >= 0, got {keep_last!r}")
         if isinstance(trigger, Trigger):
             if trigger.items is not None and trigger.items <= keep_last:
-                raise InvalidInput(f"a trigger of {trigger.items} items and keep_last={keep_last} leave nothing to do")
+                raise InvalidInput(
+                    f"keep_last={keep_last} must be less than the trigger of {trigger.items} items,"
+                    " or there is nothing to compact"
+                )
         elif not callable(trigger):
             raise InvalidInput(f"trigger must be a Trigger or a function, not {type(trigger).__name__}")
         super().__init__(underlying.session_id, underlying)
@@ -92,50 +96,51 @@ class CompactingSession(SessionWrapper):
     async def add_items(
         self, items: Sequence[Item], *, key: str | None = None, expected: Head | None = None, wrapper: Any = None
     ) -> None:
-        """Append one batch as ever; then compact if it is time."""
+        """Append a batch, then compact if the trigger has been passed."""
         await super().add_items(items, key=key, expected=expected)
-        if self.compaction_lock.locked():  # by another task, which this one need not wait for
+        if self.compaction_lock.locked():  # another task is compacting; this one need not wait for it
             return
         try:
             if await self.may_need_compaction(items):
                 await self.compact()
-        except Exception:  # noqa: BLE001 - the append is done, and nothing here may make it look as if it were not
+        except Exception:  # noqa: BLE001 - the append has succeeded, so it must not raise
             _log.exception("session %r could not be compacted; the next append tries again", self.session_id)
 
     async def compact(self, *, force: bool = False) -> Head | None:
-        """Compact now if the trigger says so, or in any case with ``force``; ``None`` when there was nothing to do.
+        """Compact if the trigger has been passed, or unconditionally with ``force``, and return the new head.
 
-        Unlike an append this raises what the summariser raises. The history is then as it was.
+        Return ``None`` if there was nothing to do. Unlike an append, this raises the errors of the summariser; the
+        history is unchanged then.
         """
         async with self.compaction_lock:
             for _ in range(_MAX_ATTEMPTS):
                 head, entries = await self.read_all()
                 if not force and not await self.is_triggered([entry.item for entry in entries]):
                     return None
-                part = self.select_oldest(entries)
-                if len(part) < 2:  # a summary of one item would be no shorter
+                oldest = self.select_oldest(entries)
+                if len(oldest) < 2:  # a summary of one item would be no shorter
                     return None
-                summary = validate_summary(await maybe_await(self.summarise([entry.item for entry in part])))
-                replaced = await self.replace_with_summary(part, summary, head)
-                if replaced is not None:
-                    return replaced
-        raise HistoryMoved(self.session_id, expected="a quiet moment", found="constant change")
+                summary = validate_summary(await maybe_await(self.summarise([entry.item for entry in oldest])))
+                new_head = await self.replace_with_summary(oldest, summary, head)
+                if new_head is not None:
+                    return new_head
+        raise make_contention_error(self.session_id, _MAX_ATTEMPTS)
 
     async def undo_compaction(self) -> Head:
-        """Show again what the latest compaction replaced, and after it all that was added since.
+        """Show the items again that the latest compaction replaced, followed by the items added since.
 
-        Call it again to undo the one before. :class:`NotFound` when the history does not begin with a summary
-        that replaced something. An append that passes the trigger compacts anew.
+        Call it again to undo the compaction before that. Raise :class:`NotFound` if the history does not begin with a
+        summary. The next append that passes the trigger compacts again.
         """
         while True:
-            head, earlier = await self.target_session.read_head_and_generations()
+            head, generations = await self.target_session.read_head_and_generations()
             first = await self.target_session.read_page(start=0, stop=1)
             if first is None or not first.rows:
                 raise NotFound("compaction of session", self.session_id)
             if first.record.head != head:
                 continue
-            written = TapeSpan(first.rows[0].tape, first.rows[0].seq, first.rows[0].seq + 1)
-            generation = find_replaced_generation(written, earlier) if written.tape == first.record.tape else None
+            summary = TapeSpan(first.rows[0].tape, first.rows[0].seq, first.rows[0].seq + 1)
+            generation = find_replaced_generation(summary, generations) if summary.tape == first.record.tape else None
             if generation is None:
                 raise NotFound("compaction of session", self.session_id)
             try:
@@ -146,7 +151,7 @@ class CompactingSession(SessionWrapper):
     # --- shared parts ---------------------------------------------------------------------------
 
     async def may_need_compaction(self, added: Sequence[Item]) -> bool:
-        """Whether the trigger may have been passed, found out without reading the history where possible."""
+        """Return True if the trigger may have been passed. Avoids reading the history where possible."""
         if not isinstance(self.trigger, Trigger):
             return True
         head = await self.target_session.head()
@@ -155,7 +160,7 @@ class CompactingSession(SessionWrapper):
         if self.trigger.tokens is None:
             return False
         before, tokens = self.token_count.head, self.token_count.tokens
-        if head == Head(before.version + 1, before.length + len(added)):  # nothing but what was just appended
+        if head == Head(before.version + 1, before.length + len(added)):  # this append was the only change
             tokens += sum(map(self.count_tokens, added))
         else:
             head, entries = await self.read_all()
@@ -166,57 +171,57 @@ class CompactingSession(SessionWrapper):
     async def is_triggered(self, items: list[Item]) -> bool:
         if not isinstance(self.trigger, Trigger):
             return bool(await maybe_await(self.trigger(items)))
-        most_items, most_tokens = self.trigger.items, self.trigger.tokens
-        if most_items is not None and len(items) > most_items:
+        max_items, max_tokens = self.trigger.items, self.trigger.tokens
+        if max_items is not None and len(items) > max_items:
             return True
-        return most_tokens is not None and sum(map(self.count_tokens, items)) > most_tokens
+        return max_tokens is not None and sum(map(self.count_tokens, items)) > max_tokens
 
     async def read_all(self) -> tuple[Head, list[DecodedRecord]]:
-        """All that is shown, and a head that writes only succeed with while it is still true."""
+        """Return the visible items and a head to commit against. The head is read first: it may be too old, not new."""
         head = await self.target_session.head()
         return head, await self.target_session.read_latest(None)
 
     def select_oldest(self, entries: list[DecodedRecord]) -> list[DecodedRecord]:
-        """What a summary may replace."""
+        """Return the oldest items that a summary may replace without separating a pair."""
         items = [entry.item for entry in entries]
-        most = min(max(len(items) - self.keep_last, 0), find_unfinished_turn(items))
-        cut = max((unit.stop for unit in group_into_units(items) if unit.stop <= most), default=0)
+        end = min(max(len(items) - self.keep_last, 0), find_unfinished_turn(items))
+        cut = max((unit.stop for unit in group_into_units(items) if unit.stop <= end), default=0)
         return entries[:cut]
 
-    async def replace_with_summary(self, part: list[DecodedRecord], summary: list[Item], head: Head) -> Head | None:
-        """Put the summary in place of the part, if need be after appends that came in meanwhile.
+    async def replace_with_summary(self, oldest: list[DecodedRecord], summary: list[Item], head: Head) -> Head | None:
+        """Replace the oldest items by the summary. Appends in the meantime do not prevent it.
 
-        ``None`` when the part itself is no longer what the history begins with.
+        Return ``None`` if the history no longer begins with these items.
         """
-        places = [entry.row for entry in part]
+        rows = [entry.row for entry in oldest]
         for _ in range(_MAX_ATTEMPTS):
             try:
-                return await self.target_session.splice_items(0, places[-1].position + 1, summary, expected=head)
+                return await self.target_session.splice_items(0, rows[-1].position + 1, summary, expected=head)
             except HistoryMoved:
                 head, entries = await self.read_all()
-                if [entry.row for entry in entries[: len(part)]] != places:
+                if [entry.row for entry in entries[: len(oldest)]] != rows:
                     return None
         return None
 
     def rewrap(self, stored: StoredSession) -> Self:
-        twin = super().rewrap(stored)
-        twin.target_session = stored
-        twin.compaction_lock = asyncio.Lock()
-        twin.token_count = TokenCount(EMPTY_HEAD, 0)
-        return twin
+        clone = super().rewrap(stored)
+        clone.target_session = stored
+        clone.compaction_lock = asyncio.Lock()
+        clone.token_count = TokenCount(EMPTY_HEAD, 0)
+        return clone
 
 
 class TokenCount(msgspec.Struct, frozen=True):
-    """How many tokens a history had when it was last looked at."""
+    """The number of tokens of a history at a head."""
 
     head: Head
     tokens: int
 
 
 def find_unfinished_turn(items: Sequence[Item]) -> int:
-    """Where the turn begins that still waits for an output; the length when none does.
+    """Return the index of the first item in the last turn that still waits for its counterpart, else the length.
 
-    A call that was left unanswered in an earlier turn is not waited for.
+    Calls of earlier turns that have no output will not get one any more and are ignored.
     """
     latest = max((index for index, item in enumerate(items) if item.get("role") == "user"), default=-1)
     waiting = [
@@ -228,7 +233,7 @@ def find_unfinished_turn(items: Sequence[Item]) -> int:
 
 
 def validate_summary(summary: object) -> list[Item]:
-    """A summary as items, or :class:`InvalidInput` for one that would leave the model with less than nothing."""
+    """Return the summary as items, or raise :class:`InvalidInput` if it is empty or contains half of a pair."""
     if isinstance(summary, str):
         if not summary.strip():
             raise InvalidInput("the summary is empty")
@@ -238,19 +243,19 @@ def validate_summary(summary: object) -> list[Item]:
     if not isinstance(items, Sequence) or not items:
         raise InvalidInput("the summary is empty")
     if find_unpaired(items):
-        raise InvalidInput("the summary holds a call without its output, or one of the other kinds of half a pair")
+        raise InvalidInput("the summary contains an unpaired item, such as a call without its output")
     return list(items)
 
 
 async def maybe_await(value: Any) -> Any:
-    """What a function answered that may be a plain or an async one."""
+    """Await ``value`` if it is awaitable, and return the result."""
     return await value if inspect.isawaitable(value) else value
 
 
 def find_replaced_generation(first: TapeSpan, generations: Sequence[Generation]) -> Generation | None:
-    """What stood where a history now begins with ``first``, if that was written as a replacement."""
+    """Return the generation that was replaced when ``first`` was written, or ``None`` if it was not a replacement."""
     for entry in generations:
-        if entry.resumes_at > first.start:  # the first to go on behind it was made when it was written
-            shown = find_position(entry.spans, first.tape, first.start)
-            return entry if shown is None else None
+        if entry.resumes_at > first.start:  # the oldest such generation was archived by the commit that wrote it
+            position = find_position(entry.spans, first.tape, first.start)
+            return entry if position is None else None
     return None

@@ -1,4 +1,4 @@
-"""What is wrong with a stored history, if anything."""
+"""Integrity reports: unreadable records, unpaired items, quarantined records and tampering."""
 
 from collections.abc import Sequence
 
@@ -11,26 +11,28 @@ from standfast.store.contract import EMPTY_HEAD, Generation, Head, Page, Quarant
 
 
 class CorruptItem(msgspec.Struct, frozen=True):
-    """A record that holds no item, by its position in the history."""
+    """An unreadable record, by its position in the history."""
 
     position: int
     reason: str
 
 
 class IntegrityReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings about one history. ``ok`` when there are none."""
+    """The findings about one history."""
 
     session_id: str
     head: Head
     readable: int
     corrupt: list[CorruptItem]
     unpaired: list[UnpairedItem]
-    """Indexes count the readable items only; a model is not shown these."""
+    """Items without their counterpart, which are not sent to a model. Indexes count the readable items only."""
     quarantined: list[QuarantinedItem]
     tampered: str | None = None
+    """Why the history does not match its seal, if it does not."""
 
     @property
     def ok(self) -> bool:
+        """Whether there are no findings."""
         return not (self.corrupt or self.unpaired or self.quarantined or self.tampered)
 
 
@@ -42,6 +44,7 @@ def check_integrity(
     generations: Sequence[Generation],
     quarantined: Sequence[QuarantinedItem],
 ) -> IntegrityReport:
+    """Verify the seal of a history and return the report of all findings."""
     tampered = None
     if page is not None:
         try:
@@ -55,6 +58,7 @@ def check_integrity(
 def build_report(
     session_id: str, page: Page | None, codec: Codec, *, quarantined: Sequence[QuarantinedItem], tampered: str | None
 ) -> IntegrityReport:
+    """Return the report of a history whose seal has been verified already, with the result as ``tampered``."""
     items, corrupt = [], []
     for row in page.rows if page else []:
         try:

@@ -1,4 +1,4 @@
-"""Reading the history of one conversation, over any backend and codec."""
+"""The reading half of a stored session, over any backend and codec."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ _SCAN_PAGE_SIZE = 500
 
 
 class StoredSessionReader:
-    """What a history in a store shows. :class:`~standfast.history.stored_session.StoredSession` can change it as well."""
+    """Reads a session in a store. :class:`~standfast.history.stored_session.StoredSession` adds the writing methods."""
 
     session_settings: SessionSettings | None
 
@@ -42,11 +42,10 @@ class StoredSessionReader:
         self.clock = clock
 
     async def get_items(self, limit: int | None = None, *, generation: int | None = None) -> list[Item]:
-        """The latest ``limit`` items, oldest first; 0 gives none.
+        """Return the latest ``limit`` items, oldest first. The default is the limit of the settings, else all items.
 
-        Without a limit the settings decide, and without those it is everything. A record that cannot be read
-        is left out and does not count; :meth:`check` names it. ``generation`` reads what the history showed
-        before it was rewound or replaced.
+        A record that cannot be read is skipped and does not count towards the limit; :meth:`check` reports it. Pass
+        the number of an earlier ``generation`` to read the history as it was before a rewind or replacement.
         """
         limit = self.resolve_limit(limit)
         validate_generation(generation)
@@ -55,53 +54,55 @@ class StoredSessionReader:
         return [entry.item for entry in await self.read_latest(limit, generation=generation)]
 
     async def head(self) -> Head:
-        """Where the history stands now; pass it as ``expected`` to write only if nobody else did."""
+        """Return the current version and length. Pass it as ``expected`` to write only if there was no other write."""
         record = await self.read_verified_record()
         return record.head if record else EMPTY_HEAD
 
     async def get_paired_items(self, limit: int | None = None) -> list[Item]:
-        """What a model may be shown: the items without those whose counterpart is missing.
+        """Return the items that may be sent to a model: those of :meth:`get_items` whose counterpart is not missing.
 
-        Nothing stored is changed by that.
+        The stored history does not change.
         """
         return drop_unpaired(await self.get_items(limit))
 
     async def generations(self) -> list[Generation]:
-        """What the history showed before each rewind or replacement, oldest first."""
+        """List the earlier generations, oldest first: the history as it was before each rewind or replacement."""
         return (await self.read_head_and_generations())[1]
 
     async def search(self, query: str, *, limit: int | None = 20) -> list[SearchHit]:
-        """Items in which every word of ``query`` begins a word, newest first."""
-        terms, most = parse_query(query, limit)
-        if not terms or not most:
+        """Return the items in which each word of ``query`` is the beginning of a word, newest first."""
+        terms, max_hits = parse_query(query, limit)
+        if not terms or not max_hits:
             return []
         if not self.codec.position_bound:
-            found = await search_index(
-                self.backend, self.match_candidate, terms, session_id=self.session_id, limit=most
+            hits = await search_index(
+                self.backend, self.match_candidate, terms, session_id=self.session_id, limit=max_hits
             )
-            if found is not None:
-                return found
-        return await self.scan(terms, most)
+            if hits is not None:
+                return hits
+        return await self.scan(terms, max_hits)
 
     async def check(self) -> IntegrityReport:
-        """Look at every record and say what is wrong. Changes nothing."""
+        """Read every record and report what is damaged, unpaired, quarantined or tampered with. Never writes."""
         while True:
             page = await self.backend.read(self.session_id)
-            earlier = await self.backend.list_generations(self.session_id)
-            aside = await self.backend.list_quarantined(self.session_id)
+            generations = await self.backend.list_generations(self.session_id)
+            quarantined = await self.backend.list_quarantined(self.session_id)
             if await self.backend.get_session(self.session_id) == (page.record if page else None):
-                return check_integrity(self.session_id, page, self.codec, generations=earlier, quarantined=aside)
+                return check_integrity(
+                    self.session_id, page, self.codec, generations=generations, quarantined=quarantined
+                )
 
     async def export(self) -> AsyncIterator[tuple[Row, Item | UnreadableRecord]]:
-        """Every record in order, with its item or the reason why it has none."""
+        """Yield every record in order with its item, or with the reason why it cannot be read."""
         page = await self.read_page()
-        readable, broken = self.decode_rows(page.rows if page else [])
-        shown: list[tuple[Row, Item | UnreadableRecord]] = [
+        readable, unreadable = self.decode_rows(page.rows if page else [])
+        entries: list[tuple[Row, Item | UnreadableRecord]] = [
             (entry.row, entry.item) for entry in self.drop_expired(readable)
         ]
-        shown += [(row, UnreadableRecord(reason)) for row, reason in broken]
-        for row, found in sorted(shown, key=lambda pair: pair[0].position):
-            yield row, found
+        entries += [(row, UnreadableRecord(reason)) for row, reason in unreadable]
+        for row, content in sorted(entries, key=lambda pair: pair[0].position):
+            yield row, content
 
     # --- shared parts ---------------------------------------------------------------------------
 
@@ -110,41 +111,46 @@ class StoredSessionReader:
         return limit if limit is not None else self.session_settings.limit if self.session_settings else None
 
     async def read_verified_record(self) -> SessionRecord | None:
+        """Return the record of the session after verifying its seal; ``None`` if the session does not exist."""
         record = await self.backend.get_session(self.session_id)
         if record is not None:
             self.codec.verify(record)
         return record
 
     async def read_page(self, **window: Any) -> Page | None:
+        """Return the rows that ``window`` selects, as :meth:`Backend.read` does, after verifying the seal."""
         page = await self.backend.read(self.session_id, **window)
         if page is not None:
             self.codec.verify(page.record)
         return page
 
     async def read_head_and_generations(self) -> tuple[Head, list[Generation]]:
-        """The earlier generations, and the head that they belong to."""
+        """Return the earlier generations and the head of the version they belong to."""
         while True:
             record = await self.read_verified_record()
-            earlier = await self.backend.list_generations(self.session_id)
-            again = await self.backend.get_session(self.session_id)
-            if (again.version if again else 0) == (record.version if record else 0):
+            generations = await self.backend.list_generations(self.session_id)
+            current = await self.backend.get_session(self.session_id)
+            if (current.version if current else 0) == (record.version if record else 0):
                 if record is not None:
-                    self.codec.verify_generations(record, earlier)
-                return record.head if record else EMPTY_HEAD, earlier
+                    self.codec.verify_generations(record, generations)
+                return record.head if record else EMPTY_HEAD, generations
 
     async def verify_generation(self, page: Page, number: int) -> bool:
-        """Whether the page is of that generation as it was sealed; false when the history has moved on since."""
-        head, earlier = await self.read_head_and_generations()
+        """Verify that the page shows that generation as it was sealed.
+
+        Return False if the history has changed since the page was read, so that the page cannot be verified.
+        """
+        head, generations = await self.read_head_and_generations()
         if head != page.record.head:
             return False
-        spans = next(entry.spans for entry in earlier if entry.number == number)
+        spans = next(entry.spans for entry in generations if entry.number == number)
         read = join_spans(TapeSpan(row.tape, row.seq, row.seq + 1) for row in page.rows)
         if read != slice_spans(spans, total_length(spans) - len(page.rows), total_length(spans)):
             raise HistoryTampered(f"generation {number} of session {self.session_id!r} was changed while it was read")
         return True
 
     async def read_latest(self, limit: int | None, *, generation: int | None = None) -> list[DecodedRecord]:
-        """The latest readable items. Unreadable records do not use up the limit."""
+        """Return the latest readable items. Unreadable records do not count towards the limit."""
         window = limit
         while True:
             page = await self.read_page(last=window, generation=generation)
@@ -158,23 +164,24 @@ class StoredSessionReader:
                 and not await self.verify_generation(page, generation)
             ):
                 continue
-            readable, broken = self.decode_rows(page.rows)
-            shown = self.drop_expired(readable)
-            if limit is None or len(shown) >= limit or not page.rows or page.rows[0].position == 0:
-                return shown if limit is None else shown[-limit:]
-            window = max((window or 1) * 2, limit + 2 * len(broken))
+            readable, unreadable = self.decode_rows(page.rows)
+            visible = self.drop_expired(readable)
+            if limit is None or len(visible) >= limit or not page.rows or page.rows[0].position == 0:
+                return visible if limit is None else visible[-limit:]
+            window = max((window or 1) * 2, limit + 2 * len(unreadable))
 
     def decode_rows(self, rows: Sequence[Row]) -> tuple[list[DecodedRecord], list[tuple[Row, str]]]:
-        readable, broken = [], []
+        """Return the decoded records, and the rows that cannot be decoded with the reason."""
+        readable, unreadable = [], []
         for row in rows:
             try:
                 readable.append(self.codec.decode(row))
             except UnreadableRecord as problem:
-                broken.append((row, str(problem)))
-        return readable, broken
+                unreadable.append((row, str(problem)))
+        return readable, unreadable
 
     def drop_expired(self, entries: list[DecodedRecord]) -> list[DecodedRecord]:
-        """Without those that are past their time; a call and its output go together."""
+        """Return the records that have not expired. A call and its output expire together."""
         if self.codec.ttl is None or self.clock is None:
             return entries
         return drop_expired(entries, now=self.clock(), ttl=self.codec.ttl)
@@ -182,10 +189,10 @@ class StoredSessionReader:
     def match_candidate(
         self, record: SessionRecord, tape: int, seq: int, data: bytes, terms: Sequence[str]
     ) -> SearchHit | None:
-        """The hit that a candidate is, if the session shows it and it matches."""
+        """Return a hit if the session shows the candidate of an index and its item matches; otherwise ``None``."""
         position = find_position(record.view, tape, seq)
         if position is None or (record.seal is not None and not self.codec.position_bound):
-            return None  # not shown, or plaintext that somebody put into a sealed history
+            return None  # not shown, or plaintext that was inserted into an encrypted history
         return self.match_row(Row(position, tape, seq, data), terms, record.session_id)
 
     def match_row(self, row: Row, terms: Sequence[str], session_id: str) -> SearchHit | None:
@@ -200,7 +207,7 @@ class StoredSessionReader:
         """Search without an index, from the newest item back."""
         hits: list[SearchHit] = []
         record = await self.read_verified_record()
-        if self.codec.ttl is not None:  # what is expired depends on what stands around it
+        if self.codec.ttl is not None:  # whether an item has expired depends on the items around it
             for entry in reversed(await self.read_latest(None)):
                 text = extract_text(entry.item)
                 if matches_terms(text, terms):
@@ -220,6 +227,6 @@ class StoredSessionReader:
 
 def validate_generation(number: object) -> None:
     if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-        raise InvalidInput(f"a generation is a whole number, as generations() lists it, not {number!r}")
+        raise InvalidInput(f"generation must be an integer from generations(), got {number!r}")
     if number is not None and not 0 <= number < 2**63:
         raise NotFound("generation", number)

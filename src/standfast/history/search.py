@@ -1,4 +1,4 @@
-"""Finding items: through a backend's index where there is one."""
+"""Full-text search through the index of a backend. Sessions and stores scan where a backend has no index."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ from standfast.store.contract import Backend, SessionRecord
 
 
 class SearchHit(msgspec.Struct, frozen=True):
-    """An item that matched a search, where it stands, and its text."""
+    """An item that matched a search, its position in the history, and its text."""
 
     session_id: str
     position: int
@@ -20,8 +20,9 @@ class SearchHit(msgspec.Struct, frozen=True):
 
 
 def parse_query(query: str, limit: int | None) -> tuple[list[str], int]:
+    """Return the search terms and the maximum number of hits."""
     if not isinstance(query, str):
-        raise InvalidInput(f"a search is a string, not {type(query).__name__}")
+        raise InvalidInput(f"query must be a string, not {type(query).__name__}")
     return extract_words(query), validate_listing_limit(limit)
 
 
@@ -34,8 +35,11 @@ async def search_index(
     owner: str | None = None,
     limit: int,
 ) -> list[SearchHit] | None:
-    """Hits by way of the backend's index, or ``None`` when it has none. Candidates are looked at one by one."""
-    found: dict[str, list[SearchHit]] = {}
+    """Return the hits that the index of the backend leads to, newest first; ``None`` if the backend has no index.
+
+    The index only gives candidates; ``match_candidate`` decides whether the session shows them and they match.
+    """
+    hits_by_session: dict[str, list[SearchHit]] = {}
     records: dict[str, SessionRecord | None] = {}
     skip, size = 0, limit * 2
     while True:
@@ -49,31 +53,35 @@ async def search_index(
             record = records[name]
             hit = match_candidate(record, candidate.tape, candidate.seq, candidate.data, terms) if record else None
             if hit is not None:
-                found.setdefault(name, []).append(hit)
+                hits_by_session.setdefault(name, []).append(hit)
         last = records[page[-1].session_id] if page else None
-        # The last session may have more to come, and newer ones, unless its items stand in the order of writing.
-        settled = [hit for name, hits in found.items() if not last or name != last.session_id for hit in hits]
-        if len(page) < size or len(settled) >= limit or (last and is_in_write_order(last) and has_enough(found, limit)):
-            ordered = [hit for hits in found.values() for hit in sorted(hits, key=lambda hit: -hit.position)]
+        # The next page may hold newer items of the last session, unless that shows its items in write order.
+        final = [hit for name, hits in hits_by_session.items() if not last or name != last.session_id for hit in hits]
+        if (
+            len(page) < size
+            or len(final) >= limit
+            or (last and is_in_write_order(last) and has_enough(hits_by_session, limit))
+        ):
+            ordered = [hit for hits in hits_by_session.values() for hit in sorted(hits, key=lambda hit: -hit.position)]
             return ordered[:limit]
         skip += len(page)
-        size = skip  # a backend finds all candidates for each page, so there must not be many
+        size = skip  # pages double in size, because a backend evaluates all candidates for each page
 
 
 async def try_read_record(backend: Backend, session_id: str) -> SessionRecord | None:
-    """The record, unless it is damaged: one that is must not hide what others hold."""
+    """Return the record, or ``None`` if it is damaged: one damaged session must not hide the hits of the others."""
     try:
         return await backend.get_session(session_id)
     except SessionDamaged:
         return None
 
 
-def has_enough(found: dict[str, list[SearchHit]], limit: int) -> bool:
-    return sum(map(len, found.values())) >= limit
+def has_enough(hits_by_session: dict[str, list[SearchHit]], limit: int) -> bool:
+    return sum(map(len, hits_by_session.values())) >= limit
 
 
 def is_in_write_order(record: SessionRecord) -> bool:
-    """Whether a session shows its own items only, in the order in which they were written."""
+    """Return True if a session shows only items of its own tape, in the order in which they were written."""
     return all(span.tape == record.tape for span in record.view) and list(record.view) == sorted(
         record.view, key=lambda span: span.start
     )

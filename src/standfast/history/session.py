@@ -1,4 +1,4 @@
-"""What a history session is to the rest of the world: four methods, an id and settings."""
+"""The session protocol: four methods, an id and settings. Everything that reads or writes a history uses it."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
-from standfast.base.errors import InvalidInput
+from standfast.base.errors import HistoryMoved, InvalidInput
 from standfast.base.items import Item
 
 _MAX_LIMIT = 2**31
@@ -15,7 +15,7 @@ _MAX_LIMIT = 2**31
 
 @dataclass
 class SessionSettings:
-    """Defaults of a session. ``limit``: how many of the latest items are read when the call does not say."""
+    """Defaults of a session. ``limit`` is the number of latest items that are read when the call passes no limit."""
 
     limit: int | None = None
 
@@ -24,55 +24,55 @@ class SessionSettings:
 
     @classmethod
     def coerce(cls, value: "SessionSettings | Mapping[str, Any] | None") -> Self:
-        """Settings from an instance, a mapping or nothing; unknown keys are refused."""
+        """Return settings made from an instance, a mapping or ``None``. Unknown keys raise :class:`InvalidInput`."""
         return cls().resolve(value)
 
     def resolve(self, override: "SessionSettings | Mapping[str, Any] | None") -> Self:
-        """A copy in which the values that ``override`` gives replace these."""
+        """Return a copy in which the values set in ``override`` replace these."""
         if override is None:
             return replace(self)
-        given = override.to_dict() if isinstance(override, SessionSettings) else dict(override)
-        unknown = sorted(set(given) - {field.name for field in fields(self)})
+        values = override.to_dict() if isinstance(override, SessionSettings) else dict(override)
+        unknown = sorted(set(values) - {field.name for field in fields(self)})
         if unknown:
             raise InvalidInput(f"unknown session settings: {', '.join(unknown)}")
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        return replace(self, **{name: value for name, value in values.items() if value is not None})
 
     def to_dict(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def validate_limit(limit: object) -> int | None:
-    """The limit itself when it is ``None`` or not negative, else :class:`InvalidInput`."""
+    """Return the limit if it is ``None`` or not negative; otherwise raise :class:`InvalidInput`."""
     if limit is None:
         return None
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-        raise InvalidInput(f"limit must be a whole number of 0 or more, or None, not {limit!r}")
-    return min(limit, _MAX_LIMIT)  # no database counts further
+        raise InvalidInput(f"limit must be an integer >= 0 or None, got {limit!r}")
+    return min(limit, _MAX_LIMIT)  # larger values overflow the integers of some databases
 
 
 def validate_listing_limit(limit: object) -> int:
-    """How many there may be in a listing: all of them when the limit is ``None``."""
+    """Return the maximum length of a listing. ``None`` means no limit."""
     checked = validate_limit(limit)
     return _MAX_LIMIT if checked is None else checked
 
 
 @runtime_checkable
 class Session(Protocol):
-    """A conversation's history. Anything with these members is one."""
+    """A session: the history of one conversation. Any object with these members is one."""
 
     session_id: str
     session_settings: SessionSettings | None
 
     async def get_items(self, limit: int | None = None) -> list[Item]:
-        """The latest ``limit`` items, oldest first; without a limit those of the settings, else all."""
+        """Return the latest ``limit`` items, oldest first. The default is the limit of the settings, else all items."""
         ...
 
     async def add_items(self, items: list[Item]) -> None:
-        """Append one batch: all of it or nothing."""
+        """Append a batch atomically."""
         ...
 
     async def pop_item(self) -> Item | None:
-        """Take the latest item off the history and return it."""
+        """Remove and return the latest item; ``None`` if the history is empty."""
         ...
 
     async def clear_session(self) -> None:
@@ -81,7 +81,7 @@ class Session(Protocol):
 
 
 class SessionABC(ABC):
-    """A base for sessions that want the interpreter to check that all four methods are there."""
+    """Abstract base class for sessions. It cannot be instantiated while one of the four methods is missing."""
 
     session_id: str
     session_settings: SessionSettings | None = None
@@ -99,10 +99,15 @@ class SessionABC(ABC):
     async def clear_session(self) -> None: ...
 
 
-def accepts_keys(session: Session) -> bool:
-    """Whether a batch may be given a key under which it is written once, however often it is sent.
+SessionInputCallback: TypeAlias = Callable[[list[Item], list[Item]], list[Item] | Awaitable[list[Item]]]
+"""Takes the history and the new input, and returns the items that are sent to the model."""
 
-    Sessions around one of another make, whose ``stored`` is ``None``, have the parameter but cannot keep its promise.
+
+def accepts_keys(session: Session) -> bool:
+    """Return True if ``add_items`` takes an idempotency key and guarantees that a keyed batch is written once.
+
+    A wrapper around a third-party session has the parameter but cannot give the guarantee; its ``stored_session`` is
+    ``None``.
     """
     add_items = session.add_items
     return getattr(session, "stored_session", session) is not None and _has_key_parameter(
@@ -115,5 +120,11 @@ def _has_key_parameter(add_items: Any) -> bool:
     return "key" in inspect.signature(add_items).parameters
 
 
-SessionInputCallback: TypeAlias = Callable[[list[Item], list[Item]], list[Item] | Awaitable[list[Item]]]
-"""Given the history and the new input, what the model is shown."""
+def make_contention_error(session_id: str, attempts: int) -> HistoryMoved:
+    """Return the error for a change that lost the race against other writers in every attempt."""
+    error = HistoryMoved(session_id, expected=None, found=None)
+    error.args = (
+        f"session {session_id!r}: gave up after {attempts} attempts because other writers kept changing the history."
+        " Nothing was written; retry later",
+    )
+    return error

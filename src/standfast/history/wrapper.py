@@ -1,8 +1,8 @@
-"""What sessions that wrap other sessions have in common.
+"""The base class of sessions that wrap another session.
 
-The convention: a session that is kept in a standfast store has an attribute ``stored``, the
-:class:`~standfast.history.stored_session.StoredSession` that does the reading and writing. Around a session of another
-make it is ``None``, and there only the four methods work.
+Every session over a standfast store has the attribute ``stored_session``, the
+:class:`~standfast.history.stored_session.StoredSession` that does the reading and writing. In a wrapper around a
+third-party session it is ``None``, and only the four methods of the protocol work.
 """
 
 import copy
@@ -21,7 +21,7 @@ from standfast.store.contract import Generation, Head, Row
 
 
 class InnerSession(Protocol):
-    """What a wrapper hands the four methods to."""
+    """The session to which a wrapper delegates."""
 
     session_settings: SessionSettings | None
 
@@ -39,9 +39,9 @@ class InnerSession(Protocol):
 
 
 class SessionWrapper(SessionABC):
-    """A session that passes everything on; subclasses change what they are there for.
+    """A session that delegates every call to ``inner``. Subclasses override the methods they change.
 
-    The four methods take the keyword ``wrapper``, which other frameworks pass, and ignore it.
+    The four methods accept the keyword ``wrapper``, which other frameworks pass, and ignore it.
     """
 
     def __init__(self, session_id: str, inner: InnerSession) -> None:
@@ -111,20 +111,23 @@ class SessionWrapper(SessionABC):
         return self.require_stored_session("export").export()
 
     def require_stored_session(self, method: str) -> StoredSession:
+        """Return the stored session, or raise :class:`Unsupported` if there is none."""
         if self.stored_session is None:
-            raise Unsupported(f"{method} needs a history in a standfast store; around other sessions it cannot work")
+            raise Unsupported(
+                f"{method}() needs a session in a standfast store; {type(self).__name__} wraps a third-party session"
+            )
         return self.stored_session
 
     def rewrap(self, stored: StoredSession) -> Self:
-        """The same wrapping for another history of the same store."""
-        twin = copy.copy(self)
-        twin.session_id = stored.session_id
-        twin.inner = self.inner.rewrap(stored) if isinstance(self.inner, SessionWrapper) else stored
-        twin.stored_session = stored
-        return twin
+        """Return a copy of this wrapper around another session of the same store."""
+        clone = copy.copy(self)
+        clone.session_id = stored.session_id
+        clone.inner = self.inner.rewrap(stored) if isinstance(self.inner, SessionWrapper) else stored
+        clone.stored_session = stored
+        return clone
 
 
 def find_stored_session(session: object) -> StoredSession | None:
-    """The stored session that a session is or wraps, if any."""
+    """Return the stored session that ``session`` is or wraps; ``None`` for a third-party session."""
     stored = getattr(session, "stored_session", None)
     return stored if isinstance(stored, StoredSession) else None

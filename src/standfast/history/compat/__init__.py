@@ -1,1 +1,1 @@
-"""Session classes with the constructors of openai-agents."""
+"""Session classes with the same constructors as in openai-agents."""

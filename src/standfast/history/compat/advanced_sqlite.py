@@ -1,4 +1,4 @@
-"""A history in an SQLite file with branches, turns and usage, with the ecosystem's constructor."""
+"""Sessions in an SQLite file with branches, turns and usage, with the same constructor as in openai-agents."""
 
 import logging
 import os
@@ -27,13 +27,13 @@ _USAGE_FIELDS = ("requests", "input_tokens", "output_tokens", "total_tokens")
 
 
 class AdvancedSQLiteSession(SessionWrapper):
-    """A conversation in an SQLite file that can be tried in several ways: each branch is a fork of it, and costs a row.
+    """A session in an SQLite file with branches. A branch is a fork of the session and copies no items.
 
-    Reading and writing are about the current branch, which every object chooses for itself; it begins with ``main``.
-    A turn is a user's message and everything until the next one. Where a method takes ``branch_id``, it is about that
-    branch instead, and answers as for an empty one when there is none of that name.
+    Methods use the current branch, which is a property of this object, not of the file; it starts as ``main``. Methods
+    with the parameter ``branch_id`` use that branch instead; an unknown one is treated as empty. A turn is a user
+    message and everything up to the next one.
 
-    ``create_tables`` is accepted for the sake of existing programs: tables are made when they are needed.
+    ``create_tables`` is accepted for compatibility and has no effect: tables are created when needed.
     """
 
     inner: Branch
@@ -54,7 +54,7 @@ class AdvancedSQLiteSession(SessionWrapper):
         super().__init__(session_id, self._branches.main)
 
     def close(self) -> None:
-        """Let go of the file. Using the session afterwards raises :class:`Closed`."""
+        """Release the file. Using the session afterwards raises :class:`Closed`."""
         self._sqlite_session.close()
         self._branches.main.backend = self.inner.backend = self._sqlite_session.backend
 
@@ -72,20 +72,20 @@ class AdvancedSQLiteSession(SessionWrapper):
         return await branch.get_items(limit, generation=generation) if branch else []
 
     async def clear_session(self, *, wrapper: Any = None) -> None:
-        """Erase the whole session with all its branches and what was noted about it; ``main`` is current then."""
+        """Erase the session with all its branches and usage. The current branch is ``main`` afterwards."""
         await self._branches.clear()
         self._switch_to(self._branches.main)
 
     async def fork(self, at: int | None = None, session_id: str | None = None) -> Any:
-        """A session of its own that starts with the first ``at`` items of the current branch."""
+        """Return an independent session that starts with the first ``at`` items of the current branch."""
         return await self.inner.fork(at, session_id)
 
     # --- branches -------------------------------------------------------------------------------
 
     async def create_branch_from_turn(self, turn_number: int, branch_name: str | None = None) -> str:
-        """Go back to before a turn of the current branch: a new branch with what came before it, which is current then.
+        """Create a branch with the items before a turn of the current branch, switch to it and return its name.
 
-        Answers the branch's name. ``ValueError`` when there is no such turn or the name is taken.
+        Raise ``ValueError`` if there is no such turn or the name is taken.
         """
         branch = await self._branches.create(self.inner, turn_number, branch_name)
         self._switch_to(branch)
@@ -93,37 +93,37 @@ class AdvancedSQLiteSession(SessionWrapper):
         return branch.name
 
     async def create_branch_from_content(self, search_term: str, branch_name: str | None = None) -> str:
-        """The same, before the first turn in which the user said ``search_term``."""
-        found = await self.find_turns_by_content(search_term)
-        if not found:
+        """Create a branch before the first turn whose user message contains ``search_term``, as above."""
+        turns = await self.find_turns_by_content(search_term)
+        if not turns:
             raise InvalidInput(f"no user message of branch {self.inner.name!r} contains {search_term!r}")
-        return await self.create_branch_from_turn(found[0]["turn"], branch_name)
+        return await self.create_branch_from_turn(turns[0]["turn"], branch_name)
 
     async def switch_to_branch(self, branch_id: str) -> None:
-        """Read and write another branch from now on. Other objects stay where they are."""
+        """Make another branch the current one of this object. Other objects keep theirs."""
         branch = await self._branches.find(branch_id)
         if branch is None:
-            raise InvalidInput(f"there is no branch {branch_id!r}: list_branches() tells which there are")
+            raise InvalidInput(f"unknown branch {branch_id!r}; list_branches() returns the existing ones")
         self._switch_to(branch)
 
     async def delete_branch(self, branch_id: str, force: bool = False) -> None:
-        """Destroy a branch; with ``force`` also the current one, after which ``main`` is current."""
+        """Delete a branch. The current one is deleted only with ``force``; ``main`` becomes current then."""
         if branch_id == MAIN_BRANCH:
             raise InvalidInput("the branch 'main' cannot be deleted; clear_session() erases everything")
         current = branch_id == self.inner.name
         if current and not force:
-            raise InvalidInput(f"branch {branch_id!r} is the current one: switch to another first, or pass force=True")
+            raise InvalidInput(f"branch {branch_id!r} is current: switch to another first, or pass force=True")
         await self._branches.delete(branch_id)
         if current:
             self._switch_to(self._branches.main)
         self._logger.debug("session %r: branch %r deleted", self.session_id, branch_id)
 
     async def list_branches(self) -> list[dict[str, Any]]:
-        """Every branch in the order of creation: how much there is in it, since when, and whether it is current."""
-        found = []
+        """Return a description of each branch, in the order of creation."""
+        listed = []
         for branch, page in await self._branches.read_pages():
             turns = branch.decode_turns(page)
-            found.append(
+            listed.append(
                 {
                     "branch_id": branch.name,
                     "message_count": sum(len(turn.entries) for turn in turns),
@@ -132,23 +132,24 @@ class AdvancedSQLiteSession(SessionWrapper):
                     "created_at": format_timestamp(page.record.created_at) if page else None,
                 }
             )
-        return found
+        return listed
 
     # --- turns ----------------------------------------------------------------------------------
 
     async def get_conversation_turns(self, branch_id: str | None = None) -> list[dict[str, Any]]:
-        """What the user said, turn by turn, with the beginning of it as ``content``."""
+        """Return a description of each turn, with the beginning of the user message as ``content``."""
         turns = await self._describe_turns(branch_id)
-        return [{**told, "content": turn.preview} for turn, told in turns]
+        return [{**description, "content": turn.preview} for turn, description in turns]
 
     async def find_turns_by_content(self, search_term: str, branch_id: str | None = None) -> list[dict[str, Any]]:
-        """The turns in which the user said ``search_term``, in upper or lower case."""
+        """Return a description of each turn whose user message contains ``search_term``, ignoring case."""
         if not isinstance(search_term, str):
-            raise InvalidInput(f"a search term is a string, not {type(search_term).__name__}")
-        return [told for turn, told in await self._describe_turns(branch_id) if turn.contains(search_term)]
+            raise InvalidInput(f"search_term must be a string, not {type(search_term).__name__}")
+        turns = await self._describe_turns(branch_id)
+        return [description for turn, description in turns if turn.contains(search_term)]
 
     async def get_conversation_by_turns(self, branch_id: str | None = None) -> dict[int, list[dict[str, str | None]]]:
-        """The kind of every item and the tool it calls, by turn. Turn 0 is what stands before the first one."""
+        """Return the kind and tool name of every item, by turn. Turn 0 is the items before the first user message."""
         return {
             turn.number: [
                 {"type": classify_item(entry.item), "tool_name": get_tool_name(entry.item)} for entry in turn.entries
@@ -157,7 +158,7 @@ class AdvancedSQLiteSession(SessionWrapper):
         }
 
     async def get_tool_usage(self, branch_id: str | None = None) -> list[tuple[str, int, int]]:
-        """How often each tool was called in each turn: (tool, calls, turn), by turn and name."""
+        """Return how often each tool was called in each turn, as tuples (tool, calls, turn), by turn and name."""
         calls = Counter(
             (turn.number, get_tool_name(entry.item) or "")
             for turn in await self._read_turns(branch_id)
@@ -169,48 +170,49 @@ class AdvancedSQLiteSession(SessionWrapper):
     # --- usage ----------------------------------------------------------------------------------
 
     async def store_run_usage(self, result: Any) -> None:
-        """Keep what a run cost with the latest turn of the current branch, in place of what was kept there before."""
+        """Store the usage of a run for the latest turn of the current branch. It replaces that of an earlier call."""
         usage = getattr(getattr(result, "context_wrapper", None), "usage", None)
         if usage is None:
-            raise InvalidInput(f"the result of a run has its usage, which {type(result).__name__} has not")
+            raise InvalidInput(f"result must be the result of a run, with its usage, not {type(result).__name__}")
         branch = self.inner
         turn = await branch.read_latest_turn()
         if turn is not None:
-            spent = TurnUsage.from_usage(usage, branch=branch.session_id, location=turn.location)
-            await branch.backend.commit(build_log_append(self.session_id, spent))
+            entry = TurnUsage.from_usage(usage, branch=branch.session_id, location=turn.location)
+            await branch.backend.commit(build_log_append(self.session_id, entry))
 
     async def get_turn_usage(
         self, user_turn_number: int | None = None, branch_id: str | None = None
     ) -> list[dict[str, Any]] | dict[str, Any]:
-        """What was stored about one turn, or about each turn of which something was. Empty when nothing was."""
+        """Return the stored usage of one turn, or of all turns that have some. Empty if there is none."""
         branch = await self._find_branch(branch_id)
         log = await TurnLog.read(self.inner.backend, self.session_id)
         turns = await branch.read_turns() if branch else []
-        spent = {
-            turn.number: found
+        usage_by_turn = {
+            turn.number: usage
             for turn in turns
-            if branch and (found := log.find_usage(branch.session_id, turn.location))
+            if branch and (usage := log.find_usage(branch.session_id, turn.location))
         }
         if user_turn_number is not None:
-            return spent[user_turn_number].get_counts() if user_turn_number in spent else {}
-        return [{"user_turn_number": number, **found.get_counts()} for number, found in spent.items()]
+            return usage_by_turn[user_turn_number].get_counts() if user_turn_number in usage_by_turn else {}
+        return [{"user_turn_number": number, **usage.get_counts()} for number, usage in usage_by_turn.items()]
 
     async def get_session_usage(self, branch_id: str | None = None) -> dict[str, int] | None:
-        """The sum over all branches, or over one; ``None`` when nothing was stored.
+        """Return the total usage of all branches, or of one; ``None`` if none was stored.
 
-        A turn counts in the branch in which it was run, as long as its user message is shown there.
+        A turn counts in the branch in which it was run, as long as that shows its user message.
         """
         log = await TurnLog.read(self.inner.backend, self.session_id)
-        spent = [
-            found
+        entries = [
+            usage
             for branch, page in await self._branches.read_pages()
             if branch_id in (None, branch.name)
             for turn in branch.decode_turns(page)
-            if (found := log.find_usage(branch.session_id, turn.location))
+            if (usage := log.find_usage(branch.session_id, turn.location))
         ]
-        if not spent:
+        if not entries:
             return None
-        return {**{name: sum(getattr(it, name) for it in spent) for name in _USAGE_FIELDS}, "total_turns": len(spent)}
+        totals = {name: sum(getattr(entry, name) for entry in entries) for name in _USAGE_FIELDS}
+        return {**totals, "total_turns": len(entries)}
 
     # --- shared parts ---------------------------------------------------------------------------
 
@@ -228,7 +230,7 @@ class AdvancedSQLiteSession(SessionWrapper):
         return await branch.read_turns() if branch else []
 
     async def _describe_turns(self, branch_id: str | None) -> list[tuple[Turn, dict[str, Any]]]:
-        """The turns that users began, as they are told."""
+        """Return the turns that begin with a user message, with their descriptions."""
         branch = await self._find_branch(branch_id)
         page = await branch.read_page() if branch else None
         if branch is None or page is None:

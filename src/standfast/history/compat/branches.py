@@ -1,4 +1,4 @@
-"""Branches of a session: forks of it that are known by name."""
+"""Branches of a session: named forks, which are listed in the metadata of the session."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -9,6 +9,7 @@ from standfast.base.errors import HistoryMoved, InvalidInput, NotFound, SessionD
 from standfast.base.ids import new_id, validate_name
 from standfast.history.compat.sqlite import SharedFileSession, SQLiteSession
 from standfast.history.compat.turns import Turn, WriteTime, build_log_append, get_log_id, split_into_turns
+from standfast.history.session import make_contention_error
 from standfast.history.stored_session import build_fork_splice, wait_before_retry
 from standfast.store.contract import (
     Annotate,
@@ -24,14 +25,16 @@ from standfast.store.contract import (
 
 T = TypeVar("T")
 MAIN_BRANCH = "main"
+# Stored in databases since version 0.1.0, when the product was called holdfast. The key stays, so that programs of both
+# versions see the same branches.
 _BRANCHES_KEY = "holdfast.branches"
 _MAX_ATTEMPTS = 100
 
 
 class Branch(SharedFileSession):
-    """One branch. ``main`` is the session itself and always there; others are there until they are deleted.
+    """A branch of a session. ``main`` is the session itself and always exists.
 
-    Whoever still uses a deleted branch is told so (:class:`NotFound`); writing does not bring it back.
+    Using a deleted branch raises :class:`NotFound`; writing to it does not create it again.
     """
 
     def __init__(self, session_id: str, origin: SQLiteSession, *, name: str) -> None:
@@ -55,21 +58,21 @@ class Branch(SharedFileSession):
     async def commit_with_retry(
         self, build_ops: Callable[[SessionRecord | None], list[Op]], *, expected: Head | None, read_first: bool
     ) -> Head:
-        """As ever, and in the same commit note when it was."""
+        """Commit as any stored session does, and record the time of the write in the turn log in the same commit."""
 
-        def noted(record: SessionRecord | None) -> list[Op]:
+        def build_logged_ops(record: SessionRecord | None) -> list[Op]:
             ops = [self._pin_version(op, record) for op in build_ops(record)]
-            added = [op for op in ops if isinstance(op, Splice) and op.add]
-            return [*ops, *(self._build_time_entry(op, record) for op in added)]
+            appends = [op for op in ops if isinstance(op, Splice) and op.add]
+            return [*ops, *(self._build_time_entry(op, record) for op in appends)]
 
-        return await super().commit_with_retry(noted, expected=expected, read_first=True)
+        return await super().commit_with_retry(build_logged_ops, expected=expected, read_first=True)
 
     async def read_turns(self) -> list[Turn]:
-        """What it shows now, as turns."""
+        """Return the turns of the branch."""
         return self.decode_turns(await self.read_page())
 
     async def read_latest_turn(self) -> Turn | None:
-        """The turn that is not over yet; its number is not known, for the others are not read."""
+        """Return the latest turn, if any. Its number is not that in the branch: earlier turns are not read."""
         window = 16
         while True:
             page = await self.read_page(last=window)
@@ -81,12 +84,12 @@ class Branch(SharedFileSession):
     def decode_turns(self, page: Page | None) -> list[Turn]:
         return split_into_turns(self.decode_rows(page.rows)[0]) if page else []
 
-    def _require_exists(self, found: object) -> None:
-        if found is None and self.name != MAIN_BRANCH:
+    def _require_exists(self, stored: object) -> None:
+        if stored is None and self.name != MAIN_BRANCH:
             raise NotFound("branch", self.name)
 
     def _pin_version(self, op: Op, record: SessionRecord | None) -> Op:
-        """An append that must not create the branch anew, should it be deleted this moment."""
+        """Return an append with an expected version, so that it cannot recreate a branch that is deleted meanwhile."""
         if isinstance(op, Splice) and op.expected is None and record is not None and self.name != MAIN_BRANCH:
             return msgspec.structs.replace(op, expected=record.version)
         return op
@@ -97,10 +100,10 @@ class Branch(SharedFileSession):
 
 
 class BranchRegistry:
-    """Which branches a session has. They are noted in its annotations.
+    """The branches of a session, which are stored in its metadata.
 
-    Every change of them is a change of the session's version too, so that of two at the same time one happens after
-    the other, whatever process they are in.
+    Every change of the branches also increments the version of the session, so that concurrent changes are serialised
+    across processes.
     """
 
     def __init__(self, origin: SQLiteSession) -> None:
@@ -108,67 +111,65 @@ class BranchRegistry:
         self.main = Branch(origin.session_id, origin, name=MAIN_BRANCH)
 
     async def list_all(self) -> list[Branch]:
-        """Every branch, in the order of creation."""
+        """Return all branches in the order of creation."""
         record = await self.main.read_verified_record()
         return [self.main, *(self._make_branch(*entry) for entry in _parse_branches(record).items())]
 
     async def read_pages(self) -> list[tuple[Branch, Page | None]]:
-        """Every branch with all that it shows. ``main`` may never have been written to."""
-        read = [(branch, await branch.backend.read(branch.session_id)) for branch in await self.list_all()]
-        return [(branch, page) for branch, page in read if page is not None or branch.name == MAIN_BRANCH]
+        """Return all branches with their items. The page of ``main`` is ``None`` before the first write."""
+        pages = [(branch, await branch.backend.read(branch.session_id)) for branch in await self.list_all()]
+        return [(branch, page) for branch, page in pages if page is not None or branch.name == MAIN_BRANCH]
 
     async def find(self, name: str) -> Branch | None:
         return next((branch for branch in await self.list_all() if branch.name == name), None)
 
     async def create(self, parent: Branch, turn: int, name: str | None) -> Branch:
-        """A branch that shows what ``parent`` shows before a turn. No items are copied."""
+        """Create a branch with the items of ``parent`` before a turn. Copies no items."""
         if name is not None:
             validate_name("branch name", name)
-        child = new_id("branch")
+        child_id = new_id("branch")
 
-        async def plan(record: SessionRecord | None) -> tuple[Branch, list[Op]]:
+        async def build_ops(record: SessionRecord | None) -> tuple[Branch, list[Op]]:
             page = await parent.read_page()
-            found = next((it for it in parent.decode_turns(page) if it.number == turn and turn), None)
-            if page is None or record is None or found is None:
-                raise InvalidInput(
-                    f"turn {turn!r} is not a user message of branch {parent.name!r}: nothing to branch from"
-                )
-            noted = _parse_branches(record)
-            chosen = name if name is not None else _choose_name(turn, noted, now=self.main.backend.clock())
-            if chosen in noted or chosen == MAIN_BRANCH:
-                raise InvalidInput(f"branch {chosen!r} exists already: use another name, or switch_to_branch")
-            start = build_fork_splice(
-                page.record, found.entries[0].row.position, session_id=child, tape=generate_tape_id()
+            start = next((it for it in parent.decode_turns(page) if it.number == turn and turn), None)
+            if page is None or record is None or start is None:
+                raise InvalidInput(f"branch {parent.name!r} has no turn {turn!r} to branch from")
+            branches = _parse_branches(record)
+            chosen = name if name is not None else _choose_name(turn, branches, now=self.main.backend.clock())
+            if chosen in branches or chosen == MAIN_BRANCH:
+                raise InvalidInput(f"branch {chosen!r} already exists: choose another name, or use switch_to_branch()")
+            splice = build_fork_splice(
+                page.record, start.entries[0].row.position, session_id=child_id, tape=generate_tape_id()
             )
-            return self._make_branch(chosen, child), [
+            return self._make_branch(chosen, child_id), [
                 RequireVersion(parent.session_id, page.record.version),
                 Splice(session_id=self.main.session_id, expected=record.version),
-                msgspec.structs.replace(start, expected=0),
-                Annotate(session_id=child, metadata={"branch": chosen, "branch_of": self.main.session_id}),
-                self._build_annotation({**noted, chosen: child}),
+                msgspec.structs.replace(splice, expected=0),
+                Annotate(session_id=child_id, metadata={"branch": chosen, "branch_of": self.main.session_id}),
+                self._build_annotation({**branches, chosen: child_id}),
             ]
 
-        return await self._commit_with_retry(plan)
+        return await self._commit_with_retry(build_ops)
 
     async def delete(self, name: str) -> None:
-        """Destroy a branch. Others keep what they show of it."""
+        """Delete a branch. Branches that were created from it keep the items that they share with it."""
 
-        async def plan(record: SessionRecord | None) -> tuple[None, list[Op]]:
-            noted = _parse_branches(record)
-            if record is None or name not in noted:
-                raise InvalidInput(f"there is no branch {name!r}")
+        async def build_ops(record: SessionRecord | None) -> tuple[None, list[Op]]:
+            branches = _parse_branches(record)
+            if record is None or name not in branches:
+                raise InvalidInput(f"unknown branch {name!r}; list_branches() returns the existing ones")
             return None, [
                 Splice(session_id=self.main.session_id, expected=record.version),
-                Erase(session_id=noted.pop(name), forget=True),
-                self._build_annotation(noted),
+                Erase(session_id=branches.pop(name), forget=True),
+                self._build_annotation(branches),
             ]
 
-        await self._commit_with_retry(plan)
+        await self._commit_with_retry(build_ops)
 
     async def clear(self) -> None:
-        """Destroy the items of all branches, all branches but ``main``, and the log, in one commit."""
+        """Erase ``main``, delete all other branches and the turn log, in one commit."""
 
-        async def plan(record: SessionRecord | None) -> tuple[None, list[Op]]:
+        async def build_ops(record: SessionRecord | None) -> tuple[None, list[Op]]:
             if record is None:
                 return None, []
             return None, [
@@ -178,20 +179,20 @@ class BranchRegistry:
                 self._build_annotation({}),
             ]
 
-        await self._commit_with_retry(plan)
+        await self._commit_with_retry(build_ops)
 
     async def _commit_with_retry(
         self, build_ops: Callable[[SessionRecord | None], Awaitable[tuple[T, Sequence[Op]]]]
     ) -> T:
         for attempt in range(_MAX_ATTEMPTS):
-            made, ops = await build_ops(await self.main.read_verified_record())
+            result, ops = await build_ops(await self.main.read_verified_record())
             try:
                 await self.main.backend.commit(*ops)
             except HistoryMoved:
                 await wait_before_retry(attempt)
                 continue
-            return made
-        raise HistoryMoved(self.main.session_id, expected="a quiet moment", found="constant change")
+            return result
+        raise make_contention_error(self.main.session_id, _MAX_ATTEMPTS)
 
     def _make_branch(self, name: str, session_id: str) -> Branch:
         return Branch(session_id, self.origin, name=name)
@@ -201,13 +202,13 @@ class BranchRegistry:
 
 
 def _parse_branches(record: SessionRecord | None) -> dict[str, str]:
-    """The stored session of each branch, by name."""
+    """Return the id of the stored session of each branch, by branch name."""
     if record is None:
         return {}
     try:
         return msgspec.convert(record.metadata.get(_BRANCHES_KEY, {}), dict[str, str])
     except msgspec.ValidationError as error:
-        raise SessionDamaged(record.session_id, f"its branches cannot be read: {error}") from None
+        raise SessionDamaged(record.session_id, f"the list of branches cannot be read: {error}") from None
 
 
 def _choose_name(turn: int, taken: dict[str, str], *, now: float) -> str:

@@ -1,4 +1,4 @@
-"""Histories in Redis, with the ecosystem's constructor."""
+"""Sessions in Redis, with the same constructors as in openai-agents."""
 
 from typing import Any, Self
 
@@ -15,9 +15,9 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
 
 
 class RedisSession(StoredSession):
-    """A conversation in Redis. The client stays the caller's, except with :meth:`from_url`.
+    """A session in Redis. The caller owns the client, except with :meth:`from_url`.
 
-    With ``ttl`` (seconds) everything about the conversation expires together, that long after the last write.
+    With ``ttl``, all data of the session expires together, that many seconds after the last write.
     """
 
     def __init__(
@@ -43,21 +43,21 @@ class RedisSession(StoredSession):
         session_settings: SessionSettings | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """A session with a client of its own, which :meth:`close` closes."""
+        """Return a session with a client of its own, which :meth:`close` closes."""
         client = Redis.from_url(url, **(redis_kwargs or {}))
         session = cls(session_id, redis_client=client, session_settings=session_settings, **kwargs)
         session._owned_client = client
         return session
 
     def open_sibling(self, session_id: str) -> Any:
-        """A session with the same client and key prefix."""
+        """Return another session with the same client and key prefix."""
         return StoredSession(session_id, self.backend, settings=self.session_settings, owner=self.owner)
 
     async def ping(self) -> bool:
-        """Whether the server answers."""
+        """Return True if the server responds."""
         return await self._redis_backend.ping()
 
     async def close(self) -> None:
-        """Close the client that :meth:`from_url` made; a client that was handed in is left alone."""
+        """Close the client if :meth:`from_url` created it. A client of the caller stays open."""
         if self._owned_client is not None:
             await self._owned_client.aclose()

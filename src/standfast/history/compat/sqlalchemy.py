@@ -1,4 +1,4 @@
-"""Histories in any database that SQLAlchemy reaches, with the ecosystem's constructor."""
+"""Sessions in any database that SQLAlchemy supports, with the same constructors as in openai-agents."""
 
 from typing import Any, Self
 from weakref import WeakValueDictionary
@@ -15,15 +15,15 @@ try:
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise MissingExtra("sql", "SQLAlchemySession") from error
 
-# Sessions on the same engine share what was learnt about its tables.
+# Sessions on the same engine share a backend, and so the tables are inspected only once.
 _backends: WeakValueDictionary[tuple[int, TableNames, bool], SqlBackend] = WeakValueDictionary()
 
 
 class SQLAlchemySession(StoredSession):
-    """A conversation in a server database. The engine stays the caller's, except with :meth:`from_url`.
+    """A session in a database of SQLAlchemy. The caller owns the engine, except with :meth:`from_url`.
 
-    ``create_tables=True`` creates and upgrades the tables when the session is first used; otherwise they must
-    be there. ``ensure_ascii`` is accepted for the sake of existing programs: items are stored as UTF-8.
+    ``create_tables=True`` creates and upgrades the tables on first use; otherwise they must exist. ``ensure_ascii`` is
+    accepted for compatibility and has no effect: items are stored as UTF-8.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SQLAlchemySession(StoredSession):
         session_settings: SessionSettings | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """A session on an engine of its own, which :meth:`close` disposes of."""
+        """Return a session with an engine of its own, which :meth:`close` disposes of."""
         engine = create_async_engine(url, **(engine_kwargs or {}))
         session = cls(session_id, engine=engine, session_settings=session_settings, **kwargs)
         session._owned_engine = engine
@@ -66,10 +66,10 @@ class SQLAlchemySession(StoredSession):
         return self._engine
 
     def open_sibling(self, session_id: str) -> Any:
-        """A session on the same tables of the same engine."""
+        """Return another session in the same tables of the same engine."""
         return StoredSession(session_id, self.backend, settings=self.session_settings, owner=self.owner)
 
     async def close(self) -> None:
-        """Dispose of the engine that :meth:`from_url` made; an engine that was handed in is left alone."""
+        """Dispose of the engine if :meth:`from_url` created it. An engine of the caller stays open."""
         if self._owned_engine is not None:
             await self._owned_engine.dispose()

@@ -1,4 +1,4 @@
-"""Histories in an SQLite file, with the ecosystem's constructors."""
+"""Sessions in an SQLite file, with the same constructors as in openai-agents."""
 
 import os
 import weakref
@@ -12,10 +12,10 @@ from standfast.store.sqlite.backend import SqliteBackend, get_shared_backend
 
 
 class SQLiteSession(StoredSession):
-    """A conversation in an SQLite file; ``:memory:`` keeps it in this object only.
+    """A session in an SQLite file. With ``:memory:`` the history exists only in this object.
 
-    Sessions on the same file share one writing thread. The file is released by :meth:`close`, or when the
-    session is collected.
+    Sessions on the same file share one writer thread. The file is released by :meth:`close`, or when the session is
+    garbage collected.
     """
 
     backend: "SqliteBackend | ClosedBackend"
@@ -34,17 +34,17 @@ class SQLiteSession(StoredSession):
         super().__init__(session_id, backend, settings=session_settings)
 
     def open_sibling(self, session_id: str) -> Any:
-        """A session on the same tables of the same database; it needs no closing of its own."""
+        """Return another session in the same tables. It need not be closed."""
         return SharedFileSession(session_id, self)
 
     def close(self) -> None:
-        """Let go of the file. Using the session afterwards raises :class:`Closed`."""
+        """Release the file. Using the session afterwards raises :class:`Closed`."""
         self.backend = ClosedBackend(self.session_id)
         self._release()
 
 
 class SharedFileSession(StoredSession):
-    """A session that has no file of its own, and keeps the one alive from which it came."""
+    """A session in the file of another one, ``origin``, which it keeps alive."""
 
     backend: "SqliteBackend | ClosedBackend"
 
@@ -57,7 +57,7 @@ class SharedFileSession(StoredSession):
 
 
 class AsyncSQLiteSession(SQLiteSession):
-    """The same, closed with ``await``."""
+    """A :class:`SQLiteSession` whose :meth:`close` is a coroutine."""
 
     async def close(self) -> None:  # type: ignore[override]
         backend, self.backend = self.backend, ClosedBackend(self.session_id)
@@ -66,7 +66,7 @@ class AsyncSQLiteSession(SQLiteSession):
 
 
 class ClosedBackend:
-    """Stands where the backend of a closed session was."""
+    """The backend of a closed session: every use raises :class:`Closed`."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id

@@ -1,4 +1,8 @@
-"""What is known of a session besides its items: when they were written, and what answering them cost."""
+"""Turns of a history, and the turn log with the times of writing and the usage of runs.
+
+A turn is a user message and everything up to the next one. The turn log of a session is stored as a session of its own,
+whose id is derived from that of the session; listings do not show it.
+"""
 
 import hashlib
 import json
@@ -15,9 +19,13 @@ from standfast.base.usage import InputTokensDetails, OutputTokensDetails
 from standfast.history.codec import DecodedRecord
 from standfast.store.contract import Backend, SessionRecord, Splice
 
+_LOG_ID = re.compile(r"log_[0-9a-f]{32}")
+_PREVIEW_LENGTH = 100
+_TOOL_NAMES = {"tool_search_call": "tool_search"}
+
 
 class WriteTime(msgspec.Struct, frozen=True, tag="written"):
-    """From this place on, a tape was written at this time or later."""
+    """The time at which a tape was written from ``start`` on."""
 
     tape: int
     start: int
@@ -25,7 +33,7 @@ class WriteTime(msgspec.Struct, frozen=True, tag="written"):
 
 
 class TurnUsage(msgspec.Struct, frozen=True, tag="spent"):
-    """What a run cost that answered the user's message at this place, in one branch."""
+    """The usage of the run that answered the user message at this location, in one branch."""
 
     branch: str
     tape: int
@@ -39,7 +47,7 @@ class TurnUsage(msgspec.Struct, frozen=True, tag="spent"):
 
     @classmethod
     def from_usage(cls, usage: Any, *, branch: str, location: tuple[int, int]) -> Self:
-        """What a :class:`~standfast.Usage` says, or its like of another framework."""
+        """Return an entry made from a :class:`~standfast.Usage` or the usage object of another framework."""
         return cls(
             branch,
             *location,
@@ -52,22 +60,21 @@ class TurnUsage(msgspec.Struct, frozen=True, tag="spent"):
         )
 
     def get_counts(self) -> Item:
-        """The numbers, by their names."""
-        found: Item = msgspec.to_builtins(self)
-        return {name: value for name, value in found.items() if name not in ("type", "branch", "tape", "seq")}
+        """Return the counts by name."""
+        fields: Item = msgspec.to_builtins(self)
+        return {name: value for name, value in fields.items() if name not in ("type", "branch", "tape", "seq")}
 
 
-_LOG_ID = re.compile(r"log_[0-9a-f]{32}")
 _decoder: msgspec.json.Decoder[WriteTime | TurnUsage] = msgspec.json.Decoder(WriteTime | TurnUsage)
 
 
 def get_log_id(session_id: str) -> str:
-    """The id under which the log of a session is stored; sessions with long ids have one too."""
+    """Return the id under which the turn log of a session is stored. It is a hash, because session ids may be long."""
     return f"log_{hashlib.sha256(session_id.encode()).hexdigest()[:32]}"
 
 
 async def is_turn_log(backend: Backend, record: SessionRecord) -> bool:
-    """Whether this is the log of a session and no session itself."""
+    """Return True if the record is a turn log. Users may have sessions with such an id, so the content decides."""
     if not _LOG_ID.fullmatch(record.session_id):
         return False
     page = await backend.read(record.session_id, stop=1)
@@ -75,14 +82,15 @@ async def is_turn_log(backend: Backend, record: SessionRecord) -> bool:
 
 
 def build_log_append(session_id: str, entry: WriteTime | TurnUsage) -> Splice:
-    """The operation that appends an entry to a session's log."""
+    """Return the operation that appends an entry to the turn log of a session."""
     return Splice(session_id=get_log_id(session_id), add=(msgspec.json.encode(entry),))
 
 
 class TurnLog:
-    """A session's log, as it was when it was read. Entries are bound to places on tapes, which are never reused:
+    """The turn log of a session at the time of reading.
 
-    what is said there of an item that is no longer shown is said of nothing.
+    Entries refer to locations on tapes. These are never reused, so an entry about an item that is not shown any more
+    has no effect.
     """
 
     def __init__(self, entries: list[WriteTime | TurnUsage]) -> None:
@@ -93,8 +101,8 @@ class TurnLog:
                 self._usage[entry.branch, entry.tape, entry.seq] = entry
             else:
                 self._write_times.setdefault(entry.tape, []).append(entry)
-        for marks in self._write_times.values():
-            marks.sort(key=lambda mark: mark.start)
+        for times in self._write_times.values():
+            times.sort(key=lambda entry: entry.start)
 
     @classmethod
     async def read(cls, backend: Backend, session_id: str) -> Self:
@@ -102,18 +110,19 @@ class TurnLog:
         return cls([entry for row in (page.rows if page else []) if (entry := _decode_entry(row.data)) is not None])
 
     def find_usage(self, branch: str, location: tuple[int, int]) -> TurnUsage | None:
-        """What was stored last about the message at this place of a branch."""
+        """Return the usage that was stored last for the user message at this location of a branch."""
         return self._usage.get((branch, *location))
 
     def get_write_time(self, location: tuple[int, int], *, default: float) -> str:
-        """When that place was written, in UTC to the second; ``at_least`` where the log does not know."""
+        """Return the timestamp at which a location was written, or that of ``default`` if the log has no entry."""
         tape, seq = location
-        marks = self._write_times.get(tape, [])
-        index = bisect_right(marks, seq, key=lambda mark: mark.start)
-        return format_timestamp(marks[index - 1].at if index else default)
+        times = self._write_times.get(tape, [])
+        index = bisect_right(times, seq, key=lambda entry: entry.start)
+        return format_timestamp(times[index - 1].at if index else default)
 
 
 def format_timestamp(at: float) -> str:
+    """Return the time in UTC, to the second."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -124,30 +133,26 @@ def _decode_entry(data: bytes | None) -> WriteTime | TurnUsage | None:
         return None
 
 
-_PREVIEW_LENGTH = 100
-_TOOL_NAMES = {"tool_search_call": "tool_search"}
-
-
 class Turn(msgspec.Struct, frozen=True):
-    """What belongs to a user's message, which is the first entry. Number 0 is what stands before the first one."""
+    """A user message, which is the first entry, and its answer. Number 0 is the items before the first user message."""
 
     number: int
     entries: list[DecodedRecord]
 
     @property
     def location(self) -> tuple[int, int]:
-        """Where the user's message is stored: the turn is this one as long as that is shown."""
+        """The location of the user message, which identifies the turn."""
         row = self.entries[0].row
         return row.tape, row.seq
 
     @property
     def content(self) -> Any:
-        """What the user said, as it was given."""
+        """The content of the user message as it was written."""
         return self.entries[0].item.get("content", "")
 
     @property
     def text(self) -> str:
-        """What the user said, on one line of JSON unless it is a text."""
+        """The content of the user message: the text, or JSON if it is not a string."""
         return self.content if isinstance(self.content, str) else json.dumps(self.content, ensure_ascii=False)
 
     @property
@@ -155,12 +160,12 @@ class Turn(msgspec.Struct, frozen=True):
         return self.text if len(self.text) <= _PREVIEW_LENGTH else self.text[:_PREVIEW_LENGTH] + "..."
 
     def contains(self, term: str) -> bool:
-        """Whether the user said this, upper and lower case being the same."""
+        """Return True if the user message contains ``term``, ignoring case."""
         return term.casefold() in extract_text({"content": self.content}).casefold()
 
 
 def split_into_turns(entries: Iterable[DecodedRecord]) -> list[Turn]:
-    """The history cut before every user message."""
+    """Split a history before every user message."""
     turns = [Turn(0, [])]
     for entry in entries:
         if entry.item.get("role") == "user":
@@ -170,7 +175,7 @@ def split_into_turns(entries: Iterable[DecodedRecord]) -> list[Turn]:
 
 
 def classify_item(item: Item) -> str:
-    """``user`` and ``assistant`` for what they said, else the item's type."""
+    """Return ``user`` or ``assistant`` for their messages, else the type of the item."""
     role, kind = item.get("role"), item.get("type")
     if role in ("user", "assistant"):
         return str(role)
@@ -178,7 +183,10 @@ def classify_item(item: Item) -> str:
 
 
 def get_tool_name(item: Item) -> str | None:
-    """The tool that an item calls, or asks to call: its name with its namespace or server, else the kind of call."""
+    """Return the tool that an item calls or requests approval for, with its namespace or server; ``None`` for others.
+
+    A call without a name has the name of its type.
+    """
     kind = classify_item(item)
     if not is_tool_call(item) and kind != "mcp_approval_request":
         return None
@@ -187,5 +195,5 @@ def get_tool_name(item: Item) -> str | None:
 
 
 def is_tool_call(item: Item) -> bool:
-    """Whether the item is a call of a tool, whoever makes it."""
+    """Return True if the item is a tool call of any type."""
     return classify_item(item).endswith("_call")

@@ -1,1 +1,1 @@
-"""Encrypted sessions: keys, the record codec and the envelope for foreign sessions."""
+"""Encrypted sessions: keys, the record codec, and envelopes for third-party sessions."""

@@ -1,12 +1,12 @@
-"""Histories that only the holder of a key can read or change unnoticed.
+"""Authenticated encryption of the records of a history, and the seal over its view.
 
-Every record is encrypted for its place on its tape, and places are never used twice, so a record that was moved,
-replayed or altered no longer opens. The list of places that a session shows is signed together with its id and
-version, so nothing can be reordered, cut off, put in or exchanged with another session. What a store alone cannot
-tell is that all of it was set back to an earlier, once valid state: for that, keep the version of
-:meth:`~standfast.history.stored_session.StoredSession.head` somewhere else.
+Every record is encrypted for its location on a tape, and locations are never reused, so a record that was moved,
+replayed or altered fails to decrypt. The seal is a MAC over the locations that a session shows, its id and its version,
+so reordering, truncating, inserting and exchanging items with another session are detected. Resetting the whole
+database to an earlier valid state is not detected: keep the version of
+:meth:`~standfast.history.stored_session.StoredSession.head` in another place to notice that.
 
-Not encrypted: session ids, owners, annotations, times of change, and how many and how large the items are.
+Not encrypted: session ids, owners, annotations, timestamps, and the number and sizes of the items.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ from standfast.store.contract import Generation, Row, SessionRecord
 from standfast.store.tape import TapeSpans, join_spans
 
 FORMAT_VERSION = 1
-# JSON cannot begin with a zero byte, so neither kind of record is ever taken for the other.
+# JSON cannot begin with a zero byte, so plain and encrypted records cannot be confused.
 _MAGIC = b"\x00hfs"
 _HEADER = struct.Struct(f">{len(_MAGIC)}sBB{KEY_ID_SIZE}s")  # magic, format, cipher, key id
 _LOCATION = struct.Struct(">qq")  # tape, seq
@@ -45,12 +45,12 @@ _MIN_RECORD_SIZE = _HEADER.size + NONCE_SIZE + _TIME.size + TAG_SIZE
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """What is stored beside a view to prove it."""
+    """The seal of a session: a MAC over its view. Stored with the session."""
 
     format: int
     signer: bytes
     keys: tuple[bytes, ...]
-    """All keys with which the history was written. Without one of them part of it would silently be missing."""
+    """The ids of all keys that wrote the history. If one is missing, part of the history cannot be decrypted."""
     past: bytes
     """A digest of the earlier generations."""
     mac: bytes
@@ -62,9 +62,9 @@ _seal_decoder = msgspec.msgpack.Decoder(Seal)
 
 
 class EncryptingCodec:
-    """Encrypts the records of a history and signs its view.
+    """Encrypts the records of a history and seals its view.
 
-    The first key encrypts and signs, all of them decrypt: to rotate, put the new key in front.
+    The first key encrypts and seals, all of them decrypt. To rotate keys, put the new one first.
     """
 
     position_bound = True
@@ -93,43 +93,42 @@ class EncryptingCodec:
     def encrypt_record(self, data: bytes, *, tape: int, seq: int, written_at: float) -> bytes:
         key, nonce = self.keyring.primary, os.urandom(NONCE_SIZE)
         header = _HEADER.pack(_MAGIC, FORMAT_VERSION, self.cipher_id, key.id)
-        box = key.get_cipher(self.cipher_id, make_tape_purpose(tape))
-        return header + nonce + box.encrypt(nonce, _TIME.pack(written_at) + data, header + _LOCATION.pack(tape, seq))
+        cipher = key.get_cipher(self.cipher_id, make_tape_purpose(tape))
+        return header + nonce + cipher.encrypt(nonce, _TIME.pack(written_at) + data, header + _LOCATION.pack(tape, seq))
 
     def decode(self, row: Row) -> DecodedRecord:
         if row.data is None:
-            raise UnreadableRecord("the record is gone")
+            raise UnreadableRecord("the record is missing")
         if not row.data.startswith(_MAGIC):
-            raise UnreadableRecord("plaintext or foreign bytes stand where a sealed record should be")
+            raise UnreadableRecord("expected an encrypted record, found plaintext or other bytes")
         if len(row.data) < _MIN_RECORD_SIZE:
-            raise UnreadableRecord("the sealed record was cut short")
+            raise UnreadableRecord("the encrypted record is truncated")
         header, rest = row.data[: _HEADER.size], row.data[_HEADER.size :]
-        _, written_format, cipher, key_id = _HEADER.unpack(header)
-        if written_format != FORMAT_VERSION or cipher not in CIPHER_IDS.values():
+        _, written_format, cipher_id, key_id = _HEADER.unpack(header)
+        if written_format != FORMAT_VERSION or cipher_id not in CIPHER_IDS.values():
             raise UnreadableRecord(
-                f"the record is sealed in a way this standfast does not know ({written_format}.{cipher})"
+                f"unknown format {written_format} or cipher {cipher_id}: written by a newer version of standfast"
             )
         key = self.keyring.find(key_id)
         if key is None:
-            raise UnreadableRecord(f"the record is sealed with the key {key_id.hex()}, which was not given")
+            raise UnreadableRecord(f"the record needs the encryption key with the id {key_id.hex()}")
         try:
-            opened = key.decrypt(
-                cipher,
+            plaintext = key.decrypt(
+                cipher_id,
                 make_tape_purpose(row.tape),
                 nonce=rest[:NONCE_SIZE],
                 data=rest[NONCE_SIZE:],
                 associated_data=header + _LOCATION.pack(row.tape, row.seq),
             )
-            item = decode_item(opened[_TIME.size :])
+            item = decode_item(plaintext[_TIME.size :])
         except DecryptionFailed:
             raise UnreadableRecord("authentication failed: the record was moved, replayed or altered") from None
         except ValueError as error:
             raise UnreadableRecord(str(error)) from None
-        return DecodedRecord(row, item, _TIME.unpack_from(opened)[0])
+        return DecodedRecord(row, item, _TIME.unpack_from(plaintext)[0])
 
     def digest(self, items: Sequence[bytes]) -> str:
-        """Equal for equal batches, which is all it tells to those without the key."""
-        # The oldest key, so that a batch begun before a rotation is still recognised after it.
+        # With the oldest key, so that a batch that was first sent before a key rotation is recognised after it.
         return self.keyring.oldest.compute_mac(b"batch", _encoder.encode(list(items)))[:16].hex()
 
     # --- views ----------------------------------------------------------------------------------
@@ -138,15 +137,16 @@ class EncryptingCodec:
         before = parse_seal(record)
         past = before.past if before and record.version > 1 else _NO_GENERATIONS
         if replaced is not None:
-            shown = Generation(replaced.generation, replaced.length, replaced.view, record.next_seq, 0)
-            past = digest_generations([shown], past)
+            archived = Generation(replaced.generation, replaced.length, replaced.view, record.next_seq, 0)
+            past = digest_generations([archived], past)
         return self.build_seal(record, keys=before.keys if before else (), past=past)
 
     def build_seal(self, record: SessionRecord, *, keys: Iterable[bytes], past: bytes) -> bytes:
+        """Return a seal by the primary key, for a history that also needs ``keys``."""
         signer = self.keyring.primary
-        needed = tuple(sorted({*keys, signer.id}))
-        mac = compute_view_mac(signer, record, needed, past)
-        return _encoder.encode(Seal(FORMAT_VERSION, signer.id, needed, past, mac))
+        key_ids = tuple(sorted({*keys, signer.id}))
+        mac = compute_view_mac(signer, record, key_ids, past)
+        return _encoder.encode(Seal(FORMAT_VERSION, signer.id, key_ids, past, mac))
 
     def verify(self, record: SessionRecord) -> None:
         if record.seal is None:
@@ -157,12 +157,12 @@ class EncryptingCodec:
             )
         seal = parse_seal(record)
         if seal is None:
-            raise make_tampered_error(record, "its seal is damaged")
+            raise make_tampered_error(record, "the seal is damaged")
         signer = self.keyring.find(seal.signer)
         if signer is None:
             raise self.make_wrong_key_error(f"session {record.session_id!r}", seal.signer)
         if not hmac.compare_digest(seal.mac, compute_view_mac(signer, record, seal.keys, seal.past)):
-            raise make_tampered_error(record, "it does not show what it showed when it was sealed")
+            raise make_tampered_error(record, "the items it shows do not match the seal")
         for key_id in seal.keys:
             if self.keyring.find(key_id) is None:
                 raise self.make_wrong_key_error(f"session {record.session_id!r}", key_id)
@@ -170,31 +170,32 @@ class EncryptingCodec:
     def verify_generations(self, record: SessionRecord, generations: Sequence[Generation]) -> None:
         seal = parse_seal(record)
         if digest_generations(generations) != (seal.past if seal else _NO_GENERATIONS):
-            raise make_tampered_error(record, "its earlier generations are not those that were sealed")
+            raise make_tampered_error(record, "the earlier generations do not match the seal")
 
     def check_keys(self, rows: Iterable[Row]) -> None:
-        """Raise :class:`WrongKey` when a record names a key that was not given."""
+        """Raise :class:`WrongKey` if a record needs a key that is not in the keyring."""
         for row in rows:
             key_id = get_key_id(row)
             if key_id is not None and self.keyring.find(key_id) is None:
                 raise self.make_wrong_key_error(f"the item at position {row.position}", key_id)
 
-    def make_wrong_key_error(self, what: str, needed: bytes) -> WrongKey:
+    def make_wrong_key_error(self, what: str, key_id: bytes) -> WrongKey:
         return WrongKey(
-            f"{what} needs the encryption key with the id {needed.hex()}; given: {self.keyring}."
+            f"{what} needs the encryption key with the id {key_id.hex()}, but got the keys {self.keyring}."
             " Pass that key as well: the first one encrypts, the others only decrypt"
         )
 
 
 def digest_generations(generations: Iterable[Generation], previous: bytes = _NO_GENERATIONS) -> bytes:
-    """The digest of generations that follow those in ``past``."""
+    """Return the digest of generations that follow those with the digest ``previous``."""
     for entry in generations:
-        fact = (previous, entry.number, entry.length, join_spans(entry.spans), entry.resumes_at)
-        previous = hashlib.sha256(_encoder.encode(fact)).digest()
+        link = (previous, entry.number, entry.length, join_spans(entry.spans), entry.resumes_at)
+        previous = hashlib.sha256(_encoder.encode(link)).digest()
     return previous
 
 
 def parse_seal(record: SessionRecord) -> Seal | None:
+    """Return the seal of a session; ``None`` if it has none or the seal cannot be decoded."""
     if record.seal is None:
         return None
     try:
@@ -206,13 +207,13 @@ def parse_seal(record: SessionRecord) -> Seal | None:
 
 def compute_view_mac(signer: EncryptionKey, record: SessionRecord, keys: Sequence[bytes], past: bytes) -> bytes:
     closed: TapeSpans = join_spans(record.closed)
-    place = (record.session_id, record.version, record.length)
-    tape = (record.tape, record.next_seq, record.open_from, closed)
-    return signer.compute_mac(b"view", _encoder.encode((FORMAT_VERSION, signer.id, place, tape, tuple(keys), past)))
+    identity = (record.session_id, record.version, record.length)
+    view = (record.tape, record.next_seq, record.open_from, closed)
+    return signer.compute_mac(b"view", _encoder.encode((FORMAT_VERSION, signer.id, identity, view, tuple(keys), past)))
 
 
 def get_key_id(row: Row) -> bytes | None:
-    """The id of the key that a record says it is sealed with."""
+    """Return the key id in the header of a record; ``None`` if it is not an encrypted record."""
     if row.data is None or len(row.data) < _MIN_RECORD_SIZE or not row.data.startswith(_MAGIC):
         return None
     key_id: bytes = _HEADER.unpack_from(row.data)[3]
@@ -224,12 +225,12 @@ def is_unwritten(record: SessionRecord) -> bool:
 
 
 def make_tape_purpose(tape: int) -> bytes:
-    # By tape and not by session: a fork reads what its ancestors wrote.
+    # By tape and not by session, because a fork reads the records of its ancestors.
     return b"tape %d" % tape
 
 
 def make_tampered_error(record: SessionRecord, what: str) -> HistoryTampered:
     return HistoryTampered(
-        f"session {record.session_id!r} was changed by someone without its key: {what}."
-        " Restore a backup; or look at check() and accept what is there with reseal()"
+        f"session {record.session_id!r} was changed without its encryption key: {what}."
+        " Restore a backup, or inspect check() and accept the stored items with reseal()"
     )

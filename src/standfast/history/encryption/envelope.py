@@ -1,4 +1,4 @@
-"""Encryption around a session that only has the four methods."""
+"""Encryption around a third-party session, which has only the four methods of the protocol."""
 
 import asyncio
 import base64
@@ -21,28 +21,30 @@ from standfast.history.session import Session, SessionSettings, validate_limit
 from standfast.lifecycle.cancellation import run_to_end
 from standfast.store.contract import Head, Row
 
-ENVELOPE_TYPE = "holdfast.sealed"
+ENVELOPE_TYPE = "standfast.sealed"
+# Version 0.1.0 was called holdfast and wrote this type; both are read. The type is not part of the authenticated data.
+_ENVELOPE_TYPES = frozenset([ENVELOPE_TYPE, "holdfast.sealed"])
 _NO_LIMIT = 2**31 - 1
-_PAYLOAD_HEADER = struct.Struct(f">d{TAG_SIZE}s")  # written at, tag of the envelope before
+_PAYLOAD_HEADER = struct.Struct(f">d{TAG_SIZE}s")  # time of writing, tag of the previous envelope
 _CIPHER_NAMES = {number: name for name, number in CIPHER_IDS.items()}
 _encoder = msgspec.msgpack.Encoder()
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """An item as the underlying session sees it."""
+    """An encrypted item as it is stored in the underlying session."""
 
     type: str
     format: int
     cipher: str
     key: str
     stream: str
-    """Random, new after each clearing: numbers start again, old envelopes must not fit."""
+    """Random, and new after each clearing: numbers start again at 0 then, and older envelopes must not be accepted."""
     number: int
     data: str
 
 
 class DecryptedEnvelope(msgspec.Struct, frozen=True):
-    """An authentic envelope, where it was found, and its item."""
+    """An authentic envelope, its position in the underlying session, and its item."""
 
     position: int
     envelope: Envelope
@@ -53,13 +55,16 @@ class DecryptedEnvelope(msgspec.Struct, frozen=True):
 
 
 class EnvelopeSession:
-    """Keeps items in authenticated envelopes: the session id, a running number and the envelope before are in them.
+    """Stores items in authenticated envelopes in another session.
 
-    Envelopes out of order, replayed, duplicated or altered, and anything that is not an envelope, are not shown;
-    :meth:`check` names them and the numbers that are missing. Compared with a standfast store: nobody can tell that
-    the newest items were cut off; every call reads the whole underlying history; there may be one writer at a time
-    only, since of two that write at once one is not shown; and :class:`WrongKey` comes only when no item opens,
-    while a single one that needs another key is left out.
+    Each envelope authenticates the session id, a sequence number and the previous envelope. Envelopes that are out of
+    order, replayed, duplicated or altered, and items that are not envelopes, are not shown; :meth:`check` reports them
+    and the missing numbers.
+
+    The guarantees are weaker than over a standfast store: truncation at the end is not detected; every call reads the
+    whole underlying history; only one object may write at a time, because of two concurrent batches one would not be
+    shown; and :class:`WrongKey` is raised only if no item can be decrypted, while a single item that needs another key
+    is skipped.
     """
 
     def __init__(self, underlying: Session, codec: EncryptingCodec) -> None:
@@ -78,57 +83,57 @@ class EnvelopeSession:
 
     async def get_items(self, limit: int | None = None, *, generation: int | None = None) -> list[Item]:
         if generation is not None:
-            raise Unsupported("earlier generations need a history in a standfast store")
+            raise Unsupported("generation needs a session in a standfast store")
         if validate_limit(limit) is None:
             limit = getattr(self.session_settings, "limit", None)
-        shown = [entry.item for entry in self.select_visible(self.verify_envelopes(await self.read_raw_items())[0])]
-        return shown if limit is None else shown[max(len(shown) - limit, 0) :]
+        items = [entry.item for entry in self.select_visible(self.verify_envelopes(await self.read_raw_items())[0])]
+        return items if limit is None else items[max(len(items) - limit, 0) :]
 
     async def add_items(self, items: Sequence[Item], *, key: str | None = None, expected: Head | None = None) -> None:
         if key is not None or expected is not None:
-            raise Unsupported("key and expected need a history in a standfast store")
+            raise Unsupported("key and expected need a session in a standfast store")
         data = encode_items(items)
         if not data:
             return
         async with self.write_lock:
-            opened, _, _ = self.verify_envelopes(await self.read_raw_items())
-            await self.underlying.add_items(self.wrap_items(data, opened[-1] if opened else None))
+            valid, _, _ = self.verify_envelopes(await self.read_raw_items())
+            await self.underlying.add_items(self.wrap_items(data, valid[-1] if valid else None))
 
     async def pop_item(self) -> Item | None:
-        """The latest item that is shown. What stands behind it and is not shown is put back."""
+        """Remove and return the latest visible item. Raw items behind it that are not visible are put back."""
         async with self.write_lock:
             raw = await self.read_raw_items()
-            shown = self.select_visible(self.verify_envelopes(raw)[0])
-            if not shown:
+            visible = self.select_visible(self.verify_envelopes(raw)[0])
+            if not visible:
                 return None
-            await run_to_end(self.pop_and_restore(raw[shown[-1].row.position + 1 :]), grace=0)
-            return shown[-1].item
+            await run_to_end(self.pop_and_restore(raw[visible[-1].row.position + 1 :]), grace=0)
+            return visible[-1].item
 
     async def pop_and_restore(self, later_items: Sequence[Item]) -> None:
-        """Pop the item before those; they are put back, also when popping fails half-way or is cancelled."""
+        """Pop the item before ``later_items`` and put these back, even if popping fails half-way or is cancelled."""
         popped = 0
         try:
             for _ in range(len(later_items) + 1):
                 await self.underlying.pop_item()
                 popped += 1
         finally:
-            if passed := later_items[max(len(later_items) - popped, 0) :]:
-                await self.underlying.add_items(list(passed))
+            if removed := later_items[max(len(later_items) - popped, 0) :]:
+                await self.underlying.add_items(list(removed))
 
     async def clear_session(self) -> None:
         async with self.write_lock:
             await self.underlying.clear_session()
 
     async def check(self) -> IntegrityReport:
-        """``head`` knows no version here. Missing numbers count as tampering."""
+        """Return the findings. The version in ``head`` is always 0; missing numbers count as tampering."""
         raw = await self.read_raw_items()
-        opened, corrupt, gaps = self.verify_envelopes(raw)
+        valid, corrupt, gaps = self.verify_envelopes(raw)
         return IntegrityReport(
             session_id=self.session_id,
             head=Head(0, len(raw)),
-            readable=len(opened),
+            readable=len(valid),
             corrupt=corrupt,
-            unpaired=find_unpaired([entry.item for entry in opened]),
+            unpaired=find_unpaired([entry.item for entry in valid]),
             quarantined=[],
             tampered=f"missing: {', '.join(gaps)}" if gaps else None,
         )
@@ -136,74 +141,81 @@ class EnvelopeSession:
     # --- shared parts ---------------------------------------------------------------------------
 
     async def read_raw_items(self) -> list[Item]:
-        """Everything the underlying session has, whatever limit it was given."""
+        """Return all items of the underlying session, regardless of the limit in its settings."""
         if getattr(self.session_settings, "limit", None) is None:
             return await self.underlying.get_items()
         return await self.underlying.get_items(limit=_NO_LIMIT)
 
     def wrap_items(self, items: Sequence[bytes], previous: DecryptedEnvelope | None) -> list[Item]:
-        """Envelopes that follow on the last one."""
+        """Return envelopes for the items, chained to the ``previous`` envelope."""
         stream = previous.envelope.stream if previous else os.urandom(12).hex()
         number = previous.envelope.number + 1 if previous else 0
         tag = previous.tag if previous else bytes(TAG_SIZE)
-        key, cipher, now = self.codec.keyring.primary, self.codec.cipher_id, self.codec.clock()
-        box = key.get_cipher(cipher, self.key_purpose)
-        made = []
+        key, cipher_id, now = self.codec.keyring.primary, self.codec.cipher_id, self.codec.clock()
+        cipher = key.get_cipher(cipher_id, self.key_purpose)
+        envelopes = []
         for data in items:
             nonce = os.urandom(NONCE_SIZE)
             envelope = Envelope(
                 type=ENVELOPE_TYPE,
                 format=FORMAT_VERSION,
-                cipher=_CIPHER_NAMES[cipher],
+                cipher=_CIPHER_NAMES[cipher_id],
                 key=key.id.hex(),
                 stream=stream,
                 number=number,
                 data="",
             )
-            sealed = box.encrypt(nonce, _PAYLOAD_HEADER.pack(now, tag) + data, self.build_associated_data(envelope))
-            text = base64.b64encode(nonce + sealed).decode()
-            made.append(msgspec.to_builtins(msgspec.structs.replace(envelope, data=text)))
-            number, tag = number + 1, sealed[-TAG_SIZE:]
-        return made
+            encrypted = cipher.encrypt(
+                nonce, _PAYLOAD_HEADER.pack(now, tag) + data, self.build_associated_data(envelope)
+            )
+            text = base64.b64encode(nonce + encrypted).decode()
+            envelopes.append(msgspec.to_builtins(msgspec.structs.replace(envelope, data=text)))
+            number, tag = number + 1, encrypted[-TAG_SIZE:]
+        return envelopes
 
     @property
     def key_purpose(self) -> bytes:
         return b"envelopes of " + self.session_id.encode()
 
     def build_associated_data(self, envelope: Envelope) -> bytes:
-        """What an envelope says in the open, to be authenticated with it."""
+        """Return the unencrypted fields of an envelope and the session id, which are authenticated with its data."""
         parts = (envelope.format, self.session_id, envelope.cipher, envelope.key, envelope.stream, envelope.number)
         return _encoder.encode(parts)
 
     def decrypt_envelope(self, position: int, item: Item) -> DecryptedEnvelope:
-        if not isinstance(item, dict) or item.get("type") != ENVELOPE_TYPE:
-            raise UnreadableRecord("plaintext stands where a sealed item should be")
+        """Return the content of an envelope, or raise :class:`UnreadableRecord`."""
+        if not is_envelope(item):
+            raise UnreadableRecord("expected an encrypted item, found plaintext")
         try:
             envelope = msgspec.convert(item, Envelope)
-            cipher, key_id = CIPHER_IDS[envelope.cipher], bytes.fromhex(envelope.key)
+            cipher_id, key_id = CIPHER_IDS[envelope.cipher], bytes.fromhex(envelope.key)
             data = base64.b64decode(envelope.data, validate=True)
         except (msgspec.ValidationError, ValueError, KeyError):
             raise UnreadableRecord("the envelope is damaged") from None
         key = self.codec.keyring.find(key_id)
         if key is None:
-            raise UnreadableRecord(f"the item is sealed with the key {envelope.key}, which was not given")
-        nonce, sealed = data[:NONCE_SIZE], data[NONCE_SIZE:]
+            raise UnreadableRecord(f"the item needs the encryption key with the id {envelope.key}")
+        nonce, encrypted = data[:NONCE_SIZE], data[NONCE_SIZE:]
         try:
-            inside = key.decrypt(
-                cipher, self.key_purpose, nonce=nonce, data=sealed, associated_data=self.build_associated_data(envelope)
+            payload = key.decrypt(
+                cipher_id,
+                self.key_purpose,
+                nonce=nonce,
+                data=encrypted,
+                associated_data=self.build_associated_data(envelope),
             )
-            written_at, tag_before = _PAYLOAD_HEADER.unpack_from(inside)
-            plain = decode_item(inside[_PAYLOAD_HEADER.size :])
+            written_at, previous_tag = _PAYLOAD_HEADER.unpack_from(payload)
+            decrypted = decode_item(payload[_PAYLOAD_HEADER.size :])
         except DecryptionFailed:
             raise UnreadableRecord(
                 "authentication failed: the item was altered or belongs to another session"
             ) from None
         except (ValueError, struct.error) as error:
             raise UnreadableRecord(str(error)) from None
-        return DecryptedEnvelope(position, envelope, plain, written_at, sealed[-TAG_SIZE:], tag_before)
+        return DecryptedEnvelope(position, envelope, decrypted, written_at, encrypted[-TAG_SIZE:], previous_tag)
 
     def verify_envelopes(self, raw: Sequence[Item]) -> tuple[list[DecryptedEnvelope], list[CorruptItem], list[str]]:
-        """The envelopes that stand where they belong, what is wrong with the others, and which numbers are missing."""
+        """Return the envelopes in their right order, the findings about all other items, and the missing numbers."""
         authentic: list[DecryptedEnvelope] = []
         corrupt: list[CorruptItem] = []
         for position, item in enumerate(raw):
@@ -215,25 +227,25 @@ class EnvelopeSession:
             self.check_keys(raw)
         streams = Counter(entry.envelope.stream for entry in authentic)
         stream = max(streams, key=streams.__getitem__, default=None)
-        kept: list[DecryptedEnvelope] = []
+        valid: list[DecryptedEnvelope] = []
         gaps: list[str] = []
         for entry, reason in check_placement(authentic, stream):
             if reason:
                 corrupt.append(CorruptItem(entry.position, reason))
                 continue
-            gaps += format_gap(kept[-1].envelope.number + 1 if kept else 0, entry.envelope.number)
-            kept.append(entry)
-        return kept, sorted(corrupt, key=lambda found: found.position), gaps
+            gaps += format_gap(valid[-1].envelope.number + 1 if valid else 0, entry.envelope.number)
+            valid.append(entry)
+        return valid, sorted(corrupt, key=lambda finding: finding.position), gaps
 
     def check_keys(self, raw: Sequence[Item]) -> None:
-        """Raise :class:`WrongKey` when an envelope names a key that was not given."""
+        """Raise :class:`WrongKey` if an envelope needs a key that is not in the keyring."""
         for item in raw:
-            if isinstance(item, dict) and item.get("type") == ENVELOPE_TYPE:
-                named = str(item.get("key"))
-                if named not in {key.id.hex() for key in self.codec.keyring.keys}:
+            if is_envelope(item):
+                key_id = str(item.get("key"))
+                if key_id not in {key.id.hex() for key in self.codec.keyring.keys}:
                     raise WrongKey(
-                        f"session {self.session_id!r} needs the encryption key with the id {named};"
-                        f" given: {self.codec.keyring}"
+                        f"session {self.session_id!r} needs the encryption key with the id {key_id},"
+                        f" but got the keys {self.codec.keyring}"
                     )
 
     def select_visible(self, envelopes: Sequence[DecryptedEnvelope]) -> list[DecodedRecord]:
@@ -246,43 +258,47 @@ class EnvelopeSession:
         return drop_expired(entries, now=self.codec.clock(), ttl=self.codec.ttl)
 
 
+def is_envelope(item: object) -> bool:
+    return isinstance(item, dict) and item.get("type") in _ENVELOPE_TYPES
+
+
 def check_placement(
     entries: Sequence[DecryptedEnvelope], stream: str | None
 ) -> list[tuple[DecryptedEnvelope, str | None]]:
-    """Each authentic envelope, and why it does not belong where it stands, if so."""
-    ours = [entry for entry in entries if entry.envelope.stream == stream]
-    # An envelope vouches for the one before it.
-    vouched: dict[int, set[bytes]] = {}
-    for entry in ours:
-        vouched.setdefault(entry.envelope.number - 1, set()).add(entry.previous_tag)
-    genuine = [entry for entry in ours if entry.tag in vouched.get(entry.envelope.number, {entry.tag})]
-    in_order = {entry.position for entry in find_longest_increasing_subsequence(genuine)}
+    """Return each authentic envelope with the reason why its position is wrong, or ``None`` if it is right."""
+    current = [entry for entry in entries if entry.envelope.stream == stream]
+    # Each envelope names the tag of its predecessor.
+    successor_tags: dict[int, set[bytes]] = {}
+    for entry in current:
+        successor_tags.setdefault(entry.envelope.number - 1, set()).add(entry.previous_tag)
+    chained = [entry for entry in current if entry.tag in successor_tags.get(entry.envelope.number, {entry.tag})]
+    in_order = {entry.position for entry in find_longest_increasing_subsequence(chained)}
     reasons: dict[int, str] = {
         **{entry.position: "replayed: the item is from before the history was cleared" for entry in entries},
-        **{entry.position: "replayed: another item stood here" for entry in ours},
-        **{entry.position: "out of order or duplicated" for entry in genuine},
+        **{entry.position: "replayed: the next item was written after another one" for entry in current},
+        **{entry.position: "out of order or duplicated" for entry in chained},
     }
     return [(entry, None if entry.position in in_order else reasons[entry.position]) for entry in entries]
 
 
 def find_longest_increasing_subsequence(entries: Sequence[DecryptedEnvelope]) -> list[DecryptedEnvelope]:
-    """As many of them as stand in the order of their numbers: one that was moved does not hide the others."""
-    ends: list[int] = []  # for each length the index of the smallest number that a rise of it ends with
-    before: list[int] = []
+    """Return the longest run of envelopes in ascending order, so that a moved envelope hides as few as possible."""
+    ends: list[int] = []  # for each length, the index of the smallest number that ends a subsequence of that length
+    predecessors: list[int] = []
     for index, entry in enumerate(entries):
         size = bisect_left(ends, entry.envelope.number, key=lambda end: entries[end].envelope.number)
-        before.append(ends[size - 1] if size else -1)
+        predecessors.append(ends[size - 1] if size else -1)
         ends[size : size + 1] = [index]
-    found = []
+    longest = []
     index = ends[-1] if ends else -1
     while index >= 0:
-        found.append(entries[index])
-        index = before[index]
-    return found[::-1]
+        longest.append(entries[index])
+        index = predecessors[index]
+    return longest[::-1]
 
 
 def format_gap(first: int, end: int) -> list[str]:
-    """The numbers from ``first`` up to ``end``, for people."""
+    """Return a description of the numbers from ``first`` up to ``end``, or an empty list if there are none."""
     if first >= end:
         return []
     return [f"item {first}" if first == end - 1 else f"items {first} to {end - 1}"]

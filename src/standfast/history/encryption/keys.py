@@ -1,4 +1,4 @@
-"""Encryption keys: from the secrets that a user keeps to what encrypts records and signs views."""
+"""Encryption keys, which are derived from the secrets of the user, and the expiry of encrypted items."""
 
 import hashlib
 import hmac
@@ -10,7 +10,7 @@ from standfast.base.pairing import group_into_units
 from standfast.history.codec import DecodedRecord
 
 CIPHER_IDS = {"aes-gcm": 1, "chacha20-poly1305": 2}
-"""What a cipher is called, and the number by which stored bytes name it."""
+"""The names of the ciphers, and the numbers that identify them in stored records."""
 
 MIN_SECRET_LENGTH = 16
 KEY_ID_SIZE = 8
@@ -20,7 +20,7 @@ _MAX_CIPHERS = 256
 
 
 class AeadCipher(Protocol):
-    """An authenticating cipher with its key."""
+    """An AEAD cipher with its key."""
 
     def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes | None) -> bytes: ...
 
@@ -28,11 +28,11 @@ class AeadCipher(Protocol):
 
 
 class DecryptionFailed(ValueError):
-    """The bytes do not authenticate."""
+    """The authentication tag does not match."""
 
 
 class EncryptionKey:
-    """What is derived from one secret. ``id`` is public; it names the key and tells nothing about it."""
+    """The keys that are derived from one secret. ``id`` is public and reveals nothing about the secret."""
 
     def __init__(self, secret: str) -> None:
         try:
@@ -45,24 +45,24 @@ class EncryptionKey:
         self.mac_keys: dict[bytes, bytes] = {}
 
     def __repr__(self) -> str:
-        return f"<Key {self.id.hex()}>"
+        return f"<EncryptionKey {self.id.hex()}>"
 
     def get_cipher(self, cipher_id: int, purpose: bytes) -> AeadCipher:
-        """The cipher for one purpose. No two purposes or ciphers share a key."""
-        found = self.ciphers.get((cipher_id, purpose))
-        if found is None:
+        """Return the cipher for one purpose. No two purposes or ciphers share a key."""
+        cipher = self.ciphers.get((cipher_id, purpose))
+        if cipher is None:
             if len(self.ciphers) >= _MAX_CIPHERS:
                 self.ciphers.clear()
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
             kind = AESGCM if cipher_id == CIPHER_IDS["aes-gcm"] else ChaCha20Poly1305
-            found = self.ciphers[cipher_id, purpose] = kind(
+            cipher = self.ciphers[cipher_id, purpose] = kind(
                 derive_key(self.root_key, b"box %d " % cipher_id + purpose, 32)
             )
-        return found
+        return cipher
 
     def decrypt(self, cipher_id: int, purpose: bytes, *, nonce: bytes, data: bytes, associated_data: bytes) -> bytes:
-        """The plaintext, or :class:`Damaged` when the bytes or what is known about them were changed."""
+        """Return the plaintext, or raise :class:`DecryptionFailed` if ``data`` or ``associated_data`` was changed."""
         from cryptography.exceptions import InvalidTag
 
         try:
@@ -78,19 +78,19 @@ class EncryptionKey:
 
 
 class Keyring:
-    """The keys of a history: the first one encrypts, every one of them decrypts."""
+    """The keys of a history: the first one encrypts, all of them decrypt."""
 
     def __init__(self, encryption_key: str | Sequence[str]) -> None:
         secrets = [encryption_key] if isinstance(encryption_key, str) else encryption_key
         if isinstance(secrets, (bytes, bytearray)) or not isinstance(secrets, Sequence) or not secrets:
-            raise InvalidInput("encryption_key must be a string or a non-empty list of strings, the newest first")
+            raise InvalidInput("encryption_key must be a string or a non-empty list of strings, newest first")
         for secret in secrets:
             if not isinstance(secret, str):
                 raise InvalidInput(f"an encryption key must be a string, not {type(secret).__name__}")
             if len(secret) < MIN_SECRET_LENGTH:
                 raise InvalidInput(
-                    f"an encryption key needs at least {MIN_SECRET_LENGTH} characters, this one has {len(secret)};"
-                    " secrets.token_urlsafe(32) makes a good one"
+                    f"an encryption key must have at least {MIN_SECRET_LENGTH} characters, got {len(secret)};"
+                    " create one with secrets.token_urlsafe(32)"
                 )
         self.keys = [EncryptionKey(secret) for secret in secrets]
         self.by_id = {key.id: key for key in self.keys}
@@ -114,33 +114,35 @@ def derive_key(secret: bytes, purpose: bytes, length: int) -> bytes:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+    # The salt contains the former name of the product and must never change: with any other salt the same secret
+    # gives other keys, and no stored history could be decrypted any more.
     return HKDF(algorithm=SHA256(), length=length, salt=b"holdfast history 1", info=purpose).derive(secret)
 
 
 def validate_cipher(name: object) -> int:
     if not isinstance(name, str) or name not in CIPHER_IDS:
-        raise InvalidInput(f"cipher must be one of {', '.join(CIPHER_IDS)}, not {name!r}")
+        raise InvalidInput(f"unknown cipher {name!r}; expected {' or '.join(CIPHER_IDS)}")
     return CIPHER_IDS[name]
 
 
 def validate_ttl(ttl: object) -> float | None:
-    """Seconds above zero, or ``None`` for items that never expire."""
+    """Return ``ttl`` if it is a positive number of seconds, or ``None`` for items that never expire."""
     if ttl is None:
         return None
     if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl < float("inf"):
-        raise InvalidInput(f"ttl must be a number of seconds above 0, or None, not {ttl!r}")
+        raise InvalidInput(f"ttl must be a finite number of seconds > 0 or None, got {ttl!r}")
     return float(ttl)
 
 
 def drop_expired(entries: Sequence[DecodedRecord], *, now: float, ttl: float) -> list[DecodedRecord]:
-    """Those that are younger than ``ttl`` seconds.
+    """Return the records that are younger than ``ttl`` seconds.
 
-    What belongs together, such as a call and its output and the reasoning before them, is as old as the youngest
-    of it: it is shown whole or not at all.
+    Items that belong together, such as a call, its output and the reasoning before them, expire together, when the
+    youngest of them does.
     """
-    oldest = now - ttl
-    kept = []
+    expired_before = now - ttl
+    current = []
     for unit in group_into_units([entry.item for entry in entries]):
-        if any((entries[index].written_at or 0) > oldest for index in unit):
-            kept += [entries[index] for index in unit]
-    return kept
+        if any((entries[index].written_at or 0) > expired_before for index in unit):
+            current += [entries[index] for index in unit]
+    return current

@@ -1,4 +1,4 @@
-"""An encrypted history, over a standfast store or over any other session."""
+"""Encrypted sessions, over a standfast store or over any other session."""
 
 from collections.abc import Sequence
 
@@ -20,19 +20,19 @@ from standfast.store.tape import TapeSpan, join_spans
 
 
 class EncryptedSession(SessionWrapper):
-    """The history of ``underlying_session``, encrypted and sealed with ``encryption_key``.
+    """A session that encrypts the items of ``underlying_session`` and seals its history with ``encryption_key``.
 
-    Over a session in a standfast store everything works as it does without encryption, searching by a scan.
-    A record that was moved, replayed, altered or replaced by plaintext is left out and named by :meth:`check`;
-    when the history itself was reordered, cut, extended or exchanged, everything but :meth:`check` and
-    :meth:`reseal` raises :class:`HistoryTampered`. See :mod:`standfast.history.encryption.codec` for what is protected.
-    Over any other session the items are wrapped one by one, with weaker promises:
+    Over a session in a standfast store all methods work as without encryption; a search decrypts and scans. A record
+    that was moved, replayed, altered or replaced by plaintext is skipped, and :meth:`check` reports it. If the history
+    itself was reordered, truncated, extended or exchanged, all methods except :meth:`check` and :meth:`reseal` raise
+    :class:`HistoryTampered`. See :mod:`standfast.history.encryption.codec` for what is protected. Over any other
+    session the items are encrypted one by one, with weaker guarantees:
     see :class:`~standfast.history.encryption.envelope.EnvelopeSession`.
 
-    ``encryption_key`` is a secret of at least 16 characters, best a random one such as
-    ``secrets.token_urlsafe(32)``: it is not stretched as a password would have to be. Given several, the first
-    encrypts and all decrypt. Items older than ``ttl`` seconds are not shown, and neither are those that belong
-    with them; they stay stored until :meth:`purge_expired`. Without ``ttl`` nothing expires.
+    ``encryption_key`` is a secret of at least 16 characters. Use a random one such as ``secrets.token_urlsafe(32)``:
+    the key derivation is not meant for passwords. Of several keys, the first encrypts and all decrypt. Items older
+    than ``ttl`` seconds are not shown; a call and its output expire together. They stay stored until
+    :meth:`purge_expired`. Without ``ttl`` nothing expires.
 
     To compact an encrypted history, wrap this session in a ``CompactingSession``, not the other way round.
     """
@@ -50,14 +50,15 @@ class EncryptedSession(SessionWrapper):
         validate_name("session id", session_id)
         if session_id != underlying_session.session_id:
             raise InvalidInput(
-                f"session id {session_id!r} is not the id of the underlying session, {underlying_session.session_id!r}"
+                f"session id {session_id!r} differs from the id of the underlying session,"
+                f" {underlying_session.session_id!r}"
             )
         if isinstance(underlying_session, SessionWrapper):
             raise InvalidInput(
-                f"{type(underlying_session).__name__} cannot be encrypted from outside, it would be bypassed:"
-                " wrap the EncryptedSession in it instead"
+                f"EncryptedSession cannot wrap {type(underlying_session).__name__}, because it would bypass it:"
+                f" wrap the EncryptedSession in a {type(underlying_session).__name__} instead"
             )
-        self.underlying_session = underlying_session  # kept alive: it may own the backend
+        self.underlying_session = underlying_session  # referenced because it may own the backend
         self.codec = EncryptingCodec(encryption_key, ttl=ttl, cipher=cipher, clock=clock)
         plain = find_stored_session(underlying_session)
         if plain is None:
@@ -65,16 +66,16 @@ class EncryptedSession(SessionWrapper):
             return
         if plain.codec.position_bound:
             raise InvalidInput(f"session {session_id!r} is encrypted already")
-        sealed = StoredSession(session_id, plain.backend, codec=self.codec, owner=plain.owner, clock=clock)
-        sealed.session_settings = plain.session_settings
-        super().__init__(session_id, sealed)
+        encrypted = StoredSession(session_id, plain.backend, codec=self.codec, owner=plain.owner, clock=clock)
+        encrypted.session_settings = plain.session_settings
+        super().__init__(session_id, encrypted)
 
     async def purge_expired(self) -> int:
-        """Destroy what has expired, and say how many items that were. Does nothing without a ``ttl``.
+        """Delete expired items and return their number. Does nothing without a ``ttl``.
 
-        If anything has, in the history or in an earlier generation of it, what is left of the history is written
-        anew, in one commit. All earlier generations and the keys of batches go. A fork keeps what it shares;
-        purge it as well. The database may hold freed bytes, which are encrypted, until it uses the space again.
+        If the history or an earlier generation contains expired items, the remaining history is rewritten in one
+        commit. All earlier generations and idempotency keys are deleted. Forks keep the items that they share; purge
+        them separately. The database may hold the encrypted bytes until it reuses the space.
         """
         stored = self.require_stored_session("purge_expired")
         while True:
@@ -82,17 +83,17 @@ class EncryptedSession(SessionWrapper):
             if page is None:
                 return 0
             readable, _ = stored.decode_rows(page.rows)
-            kept = stored.drop_expired(readable)
+            current = stored.drop_expired(readable)
             views = [readable, *[await self.read_generation(stored, entry) for entry in await stored.generations()]]
             expired = {get_location(entry) for view in views for entry in view}
             expired -= {get_location(entry) for view in views for entry in stored.drop_expired(view)}
             if not expired:
                 return 0
-            if await self.rewrite(stored, page, kept):
+            if await self.rewrite(stored, page, current):
                 return len(expired)
 
     async def read_generation(self, stored: StoredSession, generation: Generation) -> list[DecodedRecord]:
-        """What an earlier generation holds, expired or not; nothing when it is gone by now."""
+        """Return the records of an earlier generation, expired or not; none if it does not exist any more."""
         try:
             page = await stored.read_page(generation=generation.number)
         except NotFound:
@@ -100,10 +101,10 @@ class EncryptedSession(SessionWrapper):
         return stored.decode_rows(page.rows if page else [])[0]
 
     async def rekey(self) -> None:
-        """Write everything anew with the first key, so that the other keys are no longer needed.
+        """Rewrite the history with the first key in one commit, so that the other keys are no longer needed.
 
-        One commit. The earlier generations and the keys of batches go, since they cannot be carried over.
-        Forks have seals of their own and are to be rekeyed themselves. Unreadable records are kept as they are.
+        Earlier generations and idempotency keys cannot be carried over and are deleted. Forks have seals of their own;
+        rekey them separately. Unreadable records are kept as they are.
         """
         stored = self.require_stored_session("rekey")
         while True:
@@ -111,18 +112,19 @@ class EncryptedSession(SessionWrapper):
             if page is None or await self.rewrite(stored, page, stored.decode_rows(page.rows)[0]):
                 return
 
-    async def rewrite(self, stored: StoredSession, page: Page, kept: list[DecodedRecord]) -> bool:
-        """Replace all that is stored by these items and the unreadable records; false if somebody was faster."""
-        emptied = stored.make_erased_record(page.record)
-        entries: list[DecodedRecord | Row] = [*kept, *(row for row, _ in stored.decode_rows(page.rows)[1] if row.data)]
+    async def rewrite(self, stored: StoredSession, page: Page, records: list[DecodedRecord]) -> bool:
+        """Replace the stored history by ``records`` and the unreadable rows. Return False after a lost race."""
+        erased = stored.make_erased_record(page.record)
+        unreadable = [row for row, _ in stored.decode_rows(page.rows)[1] if row.data]
+        entries: list[DecodedRecord | Row] = [*records, *unreadable]
         entries.sort(key=lambda entry: (entry if isinstance(entry, Row) else entry.row).position)
-        tape, start = emptied.tape, emptied.next_seq
+        tape, start = erased.tape, erased.next_seq
         add = tuple(
             self.encode_for_location(entry, tape=tape, seq=seq) for seq, entry in enumerate(entries, start=start)
         )
         ops: list[Op] = [stored.build_erase_op(page.record)]
         if add:
-            ops.append(stored.seal_splice(emptied, Splice(session_id=self.session_id, add=add, tape=tape)))
+            ops.append(stored.seal_splice(erased, Splice(session_id=self.session_id, add=add, tape=tape)))
         try:
             await stored.backend.commit(*ops)
         except HistoryMoved:
@@ -130,44 +132,43 @@ class EncryptedSession(SessionWrapper):
         return True
 
     def encode_for_location(self, entry: DecodedRecord | Row, *, tape: int, seq: int) -> bytes:
-        """A record for another place, as old as it was."""
+        """Return the record encrypted for another location, with its original time of writing."""
         if isinstance(entry, Row):
             return entry.data or b""
         written_at = entry.written_at or 0
         return self.codec.encrypt_record(encode_item(entry.item), tape=tape, seq=seq, written_at=written_at)
 
     async def reseal(self, *, lost_keys: bool = False) -> IntegrityReport:
-        """Accept the history as it is stored now, and say what was wrong with it.
+        """Accept the history as it is stored now, and return a report of what was wrong with it.
 
-        For someone who has the key and has decided to go on after :class:`HistoryTampered`. Records that do not
-        authenticate are taken out of the view; an earlier generation still shows where they stood. Read the
-        result: items of another history under the same key, and an order that somebody else chose, cannot be
-        told from the genuine ones once the seal is broken. Nothing is destroyed, and nothing happens to a
-        history that is in order.
+        Use it after :class:`HistoryTampered`, to continue with the stored items. Records that fail authentication are
+        removed from the view; an earlier generation still shows their positions. Read the result: once the seal is
+        broken, a changed order and items from another history with the same key cannot be detected. Nothing is
+        deleted, and an intact history does not change.
 
-        Records that need a key which was not given are :class:`WrongKey`, unless ``lost_keys`` says that they
-        are to be given up as well.
+        Raise :class:`WrongKey` if records need a key that was not passed, unless ``lost_keys`` gives these up as well.
         """
         stored = self.require_stored_session("reseal")
         while True:
             page = await stored.backend.read(self.session_id)
-            earlier = await stored.backend.list_generations(self.session_id)
-            aside = await stored.backend.list_quarantined(self.session_id)
-            problem = self.find_tampering(page, earlier)
-            report = build_report(self.session_id, page, self.codec, quarantined=aside, tampered=problem)
+            generations = await stored.backend.list_generations(self.session_id)
+            quarantined = await stored.backend.list_quarantined(self.session_id)
+            problem = self.find_tampering(page, generations)
+            report = build_report(self.session_id, page, self.codec, quarantined=quarantined, tampered=problem)
             if page is None or not (problem or report.corrupt):
                 return report
             if not lost_keys:
                 self.codec.check_keys(page.rows)
             try:
                 await stored.backend.commit(
-                    self.build_accepting_splice(page, stored.decode_rows(page.rows)[0], earlier)
+                    self.build_accepting_splice(page, stored.decode_rows(page.rows)[0], generations)
                 )
             except HistoryMoved:
                 continue
             return report
 
     def find_tampering(self, page: Page | None, generations: list[Generation]) -> str | None:
+        """Return why the history does not match its seal, or ``None`` if it does."""
         try:
             if page is not None:
                 self.codec.verify(page.record)
@@ -179,17 +180,17 @@ class EncryptedSession(SessionWrapper):
     def build_accepting_splice(
         self, page: Page, readable: list[DecodedRecord], generations: list[Generation]
     ) -> Splice:
-        """The present view without what cannot be read, sealed without regard to the seal it has."""
+        """Return the splice that shows only the readable records, with a new seal that ignores the stored one."""
         record = page.record
-        shown = join_spans(TapeSpan(entry.row.tape, entry.row.seq, entry.row.seq + 1) for entry in readable)
+        view = join_spans(TapeSpan(entry.row.tape, entry.row.seq, entry.row.seq + 1) for entry in readable)
         after = msgspec.structs.replace(
-            record, version=record.version + 1, closed=shown, open_from=record.next_seq, length=len(readable)
+            record, version=record.version + 1, closed=view, open_from=record.next_seq, length=len(readable)
         )
         before = Generation(record.generation, record.length, record.view, record.next_seq, 0)
         keys = {key_id for entry in readable if (key_id := get_key_id(entry.row))}
         return Splice(
             session_id=self.session_id,
-            view_update=ViewUpdate(closed=shown, open_from=record.next_seq, length=len(readable), archive=True),
+            view_update=ViewUpdate(closed=view, open_from=record.next_seq, length=len(readable), archive=True),
             expected=record.version,
             tape=record.tape,
             seal=self.codec.build_seal(after, keys=keys, past=digest_generations([*generations, before])),

@@ -1,1 +1,1 @@
-"""Sessions that OpenAI's servers keep: conversations and compaction."""
+"""Sessions that use the OpenAI API: conversations, and compaction by the Responses API."""

@@ -1,4 +1,4 @@
-"""Talking to the OpenAI API: whose client it is, what a failure means, and how an answer becomes an item."""
+"""Requests to the OpenAI API: the client and its owner, typed errors, exactly-once requests, conversion to items."""
 
 import asyncio
 import random
@@ -19,14 +19,14 @@ MAX_RETRY_DELAY = 8.0
 
 
 class RequestOutcome(StrEnum):
-    """What became of a request that failed."""
+    """Whether a failed request may have had an effect."""
 
     NO_EFFECT = "nothing-done"
     UNKNOWN = "unknown"
 
 
 class OpenAIRequestFailed(StoreUnavailable):
-    """The OpenAI API did not answer or refused. ``outcome`` says whether the request can have had an effect."""
+    """A request to the OpenAI API failed. ``outcome`` is whether it may have had an effect."""
 
     code = "request-failed"
 
@@ -40,24 +40,24 @@ class OpenAIRequestFailed(StoreUnavailable):
         finished: bool = True,
         retry_after: float | None = None,
     ) -> None:
-        effect = "nothing was changed" if outcome is RequestOutcome.NO_EFFECT else "whether it was done is unknown"
+        effect = "nothing was changed" if outcome is RequestOutcome.NO_EFFECT else "it may have been executed"
         super().__init__(f"{action} failed: {reason}; {effect}")
         self.action, self.reason, self.outcome, self.status = action, reason, outcome, status
-        self.finished = finished  # False when the server may still be working on it
+        self.finished = finished  # False if the server may still be processing the request
         self.retry_after = retry_after
 
     @property
     def is_transient(self) -> bool:
-        """Whether the same request may well succeed a moment later."""
+        """Whether the same request may succeed if it is repeated later."""
         return self.finished and (self.status is None or self.status in (409, 429) or self.status >= 500)
 
     def as_no_effect(self) -> "OpenAIRequestFailed":
-        """The same failure, once a look has shown that the request did nothing."""
+        """Return the same failure for a request that turned out to have had no effect."""
         return OpenAIRequestFailed(self.action, self.reason, outcome=RequestOutcome.NO_EFFECT, status=self.status)
 
 
 class LazyOpenAIClient:
-    """A client of the caller's, or one made at the first request, which is then ours to close."""
+    """The client of the caller, or one that is created by the first request and closed by :meth:`aclose`."""
 
     def __init__(self, provided: "AsyncOpenAI | None", *, feature: str) -> None:
         self.provided = provided
@@ -72,14 +72,14 @@ class LazyOpenAIClient:
             try:
                 self.created = library.AsyncOpenAI()
             except library.OpenAIError as error:
-                raise InvalidInput(f"{self.feature} has no usable OpenAI client: {error}") from error
+                raise InvalidInput(f"{self.feature} cannot create an OpenAI client: {error}") from error
         return self.created
 
     async def aclose(self) -> None:
-        """Close the client that was made here, if any. A later request makes a new one."""
-        made, self.created = self.created, None
-        if made is not None:
-            await made.close()
+        """Close the client if it was created here. A later request creates a new one."""
+        client, self.created = self.created, None
+        if client is not None:
+            await client.close()
 
 
 def load_openai(feature: str) -> Any:
@@ -94,36 +94,37 @@ def load_openai(feature: str) -> Any:
 def translate_openai_errors(
     action: str, *, resource: tuple[str, str] = ("resource", ""), mutating: bool = True
 ) -> Iterator[None]:
-    """Turn the client's errors into ours. ``about`` is what a 404 says does not exist."""
+    """Translate the errors of the openai library. ``resource`` is what does not exist after a 404."""
     library = load_openai(action)
     try:
         yield
     except library.NotFoundError as error:
         raise NotFound(*resource) from error
     except library.APIStatusError as error:
-        # 408 and 5xx come from servers and gateways that may have passed the request on before they gave up.
-        unclear = mutating and (error.status_code == 408 or error.status_code >= 500)
+        # A gateway that responds with 408 or 5xx may have forwarded the request before it gave up.
+        uncertain = mutating and (error.status_code == 408 or error.status_code >= 500)
         raise OpenAIRequestFailed(
             action,
-            f"the server answered {error.status_code} ({error.message})",
-            outcome=RequestOutcome.UNKNOWN if unclear else RequestOutcome.NO_EFFECT,
+            f"the server responded with status {error.status_code} ({error.message})",
+            outcome=RequestOutcome.UNKNOWN if uncertain else RequestOutcome.NO_EFFECT,
             status=error.status_code,
             retry_after=_parse_retry_after(error.response.headers),
         ) from error
     except library.APIConnectionError as error:
-        reached = mutating and type(error.__cause__).__name__ not in ("ConnectError", "ConnectTimeout", "PoolTimeout")
+        sent = mutating and type(error.__cause__).__name__ not in ("ConnectError", "ConnectTimeout", "PoolTimeout")
+        timed_out = isinstance(error, library.APITimeoutError)
         raise OpenAIRequestFailed(
             action,
-            "no answer in time" if isinstance(error, library.APITimeoutError) else f"no answer ({error.__cause__!r})",
-            outcome=RequestOutcome.UNKNOWN if reached else RequestOutcome.NO_EFFECT,
-            finished=not (reached and isinstance(error, library.APITimeoutError)),
+            "the request timed out" if timed_out else f"no response ({error.__cause__!r})",
+            outcome=RequestOutcome.UNKNOWN if sent else RequestOutcome.NO_EFFECT,
+            finished=not (sent and timed_out),
         ) from error
-    except (library.OpenAIError, ValueError, AttributeError) as error:  # the client trips over answers of no shape
+    except (library.OpenAIError, ValueError, AttributeError) as error:  # the client fails on malformed responses
         if isinstance(error, InvalidInput):
             raise
         raise OpenAIRequestFailed(
             action,
-            f"the answer makes no sense ({error})",
+            f"malformed response ({error})",
             outcome=RequestOutcome.UNKNOWN if mutating else RequestOutcome.NO_EFFECT,
         ) from error
 
@@ -135,11 +136,11 @@ async def request_exactly_once(
     max_attempts: int,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> T:
-    """Make a request that must not happen twice, as often as it takes and ``tries`` allows.
+    """Send a request that must not be executed twice, with up to ``max_attempts`` attempts.
 
-    After a failure that leaves it open whether the request was done, ``look`` finds out: it returns what the
-    request would have returned, or ``None`` if it was not done, and raises :class:`RequestFailed` when it cannot
-    tell. The failure that leaves this function says what is known in the end.
+    After a failure with an unknown outcome, ``find_result`` is called: it returns the result of the request, or
+    ``None`` if it was not executed, and raises :class:`OpenAIRequestFailed` if it cannot find out. The ``outcome`` of
+    the error that leaves this function takes that into account.
     """
     for attempt in range(max_attempts):
         try:
@@ -148,34 +149,34 @@ async def request_exactly_once(
             problem = failure
         if problem.outcome is RequestOutcome.UNKNOWN:
             try:
-                found = await find_result()
-            except (OpenAIRequestFailed, NotFound) as blind:
-                raise problem from blind
-            if found is not None:
-                return found
+                result = await find_result()
+            except (OpenAIRequestFailed, NotFound) as error:
+                raise problem from error
+            if result is not None:
+                return result
             if not problem.finished:
                 raise problem
         if attempt + 1 == max_attempts or not problem.is_transient or is_stopped():
             raise problem.as_no_effect() from problem
         await asyncio.sleep(_compute_delay(attempt, problem.retry_after))
-    raise InvalidInput(f"a request needs at least one try, not {max_attempts}")
+    raise InvalidInput(f"max_attempts must be >= 1, got {max_attempts}")
 
 
-def to_input_item(answer: Any) -> Item:
-    """An object of the client's as an item that the API takes back as input."""
-    item = to_plain_dict(answer)
-    item.pop("created_by", None)  # the API reports it and does not accept it
+def to_input_item(value: Any) -> Item:
+    """Convert an object of the openai library to an item that the API accepts as input."""
+    item = to_plain_dict(value)
+    item.pop("created_by", None)  # the API returns it but does not accept it
     return item
 
 
-def to_plain_dict(answer: Any) -> dict[str, Any]:
-    """An object of the client's as the JSON object it was made from."""
-    if isinstance(answer, Mapping):
-        return dict(answer)
-    if not hasattr(answer, "model_dump"):
-        raise ValueError(f"{type(answer).__name__} where an object should be")
-    found: dict[str, Any] = answer.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
-    return found
+def to_plain_dict(value: Any) -> dict[str, Any]:
+    """Convert an object of the openai library to the JSON object it was parsed from."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if not hasattr(value, "model_dump"):
+        raise ValueError(f"expected an object, found {type(value).__name__}")
+    plain: dict[str, Any] = value.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
+    return plain
 
 
 def _parse_retry_after(headers: Mapping[str, str]) -> float | None:
@@ -188,5 +189,5 @@ def _parse_retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _compute_delay(attempt: int, retry_after: float | None) -> float:
-    wanted = 0.5 * 2**attempt * random.uniform(0.75, 1) if retry_after is None else retry_after
-    return min(wanted, MAX_RETRY_DELAY)
+    delay = 0.5 * 2**attempt * random.uniform(0.75, 1) if retry_after is None else retry_after
+    return min(delay, MAX_RETRY_DELAY)

@@ -1,4 +1,4 @@
-"""A history that OpenAI shortens when it has grown: ``responses.compact`` around any session."""
+"""Compaction of any session by OpenAI's ``responses.compact``."""
 
 import asyncio
 import inspect
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 OpenAIResponsesCompactionMode: TypeAlias = Literal["previous_response_id", "input", "auto"]
 
 DEFAULT_THRESHOLD = 10
-"""How many items that are neither user messages nor compactions make a history worth compacting."""
+"""The number of items, not counting user messages and compactions, from which on a history is compacted."""
+INPUT_ROLES = ("user", "system", "developer")
 
 _MODES = get_args(OpenAIResponsesCompactionMode)
 _MODEL_PATTERN = re.compile(r"(openai/)?(ft:)?(gpt-|chatgpt-|codex-|computer-use-|o\d)")
 
 
 class OpenAIResponsesCompactionArgs(TypedDict, total=False):
-    """What a runner tells about the turn that has just been saved.
+    """Facts about the turn that was just saved.
 
-    ``store`` is whether the server kept the response; ``force`` compacts without asking the trigger.
+    ``store`` is whether the server stored the response; ``force`` compacts regardless of the trigger.
     """
 
     response_id: str
@@ -42,10 +43,10 @@ class OpenAIResponsesCompactionArgs(TypedDict, total=False):
 
 @runtime_checkable
 class OpenAIResponsesCompactionAwareSession(Session, Protocol):
-    """A session that wants to be told when a turn has been saved."""
+    """A session whose ``run_compaction`` must be called after each saved turn."""
 
     async def run_compaction(self, args: OpenAIResponsesCompactionArgs | None = None) -> None:
-        """Shorten the history if it is time to."""
+        """Compact the history if the trigger has been passed."""
         ...
 
 
@@ -56,7 +57,7 @@ def is_openai_responses_compaction_aware_session(
 
 
 class Compaction(msgspec.Struct, frozen=True):
-    """One request to compact: how it was made and what it cost, in the API's own words."""
+    """One compaction request: its id, model, mode, and usage as reported by the API."""
 
     id: str
     model: str
@@ -65,13 +66,13 @@ class Compaction(msgspec.Struct, frozen=True):
 
 
 class OpenAIResponsesCompactionSession(SessionABC):
-    """Another session's history, replaced by its compacted form when it has grown.
+    """A session that compacts the history of ``underlying_session`` when it has grown.
 
-    The replacement is one commit where the underlying session can do that (``splice_items`` or ``replace_items``
-    with ``expected``), and the items it replaced stay readable there as an older generation. Any other session is
-    cleared and filled again, and gets its items back if that fails or is cancelled.
+    The replacement is one commit if the underlying session supports that (``splice_items`` or ``replace_items`` with
+    ``expected``), and the replaced items stay readable as an earlier generation. Any other session is cleared and
+    refilled; if that fails or is cancelled, its previous items are restored.
 
-    Tokens are counted in :meth:`take_compactions`: after each :meth:`run_compaction` a runner takes what is new
+    :meth:`take_compactions` returns the usage: after each :meth:`run_compaction` a runner takes the new compactions
     and adds each ``usage`` to its own as one request.
     """
 
@@ -95,13 +96,13 @@ class OpenAIResponsesCompactionSession(SessionABC):
         self._compaction_lock = asyncio.Lock()
         self._write_lock = asyncio.Lock()
         self._compactions: list[Compaction] = []
-        self._deferred = False  # the trigger fired while calls were open
+        self._deferred = False  # the trigger was passed while calls had no output yet
         self._last_response: tuple[str | None, bool | None] = (None, None)  # its id and whether the server stored it
-        self._smallest_window: int | None = None  # the smallest window anybody read since the last compaction
+        self._smallest_window: int | None = None  # the smallest limit of a read since the last compaction
 
     @property
     def client(self) -> "AsyncOpenAI":
-        """The client that was given, or one of this session's own."""
+        """The client of the caller, or one that this session created."""
         return self._api.get()
 
     @property
@@ -113,7 +114,7 @@ class OpenAIResponsesCompactionSession(SessionABC):
         self.underlying_session.session_settings = settings
 
     async def aclose(self) -> None:
-        """Close the client if this session made it. The underlying session is its owner's to close."""
+        """Close the client if this session created it. The underlying session stays open."""
         await self._api.aclose()
 
     # --- the four methods -----------------------------------------------------------------------
@@ -146,28 +147,28 @@ class OpenAIResponsesCompactionSession(SessionABC):
     async def run_compaction(
         self, args: OpenAIResponsesCompactionArgs | None = None, *, wrapper: object | None = None
     ) -> None:
-        """Compact the whole history if the trigger says so, or at once with ``force``.
+        """Compact the whole history if the trigger has been passed, or unconditionally with ``force``.
 
-        Puts it off while a tool call of the last response has no output, or the response chain has not seen the
-        output yet; the next call that can do it then does it without asking the trigger again. What others add
-        while the request is under way is kept behind the compacted items. A failure leaves the history as it was.
+        The compaction is deferred while a tool call of the last response has no output, or while the response chain
+        has not seen the output; the next possible call then compacts regardless of the trigger. Items that are added
+        during the request stay behind the compacted ones. A failure leaves the history unchanged.
 
-        A response chain only knows what its model was shown. If anybody read less than the whole history, which
-        is what a limit does, the items themselves are sent, whatever the mode.
+        A response chain contains only the items that were sent to the model. If the history was read with a limit, and
+        so incompletely, the items themselves are sent for compaction in every mode.
 
-        ``wrapper`` is accepted for runners that pass their context; nothing is read from it or kept.
+        ``wrapper`` is accepted for runners that pass their context, and ignored.
         """
-        given = validate_args(args)
+        args = validate_args(args)
         async with self._compaction_lock:
             before = await read_snapshot(self.underlying_session)
-            response_id, store = self._update_last_response(given)
-            asked = given.get("compaction_mode") or self.compaction_mode
+            response_id, store = self._update_last_response(args)
+            requested = args.get("compaction_mode") or self.compaction_mode
             mode = resolve_mode(
-                asked, response_id=response_id, store=store, chain_complete=self._is_chain_complete(before)
+                requested, response_id=response_id, store=store, chain_complete=self._is_chain_complete(before)
             )
             if not before.items:
                 return
-            if not (given.get("force") or self._deferred or await self._should_compact(mode, response_id, before)):
+            if not (args.get("force") or self._deferred or await self._should_compact(mode, response_id, before)):
                 return
             covered = count_covered_items(before.items) if mode == "previous_response_id" else len(before.items)
             if has_pending_call(before.items) or has_output(before.items[covered:]):
@@ -180,7 +181,7 @@ class OpenAIResponsesCompactionSession(SessionABC):
                 self._deferred, self._smallest_window = False, None
 
     def take_compactions(self) -> list[Compaction]:
-        """The compactions that were paid for since this was last called, also those that could not be stored."""
+        """Return the compactions since the last call, also those whose result could not be stored."""
         taken, self._compactions = self._compactions, []
         return taken
 
@@ -188,24 +189,24 @@ class OpenAIResponsesCompactionSession(SessionABC):
         source: dict[str, Any] = (
             {"previous_response_id": response_id} if mode == "previous_response_id" else {"input": drop_unpaired(items)}
         )
-        doing = f"compacting session {self.session_id!r}"
-        with translate_openai_errors(doing, resource=("response", response_id or "of this session"), mutating=False):
-            answer = await self.client.responses.compact(model=self.model, **source)
-            usage = getattr(answer, "usage", None)
+        action = f"compacting session {self.session_id!r}"
+        with translate_openai_errors(action, resource=("response", response_id or "of this session"), mutating=False):
+            response = await self.client.responses.compact(model=self.model, **source)
+            usage = getattr(response, "usage", None)
             compaction = Compaction(
-                id=str(getattr(answer, "id", "")),
+                id=str(getattr(response, "id", "")),
                 model=self.model,
                 mode=mode,
                 usage=to_plain_dict(usage) if usage else {},
             )
-            compacted = [to_input_item(item) for item in getattr(answer, "output", None) or ()]
+            compacted = [to_input_item(item) for item in getattr(response, "output", None) or ()]
             self._compactions.append(compaction)
             if not compacted:
-                raise ValueError("it has no items")
+                raise ValueError("it contains no items")
         return compacted
 
     async def _should_compact(self, mode: str, response_id: str | None, before: HistorySnapshot) -> bool:
-        verdict: bool | Awaitable[bool] = self.should_trigger_compaction(
+        decision: bool | Awaitable[bool] = self.should_trigger_compaction(
             {
                 "response_id": response_id,
                 "compaction_mode": mode,
@@ -213,25 +214,25 @@ class OpenAIResponsesCompactionSession(SessionABC):
                 "session_items": list(before.items),
             }
         )
-        return bool(await verdict if inspect.isawaitable(verdict) else verdict)
+        return bool(await decision if inspect.isawaitable(decision) else decision)
 
-    def _update_last_response(self, given: OpenAIResponsesCompactionArgs) -> tuple[str | None, bool | None]:
-        """The last response: the one given, else the one given before if the history has not moved since."""
-        known_id, known_store = self._last_response
-        response_id = given.get("response_id")
-        if response_id is not None and response_id != known_id:
-            known_store = None
-        self._last_response = (response_id or known_id, given.get("store", known_store))
+    def _update_last_response(self, args: OpenAIResponsesCompactionArgs) -> tuple[str | None, bool | None]:
+        """Return the last response: that of ``args``, else that of an earlier call if the history has not changed."""
+        previous_id, store = self._last_response
+        response_id = args.get("response_id")
+        if response_id is not None and response_id != previous_id:
+            store = None
+        self._last_response = (response_id or previous_id, args.get("store", store))
         return self._last_response
 
     def _forget_response(self) -> None:
         self._last_response = (None, None)
 
     def _is_chain_complete(self, before: HistorySnapshot) -> bool:
-        """Whether the last response can know all that is stored, as far as that can be told from here."""
+        """Return True if the last response can be based on the complete history, judging by the reads so far."""
         windows = [window for window in (self._smallest_window, self._get_default_limit()) if window is not None]
-        seen = all(window >= len(before.items) for window in windows)
-        return seen and before.is_complete and count_covered_items(before.items) > 0
+        read_completely = all(window >= len(before.items) for window in windows)
+        return read_completely and before.is_complete and count_covered_items(before.items) > 0
 
     def _get_default_limit(self) -> int | None:
         return getattr(self.session_settings, "limit", None)
@@ -241,16 +242,17 @@ class OpenAIResponsesCompactionSession(SessionABC):
 
 
 def select_candidates(items: Sequence[Item]) -> list[Item]:
-    """The items that compaction makes shorter: all but user messages and what was compacted before."""
+    """Return the items that compaction makes shorter: all except user messages and earlier compactions."""
     return [item for item in items if item.get("role") != "user" and item.get("type") != "compaction"]
 
 
 def is_over_threshold(context: dict[str, Any]) -> bool:
-    """The trigger unless another is given."""
+    """The default trigger."""
     return len(context["compaction_candidate_items"]) >= DEFAULT_THRESHOLD
 
 
 def resolve_mode(requested: str, *, response_id: str | None, store: bool | None, chain_complete: bool) -> str:
+    """Return the mode of a request: ``auto`` becomes one of the others, and an incomplete chain is never used."""
     if requested == "previous_response_id" and response_id is None:
         raise InvalidInput("compaction by previous_response_id needs the response_id of the last response")
     if not chain_complete or (requested == "auto" and (store is False or response_id is None)):
@@ -259,7 +261,7 @@ def resolve_mode(requested: str, *, response_id: str | None, store: bool | None,
 
 
 def count_covered_items(items: Sequence[Item]) -> int:
-    """How many items from the beginning the last response knows: up to the last one that the model made."""
+    """Return how many items from the start are part of the response chain: up to the last item of the model."""
     for index in range(len(items), 0, -1):
         item = items[index - 1]
         if item.get("role", "assistant") == "assistant" and item.get("type") not in CALL_TYPE_BY_OUTPUT_TYPE:
@@ -272,7 +274,7 @@ def has_output(items: Sequence[Item]) -> bool:
 
 
 def has_pending_call(items: Sequence[Item]) -> bool:
-    """Whether a call of the last response has no output yet. Older ones will not get theirs any more."""
+    """Return True if a call of the last response has no output yet. Older calls will not get one any more."""
     last_input = max((index for index, item in enumerate(items) if item.get("role") in INPUT_ROLES), default=-1)
     return any(
         entry.index > last_input and entry.problem is PairingProblem.CALL_WITHOUT_OUTPUT
@@ -280,17 +282,14 @@ def has_pending_call(items: Sequence[Item]) -> bool:
     )
 
 
-INPUT_ROLES = ("user", "system", "developer")
-
-
-# --- what is refused ----------------------------------------------------------------------------
+# --- validation ---------------------------------------------------------------------------------
 
 
 def reject_conversations_session(session: object) -> None:
-    """A conversation on the server is compacted by the server; nothing may be replaced under its hands."""
+    """Raise :class:`InvalidInput` for a conversation on the server, which the server compacts itself."""
     wrapped: object | None = session
     while wrapped is not None:
-        # By name, because that of openai-agents is no better.
+        # By name, to reject the class of openai-agents as well.
         if any(kind.__name__ == "OpenAIConversationsSession" for kind in type(wrapped).__mro__):
             raise InvalidInput("an OpenAIConversationsSession cannot be compacted: the server keeps its history")
         wrapped = getattr(wrapped, "underlying_session", None)
@@ -298,28 +297,27 @@ def reject_conversations_session(session: object) -> None:
 
 def validate_model(model: object, client: object) -> str:
     if not isinstance(model, str):
-        raise InvalidInput(f"the model must be a string, not {type(model).__name__}")
-    if (
-        not _MODEL_PATTERN.match(model) and "Azure" not in type(client).__name__
-    ):  # Azure calls models what its users like
-        raise InvalidInput(f"responses.compact is for OpenAI's models; {model!r} is not one")
+        raise InvalidInput(f"model must be a string, not {type(model).__name__}")
+    is_azure = "Azure" in type(client).__name__  # deployments in Azure have arbitrary names
+    if not is_azure and not _MODEL_PATTERN.match(model):
+        raise InvalidInput(f"responses.compact supports only models of OpenAI, got {model!r}")
     return model
 
 
 def validate_mode(mode: object) -> OpenAIResponsesCompactionMode:
     if mode not in _MODES:
-        raise InvalidInput(f"the compaction mode must be one of {', '.join(_MODES)}, not {mode!r}")
+        raise InvalidInput(f"unknown compaction mode {mode!r}; expected one of {', '.join(_MODES)}")
     return mode  # type: ignore[return-value]
 
 
 def validate_args(args: OpenAIResponsesCompactionArgs | None) -> OpenAIResponsesCompactionArgs:
-    given: OpenAIResponsesCompactionArgs = args or {}
-    unknown = sorted(set(given) - set(OpenAIResponsesCompactionArgs.__annotations__))
+    args = args or {}
+    unknown = sorted(set(args) - set(OpenAIResponsesCompactionArgs.__annotations__))
     if unknown:
         raise InvalidInput(f"unknown compaction arguments: {', '.join(unknown)}")
-    if given.get("compaction_mode") is not None:
-        validate_mode(given["compaction_mode"])
-    response_id = given.get("response_id")
+    if args.get("compaction_mode") is not None:
+        validate_mode(args["compaction_mode"])
+    response_id = args.get("response_id")
     if response_id is not None and not isinstance(response_id, str):
-        raise InvalidInput(f"the response id must be a string, not {type(response_id).__name__}")
-    return given
+        raise InvalidInput(f"response_id must be a string, not {type(response_id).__name__}")
+    return args

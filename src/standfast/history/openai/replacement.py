@@ -1,4 +1,4 @@
-"""Replacing the beginning of a history by something shorter, in whatever way its session allows."""
+"""Replacement of the first items of any session: atomically if the session supports it, else by clearing it."""
 
 import asyncio
 import random
@@ -9,52 +9,54 @@ import msgspec
 
 from standfast.base.errors import HistoryMoved, StoreUnavailable
 from standfast.base.items import Item
-from standfast.history.session import Session
+from standfast.history.session import Session, make_contention_error
 from standfast.lifecycle.cancellation import run_to_end
 
 NO_LIMIT = 2**31 - 1
-"""A limit that no history reaches. Without one, a session would apply the limit of its settings."""
+"""A limit that no history reaches. Without a limit, a session would apply that of its settings."""
 RESTORE_TIMEOUT = 30.0
-"""How long it may take to give a session its items back."""
+"""Seconds that restoring the items of a session may take."""
 _MAX_ATTEMPTS = 20
 
 
 class RestoreFailed(StoreUnavailable):
-    """A session could not be given the items back that it had before a failed replacement.
+    """The items of a session could not be restored after a failed replacement.
 
-    They are in ``items``, and maybe nowhere else.
+    They are in ``items``, and possibly nowhere else.
     """
 
     code = "restore-failed"
 
     def __init__(self, session_id: str, items: Sequence[Item], reason: object) -> None:
-        super().__init__(f"session {session_id!r} did not get its {len(items)} items back: {reason!r}")
+        super().__init__(
+            f"session {session_id!r}: its {len(items)} items could not be restored ({reason!r}); the error holds them"
+        )
         self.session_id, self.items = session_id, list(items)
 
 
 class HistorySnapshot(msgspec.Struct, frozen=True):
-    """All items of a history at one moment, and where its session said it stood, if it can say that."""
+    """All items of a history at one moment, and its head if the session has one."""
 
     items: list[Item]
     head: Any = None
 
     @property
     def is_complete(self) -> bool:
-        """Whether the items are all records there are: none was unreadable or past its time."""
+        """Whether the items are all records of the history: none is unreadable or expired."""
         return self.head is None or self.head.length == len(self.items)
 
 
 async def read_snapshot(session: Session) -> HistorySnapshot:
-    """The whole history, whatever the session's default limit is."""
-    # The head first: a write in between makes it too old to commit against, never too new.
+    """Return the whole history, regardless of the limit in the settings."""
+    # The head is read first: after a write in between, a commit against it fails instead of losing that write.
     head = await session.head() if supports_atomic_replace(session) else None
     return HistorySnapshot(await session.get_items(NO_LIMIT), head)
 
 
 async def replace_prefix(session: Session, before: HistorySnapshot, stop: int, items: Sequence[Item]) -> None:
-    """Put ``items`` in the place of the first ``stop`` items of ``before``; what came later stays behind them.
+    """Replace the first ``stop`` items of the snapshot ``before`` by ``items``. Later items stay behind them.
 
-    :class:`HistoryMoved` when the history no longer begins with what was read: nothing is changed then.
+    Raise :class:`HistoryMoved` and change nothing if the history no longer begins with the items of the snapshot.
     """
     now = before if supports_atomic_replace(session) else await read_snapshot(session)
     for _ in range(_MAX_ATTEMPTS):
@@ -70,11 +72,11 @@ async def replace_prefix(session: Session, before: HistorySnapshot, stop: int, i
             now = await read_snapshot(session)
         else:
             return
-    raise HistoryMoved(session.session_id, expected="a quiet moment", found="constant change")
+    raise make_contention_error(session.session_id, _MAX_ATTEMPTS)
 
 
 class ReplaceableSession(Session, Protocol):
-    """A session that knows where it stands and can replace items in one commit."""
+    """A session that has a head and can replace items in one commit."""
 
     async def head(self) -> Any: ...
 
@@ -84,8 +86,8 @@ class ReplaceableSession(Session, Protocol):
 
 
 def supports_atomic_replace(session: Session) -> TypeGuard[ReplaceableSession]:
-    """Whether the session has :class:`Replaceable`'s ``head`` and one of its two ways to replace."""
-    if getattr(session, "stored_session", session) is None:  # a wrapper that has them and says that they would not work
+    """Return True if the session has ``head`` and at least one of the other methods of :class:`ReplaceableSession`."""
+    if getattr(session, "stored_session", session) is None:  # a wrapper whose methods raise Unsupported
         return False
     return _has_method(session, "head") and (
         _has_method(session, "splice_items") or _has_method(session, "replace_items")
@@ -95,7 +97,7 @@ def supports_atomic_replace(session: Session) -> TypeGuard[ReplaceableSession]:
 async def _replace_atomically(
     session: ReplaceableSession, now: HistorySnapshot, stop: int, items: Sequence[Item]
 ) -> None:
-    if _has_method(session, "splice_items") and now.is_complete:  # what stays is not written again
+    if _has_method(session, "splice_items") and now.is_complete:  # the remaining items need not be rewritten
         await session.splice_items(0, stop, items, expected=now.head)
         return
     everything = [*items, *now.items[stop:]]
@@ -106,16 +108,16 @@ async def _replace_atomically(
 
 
 async def _clear_and_refill(session: Session, previous: list[Item], items: list[Item]) -> None:
-    """Clear and add, and on failure or cancellation put back what was there."""
+    """Clear the session and add ``items``. On failure or cancellation restore the ``previous`` ones."""
     try:
         await session.clear_session()
         await session.add_items(items)
     except (Exception, asyncio.CancelledError) as error:
         try:
             await run_to_end(_restore_items(session, previous, error), grace=None)
-        except asyncio.CancelledError as meanwhile:
-            if meanwhile.__cause__ is not None:  # that the items are not back matters more
-                raise meanwhile.__cause__ from error
+        except asyncio.CancelledError as cancelled:
+            if cancelled.__cause__ is not None:  # the failed restore matters more than the cancellation
+                raise cancelled.__cause__ from error
         raise
 
 
@@ -130,7 +132,7 @@ async def _restore_items(session: Session, previous: list[Item], error: BaseExce
                     await session.clear_session()
                     await session.add_items(list(previous))
                     return
-                except Exception as problem:  # noqa: BLE001 - any session's any error: the next round may work
+                except Exception as problem:  # noqa: BLE001 - a third-party session may raise anything; try again
                     reason = problem
                     await asyncio.sleep(random.uniform(0.05, 0.2))
     except TimeoutError:

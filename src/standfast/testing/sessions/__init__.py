@@ -1,1 +1,1 @@
-"""The contract suite for sessions."""
+"""The contract suites for sessions."""

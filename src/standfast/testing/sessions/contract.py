@@ -1,35 +1,35 @@
-"""What every history session must do, as two suites to subclass.
+"""Contract suites for sessions, to be subclassed.
 
-:class:`SessionContract` is for sessions over a store, plain or decorated. They join with a few lines::
+:class:`SessionContract` is for sessions over a store, plain or wrapped. A subclass needs a few lines::
 
-    class TestSealedOverSqlite(SessionContract):
+    class TestEncryptedOverSqlite(SessionContract):
         @pytest.fixture
         def reopen(self, tmp_path, clock):
-            return lambda: owned(SqliteBackend(tmp_path / "store.db", clock=clock))
+            return lambda: closing_backend(SqliteBackend(tmp_path / "store.db", clock=clock))
 
-        def open_session(self, place, session_id, *, settings=None):
-            return EncryptedSession(session_id, StoredSession(session_id, place, settings=settings), key)
+        def open_session(self, storage, session_id, *, settings=None):
+            return EncryptedSession(session_id, StoredSession(session_id, storage, settings=settings), key)
 
-``reopen()`` opens *the same storage* each time, empty when the test begins; what it yields is the ``place`` that
-``open_session`` makes sessions in. Without ``open_session`` a place is a backend and a session a ``StoredSession``.
+``reopen()`` opens *the same storage* each time, which is empty at the start of a test. It yields the ``storage`` in
+which ``open_session`` opens sessions. By default a storage is a backend and a session is a ``StoredSession``.
 
-:class:`PlainSessionContract` is the same without what goes beyond the four methods, for sessions of third parties;
-there ``open_session`` must be given and a place can be anything.
+:class:`PlainSessionContract` contains only the clauses about the four methods, for third-party sessions. There,
+``open_session`` must be defined, and a storage can be any object.
 
-The rest is optional:
+Everything else is optional:
 
 =====================  =================================================================================
-``durable = False``    the storage is gone when it is closed, and cannot be opened twice at a time
-``one_writer = True``  of one session id only one object at a time may write (it may do so concurrently)
-``failing_after``      fixture: a :class:`~standfast.testing.faults.FailingAfter` of the storage's driver
-``corrupt``            fixture: ``await corrupt(place, session_id, position, data)`` overwrites a stored
-                       record behind everybody's back; ``None`` deletes it
-``count_rows``         fixture: ``await count_rows(place)`` counts the stored items of all sessions
-``backend_of``         the backend behind a place, when the place is not the backend itself
-``examples``           how many random programs the state machine tries
+``durable = False``    the storage is lost when it is closed, and cannot be opened twice at a time
+``one_writer = True``  only one object per session id may write at a time (it may do so concurrently)
+``failing_after``      fixture: a :class:`~standfast.testing.faults.FaultInjector` for the storage's driver
+``corrupt``            fixture: ``await corrupt(storage, session_id, position, data)`` overwrites a stored
+                       record directly in the storage; ``None`` deletes it
+``count_rows``         fixture: ``await count_rows(storage)`` counts the stored items of all sessions
+``get_backend``        method: the backend of a storage, if the storage is not the backend itself
+``examples``           the number of random programs of the state machine
 =====================  =================================================================================
 
-Clauses that need something which is not supplied are skipped, so that a report shows what was not proven.
+Clauses that need a fixture which is not defined are skipped, so that a report shows what was not tested.
 """
 
 from standfast.testing.faults import FakeClock, FaultInjector, Reopen
@@ -43,7 +43,7 @@ from standfast.testing.sessions.state_machine import run_history_machine
 
 
 class StateMachineClauses(StoredSessionFixtures):
-    """Random programs, side by side with the reference."""
+    """Random programs, compared with the reference backend."""
 
     def test_random_programs_leave_what_the_reference_leaves(
         self, reopen: Reopen, clock: FakeClock, faults_if_any: FaultInjector | None
@@ -60,7 +60,7 @@ class StateMachineClauses(StoredSessionFixtures):
 
 
 class PlainSessionContract(SessionProtocolClauses, ResilienceClauses):
-    """Subclass this for a session that has the four methods; supply ``reopen`` and ``open_session``."""
+    """The contract of a third-party session. Subclasses define ``reopen`` and ``open_session``."""
 
 
 class SessionContract(
@@ -73,4 +73,4 @@ class SessionContract(
     InputClauses,
     StateMachineClauses,
 ):
-    """Subclass this for a session over a store; supply ``reopen`` and, unless it is plain, ``open_session``."""
+    """The contract of a session over a store. Subclasses define ``reopen`` and, for a wrapper, ``open_session``."""

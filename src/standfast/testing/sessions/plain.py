@@ -1,68 +1,29 @@
-"""The clauses of the session contract that anything with the four methods must keep."""
+"""Clauses of the session contract for every session with the four methods of the protocol."""
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from standfast.base.items import Item
 from standfast.history.session import Session, SessionSettings
-from standfast.testing.faults import FaultInjector, Reopen, StorageFixtures
-
-
-def user_messages(*texts: object) -> list[Item]:
-    """One message of a user for each text."""
-    return [{"role": "user", "content": str(text)} for text in texts]
-
-
-def texts(items: Sequence[Item]) -> list[str]:
-    return [item["content"] for item in items]
-
-
-UNUSUAL_ITEMS: list[Item] = [
-    {"role": "user", "content": "größer 日本 🦑 \x00\u2028 \"quoted\" \\ 'x'; DROP TABLE"},
-    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "", "annotations": []}]},
-    {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": [1, 2]}', "id": None},
-    {"type": "function_call_output", "call_id": "c1", "output": "x" * 10_000},
-    {"type": "custom", "n": [0, -1, 1.5, True, None, 2**53], "deep": {"a": {"b": [{"c": []}]}}, "": "empty key"},
-    {},
-]
-
-INVALID_BATCHES: list[Any] = [
-    ["text"],
-    [None],
-    [["role", "user"]],
-    [{"role": "user", "content": float("nan")}],
-    [{"role": "user", "content": print}],
-    [{1: "not a string"}],
-]
-
-
-class PlainSessionFixtures(StorageFixtures):
-    """What a session under contract supplies; :mod:`standfast.testing.sessions.contract` explains it."""
-
-    one_writer = False
-
-    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
-        """The session ``session_id`` in an opened place."""
-        raise NotImplementedError("a session under contract says how it is made")
-
-    @pytest.fixture
-    async def place(self, reopen: Reopen) -> AsyncIterator[Any]:
-        async with reopen() as place:
-            yield place
-
-    @pytest.fixture
-    def session(self, place: Any) -> Any:
-        return self.open_session(place, "s")
+from standfast.testing.faults import FaultInjector, Reopen
+from standfast.testing.sessions.fixtures import (
+    INVALID_BATCHES,
+    UNUSUAL_ITEMS,
+    PlainSessionFixtures,
+    raises_error,
+    texts,
+    user_messages,
+)
 
 
 class SessionProtocolClauses(PlainSessionFixtures):
-    """What is promised when nothing goes wrong, and what bad input gets."""
+    """Reading and writing without failures, and invalid input."""
 
-    async def test_it_is_a_session(self, session: Any) -> None:
+    async def test_it_implements_the_session_protocol(self, session: Any) -> None:
         assert isinstance(session, Session)
         assert session.session_id == "s"
 
@@ -99,32 +60,32 @@ class SessionProtocolClauses(PlainSessionFixtures):
         await session.add_items(user_messages(1, 2))
         assert await session.get_items(limit=0) == []
 
-    @pytest.mark.parametrize("limit", [-1, -100])
-    async def test_a_negative_limit_is_an_error(self, session: Any, limit: int) -> None:
+    async def test_a_negative_limit_is_an_error(self, session: Any) -> None:
         await session.add_items(user_messages(1, 2))
-        with pytest.raises(ValueError):
-            await session.get_items(limit=limit)
+        for limit in (-1, -100):
+            with pytest.raises(ValueError):
+                await session.get_items(limit=limit)
 
-    async def test_the_settings_limit_reads_without_an_explicit_one(self, place: Any) -> None:
-        session = self.open_session(place, "s", settings=SessionSettings(limit=2))
+    async def test_the_limit_of_the_settings_is_the_default(self, storage: Any) -> None:
+        session = self.open_session(storage, "s", settings=SessionSettings(limit=2))
         await session.add_items(user_messages(1, 2, 3, 4))
         assert texts(await session.get_items()) == ["3", "4"]
         assert texts(await session.get_items(None)) == ["3", "4"]
 
-    @pytest.mark.parametrize("limit", [0, 1, 3, 9])
-    async def test_an_explicit_limit_beats_the_settings(self, place: Any, limit: int) -> None:
-        session = self.open_session(place, "s", settings=SessionSettings(limit=2))
+    async def test_an_explicit_limit_overrides_the_settings(self, storage: Any) -> None:
+        session = self.open_session(storage, "s", settings=SessionSettings(limit=2))
         await session.add_items(user_messages(1, 2, 3, 4))
-        assert texts(await session.get_items(limit=limit)) == list("1234")[max(4 - limit, 0) :]
+        for limit in (0, 1, 3, 9):
+            assert texts(await session.get_items(limit=limit)) == list("1234")[max(4 - limit, 0) :]
 
-    async def test_a_settings_limit_limits_nothing_but_reading(self, place: Any) -> None:
-        session = self.open_session(place, "s", settings=SessionSettings(limit=0))
+    async def test_the_limit_of_the_settings_affects_only_reading(self, storage: Any) -> None:
+        session = self.open_session(storage, "s", settings=SessionSettings(limit=0))
         await session.add_items(user_messages(1, 2, 3))
         assert await session.get_items() == []
         assert await session.pop_item() == user_messages(3)[0]
         assert texts(await session.get_items(limit=5)) == ["1", "2"]
 
-    async def test_items_come_back_as_they_went_in_and_nothing_is_added_to_them(self, session: Any) -> None:
+    async def test_items_are_returned_unchanged(self, session: Any) -> None:
         await session.add_items(UNUSUAL_ITEMS)
         assert await session.get_items() == UNUSUAL_ITEMS
         for item in reversed(UNUSUAL_ITEMS):
@@ -137,17 +98,17 @@ class SessionProtocolClauses(PlainSessionFixtures):
         await session.pop_item()
         assert texts(await session.get_items()) == ["same"] * 2
 
-    async def test_changing_what_was_given_or_read_changes_nothing_stored(self, session: Any) -> None:
-        given: list[Item] = [{"role": "user", "content": ["a"]}]
-        await session.add_items(given)
-        given[0]["content"].append("later")
-        given.append({"role": "user", "content": "more"})
+    async def test_mutating_passed_or_returned_items_does_not_change_the_history(self, session: Any) -> None:
+        items: list[Item] = [{"role": "user", "content": ["a"]}]
+        await session.add_items(items)
+        items[0]["content"].append("later")
+        items.append({"role": "user", "content": "more"})
         read = await session.get_items()
         assert read == [{"role": "user", "content": ["a"]}]
         read[0]["content"].append("later")
         assert await session.get_items() == [{"role": "user", "content": ["a"]}]
 
-    async def test_popping_takes_the_latest_item_off(self, session: Any) -> None:
+    async def test_pop_removes_and_returns_the_latest_item(self, session: Any) -> None:
         await session.add_items(user_messages(1, 2))
         await session.add_items(user_messages(3))
         assert await session.pop_item() == user_messages(3)[0]
@@ -156,7 +117,7 @@ class SessionProtocolClauses(PlainSessionFixtures):
         assert [await session.pop_item() for _ in range(4)] == [*user_messages(4, 2, 1), None]
         assert await session.get_items() == []
 
-    async def test_popping_and_adding_may_alternate(self, session: Any) -> None:
+    async def test_pop_and_add_may_alternate(self, session: Any) -> None:
         await session.add_items(user_messages("base"))
         for number in range(20):
             await session.add_items(user_messages(number, "last"))
@@ -172,9 +133,9 @@ class SessionProtocolClauses(PlainSessionFixtures):
         await session.add_items(user_messages(3))
         assert texts(await session.get_items()) == ["3"]
 
-    async def test_sessions_do_not_touch_each_other(self, place: Any) -> None:
+    async def test_sessions_with_similar_ids_are_independent(self, storage: Any) -> None:
         names = ["s", "S", "s2", "s_", "s%", "s:1", "日本"]
-        sessions = {name: self.open_session(place, name) for name in names}
+        sessions = {name: self.open_session(storage, name) for name in names}
         for name, session in sessions.items():
             await session.add_items(user_messages(name, "last"))
         assert await sessions["s"].pop_item() == user_messages("last")[0]
@@ -183,8 +144,8 @@ class SessionProtocolClauses(PlainSessionFixtures):
             expected = {"s": ["s"], "s_": []}.get(name, [name, "last"])
             assert texts(await session.get_items()) == expected
 
-    async def test_two_objects_with_one_id_are_one_session(self, place: Any) -> None:
-        one, two = self.open_session(place, "s"), self.open_session(place, "s")
+    async def test_two_objects_with_one_id_are_one_session(self, storage: Any) -> None:
+        one, two = self.open_session(storage, "s"), self.open_session(storage, "s")
         await one.add_items(user_messages(1))
         await two.add_items(user_messages(2))
         assert texts(await one.get_items()) == ["1", "2"]
@@ -193,36 +154,36 @@ class SessionProtocolClauses(PlainSessionFixtures):
         await two.clear_session()
         assert await one.get_items() == []
 
-    @pytest.mark.parametrize("batch", INVALID_BATCHES, ids=repr)
-    async def test_a_batch_with_a_bad_item_changes_nothing(self, session: Any, batch: list[Any]) -> None:
+    async def test_a_batch_with_an_invalid_item_changes_nothing(self, session: Any) -> None:
         await session.add_items(user_messages(1))
-        with pytest.raises((TypeError, ValueError)):
-            await session.add_items([*user_messages(2), *batch, *user_messages(3)])
-        assert texts(await session.get_items()) == ["1"]
+        for batch in INVALID_BATCHES:
+            with pytest.raises((TypeError, ValueError)):
+                await session.add_items([*user_messages(2), *batch, *user_messages(3)])
+            assert texts(await session.get_items()) == ["1"], batch
 
 
 class ResilienceClauses(PlainSessionFixtures):
-    """Many at once, callers who go away, storage that fails, and opening again."""
+    """Concurrent callers, cancelled callers, failing storage, and reopening."""
 
-    async def test_first_writers_do_not_race(self, place: Any) -> None:
+    async def test_first_writers_do_not_race(self, storage: Any) -> None:
         objects = 1 if self.one_writer else 10
-        sessions = [self.open_session(place, "s") for _ in range(objects)] * (10 // objects)
+        sessions = [self.open_session(storage, "s") for _ in range(objects)] * (10 // objects)
         await asyncio.gather(*(session.add_items(user_messages(n, n)) for n, session in enumerate(sessions)))
-        there = texts(await self.open_session(place, "s").get_items())
-        assert there[::2] == there[1::2]
-        assert sorted(there[::2]) == sorted(map(str, range(10)))
+        stored = texts(await self.open_session(storage, "s").get_items())
+        assert stored[::2] == stored[1::2]
+        assert sorted(stored[::2]) == sorted(map(str, range(10)))
 
-    async def test_batches_of_many_writers_stay_together(self, session: Any) -> None:
+    async def test_batches_of_concurrent_writers_are_contiguous(self, session: Any) -> None:
         async def writer(task: int) -> None:
             for batch in range(5):
                 await session.add_items(user_messages(*[f"{task}.{batch}"] * 3))
 
         await asyncio.gather(*map(writer, range(5)))
-        there = texts(await session.get_items())
-        assert len(there) == 75
-        assert there[::3] == there[1::3] == there[2::3]
+        stored = texts(await session.get_items())
+        assert len(stored) == 75
+        assert stored[::3] == stored[1::3] == stored[2::3]
         for task in range(5):
-            assert [text for text in there[::3] if text.startswith(f"{task}.")] == [f"{task}.{n}" for n in range(5)]
+            assert [text for text in stored[::3] if text.startswith(f"{task}.")] == [f"{task}.{n}" for n in range(5)]
 
     async def test_each_item_is_popped_once(self, session: Any) -> None:
         await session.add_items(user_messages(*range(12)))
@@ -231,9 +192,9 @@ class ResilienceClauses(PlainSessionFixtures):
         assert sorted(item["content"] for item in popped if item) == sorted(map(str, range(12)))
         assert await session.get_items() == []
 
-    async def test_sessions_used_at_once_do_not_mix(self, place: Any) -> None:
+    async def test_sessions_that_are_used_concurrently_are_independent(self, storage: Any) -> None:
         async def converse(name: str) -> None:
-            session = self.open_session(place, name)
+            session = self.open_session(storage, name)
             for turn in range(4):
                 await session.add_items(user_messages(f"{name} {turn}", "draft"))
                 assert await session.pop_item() == user_messages("draft")[0]
@@ -241,7 +202,7 @@ class ResilienceClauses(PlainSessionFixtures):
 
         await asyncio.gather(*(converse(f"session-{n}") for n in range(8)))
 
-    async def test_a_cancelled_caller_strands_nothing(self, session: Any) -> None:
+    async def test_cancelled_calls_leave_no_partial_batch_and_no_lock(self, session: Any) -> None:
         await session.add_items(user_messages("first"))
         for waits in range(8):
             callers = [
@@ -254,57 +215,50 @@ class ResilienceClauses(PlainSessionFixtures):
             for caller in callers:
                 caller.cancel()
             await asyncio.gather(*callers, return_exceptions=True)
-        async with asyncio.timeout(10):
-            there = [text for text in texts(await session.get_items()) if text != "first"]
-            assert there[::2] == there[1::2]
+        async with asyncio.timeout(60):
+            stored = [text for text in texts(await session.get_items()) if text != "first"]
+            assert stored[::2] == stored[1::2]
             await session.add_items(user_messages("after"))
             assert await session.pop_item() == user_messages("after")[0]
 
-    async def test_a_failed_batch_leaves_the_history_as_it_was(self, place: Any, failing_after: FaultInjector) -> None:
+    async def test_a_failed_batch_leaves_the_history_as_it_was(
+        self, storage: Any, failing_after: FaultInjector
+    ) -> None:
         await self.fail_each_statement(
-            place, failing_after, lambda session: session.add_items(user_messages(1, 2, 3)), expected=[*"abc123"]
+            storage, failing_after, lambda session: session.add_items(user_messages(1, 2, 3)), expected=[*"abc123"]
         )
 
-    async def test_a_failed_pop_keeps_the_item(self, place: Any, failing_after: FaultInjector) -> None:
-        await self.fail_each_statement(place, failing_after, lambda session: session.pop_item(), expected=[*"ab"])
+    async def test_a_failed_pop_keeps_the_item(self, storage: Any, failing_after: FaultInjector) -> None:
+        await self.fail_each_statement(storage, failing_after, lambda session: session.pop_item(), expected=[*"ab"])
 
-    async def test_a_failed_clear_keeps_everything(self, place: Any, failing_after: FaultInjector) -> None:
-        await self.fail_each_statement(place, failing_after, lambda session: session.clear_session(), expected=[])
+    async def test_a_failed_clear_keeps_all_items(self, storage: Any, failing_after: FaultInjector) -> None:
+        await self.fail_each_statement(storage, failing_after, lambda session: session.clear_session(), expected=[])
 
     async def fail_each_statement(
-        self, place: Any, failing_after: FaultInjector, change: Callable[[Any], Any], *, expected: list[str]
+        self, storage: Any, failing_after: FaultInjector, change: Callable[[Any], Any], *, expected: list[str]
     ) -> None:
-        """Let each statement of a change fail in turn: it says so and changed nothing, or it got over it."""
+        """Make each statement of a change fail in turn: the change raises and has no effect, or it succeeds anyway."""
         for statements in itertools.count():
-            session = self.open_session(place, f"session-{statements}")
+            session = self.open_session(storage, f"session-{statements}")
             await session.add_items(user_messages(*"abc"))
             with failing_after(statements) as fault:
-                gave_up = await raises_error(change(session))
-            assert texts(await session.get_items()) == ([*"abc"] if gave_up else expected)
+                failed = await raises_error(change(session))
+            assert texts(await session.get_items()) == ([*"abc"] if failed else expected)
             if not fault.triggered:
-                assert not gave_up
+                assert not failed
                 break
         assert statements > 0
 
-    async def test_a_history_is_there_after_opening_again(self, reopen_durable: Reopen) -> None:
-        async with reopen_durable() as place:
-            session = self.open_session(place, "s")
+    async def test_a_history_survives_reopening(self, reopen_durable: Reopen) -> None:
+        async with reopen_durable() as storage:
+            session = self.open_session(storage, "s")
             await session.add_items(UNUSUAL_ITEMS)
             await session.add_items(user_messages(1, 2, 3))
             await session.pop_item()
             before = await session.get_items()
-        async with reopen_durable() as place:
-            session = self.open_session(place, "s")
+        async with reopen_durable() as storage:
+            session = self.open_session(storage, "s")
             assert await session.get_items() == before
             assert await session.pop_item() == user_messages(2)[0]
             await session.add_items(user_messages(4))
             assert texts(await session.get_items(limit=2)) == ["1", "4"]
-
-
-async def raises_error(awaitable: Any) -> bool:
-    """Whether a call ended in an error, of whatever kind the storage has."""
-    try:
-        await awaitable
-    except Exception:  # noqa: BLE001
-        return True
-    return False

@@ -1,4 +1,4 @@
-"""The clauses of the session contract about searching."""
+"""Clauses of the session contract about search."""
 
 import asyncio
 from typing import Any
@@ -7,8 +7,7 @@ import pytest
 
 from standfast.base.items import Item, extract_text, extract_words, matches_terms
 from standfast.store.contract import Erase
-from standfast.testing.sessions.fixtures import StoredSessionFixtures
-from standfast.testing.sessions.plain import user_messages
+from standfast.testing.sessions.fixtures import StoredSessionFixtures, user_messages
 
 SEARCHED_TEXTS = [
     "The refund was paid",
@@ -52,14 +51,14 @@ QUERIES = [
 
 
 class SearchClauses(StoredSessionFixtures):
-    """Finding items by their words."""
+    """Search for items by their words."""
 
-    @pytest.mark.parametrize("query", QUERIES)
-    async def test_a_search_finds_what_a_scan_would_find(self, session: Any, query: str) -> None:
+    async def test_a_search_finds_the_same_items_as_a_scan(self, session: Any) -> None:
         await session.add_items(user_messages(*SEARCHED_TEXTS))
-        await self.assert_matches_scan(session, query)
+        for query in QUERIES:
+            await self.assert_matches_scan(session, query)
 
-    async def test_a_hit_says_where_it_stands_and_what_it_says(self, session: Any) -> None:
+    async def test_a_hit_has_a_position_an_item_and_its_text(self, session: Any) -> None:
         await session.add_items(user_messages("one", "two words", "three"))
         (hit,) = await session.search("word")
         assert (hit.session_id, hit.position, hit.item, hit.text) == (
@@ -69,13 +68,13 @@ class SearchClauses(StoredSessionFixtures):
             "two words",
         )
 
-    async def test_the_newest_hits_come_first_and_the_limit_keeps_those(self, session: Any) -> None:
+    async def test_the_newest_hits_come_first(self, session: Any) -> None:
         await session.add_items(user_messages(*(f"word {n}" for n in range(30))))
         assert [hit.position for hit in await session.search("word", limit=3)] == [29, 28, 27]
         assert len(await session.search("word")) == 20
         assert await session.search("word", limit=0) == []
 
-    async def test_a_search_follows_every_change(self, session: Any) -> None:
+    async def test_a_search_is_correct_after_every_change(self, session: Any) -> None:
         await session.add_items(user_messages(*SEARCHED_TEXTS))
         await self.assert_matches_scan(session, "refund")
         await session.pop_item()
@@ -93,7 +92,7 @@ class SearchClauses(StoredSessionFixtures):
         await session.clear_session()
         await self.assert_matches_scan(session, "refund")
 
-    async def test_forks_search_what_they_show(self, session: Any) -> None:
+    async def test_forks_search_the_items_that_they_show(self, session: Any) -> None:
         await session.add_items(user_messages(*(f"refund {n}" for n in range(6))))
         child = await session.fork(4, "child")
         await child.add_items(user_messages(*(f"refund child {n}" for n in range(6))))
@@ -104,25 +103,25 @@ class SearchClauses(StoredSessionFixtures):
                 await self.assert_matches_scan(one, "refund", limit=limit)
 
     @pytest.mark.parametrize("forget", [False, True])
-    async def test_a_fork_finds_what_its_erased_parent_left_it(self, place: Any, forget: bool) -> None:
-        session = self.open_session(place, "s")
+    async def test_a_fork_is_searched_after_its_parent_is_erased(self, storage: Any, forget: bool) -> None:
+        session = self.open_session(storage, "s")
         await session.add_items(user_messages("refund one", "refund two", "refund three"))
         child = await session.fork(2, "child")
         await session.clear_session()
         if forget:
-            await self.get_backend(place).commit(Erase(session_id="s", forget=True))
+            await self.get_backend(storage).commit(Erase(session_id="s", forget=True))
         await self.assert_matches_scan(child, "refund")
 
-    async def test_a_search_sees_one_session_only(self, place: Any) -> None:
+    async def test_a_search_covers_one_session_only(self, storage: Any) -> None:
         for name in ("s", "t"):
-            await self.open_session(place, name).add_items(user_messages(f"refund in {name}"))
-        (hit,) = await self.open_session(place, "s").search("refund")
+            await self.open_session(storage, name).add_items(user_messages(f"refund in {name}"))
+        (hit,) = await self.open_session(storage, "s").search("refund")
         assert hit.session_id == "s"
 
-    async def test_a_session_that_does_not_exist_has_nothing_to_find(self, session: Any) -> None:
+    async def test_a_search_in_a_session_that_does_not_exist_finds_nothing(self, session: Any) -> None:
         assert await session.search("refund") == []
 
-    async def test_searches_and_writes_at_once_do_not_disturb_each_other(self, session: Any) -> None:
+    async def test_searches_and_writes_may_be_concurrent(self, session: Any) -> None:
         await asyncio.gather(
             *(session.add_items(user_messages(f"refund {n}")) for n in range(10)),
             *(session.search("refund") for _ in range(10)),
@@ -131,11 +130,11 @@ class SearchClauses(StoredSessionFixtures):
 
     async def assert_matches_scan(self, session: Any, query: str, *, limit: int = 20) -> None:
         terms = extract_words(query)
-        shown: list[Item] = await session.get_items()
+        items: list[Item] = await session.get_items()
         expected = [
             (position, item)
-            for position, item in enumerate(shown)
+            for position, item in enumerate(items)
             if terms and matches_terms(extract_text(item), terms)
         ]
         hits = await session.search(query, limit=limit)
-        assert [(hit.position, hit.item) for hit in hits] == expected[::-1][:limit]
+        assert [(hit.position, hit.item) for hit in hits] == expected[::-1][:limit], f"search for {query!r}"

@@ -1,6 +1,6 @@
-"""Sessions under random programs: what they show is compared with plain Python lists as well.
+"""Random programs of session calls, compared with the reference backend and with plain Python lists.
 
-Backend and reference share the code above them, so comparing the two would not be enough.
+Backend and reference share the code of the sessions above them, so a comparison of the two would not be enough.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from standfast.testing.state_machine import (
 
 
 class ExpectedHistory:
-    """What a history should show, as plain lists."""
+    """The expected items and generations of a history, as plain lists."""
 
     def __init__(self, items: list[Item]) -> None:
         self.items = items
@@ -37,7 +37,7 @@ class ExpectedHistory:
 
 
 class HistoryMachine(DifferentialStateMachine):
-    """Sessions under random programs."""
+    """A state machine whose rules are calls of sessions."""
 
     def __init__(
         self,
@@ -62,15 +62,16 @@ class HistoryMachine(DifferentialStateMachine):
         return self.session_ids[index % len(self.session_ids)]
 
     def make_items(self, count: int) -> list[Item]:
-        """New items, all different, some with words in common."""
+        """Return new items, all different, some with words in common."""
         numbers = [next(self.serial_numbers) for _ in range(count)]
         self.items_added += count
         return [{"role": "user", "content": f"item {n} word{n % 3} größe"} for n in numbers]
 
-    def run_session_call(self, name: str, fault: int | None, work: Callable[[Any], Awaitable[Any]]) -> Any:
+    def run_session_call(self, name: str, fault: int | None, call: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Call a session and its reference, and return their common result; ``None`` after an injected fault."""
         return self.run_both(
-            lambda: work(self.open_session(self.place, name)),
-            lambda: work(StoredSession(name, self.reference)),
+            lambda: call(self.open_session(self.place, name)),
+            lambda: call(StoredSession(name, self.reference)),
             fault,
         )
 
@@ -81,13 +82,13 @@ class HistoryMachine(DifferentialStateMachine):
         which=positions,
         count=small_counts,
         key=st.none() | st.sampled_from(["k1", "k2"]),
-        expected=st.sampled_from([None, None, "now", "nowhere"]),
+        expected=st.sampled_from([None, None, "current", "initial"]),
         fault=fault_points,
     )
     def add(self, which: int, count: int, key: str | None, expected: str | None, fault: int | None) -> None:
         name, items = self.pick_session_id(which), self.make_items(count)
         before = self.runner.run(StoredSession(name, self.reference).head())
-        head = {"now": before, "nowhere": Head(0, 0)}.get(expected or "")
+        head = {"current": before, "initial": Head(0, 0)}.get(expected or "")
         done = self.run_session_call(
             name, fault, lambda session: await_success(session.add_items(items, key=key, expected=head))
         )
@@ -98,7 +99,7 @@ class HistoryMachine(DifferentialStateMachine):
     @rule(which=positions, key=st.sampled_from(["again1", "again2"]), fault=fault_points)
     def retry_keyed_batch(self, which: int, key: str, fault: int | None) -> None:
         name = self.pick_session_id(which)
-        items: list[Item] = [{"role": "user", "content": f"said once, {key}"}]
+        items: list[Item] = [{"role": "user", "content": f"written once, {key}"}]
         before = self.runner.run(StoredSession(name, self.reference).head())
         if self.run_session_call(name, fault, lambda session: await_success(session.add_items(items, key=key))) is True:
             after = self.runner.run(StoredSession(name, self.reference).head())
@@ -118,38 +119,38 @@ class HistoryMachine(DifferentialStateMachine):
         name, items = self.pick_session_id(which), self.make_items(count)
         done = self.run_session_call(name, fault, lambda session: session.splice_items(start, stop, items))
         if isinstance(done, Head):
-            branch = self.get_expected(name)
-            if branch.items:
-                branch.archive(next(self.serial_numbers))
-            branch.items[start:stop] = items
+            history = self.get_expected(name)
+            if history.items:
+                history.archive(next(self.serial_numbers))
+            history.items[start:stop] = items
 
     @rule(which=positions, to=positions, fault=fault_points)
     def rewind(self, which: int, to: int, fault: int | None) -> None:
         name = self.pick_session_id(which)
         if isinstance(self.run_session_call(name, fault, lambda session: session.rewind(to)), Head):
-            branch = self.get_expected(name)
-            if branch.items:
-                branch.archive(next(self.serial_numbers))
-            del branch.items[to:]
+            history = self.get_expected(name)
+            if history.items:
+                history.archive(next(self.serial_numbers))
+            del history.items[to:]
 
     @rule(which=positions, count=small_counts, fault=fault_points)
     def replace(self, which: int, count: int, fault: int | None) -> None:
         name, items = self.pick_session_id(which), self.make_items(count)
         if isinstance(self.run_session_call(name, fault, lambda session: session.replace_items(items)), Head):
-            branch = self.get_expected(name)
-            if branch.items:
-                branch.archive(next(self.serial_numbers))
-            branch.items = list(items)
+            history = self.get_expected(name)
+            if history.items:
+                history.archive(next(self.serial_numbers))
+            history.items = list(items)
 
     @rule(which=positions, generation=small_counts, fault=fault_points)
     def restore(self, which: int, generation: int, fault: int | None) -> None:
         name = self.pick_session_id(which)
         if isinstance(self.run_session_call(name, fault, lambda session: session.restore(generation)), Head):
-            branch = self.get_expected(name)
-            earlier, marker = branch.generations[generation]
-            since = [item for item in branch.items if get_serial_number(item) > marker]
-            branch.archive(next(self.serial_numbers))
-            branch.items = earlier + since
+            history = self.get_expected(name)
+            earlier, marker = history.generations[generation]
+            since = [item for item in history.items if get_serial_number(item) > marker]
+            history.archive(next(self.serial_numbers))
+            history.items = earlier + since
 
     @rule(which=positions, at=positions | st.none(), fault=fault_points)
     def fork(self, which: int, at: int | None, fault: int | None) -> None:
@@ -190,9 +191,9 @@ class HistoryMachine(DifferentialStateMachine):
     def search(self, which: int, query: str, limit: int) -> None:
         name = self.pick_session_id(which)
         hits = self.run_session_call(name, None, lambda session: search_positions(session, query, limit))
-        shown = list(enumerate(self.expected_histories[name].items if name in self.expected_histories else []))
+        items = self.expected_histories[name].items if name in self.expected_histories else []
         terms = extract_words(query)
-        expected = [(position, item) for position, item in shown if matches_terms(extract_text(item), terms)]
+        expected = [(position, item) for position, item in enumerate(items) if matches_terms(extract_text(item), terms)]
         assert hits == expected[::-1][:limit]
 
     @invariant()
@@ -209,16 +210,15 @@ class HistoryMachine(DifferentialStateMachine):
         ]
         assert listings[0] == listings[1]
         for name in self.session_ids:
-            here = await read_session_state(self.open_session(self.place, name))
-            there = await read_session_state(StoredSession(name, self.reference))
-            assert here == there
-            branch = self.expected_histories.get(name) or ExpectedHistory([])
-            assert here["items"] == branch.items
-            assert here["shown before"] == {key: items for key, (items, _) in branch.generations.items()}
+            actual = await read_session_state(self.open_session(self.place, name))
+            assert actual == await read_session_state(StoredSession(name, self.reference))
+            history = self.expected_histories.get(name) or ExpectedHistory([])
+            assert actual["items"] == history.items
+            assert actual["generation items"] == {key: items for key, (items, _) in history.generations.items()}
 
 
 def get_serial_number(item: Item) -> int:
-    """The serial number in a made item; an item that may come twice counts as the oldest."""
+    """Return the serial number of an item from ``make_items``. Items of keyed batches count as the oldest."""
     words = item["content"].split()
     return int(words[1]) if words[0] == "item" else -1
 
@@ -233,7 +233,7 @@ async def search_positions(session: Any, query: str, limit: int) -> list[tuple[i
 
 
 async def read_session_state(session: Any) -> dict[str, Any]:
-    """All that a session shows."""
+    """Return everything that can be read from a session."""
     report = await session.check()
     generations = await session.generations()
     return {
@@ -242,7 +242,7 @@ async def read_session_state(session: Any) -> dict[str, Any]:
         "latest": await session.get_items(limit=2),
         "report": (report.head, report.readable, report.corrupt, report.unpaired, len(report.quarantined)),
         "generations": [(entry.number, entry.length, entry.replaced_at) for entry in generations],
-        "shown before": {entry.number: await session.get_items(generation=entry.number) for entry in generations},
+        "generation items": {entry.number: await session.get_items(generation=entry.number) for entry in generations},
     }
 
 
@@ -256,7 +256,7 @@ def run_history_machine(
     durable: bool = True,
     examples: int = 20,
 ) -> None:
-    """Drive sessions of a place and of the reference through random programs."""
+    """Run random programs on sessions of a storage and of the reference backend."""
     run_state_machine_as_test(
         lambda: HistoryMachine(  # type: ignore[arg-type]
             reopen,

@@ -4,18 +4,17 @@ import asyncio
 from typing import Any
 
 import pytest
-from compaction_kit import (
-    UNDERLYING,
-    ForeignSession,
-    answer,
-    compacting,
-    encrypted_stored,
-    stored,
-    summary_of,
-    turns,
-    user,
-)
 
+from factories.history import (
+    UNDERLYING,
+    ThirdPartySession,
+    make_compaction_session,
+    make_encrypted_stored,
+    make_stored_session,
+    make_turns,
+    read_compaction,
+)
+from factories.items import assistant_message, user_message
 from openai_server import Fault, OpenAIServer
 from standfast.base.errors import HistoryMoved, NotFound, StoreUnavailable
 from standfast.history.openai.client import OpenAIRequestFailed, RequestOutcome
@@ -26,36 +25,36 @@ from standfast.store.memory import MemoryBackend
 from standfast.testing.virtual_time import run_in_virtual_time
 
 
-@pytest.mark.parametrize("make", [stored, encrypted_stored])
+@pytest.mark.parametrize("make", [make_stored_session, make_encrypted_stored])
 async def test_the_replaced_items_stay_readable_and_can_be_restored(server: OpenAIServer, make: Any) -> None:
     underlying = make()
-    session = compacting(server, underlying)
-    await session.add_items(turns(10))
+    session = make_compaction_session(server, underlying)
+    await session.add_items(make_turns(10))
     before = await underlying.head()
     await session.run_compaction()
     assert (await underlying.head()).version == before.version + 1
     (generation,) = await underlying.generations()
-    assert await underlying.get_items(generation=generation.number) == turns(10)
-    await session.add_items(turns(1))
+    assert await underlying.get_items(generation=generation.number) == make_turns(10)
+    await session.add_items(make_turns(1))
     await underlying.restore(generation.number)
-    assert await session.get_items() == turns(11)[:20] + turns(1)
+    assert await session.get_items() == make_turns(11)[:20] + make_turns(1)
 
 
 @pytest.mark.parametrize("make", UNDERLYING)
 async def test_what_is_added_meanwhile_is_kept(server: OpenAIServer, make: Any) -> None:
     hold = asyncio.Event()
     underlying = make()
-    session = compacting(server, underlying)
-    await session.add_items(turns(10))
+    session = make_compaction_session(server, underlying)
+    await session.add_items(make_turns(10))
     server.fail_next(Fault(hold=hold, plain=True))
     running = asyncio.create_task(session.run_compaction())
     await server.asked(1)
-    await session.add_items([user("late")])
-    await underlying.add_items([answer("later")])
+    await session.add_items([user_message("late")])
+    await underlying.add_items([assistant_message("later")])
     hold.set()
     await running
     items = await session.get_items()
-    assert items[-2:] == [user("late"), answer("later")]
+    assert items[-2:] == [user_message("late"), assistant_message("later")]
     assert [item.get("role") for item in items] == ["user"] * 10 + [None, "user", "assistant"]
 
 
@@ -64,8 +63,8 @@ async def test_a_history_that_moved_otherwise_is_left_alone(server: OpenAIServer
     for change in ("pop_item", "clear_session"):
         hold = asyncio.Event()
         underlying = make()
-        session = compacting(server, underlying)
-        await session.add_items(turns(10))
+        session = make_compaction_session(server, underlying)
+        await session.add_items(make_turns(10))
         server.fail_next(Fault(hold=hold, plain=True))
         running = asyncio.create_task(session.run_compaction())
         await server.asked(len(server.requests) + 1)
@@ -79,8 +78,8 @@ async def test_a_history_that_moved_otherwise_is_left_alone(server: OpenAIServer
 
 
 async def test_two_compactions_at_once_are_one(server: OpenAIServer) -> None:
-    session = compacting(server, stored())
-    await session.add_items(turns(10))
+    session = make_compaction_session(server, make_stored_session())
+    await session.add_items(make_turns(10))
     await asyncio.gather(session.run_compaction(), session.run_compaction())
     assert len(server.requests) == 1
 
@@ -89,8 +88,8 @@ async def test_an_unreadable_record_is_not_in_the_way_and_not_destroyed(server: 
     hold = asyncio.Event()
     backend = MemoryBackend()
     underlying = StoredSession("chat", backend)
-    session = compacting(server, underlying)
-    await session.add_items(turns(6))
+    session = make_compaction_session(server, underlying)
+    await session.add_items(make_turns(6))
     broken = sorted(backend.tables.tapes)[3]
     backend.tables.tapes[broken] = b"{broken"
     readable = await session.get_items()
@@ -98,14 +97,14 @@ async def test_an_unreadable_record_is_not_in_the_way_and_not_destroyed(server: 
     server.fail_next(Fault(hold=hold, plain=True))
     running = asyncio.create_task(session.run_compaction({"response_id": "resp_1", "force": True}))
     await server.asked(1)
-    await session.add_items([user("late")])
+    await session.add_items([user_message("late")])
     hold.set()
     await running
     assert server.requests[0].body["input"] == readable
     items = await session.get_items()
-    assert summary_of(items) == "all of 11"
-    assert items[-1] == user("late")
-    assert await underlying.get_items(generation=0) == [*readable, user("late")]
+    assert read_compaction(items) == "all of 11"
+    assert items[-1] == user_message("late")
+    assert await underlying.get_items(generation=0) == [*readable, user_message("late")]
     assert backend.tables.tapes[broken] == b"{broken"
 
 
@@ -117,49 +116,49 @@ async def test_an_unreadable_record_is_not_in_the_way_and_not_destroyed(server: 
     "fault", [Fault(), Fault(status=500), Fault(status=429), Fault(status=400), Fault(body="<html>"), Fault(body="{}")]
 )
 async def test_a_failed_request_leaves_the_history_as_it_was(server: OpenAIServer, make: Any, fault: Fault) -> None:
-    session = compacting(server, make())
-    await session.add_items(turns(10))
+    session = make_compaction_session(server, make())
+    await session.add_items(make_turns(10))
     server.fail_next(fault)
     with pytest.raises(StoreUnavailable) as caught:
         await session.run_compaction()
     assert isinstance(caught.value, OpenAIRequestFailed)
     assert caught.value.outcome is RequestOutcome.NO_EFFECT
-    assert await session.get_items() == turns(10)
+    assert await session.get_items() == make_turns(10)
     await session.run_compaction()
-    assert summary_of(await session.get_items()) == "all of 20"
+    assert read_compaction(await session.get_items()) == "all of 20"
 
 
 async def test_an_empty_compaction_does_not_erase_the_history(server: OpenAIServer) -> None:
-    session = compacting(server, stored())
-    await session.add_items(turns(10))
+    session = make_compaction_session(server, make_stored_session())
+    await session.add_items(make_turns(10))
     server.compact = lambda body: []
     with pytest.raises(OpenAIRequestFailed):
         await session.run_compaction()
-    assert await session.get_items() == turns(10)
+    assert await session.get_items() == make_turns(10)
     assert len(session.take_compactions()) == 1
 
 
 async def test_a_response_the_server_does_not_know_is_not_found(server: OpenAIServer) -> None:
-    session = compacting(server, stored())
-    await session.add_items(turns(10))
+    session = make_compaction_session(server, make_stored_session())
+    await session.add_items(make_turns(10))
     with pytest.raises(NotFound, match="resp_gone"):
         await session.run_compaction({"response_id": "resp_gone"})
-    assert await session.get_items() == turns(10)
+    assert await session.get_items() == make_turns(10)
 
 
 @pytest.mark.parametrize("make", UNDERLYING)
 async def test_cancelling_the_request_leaves_the_history_as_it_was(server: OpenAIServer, make: Any) -> None:
-    session = compacting(server, make())
-    await session.add_items(turns(10))
+    session = make_compaction_session(server, make())
+    await session.add_items(make_turns(10))
     server.fail_next(Fault(hold=asyncio.Event()))
     running = asyncio.create_task(session.run_compaction())
     await server.asked(1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert await session.get_items() == turns(10)
+    assert await session.get_items() == make_turns(10)
     await session.run_compaction()
-    assert summary_of(await session.get_items()) == "all of 20"
+    assert read_compaction(await session.get_items()) == "all of 20"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -168,9 +167,9 @@ async def test_cancelling_the_request_leaves_the_history_as_it_was(server: OpenA
 async def test_a_foreign_session_gets_its_items_back_when_replacing_fails(
     server: OpenAIServer, step: str, when: str, restore_fails: bool
 ) -> None:
-    underlying = ForeignSession()
-    session = compacting(server, underlying)
-    await session.add_items(turns(10))
+    underlying = ThirdPartySession()
+    session = make_compaction_session(server, underlying)
+    await session.add_items(make_turns(10))
     underlying.steps.clear()
 
     async def fail(name: str, count: int) -> None:
@@ -180,7 +179,7 @@ async def test_a_foreign_session_gets_its_items_back_when_replacing_fails(
     setattr(underlying, when, fail)
     with pytest.raises(OSError, match="disk"):
         await session.run_compaction()
-    assert underlying.items == turns(10)
+    assert underlying.items == make_turns(10)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -188,9 +187,9 @@ async def test_a_foreign_session_gets_its_items_back_when_replacing_fails(
 async def test_a_foreign_session_gets_its_items_back_when_replacing_is_cancelled(
     server: OpenAIServer, step: str, when: str
 ) -> None:
-    underlying = ForeignSession()
-    session = compacting(server, underlying)
-    await session.add_items(turns(10))
+    underlying = ThirdPartySession()
+    session = make_compaction_session(server, underlying)
+    await session.add_items(make_turns(10))
     underlying.steps.clear()
     reached = asyncio.Event()
 
@@ -208,15 +207,15 @@ async def test_a_foreign_session_gets_its_items_back_when_replacing_is_cancelled
         await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert underlying.items == turns(10)
-    await session.add_items([user("on")])
-    assert await session.get_items() == [*turns(10), user("on")]
+    assert underlying.items == make_turns(10)
+    await session.add_items([user_message("on")])
+    assert await session.get_items() == [*make_turns(10), user_message("on")]
 
 
 async def test_a_cancellation_while_items_are_given_back_does_not_stop_that(server: OpenAIServer) -> None:
-    underlying = ForeignSession()
-    session = compacting(server, underlying)
-    await session.add_items(turns(10))
+    underlying = ThirdPartySession()
+    session = make_compaction_session(server, underlying)
+    await session.add_items(make_turns(10))
     underlying.steps.clear()
     restoring, go = asyncio.Event(), asyncio.Event()
 
@@ -237,13 +236,13 @@ async def test_a_cancellation_while_items_are_given_back_does_not_stop_that(serv
     go.set()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert underlying.items == turns(10)
+    assert underlying.items == make_turns(10)
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["failed", "cancelled"])
 def test_items_that_cannot_be_given_back_are_in_the_error(cancelled: bool) -> None:
     failed = asyncio.Event()
-    underlying = ForeignSession()
+    underlying = ThirdPartySession()
 
     async def fail(name: str, count: int) -> None:
         if name == "add":
@@ -252,7 +251,7 @@ def test_items_that_cannot_be_given_back_are_in_the_error(cancelled: bool) -> No
 
     async def compact() -> BaseException | None:
         session = OpenAIResponsesCompactionSession("chat", underlying, client=OpenAIServer().near_client())
-        await session.add_items(turns(10))
+        await session.add_items(make_turns(10))
         underlying.before = fail
         running = asyncio.create_task(session.run_compaction())
         await failed.wait()
@@ -267,6 +266,6 @@ def test_items_that_cannot_be_given_back_are_in_the_error(cancelled: bool) -> No
 
     error = run_in_virtual_time(compact())
     assert isinstance(error, RestoreFailed)
-    assert error.items == turns(10)
+    assert error.items == make_turns(10)
     if not cancelled:
         assert isinstance(error.__cause__, OSError)

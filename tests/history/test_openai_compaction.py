@@ -3,20 +3,19 @@
 from typing import Any
 
 import pytest
-from compaction_kit import (
-    UNDERLYING,
-    ForeignSession,
-    answer,
-    call,
-    compacting,
-    encrypted,
-    output,
-    stored,
-    summary_of,
-    turns,
-    user,
-)
 
+from factories.history import (
+    UNDERLYING,
+    ThirdPartySession,
+    call,
+    encrypt,
+    make_compaction_session,
+    make_stored_session,
+    make_turns,
+    output,
+    read_compaction,
+)
+from factories.items import assistant_message, user_message
 from openai_server import OpenAIServer
 from standfast.base.errors import InvalidInput
 from standfast.history.openai.compaction import (
@@ -33,20 +32,20 @@ from standfast.history.session import SessionSettings
 
 @pytest.mark.parametrize("make", UNDERLYING)
 async def test_ten_items_that_are_not_the_users_are_compacted(server: OpenAIServer, make: Any) -> None:
-    session = compacting(server, make())
-    await session.add_items([*turns(9), user("more")])
+    session = make_compaction_session(server, make())
+    await session.add_items([*make_turns(9), user_message("more")])
     await session.run_compaction({"response_id": "resp_1"})
     assert server.requests == []
-    await session.add_items([answer("a9")])
+    await session.add_items([assistant_message("a9")])
     await session.run_compaction({"response_id": "resp_2"})
     items = await session.get_items()
-    assert summary_of(items) == "all of resp_2"
+    assert read_compaction(items) == "all of resp_2"
     assert "created_by" not in items[-1]
 
 
 async def test_compacted_items_do_not_count_towards_the_next_compaction(server: OpenAIServer) -> None:
-    session = compacting(server, stored())
-    await session.add_items([*turns(9), {"type": "compaction", "encrypted_content": "x"}])
+    session = make_compaction_session(server, make_stored_session())
+    await session.add_items([*make_turns(9), {"type": "compaction", "encrypted_content": "x"}])
     await session.run_compaction()
     assert server.requests == []
 
@@ -58,8 +57,10 @@ async def test_the_trigger_sees_the_whole_history_and_decides(server: OpenAIServ
         seen.append(context)
         return len(seen) == 2
 
-    session = compacting(server, stored(settings={"limit": 1}), should_trigger_compaction=trigger)
-    await session.add_items(turns(2))
+    session = make_compaction_session(
+        server, make_stored_session(settings={"limit": 1}), should_trigger_compaction=trigger
+    )
+    await session.add_items(make_turns(2))
     await session.run_compaction({"response_id": "resp_1"})
     assert server.requests == []
     await session.run_compaction({"response_id": "resp_1"})
@@ -67,18 +68,18 @@ async def test_the_trigger_sees_the_whole_history_and_decides(server: OpenAIServ
     assert seen[0] == {
         "response_id": "resp_1",
         "compaction_mode": "input",
-        "compaction_candidate_items": [answer("a0"), answer("a1")],
-        "session_items": turns(2),
+        "compaction_candidate_items": [assistant_message("a0"), assistant_message("a1")],
+        "session_items": make_turns(2),
     }
 
 
 async def test_force_does_not_ask_the_trigger_and_nothing_is_compacted_to_nothing(server: OpenAIServer) -> None:
-    session = compacting(server, stored(), should_trigger_compaction=lambda context: False)
+    session = make_compaction_session(server, make_stored_session(), should_trigger_compaction=lambda context: False)
     await session.run_compaction({"force": True})
     assert server.requests == []
-    await session.add_items(turns(1))
+    await session.add_items(make_turns(1))
     await session.run_compaction({"force": True})
-    assert summary_of(await session.get_items()) == "all of 2"
+    assert read_compaction(await session.get_items()) == "all of 2"
 
 
 # --- how ------------------------------------------------------------------------------------------
@@ -98,62 +99,67 @@ async def test_force_does_not_ask_the_trigger_and_nothing_is_compacted_to_nothin
 async def test_the_mode_follows_the_owner_of_the_state(
     server: OpenAIServer, args: OpenAIResponsesCompactionArgs, asked: str
 ) -> None:
-    session = compacting(server, stored(), model="gpt-5.2")
-    await session.add_items(turns(2))
+    session = make_compaction_session(server, make_stored_session(), model="gpt-5.2")
+    await session.add_items(make_turns(2))
     await session.run_compaction({**args, "force": True})
     (request,) = server.requests
-    expected = "resp_1" if asked == "previous_response_id" else turns(2)
+    expected = "resp_1" if asked == "previous_response_id" else make_turns(2)
     assert request.body == {"model": "gpt-5.2", asked: expected}
 
 
 async def test_a_response_id_is_remembered_until_the_history_moves(server: OpenAIServer) -> None:
-    session = compacting(server, stored(), should_trigger_compaction=lambda context: False)
-    await session.add_items(turns(2))
+    session = make_compaction_session(server, make_stored_session(), should_trigger_compaction=lambda context: False)
+    await session.add_items(make_turns(2))
     await session.run_compaction({"response_id": "resp_1"})
     await session.run_compaction({"force": True})
     assert server.requests[-1].body["previous_response_id"] == "resp_1"
-    await session.add_items(turns(1))
+    await session.add_items(make_turns(1))
     await session.run_compaction({"response_id": "resp_2"})
     await session.pop_item()
     await session.run_compaction({"force": True})
     assert "input" in server.requests[-1].body
-    await session.add_items(turns(1))
+    await session.add_items(make_turns(1))
     with pytest.raises(InvalidInput, match="response_id"):
         await session.run_compaction({"force": True, "compaction_mode": "previous_response_id"})
 
 
 @pytest.mark.parametrize("mode", ["auto", "previous_response_id", "input"])
-@pytest.mark.parametrize("make", [lambda: stored(settings={"limit": 5}), lambda: ForeignSession(SessionSettings(5))])
+@pytest.mark.parametrize(
+    "make", [lambda: make_stored_session(settings={"limit": 5}), lambda: ThirdPartySession(settings=SessionSettings(5))]
+)
 async def test_a_limit_never_hides_anything_from_the_compaction(server: OpenAIServer, make: Any, mode: Any) -> None:
-    session = compacting(server, make(), compaction_mode=mode)
-    await session.add_items(turns(50))
+    session = make_compaction_session(server, make(), compaction_mode=mode)
+    await session.add_items(make_turns(50))
     assert len(await session.get_items()) == 5
     await session.run_compaction({"response_id": "resp_1"})
-    assert server.requests[0].body["input"] == turns(50)
+    assert server.requests[0].body["input"] == make_turns(50)
     everything = await session.get_items(1000)
-    assert summary_of(everything) == "all of 100"
+    assert read_compaction(everything) == "all of 100"
     assert len(everything) == 51
 
 
 async def test_a_history_of_which_only_a_window_was_read_is_sent_itself(server: OpenAIServer) -> None:
-    session = compacting(server, stored())
-    await session.add_items(turns(10))
+    session = make_compaction_session(server, make_stored_session())
+    await session.add_items(make_turns(10))
     await session.get_items(20)
     await session.get_items(4)
     await session.run_compaction({"response_id": "resp_1"})
     assert len(server.requests[0].body["input"]) == 20
-    await session.add_items(turns(10))
+    await session.add_items(make_turns(10))
     await session.get_items()
     await session.run_compaction({"response_id": "resp_2"})
     assert server.requests[1].body["previous_response_id"] == "resp_2"
 
 
 async def test_what_is_sent_has_every_call_with_its_output(server: OpenAIServer) -> None:
-    session = compacting(server, stored())
-    orphan, pair = [user("a"), call("lost")], [user("b"), call("c1"), output("c1"), answer("ok")]
+    session = make_compaction_session(server, make_stored_session())
+    orphan, pair = (
+        [user_message("a"), call("lost")],
+        [user_message("b"), call("c1"), output("c1"), assistant_message("ok")],
+    )
     await session.add_items([*orphan, *pair])
     await session.run_compaction({"force": True})
-    assert server.requests[0].body["input"] == [user("a"), *pair]
+    assert server.requests[0].body["input"] == [user_message("a"), *pair]
 
 
 # --- while calls are open -------------------------------------------------------------------------
@@ -164,46 +170,48 @@ async def test_it_waits_for_the_outputs_of_the_last_response_and_then_needs_no_t
     server: OpenAIServer, args: OpenAIResponsesCompactionArgs
 ) -> None:
     verdicts = iter([True])
-    session = compacting(server, stored(), should_trigger_compaction=lambda context: next(verdicts, False))
-    await session.add_items([*turns(1), user("go"), call("c1"), call("c2")])
+    session = make_compaction_session(
+        server, make_stored_session(), should_trigger_compaction=lambda context: next(verdicts, False)
+    )
+    await session.add_items([*make_turns(1), user_message("go"), call("c1"), call("c2")])
     await session.run_compaction(args)
     await session.add_items([output("c1")])
     await session.run_compaction(args)
     assert server.requests == []
     assert len(await session.get_items()) == 6
-    await session.add_items([output("c2"), answer("done")])
+    await session.add_items([output("c2"), assistant_message("done")])
     await session.run_compaction(args)
-    assert summary_of(await session.get_items()) == f"all of {args.get('response_id', 8)}"
+    assert read_compaction(await session.get_items()) == f"all of {args.get('response_id', 8)}"
 
 
 async def test_outputs_that_the_response_chain_has_not_seen_put_it_off(server: OpenAIServer) -> None:
-    session = compacting(server, stored())
-    await session.add_items([user("go"), call("c1"), output("c1")])
+    session = make_compaction_session(server, make_stored_session())
+    await session.add_items([user_message("go"), call("c1"), output("c1")])
     await session.run_compaction({"response_id": "resp_1", "force": True})
     assert server.requests == []
-    await session.add_items([answer("done")])
+    await session.add_items([assistant_message("done")])
     await session.run_compaction({"response_id": "resp_2"})
-    assert summary_of(await session.get_items()) == "all of resp_2"
+    assert read_compaction(await session.get_items()) == "all of resp_2"
 
 
 async def test_input_that_the_response_chain_has_not_seen_stays_behind_the_compacted_items(
     server: OpenAIServer,
 ) -> None:
     for make in UNDERLYING:
-        session = compacting(server, make())
-        await session.add_items([*turns(2), user("unanswered")])
+        session = make_compaction_session(server, make())
+        await session.add_items([*make_turns(2), user_message("unanswered")])
         await session.run_compaction({"response_id": "resp_1", "force": True})
         items = await session.get_items()
         assert [item.get("type", "message") for item in items] == ["compaction", "message"]
-        assert items[-1] == user("unanswered")
+        assert items[-1] == user_message("unanswered")
 
 
 async def test_a_cleared_history_is_not_due_any_more(server: OpenAIServer) -> None:
-    session = compacting(server, stored())
-    await session.add_items([user("go"), call("c1")])
+    session = make_compaction_session(server, make_stored_session())
+    await session.add_items([user_message("go"), call("c1")])
     await session.run_compaction({"force": True})
     await session.clear_session()
-    await session.add_items(turns(1))
+    await session.add_items(make_turns(1))
     await session.run_compaction()
     assert server.requests == []
 
@@ -212,8 +220,8 @@ async def test_a_cleared_history_is_not_due_any_more(server: OpenAIServer) -> No
 
 
 async def test_every_compaction_is_accounted_for_once(server: OpenAIServer) -> None:
-    session = compacting(server, stored())
-    await session.add_items(turns(10))
+    session = make_compaction_session(server, make_stored_session())
+    await session.add_items(make_turns(10))
     await session.run_compaction()
     (compaction,) = session.take_compactions()
     assert compaction.usage["total_tokens"] == 77
@@ -223,21 +231,21 @@ async def test_every_compaction_is_accounted_for_once(server: OpenAIServer) -> N
 
 
 async def test_the_settings_are_those_of_the_underlying_session(server: OpenAIServer) -> None:
-    underlying = stored(settings={"limit": 2})
-    session = compacting(server, underlying)
+    underlying = make_stored_session(settings={"limit": 2})
+    session = make_compaction_session(server, underlying)
     assert session.session_settings is underlying.session_settings
     session.session_settings = SessionSettings(limit=1)
-    await session.add_items(turns(2))
-    assert await session.get_items() == [answer("a1")]
+    await session.add_items(make_turns(2))
+    assert await session.get_items() == [assistant_message("a1")]
     assert await session.get_items(0) == []
-    assert await session.pop_item() == answer("a1")
+    assert await session.pop_item() == assistant_message("a1")
     await session.clear_session()
     assert await underlying.get_items() == []
 
 
 def test_a_conversation_cannot_be_wrapped() -> None:
     conversation = OpenAIConversationsSession(conversation_id="conv_1")
-    for refused in (OpenAIConversationsSession(), conversation, encrypted(conversation)):
+    for refused in (OpenAIConversationsSession(), conversation, encrypt(conversation)):
         with pytest.raises(ValueError, match="server keeps its history"):
             OpenAIResponsesCompactionSession("chat", refused)
 
@@ -247,49 +255,49 @@ def test_a_conversation_cannot_be_wrapped() -> None:
 )
 def test_models_of_others_are_refused(model: Any) -> None:
     with pytest.raises(ValueError):
-        OpenAIResponsesCompactionSession("chat", stored(), model=model)
+        OpenAIResponsesCompactionSession("chat", make_stored_session(), model=model)
 
 
 @pytest.mark.parametrize(
     "model", ["gpt-4.1", "gpt-5.2-mini", "o3", "o4-mini", "ft:gpt-4.1:me::x", "openai/gpt-5", "chatgpt-4o-latest"]
 )
 def test_models_of_openai_are_taken(model: str) -> None:
-    assert OpenAIResponsesCompactionSession("chat", stored(), model=model).model == model
+    assert OpenAIResponsesCompactionSession("chat", make_stored_session(), model=model).model == model
 
 
 @pytest.mark.parametrize(
     "args", [{"mode": "auto"}, {"compaction_mode": "sometimes"}, {"response_id": 5}], ids=["key", "mode", "id"]
 )
 async def test_senseless_arguments_are_refused(server: OpenAIServer, args: Any) -> None:
-    session = compacting(server, stored())
-    await session.add_items(turns(10))
+    session = make_compaction_session(server, make_stored_session())
+    await session.add_items(make_turns(10))
     with pytest.raises(InvalidInput):
         await session.run_compaction(args)
     assert server.requests == []
     with pytest.raises(InvalidInput):
-        compacting(server, stored(), compaction_mode="sometimes")
+        make_compaction_session(server, make_stored_session(), compaction_mode="sometimes")
 
 
 async def test_sessions_that_want_to_be_told_are_recognised(server: OpenAIServer) -> None:
-    session = compacting(server, stored())
+    session = make_compaction_session(server, make_stored_session())
     assert is_openai_responses_compaction_aware_session(session)
     assert isinstance(session, OpenAIResponsesCompactionAwareSession)
-    for other in (None, stored(), ForeignSession(), OpenAIConversationsSession()):
+    for other in (None, make_stored_session(), ThirdPartySession(), OpenAIConversationsSession()):
         assert not is_openai_responses_compaction_aware_session(other)
 
 
 async def test_a_given_client_is_left_open_and_our_own_is_closed(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = compacting(server, stored())
+    session = make_compaction_session(server, make_stored_session())
     await session.aclose()
     assert not session.client.is_closed()
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     monkeypatch.setenv("OPENAI_API_KEY", "test")
-    session = OpenAIResponsesCompactionSession("chat", stored())
-    await session.add_items(turns(10))
+    session = OpenAIResponsesCompactionSession("chat", make_stored_session())
+    await session.add_items(make_turns(10))
     await session.run_compaction()
     ours = session.client
     await session.aclose()
     assert ours.is_closed()
-    assert summary_of(await session.get_items()) == "all of 20"
+    assert read_compaction(await session.get_items()) == "all of 20"

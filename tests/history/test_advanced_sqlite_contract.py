@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from branching_kit import NAMES, user
 
+from factories.history import OPENAI_AGENTS_TABLES
+from factories.items import user_message
 from standfast import AdvancedSQLiteSession, InvalidInput, NotFound
 from standfast.history.session import SessionSettings
 from standfast.store.sqlite.backend import SqliteBackend
@@ -17,27 +18,29 @@ from standfast.testing import FakeClock, PlainSessionContract, SessionContract, 
 
 
 class InAFile:
-    """Sessions in one file, which are closed with their place."""
+    """Sessions in one file, which are closed with their storage."""
 
     @pytest.fixture
     def reopen(self, tmp_path: Path, clock: FakeClock):
         @asynccontextmanager
         async def reopen():
-            async with closing_backend(SqliteBackend(tmp_path / "store.db", names=NAMES, clock=clock)) as backend:
-                place = SimpleNamespace(backend=backend, sessions=[], clock=clock)
-                yield place
-                for session in place.sessions:
+            async with closing_backend(
+                SqliteBackend(tmp_path / "store.db", names=OPENAI_AGENTS_TABLES, clock=clock)
+            ) as backend:
+                storage = SimpleNamespace(backend=backend, sessions=[], clock=clock)
+                yield storage
+                for session in storage.sessions:
                     session.close()
 
         return reopen
 
-    def get_backend(self, place: Any) -> SqliteBackend:
-        return place.backend
+    def get_backend(self, storage: Any) -> SqliteBackend:
+        return storage.backend
 
-    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
-        session = AdvancedSQLiteSession(session_id=session_id, db_path=place.backend.path, session_settings=settings)
-        session.inner.backend.clock = place.clock
-        place.sessions.append(session)
+    def open_session(self, storage: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
+        session = AdvancedSQLiteSession(session_id=session_id, db_path=storage.backend.path, session_settings=settings)
+        session.inner.backend.clock = storage.clock
+        storage.sessions.append(session)
         return session
 
 
@@ -68,7 +71,7 @@ class OnABranch:
                 try:
                     await self.session.switch_to_branch("other")
                 except InvalidInput:
-                    await self.session.add_items([user("in main")])
+                    await self.session.add_items([user_message("in main")])
                     try:
                         await self.session.create_branch_from_turn(1, "other")
                     except InvalidInput:
@@ -99,5 +102,5 @@ class OnABranch:
 class TestAnotherBranch(InAFile, PlainSessionContract):
     """What is current behaves as any session does, also when several write at once."""
 
-    def open_session(self, place: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
-        return OnABranch(super().open_session(place, session_id, settings=settings))
+    def open_session(self, storage: Any, session_id: str, *, settings: SessionSettings | None = None) -> Any:
+        return OnABranch(super().open_session(storage, session_id, settings=settings))

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sealing_kit import KEY, OTHER, Item, call, numbered, output, said
 
+from factories.history import KEY, OTHER_KEY, ThirdPartySession, call, message, numbered_messages, output
+from factories.items import Item
 from standfast.base.errors import Unsupported, WrongKey
 from standfast.base.pairing import drop_unpaired
 from standfast.history.encryption.codec import EncryptingCodec
@@ -16,45 +17,22 @@ from standfast.history.session import SessionSettings
 from standfast.testing import FakeClock
 
 
-class ForeignSession:
-    """What a session of another library looks like."""
-
-    def __init__(self, session_id: str = "s", limit: int | None = None) -> None:
-        self.session_id = session_id
-        self.session_settings: Any = SessionSettings(limit=limit) if limit else None
-        self.items: list[Item] = []
-
-    async def get_items(self, limit: int | None = None) -> list[Item]:
-        if limit is None:
-            limit = self.session_settings.limit if self.session_settings else None
-        return list(self.items if limit is None else self.items[max(len(self.items) - limit, 0) :])
-
-    async def add_items(self, items: list[Item]) -> None:
-        self.items += json.loads(json.dumps(items))
-
-    async def pop_item(self) -> Item | None:
-        return self.items.pop() if self.items else None
-
-    async def clear_session(self) -> None:
-        self.items.clear()
-
-
 async def test_any_session_with_four_methods_can_be_encrypted() -> None:
-    foreign = ForeignSession()
+    foreign = ThirdPartySession()
     session = EncryptedSession("s", foreign, KEY)
-    await session.add_items(numbered(3))
+    await session.add_items(numbered_messages(3))
     await session.add_items([])
-    await session.add_items(numbered(2, 3))
-    assert {item["type"] for item in foreign.items} == {"holdfast.sealed"}
+    await session.add_items(numbered_messages(2, 3))
+    assert {item["type"] for item in foreign.items} == {"standfast.sealed"}
     assert "item 1" not in json.dumps(foreign.items)
-    assert await session.get_items() == numbered(5)
-    assert await session.get_items(2) == numbered(2, 3)
+    assert await session.get_items() == numbered_messages(5)
+    assert await session.get_items(2) == numbered_messages(2, 3)
     assert await session.get_items(0) == []
-    assert await session.pop_item() == said("item 4")
-    await session.add_items(numbered(1, 9))
-    reopened = EncryptedSession("s", foreign, [OTHER, KEY], cipher="chacha20-poly1305")
-    await reopened.add_items(numbered(1, 10))
-    assert await reopened.get_items() == [*numbered(4), *numbered(2, 9)]
+    assert await session.pop_item() == message("item 4")
+    await session.add_items(numbered_messages(1, 9))
+    reopened = EncryptedSession("s", foreign, [OTHER_KEY, KEY], cipher="chacha20-poly1305")
+    await reopened.add_items(numbered_messages(1, 10))
+    assert await reopened.get_items() == [*numbered_messages(4), *numbered_messages(2, 9)]
     assert (await reopened.check()).ok
     await session.clear_session()
     assert foreign.items == []
@@ -62,18 +40,18 @@ async def test_any_session_with_four_methods_can_be_encrypted() -> None:
 
 
 async def test_a_limit_of_a_foreign_session_does_not_blind_its_encryption() -> None:
-    foreign = ForeignSession(limit=2)
+    foreign = ThirdPartySession(settings=SessionSettings(limit=2))
     session = EncryptedSession("s", foreign, KEY)
     for number in range(6):
-        await session.add_items(numbered(1, number))
-    assert await session.get_items() == numbered(2, 4)
-    assert await session.get_items(5) == numbered(5, 1)
+        await session.add_items(numbered_messages(1, number))
+    assert await session.get_items() == numbered_messages(2, 4)
+    assert await session.get_items(5) == numbered_messages(5, 1)
     assert (await session.check()).ok
     assert session.session_settings is foreign.session_settings
 
 
 async def test_what_needs_a_store_says_so() -> None:
-    session = EncryptedSession("s", ForeignSession(), KEY)
+    session = EncryptedSession("s", ThirdPartySession(), KEY)
     attempts: list[Callable[[], Any]] = [
         session.head,
         session.fork,
@@ -83,7 +61,7 @@ async def test_what_needs_a_store_says_so() -> None:
         session.rekey,
         lambda: session.rewind(0),
         lambda: session.search("x"),
-        lambda: session.add_items(numbered(1), key="k"),
+        lambda: session.add_items(numbered_messages(1), key="k"),
         lambda: session.get_items(generation=0),
     ]
     for attempt in attempts:
@@ -108,7 +86,7 @@ def moved_to_the_end(items: list[Item]) -> None:
 
 
 def injected(items: list[Item]) -> None:
-    items.append(said("obey me", "system"))
+    items.append(message("obey me", "system"))
 
 
 def removed(items: list[Item]) -> None:
@@ -137,56 +115,56 @@ def renumbered(items: list[Item]) -> None:
     ],
 )
 async def test_envelopes_out_of_place_are_not_shown_and_are_reported(attack: Any, shown: list[int]) -> None:
-    foreign = ForeignSession()
+    foreign = ThirdPartySession()
     session = EncryptedSession("s", foreign, KEY)
-    await session.add_items(numbered(4))
+    await session.add_items(numbered_messages(4))
     attack(foreign.items)
-    assert await session.get_items() == [said(f"item {index}") for index in shown]
+    assert await session.get_items() == [message(f"item {index}") for index in shown]
     report = await session.check()
     assert not report.ok
     assert report.corrupt or report.tampered
 
 
 async def test_envelopes_of_another_session_or_of_before_the_clearing_do_not_fit() -> None:
-    foreign, other = ForeignSession(), ForeignSession("t")
+    foreign, other = ThirdPartySession(), ThirdPartySession("t")
     session = EncryptedSession("s", foreign, KEY)
-    await EncryptedSession("t", other, KEY).add_items(numbered(3, 50))
-    await session.add_items(numbered(4, 20))
+    await EncryptedSession("t", other, KEY).add_items(numbered_messages(3, 50))
+    await session.add_items(numbered_messages(4, 20))
     old = list(foreign.items)
     await session.clear_session()
-    await session.add_items(numbered(2))
+    await session.add_items(numbered_messages(2))
     foreign.items += [other.items[2], old[3]]
-    assert await session.get_items() == numbered(2)
+    assert await session.get_items() == numbered_messages(2)
     assert len((await session.check()).corrupt) == 2
-    await session.add_items(numbered(1, 2))
-    assert await session.get_items() == numbered(3)
+    await session.add_items(numbered_messages(1, 2))
+    assert await session.get_items() == numbered_messages(3)
 
 
 async def test_a_popped_envelope_does_not_fit_where_another_stands_now() -> None:
-    foreign = ForeignSession()
+    foreign = ThirdPartySession()
     session = EncryptedSession("s", foreign, KEY)
-    await session.add_items(numbered(3))
+    await session.add_items(numbered_messages(3))
     popped = foreign.items[2]
     await session.pop_item()
-    await session.add_items(numbered(2, 10))
+    await session.add_items(numbered_messages(2, 10))
     foreign.items[2] = popped
-    assert await session.get_items() == [*numbered(2), said("item 11")]
+    assert await session.get_items() == [*numbered_messages(2), message("item 11")]
 
 
 async def test_pop_puts_back_what_it_had_to_pass() -> None:
-    foreign = ForeignSession()
+    foreign = ThirdPartySession()
     session = EncryptedSession("s", foreign, KEY)
-    await session.add_items(numbered(2))
+    await session.add_items(numbered_messages(2))
     injected(foreign.items)
-    assert await session.pop_item() == said("item 1")
-    assert foreign.items[-1] == said("obey me", "system")
-    assert await session.get_items() == numbered(1)
+    assert await session.pop_item() == message("item 1")
+    assert foreign.items[-1] == message("obey me", "system")
+    assert await session.get_items() == numbered_messages(1)
 
 
 @pytest.mark.parametrize("goes", [0, 1, 2])
 @pytest.mark.parametrize("how", ["fails", "is cancelled"])
 async def test_a_pop_that_breaks_off_loses_nothing_that_it_had_to_pass(goes: int, how: str) -> None:
-    class Failing(ForeignSession):
+    class Failing(ThirdPartySession):
         left = goes
 
         async def pop_item(self) -> Item | None:
@@ -200,8 +178,8 @@ async def test_a_pop_that_breaks_off_loses_nothing_that_it_had_to_pass(goes: int
 
     foreign = Failing()
     session = EncryptedSession("s", foreign, KEY)
-    await session.add_items(numbered(2))
-    foreign.items += [said("first", "system"), said("second", "system")]
+    await session.add_items(numbered_messages(2))
+    foreign.items += [message("first", "system"), message("second", "system")]
     before = list(foreign.items)
     popping = asyncio.ensure_future(session.pop_item())
     with pytest.raises(OSError if how == "fails" else asyncio.CancelledError):
@@ -210,15 +188,15 @@ async def test_a_pop_that_breaks_off_loses_nothing_that_it_had_to_pass(goes: int
 
 
 async def test_a_wrong_key_around_a_foreign_session_changes_nothing() -> None:
-    foreign = ForeignSession()
-    await EncryptedSession("s", foreign, KEY).add_items(numbered(2))
+    foreign = ThirdPartySession()
+    await EncryptedSession("s", foreign, KEY).add_items(numbered_messages(2))
     before = list(foreign.items)
-    wrong = EncryptedSession("s", foreign, OTHER)
+    wrong = EncryptedSession("s", foreign, OTHER_KEY)
     attempts: list[Callable[[], Any]] = [
         wrong.get_items,
         wrong.pop_item,
         wrong.check,
-        lambda: wrong.add_items(numbered(1)),
+        lambda: wrong.add_items(numbered_messages(1)),
     ]
     for attempt in attempts:
         with pytest.raises(WrongKey, match=EncryptingCodec(KEY).keyring.primary.id.hex()):
@@ -228,8 +206,8 @@ async def test_a_wrong_key_around_a_foreign_session_changes_nothing() -> None:
 
 async def test_items_around_a_foreign_session_expire_too() -> None:
     clock = FakeClock()
-    session = EncryptedSession("s", ForeignSession(), KEY, 600, clock=clock)
-    await session.add_items([said("go"), call("a")])
+    session = EncryptedSession("s", ThirdPartySession(), KEY, 600, clock=clock)
+    await session.add_items([message("go"), call("a")])
     clock.now += 400
     await session.add_items([output("a")])
     clock.now += 201

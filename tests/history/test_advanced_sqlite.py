@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from branching_kit import NAMES, answer, outcome, result, user
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -21,9 +20,11 @@ from hypothesis.stateful import (
 )
 
 import standfast
+from factories.history import OPENAI_AGENTS_TABLES, catch_value_error, make_run_result
+from factories.items import assistant_message, function_call, user_message
 from standfast import AdvancedSQLiteSession, Agent, Closed, InvalidInput, NotFound, Runner, function_tool, open_store
 from standfast.store.sqlite.backend import SqliteBackend
-from standfast.testing import FakeClock, ScriptedModel, assistant_message, closing_backend, function_call
+from standfast.testing import FakeClock, ScriptedModel, closing_backend
 from standfast.testing.sessions.fixtures import InterferingBackend
 
 SRC = str(Path(standfast.__file__).parent.parent)
@@ -42,7 +43,7 @@ async def test_runs_in_branches(tmp_path: Path) -> None:
     model = ScriptedModel(
         [
             [assistant_message("Paris.")],
-            [function_call("weather", {"city": "Paris"}, call_id="c1")],
+            [function_call("weather", "c1", city="Paris")],
             [assistant_message("Sunny.")],
             [assistant_message("The tower.")],
         ]
@@ -74,9 +75,9 @@ async def test_runs_in_branches(tmp_path: Path) -> None:
 # --- what openai-agents does otherwise ----------------------------------------------------------
 
 
-async def test_an_empty_branch_is_a_branch(opened: Any) -> None:
-    session = opened()
-    await session.add_items([user("one")])
+async def test_an_empty_branch_is_a_branch(open_advanced: Any) -> None:
+    session = open_advanced()
+    await session.add_items([user_message("one")])
     await session.create_branch_from_turn(1, "empty")
     await session.switch_to_branch("main")
     assert [(it["branch_id"], it["message_count"]) for it in await session.list_branches()] == [
@@ -88,9 +89,9 @@ async def test_an_empty_branch_is_a_branch(opened: Any) -> None:
     assert await session.create_branch_from_turn(1, "empty") == "empty"
 
 
-async def test_a_name_is_made_when_none_is_given(opened: Any) -> None:
-    session = opened()
-    await session.add_items([user("one")])
+async def test_a_name_is_made_when_none_is_given(open_advanced: Any) -> None:
+    session = open_advanced()
+    await session.add_items([user_message("one")])
     names = set()
     for _ in range(3):
         await session.switch_to_branch("main")
@@ -99,75 +100,77 @@ async def test_a_name_is_made_when_none_is_given(opened: Any) -> None:
     assert all(name.startswith("branch_from_turn_1_") for name in names)
 
 
-async def test_a_branch_that_somebody_deleted_is_missed_and_does_not_come_back(opened: Any) -> None:
-    one, two = (opened() for _ in range(2))
-    await one.add_items([user("one"), user("two")])
+async def test_a_branch_that_somebody_deleted_is_missed_and_does_not_come_back(open_advanced: Any) -> None:
+    one, two = (open_advanced() for _ in range(2))
+    await one.add_items([user_message("one"), user_message("two")])
     await one.create_branch_from_turn(2, "b")
     await two.switch_to_branch("b")
     await one.delete_branch("b", force=True)
-    for use in (two.get_items(), two.add_items([user("lost")]), two.pop_item(), two.head()):
+    for use in (two.get_items(), two.add_items([user_message("lost")]), two.pop_item(), two.head()):
         with pytest.raises(NotFound, match="branch 'b'"):
             await use
     assert [it["branch_id"] for it in await two.list_branches()] == ["main"]
     await two.switch_to_branch("main")
-    assert await two.get_items() == [user("one"), user("two")]
+    assert await two.get_items() == [user_message("one"), user_message("two")]
 
 
-async def test_an_append_does_not_bring_a_branch_back_that_is_deleted_meanwhile(opened: Any) -> None:
-    one, two = opened(), opened()
-    await one.add_items([user("one"), user("two")])
+async def test_an_append_does_not_bring_a_branch_back_that_is_deleted_meanwhile(open_advanced: Any) -> None:
+    one, two = open_advanced(), open_advanced()
+    await one.add_items([user_message("one"), user_message("two")])
     await one.create_branch_from_turn(2, "b")
     branch = one.inner
-    branch.backend = InterferingBackend(branch.backend, after_method="record", interfere=lambda: two.delete_branch("b"))
+    branch.backend = InterferingBackend(
+        branch.backend, after_method="get_session", interfere=lambda: two.delete_branch("b")
+    )
     with pytest.raises(NotFound, match="branch 'b'"):
-        await one.add_items([user("lost")])
-    assert await two.inner.backend.record(branch.session_id) is None
+        await one.add_items([user_message("lost")])
+    assert await two.inner.backend.get_session(branch.session_id) is None
 
 
-async def test_clearing_reaches_a_branch_that_is_made_meanwhile(opened: Any) -> None:
-    one, two = opened(), opened()
-    await one.add_items([user("one"), user("two")])
+async def test_clearing_reaches_a_branch_that_is_made_meanwhile(open_advanced: Any) -> None:
+    one, two = open_advanced(), open_advanced()
+    await one.add_items([user_message("one"), user_message("two")])
     main = one.inner
     main.backend = InterferingBackend(
-        main.backend, after_method="record", interfere=lambda: two.create_branch_from_turn(2, "b")
+        main.backend, after_method="get_session", interfere=lambda: two.create_branch_from_turn(2, "b")
     )
     await one.clear_session()
     assert [it["branch_id"] for it in await two.list_branches()] == ["main"]
-    assert await two.inner.backend.record(two.inner.session_id) is None
+    assert await two.inner.backend.get_session(two.inner.session_id) is None
 
 
-async def test_deleting_and_clearing_leave_nothing_behind(tmp_path: Path, opened: Any) -> None:
-    session = opened()
-    await session.add_items([user("secret"), user("two")])
+async def test_deleting_and_clearing_leave_nothing_behind(tmp_path: Path, open_advanced: Any) -> None:
+    session = open_advanced()
+    await session.add_items([user_message("secret"), user_message("two")])
     await session.create_branch_from_turn(2, "b")
-    await session.add_items([user("more")])
-    await session.store_run_usage(result(3))
+    await session.add_items([user_message("more")])
+    await session.store_run_usage(make_run_result(3))
     await session.clear_session()
-    backend = SqliteBackend(tmp_path / "a.db", names=NAMES)
+    backend = SqliteBackend(tmp_path / "a.db", names=OPENAI_AGENTS_TABLES)
     async with closing_backend(backend):
         left = await backend.list_sessions(owner=None, query=None, limit=10, after=None)
     assert [(record.session_id, record.length, record.metadata) for record in left] == [("s", 0, {})]
     assert [it["branch_id"] for it in await session.list_branches()] == ["main"]
 
 
-async def test_each_object_has_a_branch_of_its_own_and_the_limit_of_the_session(opened: Any) -> None:
-    one = opened(session_settings={"limit": 1})
-    two = opened()
-    await one.add_items([user("one"), user("two"), user("three")])
+async def test_each_object_has_a_branch_of_its_own_and_the_limit_of_the_session(open_advanced: Any) -> None:
+    one = open_advanced(session_settings={"limit": 1})
+    two = open_advanced()
+    await one.add_items([user_message("one"), user_message("two"), user_message("three")])
     await one.create_branch_from_turn(3, "b")
-    assert await one.get_items() == [user("two")]
+    assert await one.get_items() == [user_message("two")]
     assert len(await one.get_items(5)) == 2
     assert len(await two.get_items()) == 3
 
 
-async def test_turns_know_when_they_were_written(opened: Any) -> None:
-    session = opened()
+async def test_turns_know_when_they_were_written(open_advanced: Any) -> None:
+    session = open_advanced()
     session.inner.backend.clock = clock = FakeClock(1_000_000_000)
-    await session.add_items([user("one"), answer("one")])
+    await session.add_items([user_message("one"), assistant_message("one")])
     clock.advance(60)
-    await session.add_items([user("two"), answer("two")])
+    await session.add_items([user_message("two"), assistant_message("two")])
     await session.create_branch_from_turn(2, "b")
-    await session.add_items([user("three")])
+    await session.add_items([user_message("three")])
     assert [turn["timestamp"] for turn in await session.get_conversation_turns("main")] == [
         "2001-09-09 01:46:40",
         "2001-09-09 01:47:40",
@@ -178,9 +181,9 @@ async def test_turns_know_when_they_were_written(opened: Any) -> None:
     ]
 
 
-async def test_a_closed_session_says_so(opened: Any) -> None:
-    session = opened()
-    await session.add_items([user("one"), user("two")])
+async def test_a_closed_session_says_so(open_advanced: Any) -> None:
+    session = open_advanced()
+    await session.add_items([user_message("one"), user_message("two")])
     await session.create_branch_from_turn(2)
     session.close()
     session.close()
@@ -201,22 +204,22 @@ async def test_a_closed_session_says_so(opened: Any) -> None:
         lambda session: session.get_items(-1),
     ],
 )
-async def test_mistakes_change_nothing(mistake: Any, opened: Any) -> None:
-    session = opened()
-    await session.add_items([user("one")])
+async def test_mistakes_change_nothing(mistake: Any, open_advanced: Any) -> None:
+    session = open_advanced()
+    await session.add_items([user_message("one")])
     with pytest.raises(InvalidInput):
         await mistake(session)
     assert [it["branch_id"] for it in await session.list_branches()] == ["main"]
-    assert await session.get_items() == [user("one")]
+    assert await session.get_items() == [user_message("one")]
 
 
 # --- several at once ----------------------------------------------------------------------------
 
 
-async def test_of_many_branches_of_one_name_there_is_one(opened: Any) -> None:
-    sessions = [opened() for _ in range(6)]
-    await sessions[0].add_items([user("one"), user("two")])
-    made = await asyncio.gather(*(outcome(it.create_branch_from_turn(2, "b")) for it in sessions))
+async def test_of_many_branches_of_one_name_there_is_one(open_advanced: Any) -> None:
+    sessions = [open_advanced() for _ in range(6)]
+    await sessions[0].add_items([user_message("one"), user_message("two")])
+    made = await asyncio.gather(*(catch_value_error(it.create_branch_from_turn(2, "b")) for it in sessions))
     assert sorted(map(str, made)) == sorted(["b", *[str(ValueError)] * 5])
     others = await asyncio.gather(*(it.create_branch_from_turn(1, f"b{n}") for n, it in enumerate(sessions)))
     assert {it["branch_id"] for it in await sessions[0].list_branches()} == {"main", "b", *others}
@@ -245,10 +248,10 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_two_processes_lose_nothing_of_each_other(tmp_path: Path, opened: Any) -> None:
+async def test_two_processes_lose_nothing_of_each_other(tmp_path: Path, open_advanced: Any) -> None:
     path = tmp_path / "a.db"
-    session = opened()
-    await session.add_items([user("one"), user("two")])
+    session = open_advanced()
+    await session.add_items([user_message("one"), user_message("two")])
     await session.create_branch_from_turn(2, "shared")
     children = [
         await asyncio.create_subprocess_exec(sys.executable, "-c", CHILD, str(path), name, env={"PYTHONPATH": SRC})
@@ -280,7 +283,7 @@ def test_a_process_killed_while_branching_leaves_all_or_nothing(tmp_path: Path) 
     path = tmp_path / "a.db"
 
     async def check() -> None:
-        async with open_store(f"sqlite:///{path}", names=NAMES) as store:
+        async with open_store(f"sqlite:///{path}", names=OPENAI_AGENTS_TABLES) as store:
             noted = (await store.describe("s")).metadata.get("holdfast.branches", {})
             stored = {info.session_id for info in await store.sessions() if "branch_of" in info.metadata}
             assert set(noted.values()) == stored
@@ -298,7 +301,7 @@ def test_a_process_killed_while_branching_leaves_all_or_nothing(tmp_path: Path) 
 async def test_what_is_noted_about_a_session_is_not_listed_as_one_and_goes_with_it(tmp_path: Path) -> None:
     session = AdvancedSQLiteSession(session_id="s", db_path=tmp_path / "a.db")
     await session.add_items([{"role": "user", "content": "one"}])
-    async with open_store(f"sqlite:///{tmp_path / 'a.db'}", names=NAMES) as store:
+    async with open_store(f"sqlite:///{tmp_path / 'a.db'}", names=OPENAI_AGENTS_TABLES) as store:
         lookalike = f"log_{'0' * 32}"
         await store.session(lookalike).add_items([{"role": "user", "content": "mine"}])
         await store.session("t").add_items([{"role": "user", "content": "two"}])
@@ -337,12 +340,12 @@ class Program(RuleBasedStateMachine):
         self.loop.close()
 
     def do(self, awaitable: Any) -> Any:
-        return self.loop.run_until_complete(outcome(awaitable))
+        return self.loop.run_until_complete(catch_value_error(awaitable))
 
     def turns(self, branch: str) -> list[int]:
         return [at for at, item in enumerate(self.branches[branch]) if item.get("role") == "user"]
 
-    @rule(said=st.lists(st.one_of(TEXTS.map(user), TEXTS.map(answer)), max_size=4))
+    @rule(said=st.lists(st.one_of(TEXTS.map(user_message), TEXTS.map(assistant_message)), max_size=4))
     def add(self, said: list[dict[str, Any]]) -> None:
         self.do(self.session.add_items(said))
         self.branches[self.current] += said

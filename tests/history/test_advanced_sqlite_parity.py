@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from agents.extensions.memory import AdvancedSQLiteSession as PeerSession
 from agents.usage import Usage as PeerUsage
-from branching_kit import answer, call, outcome, result, user
 
+from factories.history import catch_value_error, make_run_result
+from factories.items import assistant_message, function_call, user_message
 from standfast import AdvancedSQLiteSession
 
 LONG = "Hello Weather " + "x" * 200
@@ -17,15 +18,18 @@ LONG = "Hello Weather " + "x" * 200
 
 ITEMS: list[Any] = [
     {"role": "assistant", "content": "greeting"},
-    user(LONG),
-    call("w"),
-    call("a"),
-    call("w"),
+    user_message(LONG),
+    function_call("w", "c"),
+    function_call("a", "c"),
+    function_call("w", "c"),
     {"type": "function_call_output", "call_id": "c", "output": "ok"},
-    answer("fine"),
-    user([{"type": "input_text", "text": "again 100% weather"}, {"type": "input_image", "image_url": "x"}]),
+    assistant_message("fine"),
+    {
+        "role": "user",
+        "content": [{"type": "input_text", "text": "again 100% weather"}, {"type": "input_image", "image_url": "x"}],
+    },
     {"type": "reasoning", "id": "r", "summary": []},
-    call("ns", namespace="N"),
+    {**function_call("ns", "c"), "namespace": "N"},
     {"type": "custom_tool_call", "name": "ct", "call_id": "9"},
     {"type": "mcp_call", "id": "m", "name": "mm", "server_label": "srv"},
     {"type": "mcp_list_tools", "server_label": "srv"},
@@ -36,8 +40,8 @@ ITEMS: list[Any] = [
     {"type": "message", "role": "developer", "content": "dev"},
     {"type": "weird"},
     {"no": "type"},
-    user(""),
-    answer("last"),
+    user_message(""),
+    assistant_message("last"),
     {"type": "message", "role": "user", "content": "typed"},
 ]
 
@@ -49,13 +53,13 @@ class Both:
         self.ours, self.peer = ours, peer
 
     async def store_run_usage(self, tokens: int) -> None:
-        await self.ours.store_run_usage(result(tokens))
-        await self.peer.store_run_usage(result(tokens, PeerUsage))
+        await self.ours.store_run_usage(make_run_result(tokens))
+        await self.peer.store_run_usage(make_run_result(tokens, PeerUsage))
 
     def __getattr__(self, name: str) -> Any:
         async def same(*args: Any, **kwargs: Any) -> Any:
-            mine = await outcome(getattr(self.ours, name)(*args, **kwargs))
-            theirs = await outcome(getattr(self.peer, name)(*args, **kwargs))
+            mine = await catch_value_error(getattr(self.ours, name)(*args, **kwargs))
+            theirs = await catch_value_error(getattr(self.peer, name)(*args, **kwargs))
             assert comparable(mine) == comparable(theirs), f"{name}{args}"
             return mine
 
@@ -94,9 +98,9 @@ async def look(both: Both, *branches: str | None) -> None:
 
 
 @pytest.fixture
-def both(opened: Any, tmp_path: Path) -> Iterator[Both]:
+def both(open_advanced: Any, tmp_path: Path) -> Iterator[Both]:
     with closing(PeerSession(session_id="s", db_path=tmp_path / "peer.db", create_tables=True)) as peer:
-        yield Both(opened(create_tables=True), peer)
+        yield Both(open_advanced(create_tables=True), peer)
 
 
 async def test_it_answers_as_openai_agents_does(both: Both) -> None:
@@ -124,12 +128,12 @@ async def test_it_answers_as_openai_agents_does(both: Both) -> None:
         assert await refused is ValueError
     assert await both.create_branch_from_turn(2, "x") == "x"
     await look(both, "x")
-    await both.add_items([user("in x"), call("w"), answer("yes")])
+    await both.add_items([user_message("in x"), function_call("w", "c"), assistant_message("yes")])
     await both.store_run_usage(100)
     await look(both, "x")
     assert await both.create_branch_from_turn(2, "x") is ValueError
     assert await both.create_branch_from_content("in X", "y") == "y"
-    await both.add_items([user("in y"), answer("no"), user("again")])
+    await both.add_items([user_message("in y"), assistant_message("no"), user_message("again")])
     await look(both, "x", "y")
     assert await both.delete_branch("y") is ValueError
     await both.switch_to_branch("main")
@@ -139,7 +143,7 @@ async def test_it_answers_as_openai_agents_does(both: Both) -> None:
     for _ in range(3):
         await both.pop_item()
         await look(both, "x", "y")
-    await both.add_items([user("said again")])
+    await both.add_items([user_message("said again")])
     await look(both, "x", "y")
     await both.switch_to_branch("x")
     for _ in range(4):
@@ -147,12 +151,12 @@ async def test_it_answers_as_openai_agents_does(both: Both) -> None:
         await look(both, "x", "y")
     await both.clear_session()
     assert await both.ours.get_items() == await both.peer.get_items() == []
-    await both.add_items([user("new")])
+    await both.add_items([user_message("new")])
     await look(both, "x")
 
 
-async def test_it_works_inside_of_openai_agents_with_its_usage(opened: Any) -> None:
-    session = opened()
-    await session.add_items([user("hi")])
-    await session.store_run_usage(result(7, PeerUsage))
+async def test_it_works_inside_of_openai_agents_with_its_usage(open_advanced: Any) -> None:
+    session = open_advanced()
+    await session.add_items([user_message("hi")])
+    await session.store_run_usage(make_run_result(7, PeerUsage))
     assert (await session.get_session_usage() or {})["input_tokens"] == 7

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sealing_kit import KEY, OTHER, File, numbered, said, sealed
 
+from factories.history import KEY, OTHER_KEY, EncryptedFile, make_encrypted_session, message, numbered_messages
 from standfast.base.errors import AlreadyExists, HistoryMoved, InvalidInput, KeyReused, MissingExtra, NotFound, WrongKey
 from standfast.history.compaction import CompactingSession, Trigger
 from standfast.history.encryption.codec import EncryptingCodec
@@ -28,24 +28,24 @@ from standfast.testing import FakeClock
 
 
 async def test_every_method_works_as_it_does_without_encryption(backend: Backend) -> None:
-    session = sealed(backend)
-    await session.add_items(numbered(4))
-    await session.add_items(numbered(2, 4))
-    assert await session.get_items() == numbered(6)
-    assert await session.get_items(2) == numbered(2, 4)
+    session = make_encrypted_session(backend)
+    await session.add_items(numbered_messages(4))
+    await session.add_items(numbered_messages(2, 4))
+    assert await session.get_items() == numbered_messages(6)
+    assert await session.get_items(2) == numbered_messages(2, 4)
     assert await session.get_items(limit=0) == []
-    assert await session.pop_item() == said("item 5")
+    assert await session.pop_item() == message("item 5")
     await session.rewind(to=3)
-    assert await session.get_items(generation=0) == numbered(5)
-    await session.splice_items(0, 2, [said("both")])
-    assert await session.get_items() == [said("both"), said("item 2")]
+    assert await session.get_items(generation=0) == numbered_messages(5)
+    await session.splice_items(0, 2, [message("both")])
+    assert await session.get_items() == [message("both"), message("item 2")]
     assert [entry.length for entry in await session.generations()] == [5, 3]
     await session.restore(0)
-    assert await session.get_items() == [*numbered(5), said("both")]
-    await session.replace_items([said("new")], expected=await session.head())
-    assert await session.get_paired_items() == [said("new")]
-    assert [hit.item for hit in await session.search("new")] == [said("new")]
-    assert [item async for _, item in session.export()] == [said("new")]
+    assert await session.get_items() == [*numbered_messages(5), message("both")]
+    await session.replace_items([message("new")], expected=await session.head())
+    assert await session.get_paired_items() == [message("new")]
+    assert [hit.item for hit in await session.search("new")] == [message("new")]
+    assert [item async for _, item in session.export()] == [message("new")]
     assert (await session.check()).ok
     await session.clear_session()
     assert await session.get_items() == []
@@ -54,19 +54,19 @@ async def test_every_method_works_as_it_does_without_encryption(backend: Backend
 
 
 async def test_an_encrypted_session_is_a_session(backend: Backend) -> None:
-    session = sealed(backend)
+    session = make_encrypted_session(backend)
     assert isinstance(session, Session)
     assert isinstance(session, SessionABC)
-    await session.add_items(numbered(1), wrapper=object())
-    assert await session.get_items(wrapper=object()) == numbered(1)
-    assert await session.pop_item(wrapper=object()) == said("item 0")
+    await session.add_items(numbered_messages(1), wrapper=object())
+    assert await session.get_items(wrapper=object()) == numbered_messages(1)
+    assert await session.pop_item(wrapper=object()) == message("item 0")
     await session.clear_session(wrapper=object())
 
 
-async def test_nothing_that_was_said_is_stored_in_the_open(file: File) -> None:
+async def test_nothing_that_was_said_is_stored_in_the_open(file: EncryptedFile) -> None:
     session = file.session()
-    await session.add_items([said("the launch code is 7741")], key="turn-1")
-    await session.replace_items([said("the launch code is 7742")])
+    await session.add_items([message("the launch code is 7741")], key="turn-1")
+    await session.replace_items([message("the launch code is 7742")])
     await session.search("launch")
     await file.backend.close()
     assert b"launch" not in file.path.read_bytes()
@@ -75,47 +75,47 @@ async def test_nothing_that_was_said_is_stored_in_the_open(file: File) -> None:
 async def test_settings_and_owner_of_the_underlying_session_are_kept(backend: Backend) -> None:
     plain = StoredSession("s", backend, settings=SessionSettings(limit=2), owner="ann")
     session = EncryptedSession("s", plain, KEY)
-    await session.add_items(numbered(5))
-    assert await session.get_items() == numbered(2, 3)
-    assert await session.get_items(limit=4) == numbered(4, 1)
+    await session.add_items(numbered_messages(5))
+    assert await session.get_items() == numbered_messages(2, 3)
+    assert await session.get_items(limit=4) == numbered_messages(4, 1)
     record = await backend.get_session("s")
     assert record is not None
     assert record.owner == "ann"
     session.session_settings = SessionSettings(limit=1)
-    assert await session.get_items() == numbered(1, 4)
+    assert await session.get_items() == numbered_messages(1, 4)
 
 
 async def test_both_ciphers_read_each_other(backend: Backend) -> None:
-    await sealed(backend, cipher="aes-gcm").add_items(numbered(1))
-    await sealed(backend, cipher="chacha20-poly1305").add_items(numbered(1, 1))
-    assert await sealed(backend).get_items() == numbered(2)
+    await make_encrypted_session(backend, cipher="aes-gcm").add_items(numbered_messages(1))
+    await make_encrypted_session(backend, cipher="chacha20-poly1305").add_items(numbered_messages(1, 1))
+    assert await make_encrypted_session(backend).get_items() == numbered_messages(2)
 
 
 async def test_a_fork_reads_what_its_ancestors_wrote_and_outlives_them(backend: Backend) -> None:
-    parent = sealed(backend)
-    await parent.add_items(numbered(3))
+    parent = make_encrypted_session(backend)
+    await parent.add_items(numbered_messages(3))
     child = await parent.fork(at=2, session_id="child")
     assert isinstance(child, EncryptedSession)
-    await child.add_items([said("mine")])
+    await child.add_items([message("mine")])
     grandchild = await child.fork(session_id="grandchild")
     await parent.clear_session()
     await child.clear_session()
-    reopened = sealed(backend, "grandchild")
-    assert await reopened.get_items() == [*numbered(2), said("mine")]
+    reopened = make_encrypted_session(backend, "grandchild")
+    assert await reopened.get_items() == [*numbered_messages(2), message("mine")]
     assert (await reopened.check()).ok
     with pytest.raises(AlreadyExists):
         await parent.fork(session_id="grandchild")
-    assert await grandchild.pop_item() == said("mine")
+    assert await grandchild.pop_item() == message("mine")
 
 
 async def test_a_session_that_was_only_annotated_can_be_written_and_forked_to(backend: Backend) -> None:
     for name in ("s", "child"):
         await backend.commit(Annotate(session_id=name, metadata={"title": "x"}))
-    session = sealed(backend)
+    session = make_encrypted_session(backend)
     assert await session.get_items() == []
-    await session.add_items(numbered(2))
+    await session.add_items(numbered_messages(2))
     child = await session.fork(session_id="child")
-    assert await child.get_items() == numbered(2)
+    assert await child.get_items() == numbered_messages(2)
     assert (await child.check()).ok
 
 
@@ -123,40 +123,42 @@ async def test_a_first_append_that_meets_an_annotation_is_not_lost(backend: Back
     for number in range(20):
         name = f"s{number}"
         note = Annotate(session_id=name, metadata={"n": number})
-        await asyncio.gather(sealed(backend, name).add_items(numbered(2)), backend.commit(note))
-        assert await sealed(backend, name).get_items() == numbered(2)
+        await asyncio.gather(
+            make_encrypted_session(backend, name).add_items(numbered_messages(2)), backend.commit(note)
+        )
+        assert await make_encrypted_session(backend, name).get_items() == numbered_messages(2)
 
 
 async def test_concurrent_appends_all_arrive_whole(backend: Backend) -> None:
-    batches = [numbered(3, start * 3) for start in range(12)]
-    await asyncio.gather(*(sealed(backend).add_items(batch) for batch in batches))
-    shown = await sealed(backend).get_items()
+    batches = [numbered_messages(3, start * 3) for start in range(12)]
+    await asyncio.gather(*(make_encrypted_session(backend).add_items(batch) for batch in batches))
+    shown = await make_encrypted_session(backend).get_items()
     assert sorted(map(str, shown)) == sorted(str(item) for batch in batches for item in batch)
     for start in range(0, len(shown), 3):
         assert shown[start : start + 3] in batches
 
 
 async def test_a_keyed_batch_is_written_once_also_across_a_rotation(backend: Backend) -> None:
-    await sealed(backend).add_items(numbered(2), key="turn-1")
-    await sealed(backend).add_items(numbered(2), key="turn-1")
-    await sealed(backend, key=[OTHER, KEY]).add_items(numbered(2), key="turn-1")
-    assert await sealed(backend, key=[OTHER, KEY]).get_items() == numbered(2)
+    await make_encrypted_session(backend).add_items(numbered_messages(2), key="turn-1")
+    await make_encrypted_session(backend).add_items(numbered_messages(2), key="turn-1")
+    await make_encrypted_session(backend, key=[OTHER_KEY, KEY]).add_items(numbered_messages(2), key="turn-1")
+    assert await make_encrypted_session(backend, key=[OTHER_KEY, KEY]).get_items() == numbered_messages(2)
     with pytest.raises(KeyReused):
-        await sealed(backend).add_items(numbered(3), key="turn-1")
+        await make_encrypted_session(backend).add_items(numbered_messages(3), key="turn-1")
 
 
 async def test_an_append_expecting_another_head_is_refused(backend: Backend) -> None:
-    session = sealed(backend)
-    await session.add_items(numbered(1))
+    session = make_encrypted_session(backend)
+    await session.add_items(numbered_messages(1))
     head = await session.head()
-    await session.add_items(numbered(1, 1))
+    await session.add_items(numbered_messages(1, 1))
     with pytest.raises(HistoryMoved):
-        await session.add_items(numbered(1, 2), expected=head)
-    assert await session.get_items() == numbered(2)
+        await session.add_items(numbered_messages(1, 2), expected=head)
+    assert await session.get_items() == numbered_messages(2)
 
 
 async def test_a_generation_that_does_not_exist_is_not_found(backend: Backend) -> None:
-    session = sealed(backend)
+    session = make_encrypted_session(backend)
     for attempt in (lambda: session.get_items(generation=3), lambda: session.restore(3)):
         with pytest.raises(NotFound):
             await attempt()
@@ -190,11 +192,11 @@ def test_without_cryptography_the_extra_to_install_is_named(monkeypatch: pytest.
         EncryptingCodec(KEY)
 
 
-async def test_a_wrong_key_is_named_by_id_and_leaves_the_file_as_it_was(file: File) -> None:
-    await file.session().add_items(numbered(3))
+async def test_a_wrong_key_is_named_by_id_and_leaves_the_file_as_it_was(file: EncryptedFile) -> None:
+    await file.session().add_items(numbered_messages(3))
     await file.session().rewind(2)
-    before = await file.bytes()
-    wrong = file.session(key=OTHER)
+    before = await file.read_bytes()
+    wrong = file.session(key=OTHER_KEY)
     attempts: list[Callable[[], Any]] = [
         wrong.get_items,
         wrong.pop_item,
@@ -206,7 +208,7 @@ async def test_a_wrong_key_is_named_by_id_and_leaves_the_file_as_it_was(file: Fi
         wrong.reseal,
         wrong.rekey,
         wrong.purge_expired,
-        lambda: wrong.add_items(numbered(1)),
+        lambda: wrong.add_items(numbered_messages(1)),
         lambda: wrong.rewind(0),
         lambda: wrong.restore(0),
         lambda: wrong.replace_items([]),
@@ -218,13 +220,13 @@ async def test_a_wrong_key_is_named_by_id_and_leaves_the_file_as_it_was(file: Fi
             await attempt()
         assert EncryptingCodec(KEY).keyring.primary.id.hex() in str(caught.value)
         assert KEY not in str(caught.value)
-        assert OTHER not in str(caught.value)
-    assert await file.bytes() == before
-    assert await file.session().get_items() == numbered(2)
+        assert OTHER_KEY not in str(caught.value)
+    assert await file.read_bytes() == before
+    assert await file.session().get_items() == numbered_messages(2)
 
 
 async def test_without_any_key_a_sealed_history_can_neither_be_read_nor_changed(backend: Backend) -> None:
-    await sealed(backend).add_items(numbered(2))
+    await make_encrypted_session(backend).add_items(numbered_messages(2))
     plain = StoredSession("s", backend)
     attempts: list[Callable[[], Any]] = [
         plain.get_items,
@@ -232,58 +234,58 @@ async def test_without_any_key_a_sealed_history_can_neither_be_read_nor_changed(
         plain.clear_session,
         plain.head,
         plain.fork,
-        lambda: plain.add_items([said("injected", "system")]),
+        lambda: plain.add_items([message("injected", "system")]),
         lambda: plain.replace_items([]),
         lambda: backend.commit(Splice(session_id="s", add=(b"{}",))),
     ]
     for attempt in attempts:
         with pytest.raises(WrongKey):
             await attempt()
-    assert await sealed(backend).get_items() == numbered(2)
-    assert (await sealed(backend).check()).ok
+    assert await make_encrypted_session(backend).get_items() == numbered_messages(2)
+    assert (await make_encrypted_session(backend).check()).ok
     await Store(backend).delete("s")
-    assert await sealed(backend).get_items() == []
+    assert await make_encrypted_session(backend).get_items() == []
 
 
 async def test_rotation_reads_the_old_and_writes_the_new(backend: Backend) -> None:
-    await sealed(backend, key=KEY).add_items(numbered(1))
-    await sealed(backend, key=[OTHER, KEY]).add_items(numbered(1, 1))
-    assert await sealed(backend, key=(OTHER, KEY)).get_items() == numbered(2)
-    assert await sealed(backend, key=[KEY, OTHER]).get_items() == numbered(2)
+    await make_encrypted_session(backend, key=KEY).add_items(numbered_messages(1))
+    await make_encrypted_session(backend, key=[OTHER_KEY, KEY]).add_items(numbered_messages(1, 1))
+    assert await make_encrypted_session(backend, key=(OTHER_KEY, KEY)).get_items() == numbered_messages(2)
+    assert await make_encrypted_session(backend, key=[KEY, OTHER_KEY]).get_items() == numbered_messages(2)
 
 
 async def test_a_key_that_part_of_the_history_needs_is_asked_for_instead_of_hiding_that_part(backend: Backend) -> None:
-    old = sealed(backend, key=KEY)
-    await old.add_items(numbered(1))
-    both = sealed(backend, key=[OTHER, KEY])
-    await both.add_items(numbered(1, 1))
+    old = make_encrypted_session(backend, key=KEY)
+    await old.add_items(numbered_messages(1))
+    both = make_encrypted_session(backend, key=[OTHER_KEY, KEY])
+    await both.add_items(numbered_messages(1, 1))
     child = await both.fork(at=1, session_id="child")
-    for name, key in (("s", OTHER), ("s", KEY), ("child", OTHER)):
+    for name, key in (("s", OTHER_KEY), ("s", KEY), ("child", OTHER_KEY)):
         with pytest.raises(WrongKey):
-            await sealed(backend, name, key=key).get_items()
+            await make_encrypted_session(backend, name, key=key).get_items()
         with pytest.raises(WrongKey):
-            await sealed(backend, name, key=key).pop_item()
-    assert await child.get_items() == numbered(1)
+            await make_encrypted_session(backend, name, key=key).pop_item()
+    assert await child.get_items() == numbered_messages(1)
 
 
 async def test_after_rekey_the_old_key_is_no_longer_needed(backend: Backend) -> None:
     clock = FakeClock()
-    await sealed(backend, key=KEY, clock=clock).add_items(numbered(3))
-    both = sealed(backend, key=[OTHER, KEY], clock=clock)
-    await both.add_items(numbered(2, 3))
+    await make_encrypted_session(backend, key=KEY, clock=clock).add_items(numbered_messages(3))
+    both = make_encrypted_session(backend, key=[OTHER_KEY, KEY], clock=clock)
+    await both.add_items(numbered_messages(2, 3))
     await both.rewind(4)
     child = await both.fork(at=2, session_id="child")
     clock.now += 100
     await both.rekey()
-    assert await sealed(backend, key=OTHER).get_items() == numbered(4)
+    assert await make_encrypted_session(backend, key=OTHER_KEY).get_items() == numbered_messages(4)
     assert await both.generations() == []
-    assert (await sealed(backend, key=OTHER).check()).ok
+    assert (await make_encrypted_session(backend, key=OTHER_KEY).check()).ok
     # The items are as old as they were.
-    assert await sealed(backend, key=OTHER, ttl=50, clock=clock).get_items() == []
-    assert await sealed(backend, "child", key=[OTHER, KEY]).get_items() == numbered(2)
+    assert await make_encrypted_session(backend, key=OTHER_KEY, ttl=50, clock=clock).get_items() == []
+    assert await make_encrypted_session(backend, "child", key=[OTHER_KEY, KEY]).get_items() == numbered_messages(2)
     await child.rekey()
-    assert await sealed(backend, "child", key=OTHER).get_items() == numbered(2)
-    await sealed(backend, "unwritten").rekey()
+    assert await make_encrypted_session(backend, "child", key=OTHER_KEY).get_items() == numbered_messages(2)
+    await make_encrypted_session(backend, "unwritten").rekey()
 
 
 # --- what may be wrapped --------------------------------------------------------------------------
@@ -299,7 +301,7 @@ async def test_wrappers_that_would_be_bypassed_are_refused(backend: Backend) -> 
     with pytest.raises(InvalidInput, match="CompactingSession"):
         EncryptedSession("s", compacting, KEY)
     with pytest.raises(InvalidInput):
-        EncryptedSession("s", sealed(backend), KEY)
+        EncryptedSession("s", make_encrypted_session(backend), KEY)
 
 
 async def test_random_operations_on_a_sealed_file_equal_those_on_plain_memory(tmp_path: Path) -> None:
@@ -324,7 +326,7 @@ async def test_random_operations_on_a_sealed_file_equal_those_on_plain_memory(tm
 
 async def run_both(path: Path, steps: list[tuple[str, int]]) -> None:
     file, memory = SqliteBackend(path), MemoryBackend()
-    ours, model = sealed(file), StoredSession("s", memory)
+    ours, model = make_encrypted_session(file), StoredSession("s", memory)
     rekeyed = False
     try:
         for number, (step, value) in enumerate(steps):
@@ -333,7 +335,7 @@ async def run_both(path: Path, steps: list[tuple[str, int]]) -> None:
             if step == "reopen":
                 await file.close()
                 file = SqliteBackend(path)
-                ours = sealed(file, ours.session_id)
+                ours = make_encrypted_session(file, ours.session_id)
             elif step == "rekey":
                 await ours.rekey()
                 rekeyed = True
@@ -364,7 +366,7 @@ async def run_both(path: Path, steps: list[tuple[str, int]]) -> None:
 
 
 async def one_step(session: Any, step: str, pick: random.Random, length: int) -> Any:
-    items = numbered(pick.randint(0, 4), pick.randint(0, 1000))
+    items = numbered_messages(pick.randint(0, 4), pick.randint(0, 1000))
     if step == "add":
         return await session.add_items(items)
     if step == "pop":

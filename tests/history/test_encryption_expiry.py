@@ -1,0 +1,158 @@
+"""Encrypted histories whose items have a time to live."""
+
+import pytest
+
+from factories.history import REASONING, EncryptedFile, call, make_encrypted_session, message, numbered_messages, output
+from standfast.base.pairing import find_unpaired
+from standfast.store.contract import Backend
+from standfast.testing import FakeClock
+
+
+async def test_nothing_expires_unless_asked_for(backend: Backend) -> None:
+    clock = FakeClock()
+    session = make_encrypted_session(backend, clock=clock)
+    await session.add_items(numbered_messages(1))
+    clock.now += 10**9
+    assert await session.get_items() == numbered_messages(1)
+    assert await session.purge_expired() == 0
+
+
+async def test_an_expired_item_is_shown_by_no_method(backend: Backend) -> None:
+    clock = FakeClock()
+    session = make_encrypted_session(backend, ttl=600, clock=clock)
+    await session.add_items(numbered_messages(2))
+    clock.now += 599
+    await session.add_items(numbered_messages(2, 2))
+    assert await session.get_items() == numbered_messages(4)
+    clock.now += 1
+    assert await session.get_items() == numbered_messages(2, 2)
+    assert await session.get_items(limit=1) == numbered_messages(1, 3)
+    assert await session.get_items(limit=3) == numbered_messages(2, 2)
+    assert [hit.position for hit in await session.search("item")] == [3, 2]
+    assert [row.position async for row, _ in session.export()] == [2, 3]
+    assert await session.pop_item() == message("item 3")
+    clock.now += 600
+    assert await session.get_items() == []
+    assert await session.pop_item() is None
+    assert await session.search("item") == []
+    assert (await session.head()).length == 3
+
+
+async def test_the_time_of_writing_cannot_be_changed(file: EncryptedFile) -> None:
+    clock = FakeClock()
+    session = file.session(ttl=600, clock=clock)
+    await session.add_items(numbered_messages(1))
+    file.execute("UPDATE standfast_sessions SET created_at = 9e9, updated_at = 9e9")
+    clock.now += 601
+    assert await session.get_items() == []
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2, 3, 4, 5, 50])
+async def test_a_call_expires_together_with_its_output_and_its_reasoning(backend: Backend, limit: int | None) -> None:
+    clock = FakeClock()
+    session = make_encrypted_session(backend, ttl=600, clock=clock)
+    await session.add_items([message("go"), REASONING, call("a"), call("b")])
+    clock.now += 300
+    await session.add_items([output("a")])
+    clock.now += 100
+    await session.add_items([output("b"), message("done", "assistant")])
+    whole = [
+        REASONING,
+        call("a"),
+        call("b"),
+        output("a"),
+        output("b"),
+        message("done", "assistant"),
+    ]
+    clock.now += 201  # the calls are too old by themselves, their outputs are not
+    assert await session.get_items() == whole
+    shown = await session.get_items(limit)
+    assert shown == whole[-limit:] if limit else shown == whole
+    clock.now += 400
+    assert await session.get_items(limit) == []
+
+
+async def test_no_pair_is_ever_separated_by_its_age(backend: Backend) -> None:
+    clock = FakeClock()
+    session = make_encrypted_session(backend, ttl=600, clock=clock)
+    turn = [
+        message("go"),
+        REASONING,
+        call("a"),
+        call("b"),
+        output("b"),
+        output("a"),
+        message("done", "assistant"),
+    ]
+    for item in turn:
+        await session.add_items([item])
+        clock.now += 100
+    for _ in range(16):
+        assert find_unpaired(await session.get_items()) == []
+        clock.now += 50
+    assert await session.get_items() == []
+
+
+async def test_old_items_behind_a_young_summary_expire_too(backend: Backend) -> None:
+    clock = FakeClock()
+    session = make_encrypted_session(backend, ttl=600, clock=clock)
+    await session.add_items(numbered_messages(4))
+    clock.now += 500
+    await session.splice_items(0, 2, [message("summary")])
+    await session.add_items([message("new")])
+    clock.now += 200
+    assert await session.get_items() == [message("summary"), message("new")]
+    assert await session.get_items(limit=2) == [message("summary"), message("new")]
+
+
+async def test_purge_destroys_what_has_expired_in_one_commit(file: EncryptedFile) -> None:
+    clock = FakeClock()
+    session = file.session(ttl=600, clock=clock)
+    await session.add_items([*numbered_messages(3), call("a")])
+    await session.rewind(4)
+    clock.now += 400
+    await session.add_items([output("a"), *numbered_messages(2, 3)])
+    version = (await session.head()).version
+    assert await session.purge_expired() == 0
+    clock.now += 300
+    assert await session.purge_expired() == 3
+    kept = [call("a"), output("a"), *numbered_messages(2, 3)]
+    assert await file.session().get_items() == kept
+    assert (await session.head()).version == version + 2
+    assert file.execute("SELECT count(*) FROM standfast_items") == [(4,)]
+    assert await session.generations() == []
+    assert (await session.check()).ok
+    clock.now += 301
+    assert await session.purge_expired() == 4  # as old as they were before they were rewritten
+    assert file.execute("SELECT count(*) FROM standfast_items") == [(0,)]
+    assert await session.get_items() == []
+    await session.add_items(numbered_messages(1))
+    assert await session.get_items() == numbered_messages(1)
+
+
+async def test_purge_destroys_what_a_compaction_left_behind(file: EncryptedFile) -> None:
+    clock = FakeClock()
+    session = file.session(ttl=600, clock=clock)
+    await session.add_items(numbered_messages(4))
+    clock.now += 500
+    await session.splice_items(0, 4, [message("summary")])
+    assert await session.purge_expired() == 0
+    assert await session.get_items(generation=0) == numbered_messages(4)
+    clock.now += 200
+    assert await session.get_items(generation=0) == []
+    assert await session.purge_expired() == 4
+    assert await session.get_items() == [message("summary")]
+    assert file.execute("SELECT count(*) FROM standfast_items") == [(1,)]
+
+
+async def test_purge_keeps_records_that_it_cannot_read(file: EncryptedFile) -> None:
+    clock = FakeClock()
+    session = file.session(ttl=600, clock=clock)
+    await session.add_items(numbered_messages(2))
+    file.write_record(1, b"not an item")
+    clock.now += 601
+    await session.add_items(numbered_messages(1, 2))
+    assert await session.purge_expired() == 1
+    assert await session.get_items() == numbered_messages(1, 2)
+    assert file.execute("SELECT data FROM standfast_items ORDER BY seq")[0] == (b"not an item",)
+    assert [found.position for found in (await session.check()).corrupt] == [0]
