@@ -300,7 +300,7 @@ async def test_tools_of_mcp_servers_come_first() -> None:
     class Server:
         name = "shop"
 
-        async def function_tools(self, run_context: Any, agent: Any) -> list[Any]:
+        async def get_function_tools(self, run_context: Any, agent: Any) -> list[Any]:
             return [FunctionTool("remote", "", {}, nothing), FunctionTool("gone", "", {}, nothing, is_enabled=False)]
 
     agent = Agent("a", tools=[FunctionTool("own", "", {}, nothing)], mcp_servers=[Server()])

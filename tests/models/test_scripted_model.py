@@ -145,8 +145,8 @@ def test_it_needs_no_library_of_a_provider() -> None:
 import sys, asyncio
 sys.modules["openai"] = None
 from standfast.testing import ScriptedModel, assistant_message
-from standfast.models import ModelRequest, ask
-print(asyncio.run(ask(ScriptedModel([[assistant_message("hi")]]), ModelRequest("x"))).output[0].content[0].text)
+from standfast.models import ModelRequest, call_model
+print(asyncio.run(call_model(ScriptedModel([[assistant_message("hi")]]), ModelRequest("x"))).output[0].content[0].text)
 """
     path = {"PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=path)
