@@ -28,7 +28,7 @@ from standfast.models.openai.chat_conversion import (
     usage_from_chat,
 )
 from standfast.models.openai.chat_stream import ChatStreamConverter
-from standfast.models.openai.errors import configure_client_retries, make_retry_advice
+from standfast.models.openai.client import configure_client_retries, make_retry_advice
 from standfast.models.openai.responses_request import build_client_arguments, omit_none, resolve_parallel_calls
 from standfast.models.openai.typed import to_typed_event, to_typed_item
 from standfast.models.request import ModelRequest, RequestModel

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from standfast.agents.errors import UserError
 from standfast.base.errors import Unsupported
 from standfast.models.interface import Model, ModelProvider
-from standfast.models.openai.errors import load_openai
+from standfast.models.openai.client import load_openai
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -11,7 +11,7 @@ from standfast.models.interface import (
     TResponseStreamEvent,
     parse_response,
 )
-from standfast.models.openai.errors import configure_client_retries, make_retry_advice
+from standfast.models.openai.client import configure_client_retries, make_retry_advice
 from standfast.models.openai.responses_request import (
     build_client_arguments,
     build_include,

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from standfast.base.items import Item
-from standfast.models.openai.errors import load_openai
+from standfast.models.openai.client import load_openai
 
 
 def to_typed_item(item: Item) -> Any:
